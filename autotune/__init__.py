@@ -1,7 +1,9 @@
-"""autotune: finds the runtime settings with which a PyTorch training job runs fastest, its loss unchanged.
+"""autotune: finds the runtime settings with which a PyTorch training job runs fastest, its loss
+unchanged.
 
-Inside a job, :func:`step` and :func:`metric` mark what no hook can see; outside a session they do nothing.
-The other functions do what the command line does (:mod:`autotune.library`, docs/python.md).
+Inside a job, :func:`step` and :func:`metric` mark what no hook can see; outside a session they do
+nothing. The other functions do what the command line does (:mod:`autotune.library`,
+docs/python.md).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,12 +17,21 @@ __version__ = "0.1.0"
 
 _LIBRARY = ("export_settings", "judge", "load_result", "profile", "tune")
 __all__ = [
-    "__version__", "export_settings", "judge", "load_result", "metric", "profile", "step", "tune",
-]  # fmt: skip
+    "__version__",
+    "export_settings",
+    "judge",
+    "load_result",
+    "metric",
+    "profile",
+    "step",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """The tuner's functions, loaded when they are first used: a job that marks its steps needs none of them."""
+    """The tuner's functions, loaded when they are first used: a job that marks its steps needs none
+    of them.
+    """
     if name in _LIBRARY:
         from autotune import library
 

@@ -1,4 +1,6 @@
-"""A disk that does not take what a run writes is nobody's defect, and no verdict: the run stops, and the same command carries on."""
+"""A disk that does not take what a run writes is nobody's defect, and no verdict: the run stops,
+and the same command carries on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def refused_by_disk(error: BaseException) -> bool:
 
 
 @contextmanager
-def told_of_the_disk(run_dir: Path, then: str = "the same command carries on from here") -> Iterator[None]:
+def told_of_the_disk(
+    run_dir: Path, then: str = "the same command carries on from here"
+) -> Iterator[None]:
     """A refusal of the disk, told as what it is.
 
     Args:
@@ -41,5 +45,8 @@ def told_of_the_disk(run_dir: Path, then: str = "the same command carries on fro
         expected, remedy = REFUSALS[error.errno or 0]
         where = str(error.filename or run_dir)
         raise InputError(
-            error.strerror or str(error), where=where, expected=expected, remedy=f"{remedy}, then {then}"
+            error.strerror or str(error),
+            where=where,
+            expected=expected,
+            remedy=f"{remedy}, then {then}",
         ) from error

@@ -25,7 +25,9 @@ class AutotuneError(Exception):
 
     exit_code = 1
 
-    def __init__(self, found: str, *, where: str = "", expected: str = "", remedy: str = "") -> None:
+    def __init__(
+        self, found: str, *, where: str = "", expected: str = "", remedy: str = ""
+    ) -> None:
         super().__init__(found)
         self.found, self.where, self.expected, self.remedy = found, where, expected, remedy
 

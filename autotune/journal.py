@@ -1,8 +1,9 @@
 """The run's memory: an append-only file of finished pieces of work.
 
-One JSON object a line, flushed to the disk before the next piece starts. After ``kill -9`` at any moment the file holds
-every finished piece and at most one torn last line, which is cut off when the file is opened again. A piece of work is
-looked up by kind and key, so a resumed run asks "is this done?" instead of following a script.
+One JSON object a line, flushed to the disk before the next piece starts. After ``kill -9`` at any
+moment the file holds every finished piece and at most one torn last line, which is cut off when the
+file is opened again. A piece of work is looked up by kind and key, so a resumed run asks "is this
+done?" instead of following a script.
 
     {"kind": "study",  "key": "",        "elapsed_s": 0.0,  "data": {…}}
     {"kind": "trial",  "key": "{…}",     "elapsed_s": 31.2, "data": {…}}
@@ -55,7 +56,8 @@ class Journal:
     def _load(self) -> None:
         whole = 0
         self._file.seek(0)
-        for line in self._file.readall().split(b"\n")[:-1]:  # what follows the last end of a line is torn
+        # what follows the last end of a line is torn
+        for line in self._file.readall().split(b"\n")[:-1]:
             try:
                 self._entries.append(Entry(**json.loads(line)))
             except (ValueError, TypeError):
@@ -75,12 +77,17 @@ class Journal:
         """
         with self._turn:
             entry = Entry(kind, key, round(self.elapsed_s, 3), data)
-            append_whole(self._file, json.dumps(entry.__dict__, separators=(",", ":")).encode() + b"\n")
+            append_whole(
+                self._file, json.dumps(entry.__dict__, separators=(",", ":")).encode() + b"\n"
+            )
             self._entries.append(entry)
 
     def find(self, kind: str, key: str = "") -> Any | None:
         """The data last stored under ``kind`` and ``key``, or None."""
-        return next((e.data for e in reversed(tuple(self._entries)) if e.kind == kind and e.key == key), None)
+        return next(
+            (e.data for e in reversed(tuple(self._entries)) if e.kind == kind and e.key == key),
+            None,
+        )
 
     def all(self, kind: str) -> Iterator[Entry]:
         return (e for e in tuple(self._entries) if e.kind == kind)
@@ -95,8 +102,10 @@ def _open_locked(path: Path) -> FileIO:
         file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held open for the life of the run: the lock hangs on it
     except OSError as error:
         raise InputError(
-            f"the run directory cannot be written: {error.strerror}", where=str(path.parent),
-            expected="a directory this user may write to", remedy="name another one with --run-dir",
+            f"the run directory cannot be written: {error.strerror}",
+            where=str(path.parent),
+            expected="a directory this user may write to",
+            remedy="name another one with --run-dir",
         ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,14 +113,18 @@ def _open_locked(path: Path) -> FileIO:
         holder = _holder(file)
         file.close()
         raise InputError(
-            f"another autotune run{holder} is working in this directory", where=str(path.parent),
-            expected="one run a directory", remedy="wait for it, stop it, or name another one with --run-dir",
+            f"another autotune run{holder} is working in this directory",
+            where=str(path.parent),
+            expected="one run a directory",
+            remedy="wait for it, stop it, or name another one with --run-dir",
         ) from None
     return file
 
 
 def _holder(file: FileIO) -> str:
-    """" (process 123)", or "" where /proc/locks does not say who has locked it: on some file systems, and across containers."""
+    """ " (process 123)", or "" where /proc/locks does not say who has locked it: on some file
+    systems, and across containers.
+    """
     stat = os.fstat(file.fileno())
     place = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
     try:

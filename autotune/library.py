@@ -7,8 +7,8 @@
     result = autotune.load_result("autotune-runs/job")          # of an earlier run
     text = autotune.export_settings("autotune-runs/job", "shell")        # tuned settings in another form
 
-The first three run the job. Each writes its directory as the command does, resumes where an earlier call stopped, prints
-nothing, and raises the errors of :mod:`autotune.errors`.
+The first three run the job. Each writes its directory as the command does, resumes where an earlier
+call stopped, prints nothing, and raises the errors of :mod:`autotune.errors`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def judge(
     loss: str = "",
     fresh: bool = False,
 ) -> Judgement:
-    """Is B faster than A, slower or the same, and does it train the same way? As ``autotune judge``.
+    """Is B faster than A, slower or the same, and does it train the same way? As ``autotune
+    judge``.
 
     Args:
         a, b: job files, tuned.yaml files or run directories.

@@ -1,4 +1,6 @@
-"""What the stages hand to each other and to the reader: frozen records, written to result.json as they are."""
+"""What the stages hand to each other and to the reader: frozen records, written to result.json as
+they are.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from autotune_spaces.facts import JobFacts, Machine, ReaderFacts
 from autotune_trials.protocol.messages import Window
 
 RESULT_SCHEMA_VERSION = 2
-NO_FASTER = 1.005  # a ceiling below this is "1.00x": no loader would gain anything, whatever the noise made of it
+# a ceiling below this is "1.00x": no loader would gain anything, whatever the noise made of it
+NO_FASTER = 1.005
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class Observation:
     job: JobFacts
     anatomy: Anatomy
     noise: float  # standard deviation of the log time per sample between baseline blocks
-    ceiling: float | None  # speed-up an infinitely fast loader would give; None if it could not be measured
+    # speed-up an infinitely fast loader would give; None if it could not be measured
+    ceiling: float | None
     bottleneck: str  # "loader", "epoch ends", "compute", "optimizer", "overhead", "balanced"
     bottleneck_why: str  # one sentence with the figures
     domains: Mapping[str, tuple[Value, ...]]  # knobs in the search
@@ -81,9 +85,12 @@ class Trial:
     state: str  # "complete", "pruned", "infeasible", "failed"
     log_ratio: float | None = None  # log(time per sample, candidate / baseline): negative is faster
     standard_error: float | None = None
-    pairs: int = 0  # of blocks or fresh processes, candidate beside baseline; of the model's trials: its own blocks
+    # of blocks or fresh processes, candidate beside baseline; of the model's trials: its own blocks
+    pairs: int = 0
     reason: str = ""  # of a pruned, infeasible or failed trial
-    origin: str = ""  # of the model: "first look", "sampled", "compile", "leader"; of a sampler: "seed", "sampler", "combined"; "process"
+    # of the model: "first look", "sampled", "compile", "leader"; of a sampler: "seed", "sampler",
+    # "combined"; "process"
+    origin: str = ""
     no_effect: Mapping[str, str] = field(default_factory=dict)
     anatomy: Anatomy | None = None
     wall_s: float = 0.0
@@ -108,13 +115,17 @@ class Confirmation:
     reason: str
     baseline_anatomy: Anatomy | None = None
     anatomy: Anatomy | None = None
-    too_noisy: bool = False  # not adopted because the interval stayed too wide, not because there is no gain
-    required_pairs: int | None = None  # where too_noisy: what would be enough; None: more will not help
+    # not adopted because the interval stayed too wide, not because there is no gain
+    too_noisy: bool = False
+    # where too_noisy: what would be enough; None: more will not help
+    required_pairs: int | None = None
 
 
 @dataclass(frozen=True)
 class MetricVerdict:
-    """A metric of the user's own (``autotune.metric`` or a pattern on the job's output), checked like the loss."""
+    """A metric of the user's own (``autotune.metric`` or a pattern on the job's output), checked
+    like the loss.
+    """
 
     name: str
     verdict: str  # "unchanged", "changed", "undecided", "not-judged"
@@ -125,14 +136,17 @@ class MetricVerdict:
 
 @dataclass(frozen=True)
 class LossVerdict:
-    verdict: str  # "unchanged", "changed", "undecided", "no-proof" (the baseline's own loss cannot show it), "not-needed"
+    # "unchanged", "changed", "undecided", "no-proof" (the baseline's own loss cannot show it),
+    # "not-needed"
+    verdict: str
     reason: str
     pairs: int
     steps: int
     margin: float | None = None  # in the loss's own unit
     largest_difference: float | None = None
     numerics: str = "exact"
-    baseline_curve: Mapping[int, float] = field(default_factory=dict)  # samples consumed -> mean loss
+    # samples consumed -> mean loss
+    baseline_curve: Mapping[int, float] = field(default_factory=dict)
     candidate_curve: Mapping[int, float] = field(default_factory=dict)
     metrics: tuple[MetricVerdict, ...] = ()
     config: Mapping[str, Value] = field(default_factory=dict)  # what was compared with the baseline
@@ -159,15 +173,21 @@ class KnobGain:
 
 @dataclass(frozen=True)
 class Written:
-    """What trials wrote outside their own directories, and what became of it. Paths are relative to the job's directory where they can be."""
+    """What trials wrote outside their own directories, and what became of it. Paths are relative to
+    the job's directory where they can be.
+    """
 
-    restored: tuple[str, ...] = ()  # the user's files that were changed and are again what they were; at most 20 names
+    # the user's files that were changed and are again what they were; at most 20 names
+    restored: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()  # made by trials, gone
-    prepared: tuple[str, ...] = ()  # made before training began (a data set), left for the next trial and the user
-    left: tuple[str, ...] = ()  # in directories that trials made, and not removed with them: nobody knows who wrote them
+    # made before training began (a data set), left for the next trial and the user
+    prepared: tuple[str, ...] = ()
+    # in directories that trials made, and not removed with them: nobody knows who wrote them
+    left: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # how many of the four there are in all
     unkept: Mapping[str, str] = field(default_factory=dict)  # changed and not put back -> why
-    failed: Mapping[str, str] = field(default_factory=dict)  # could not be put back -> where the original lies, or why
+    # could not be put back -> where the original lies, or why
+    failed: Mapping[str, str] = field(default_factory=dict)
     noticed: tuple[str, ...] = ()  # changed during a trial by something that could not be watched
 
 
@@ -177,7 +197,8 @@ class CompileCache:
 
     file: str = ""
     digest: str = ""  # SHA-256 of the file
-    cold_s: float = 0.0  # what starting takes without them: the first iterations beyond as many later ones
+    # what starting takes without them: the first iterations beyond as many later ones
+    cold_s: float = 0.0
     warm_s: float = 0.0  # and with them
 
 
@@ -185,7 +206,8 @@ class CompileCache:
 class Recalled:
     """What the history of earlier runs gave to this one; no verdict rests on it."""
 
-    kind: str = ""  # "exact", "other-software" (the same job and machine), "near" (alike jobs), "" (nothing)
+    # "exact", "other-software" (the same job and machine), "near" (alike jobs), "" (nothing)
+    kind: str = ""
     run: str = ""  # the recorded run of the same job
     runs: int = 0  # whose figures ordered the search
     likeness: float = 0.0  # of the job most like this one, 0..1
@@ -238,6 +260,20 @@ class Profile:
 
 
 __all__ = [
-    "Anatomy", "CompileCache", "Confirmation", "Interval", "KnobGain", "LossVerdict", "MetricVerdict", "Observation", "Profile",
-    "Recalled", "Rejected", "Result", "Trial", "Window", "Written", "RESULT_SCHEMA_VERSION",
+    "Anatomy",
+    "CompileCache",
+    "Confirmation",
+    "Interval",
+    "KnobGain",
+    "LossVerdict",
+    "MetricVerdict",
+    "Observation",
+    "Profile",
+    "Recalled",
+    "Rejected",
+    "Result",
+    "Trial",
+    "Window",
+    "Written",
+    "RESULT_SCHEMA_VERSION",
 ]

@@ -1,8 +1,9 @@
-"""Values that must not be written down: found by the name of their variable or flag, replaced by ``***``.
+"""Values that must not be written down: found by the name of their variable or flag, replaced by
+``***``.
 
-Names are split into words, so that ``WANDB_API_KEY`` is a secret and ``TOKENIZERS_PARALLELISM``, ``MAX_TOKENS`` and ``MONKEY``
-are not. A name that is wrongly taken for a secret costs a readable value; the other way round costs the secret, so when in
-doubt a word is in the list.
+Names are split into words, so that ``WANDB_API_KEY`` is a secret and ``TOKENIZERS_PARALLELISM``,
+``MAX_TOKENS`` and ``MONKEY`` are not. A name that is wrongly taken for a secret costs a readable
+value; the other way round costs the secret, so when in doubt a word is in the list.
 """
 
 from __future__ import annotations
@@ -15,18 +16,48 @@ from collections.abc import Mapping, Sequence
 from autotune_trials.supervisor.masking import MASK, Masks
 
 __all__ = [
-    "MASK", "hide_secret_flags", "is_secret", "mask", "mask_command", "mask_secrets", "mask_text", "mask_url", "secret_texts",
-    "secret_values", "split_secret_flags",
-]  # fmt: skip
+    "MASK",
+    "hide_secret_flags",
+    "is_secret",
+    "mask",
+    "mask_command",
+    "mask_secrets",
+    "mask_text",
+    "mask_url",
+    "secret_texts",
+    "secret_values",
+    "split_secret_flags",
+]
 WORDS = frozenset(
     (
-        "KEY", "KEYS", "APIKEY", "ACCESSKEY", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD",
-        "CREDENTIAL", "CREDENTIALS", "AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "DSN", "PAT", "JWT", "PRIVATE",
+        "KEY",
+        "KEYS",
+        "APIKEY",
+        "ACCESSKEY",
+        "TOKEN",
+        "SECRET",
+        "SECRETS",
+        "PASSWORD",
+        "PASSWD",
+        "PASSPHRASE",
+        "PASS",
+        "PWD",
+        "CREDENTIAL",
+        "CREDENTIALS",
+        "AUTH",
+        "AUTHORIZATION",
+        "BEARER",
+        "COOKIE",
+        "DSN",
+        "PAT",
+        "JWT",
+        "PRIVATE",
     )
-)  # fmt: skip
+)
 # The shell's own; and where Ray finds its token, which messages must be able to name.
 NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"})
-SHORTEST_IN_TEXT = 6  # shorter values are common words and numbers: replacing them in text would only garble it
+# shorter values are common words and numbers: replacing them in text would only garble it
+SHORTEST_IN_TEXT = 6
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/\s@'\"]*:[^/\s'\"]*)@")
@@ -45,14 +76,16 @@ def mask_url(text: str) -> str:
 def mask(values: Mapping[str, object]) -> dict[str, object]:
     """``values`` with those of secret names, and passwords inside URLs, replaced."""
     return {
-        name: MASK if is_secret(name) else mask_url(value) if isinstance(value, str) else value for name, value in values.items()
+        name: MASK if is_secret(name) else mask_url(value) if isinstance(value, str) else value
+        for name, value in values.items()
     }
 
 
 def secret_values(env: Mapping[str, str]) -> list[str]:
     """The values in ``env`` to look for in text, longest first (one may contain another).
 
-    A value that is the path of something that is there is no secret: ``SSH_AUTH_SOCK``, ``GOOGLE_APPLICATION_CREDENTIALS``.
+    A value that is the path of something that is there is no secret: ``SSH_AUTH_SOCK``,
+    ``GOOGLE_APPLICATION_CREDENTIALS``.
     """
     found: set[str] = set()
     for name, value in env.items():
@@ -60,24 +93,32 @@ def secret_values(env: Mapping[str, str]) -> list[str]:
             found |= _as_printed(value)
         for match in _USERINFO.finditer(value):
             found |= {match["user"], match["user"].partition(":")[2]}
-    return sorted((value for value in found if len(value) >= SHORTEST_IN_TEXT), key=len, reverse=True)
+    return sorted(
+        (value for value in found if len(value) >= SHORTEST_IN_TEXT), key=len, reverse=True
+    )
 
 
 def secret_texts(env: Mapping[str, str], command: Sequence[str]) -> tuple[str, ...]:
     """As :func:`secret_values`, those on the command line among them."""
     words = [str(word) for word in command]
-    given = {f"{at} SECRET": words[at].removeprefix(before) for at, before, _ in split_secret_flags(words)}
+    given = {
+        f"{at} SECRET": words[at].removeprefix(before)
+        for at, before, _ in split_secret_flags(words)
+    }
     return tuple(secret_values({**env, **given}))
 
 
 def _as_printed(value: str) -> set[str]:
-    """A value, each line of one that has several (a private key), and either as ``repr`` and JSON write it."""
+    """A value, each line of one that has several (a private key), and either as ``repr`` and JSON
+    write it.
+    """
     parts = {value, *(line for line in value.splitlines() if len(line) > SHORTEST_IN_TEXT)}
     return {form for part in parts for form in (part, repr(part)[1:-1], json.dumps(part)[1:-1])}
 
 
 def mask_text(text: str, env: Mapping[str, str]) -> str:
-    """``text`` without the values of secret variables of ``env``, passwords in URLs, and values of secret flags.
+    """``text`` without the values of secret variables of ``env``, passwords in URLs, and values of
+    secret flags.
 
     Args:
         env: the environment the job runs in.
@@ -97,12 +138,16 @@ def mask_secrets(text: str, secrets: Sequence[str]) -> str:
 
 
 # --api-key abc, --api-key=abc, API_KEY=abc; not "key: explanation" in prose
-_FLAG = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*|\b[A-Za-z]\w*(?==))(?P<by>=|\s+(?!-))(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\",]+)")
+_FLAG = re.compile(
+    r"(?P<name>--?[A-Za-z][\w.-]*|\b[A-Za-z]\w*(?==))(?P<by>=|\s+(?!-))(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\",]+)"
+)
 _PLAIN = frozenset({"KEY", "KEYS", "TOKEN", "AUTH", "PASS", "PRIVATE", "PAT"})
 
 
 def _is_secret_flag(name: str, value: str) -> bool:
-    """Training programs have flags such as ``--pad-token`` and ``--sort-key``: there the value must look like a secret too."""
+    """Training programs have flags such as ``--pad-token`` and ``--sort-key``: there the value must
+    look like a secret too.
+    """
     if not is_secret(name):
         return False
     words = {part.upper() for part in _PARTS.findall(name)} & WORDS
@@ -112,9 +157,11 @@ def _is_secret_flag(name: str, value: str) -> bool:
 
 
 def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
-    """The secrets on a command line, as (index of the word, the word's part before the secret, variable name to keep it in).
+    """The secrets on a command line, as (index of the word, the word's part before the secret,
+    variable name to keep it in).
 
-    ``["--api-key", "abc", "--hub-token=hf_0123456789"]`` gives ``[(1, "", "API_KEY"), (2, "--hub-token=", "HUB_TOKEN")]``.
+    ``["--api-key", "abc", "--hub-token=hf_0123456789"]`` gives ``[(1, "", "API_KEY"), (2,
+    "--hub-token=", "HUB_TOKEN")]``.
     """
     found = []
     for index, word in enumerate(argv):
@@ -122,13 +169,19 @@ def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
         previous = argv[index - 1] if index else ""
         if equals and value and not any(c.isspace() for c in name) and _is_secret_flag(name, value):
             found.append((index, name + "=", _variable(name)))
-        elif previous.startswith("-") and "=" not in previous and not word.startswith("-") and _is_secret_flag(previous, word):
+        elif (
+            previous.startswith("-")
+            and "=" not in previous
+            and not word.startswith("-")
+            and _is_secret_flag(previous, word)
+        ):
             found.append((index, "", _variable(previous)))
     return found
 
 
 def hide_secret_flags(line: str) -> tuple[str, dict[str, str]]:
-    """A line for a shell with ``"$NAME"`` where the values of its secret flags stood, and what they were.
+    """A line for a shell with ``"$NAME"`` where the values of its secret flags stood, and what they
+    were.
 
     ``train --api-key 'abc'`` gives ``train --api-key "$API_KEY"`` and ``{"API_KEY": "abc"}``.
     """
@@ -146,9 +199,14 @@ def hide_secret_flags(line: str) -> tuple[str, dict[str, str]]:
 
 
 def mask_command(argv: Sequence[str]) -> list[str]:
-    """The command line with its secrets masked, for whatever is shown or recorded; also where one word is a line for a shell."""
+    """The command line with its secrets masked, for whatever is shown or recorded; also where one
+    word is a line for a shell.
+    """
     words = [str(word) for word in argv]
-    words = [mask_secrets(word, ()) if any(c.isspace() for c in word) else mask_url(word) for word in words]
+    words = [
+        mask_secrets(word, ()) if any(c.isspace() for c in word) else mask_url(word)
+        for word in words
+    ]
     for index, before, _ in split_secret_flags(words):
         words[index] = before + MASK
     return words

@@ -8,7 +8,8 @@
        │         └ not proven                                                               │
        └▶ the history knows this job: its answer ─▶ confirm ─▶ converge ────────────────────┘
 
-Everything measured is in the journal before it is used, so the same call again carries on where a dead one stopped.
+Everything measured is in the journal before it is used, so the same call again carries on where a
+dead one stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from autotune.results import (
     Rejected,
     Result,
     Trial,
-)  # fmt: skip
+)
 from autotune.secrets import mask_command
 from autotune.stages.budget import needed_s
 from autotune.stages.build_up import credit
@@ -60,7 +61,10 @@ NOT_NEEDED = LossVerdict("not-needed", "nothing was changed", 0, 0)
 NO_GAIN = Interval(1.0, 1.0, 1.0)
 NOT_THERE = 0.05  # log speed-up by which a single run may miss half of the recorded gain
 FASTER = "faster, and training converges the same way"
-PROVEN_AGAIN = "proven again from the history, and not explained anew: `autotune profile` does that, and a run with --no-history"
+PROVEN_AGAIN = (
+    "proven again from the history, and not explained anew: `autotune profile` does that, and a run"
+    " with --no-history"
+)
 EXPLAIN_ERROR = "explain-error.txt"
 
 
@@ -129,12 +133,16 @@ def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> N
     needed, budget_s = needed_s(context, observation), context.spec.budget.minutes * 60
     if context.executor.lanes() is None and needed > OVER * budget_s:
         context.progress.note(
-            f"confirming one finalist needs about {duration_words(first_look_s(context, observation))} of this job: a run that finds one will take "
-            f"about {duration_words(needed)}, more than budget.minutes ({context.spec.budget.minutes:g}) allows"
+            "confirming one finalist needs about"
+            f" {duration_words(first_look_s(context, observation))} of this job: a run that finds"
+            f" one will take about {duration_words(needed)}, more than budget.minutes"
+            f" ({context.spec.budget.minutes:g}) allows"
         )
 
 
-def _explained(context: RunContext, observation: Observation, proof: Proof, trials: Sequence[Trial]) -> Explanation:
+def _explained(
+    context: RunContext, observation: Observation, proof: Proof, trials: Sequence[Trial]
+) -> Explanation:
     """The explanation; should it fail, the verdict stands without it, and the traceback is kept.
 
     Raises:
@@ -142,14 +150,24 @@ def _explained(context: RunContext, observation: Observation, proof: Proof, tria
     """
     try:
         explanation = explain(context, observation, proof.winner)
-        return credit(context, observation, explanation, proof.confirmation if proof.winner else None, proof.gains, trials)
+        return credit(
+            context,
+            observation,
+            explanation,
+            proof.confirmation if proof.winner else None,
+            proof.gains,
+            trials,
+        )
     except AutotuneError:
         raise
     except Exception as error:
         if refused_by_disk(error):  # with room again, the same command can explain it
             raise
         publish(context.run_dir / EXPLAIN_ERROR, "".join(traceback.format_exception(error)))
-        note = f"the result could not be explained ({type(error).__name__}: {error}); the traceback is in {EXPLAIN_ERROR}"
+        note = (
+            f"the result could not be explained ({type(error).__name__}: {error}); the traceback is"
+            f" in {EXPLAIN_ERROR}"
+        )
         context.progress.warning(note)
         return Explanation(notes=(note,))
 
@@ -164,7 +182,11 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
         return None
     context.progress.stage("confirm", f"from the history: {in_words(config, observation.defaults)}")
     pairs = Pairs(context, config, {}, "recalled")
-    last, loss, why = None, NOT_NEEDED, _not_there(context, pairs, recall.log_gain, observation.noise)
+    last, loss, why = (
+        None,
+        NOT_NEEDED,
+        _not_there(context, pairs, recall.log_gain, observation.noise),
+    )
     if not why:
         last = confirm(context, observation, config, pairs)
         why = "" if last.adopted else f"not proven faster: {last.reason}"
@@ -178,7 +200,9 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
 
 
 def _not_there(context: RunContext, pairs: Pairs, log_gain: float, noise: float) -> str:
-    """Why the answer's first run, held against the job's first run, speaks against its recorded gain; "": it does not."""
+    """Why the answer's first run, held against the job's first run, speaks against its recorded
+    gain; "": it does not.
+    """
     before = context.stored(FIRST_RUN)
     try:
         after = pairs.first_candidate()
@@ -187,7 +211,10 @@ def _not_there(context: RunContext, pairs: Pairs, log_gain: float, noise: float)
     found = math.log(pairs.cost(before) / pairs.cost(after)) if before is not None else log_gain
     if found > log_gain / 2 - max(NOT_THERE, 3 * noise):
         return ""
-    return f"recorded as {math.exp(log_gain):.2f}x, and {math.exp(found):.2f}x in its first fresh process"
+    return (
+        f"recorded as {math.exp(log_gain):.2f}x, and {math.exp(found):.2f}x in its first fresh"
+        " process"
+    )
 
 
 def _outcome(context: RunContext, recall: Recall, again: Proof | None) -> str:
@@ -198,7 +225,9 @@ def _outcome(context: RunContext, recall: Recall, again: Proof | None) -> str:
     return "prior" if recall.expected else ""
 
 
-def prove(context: RunContext, observation: Observation, searched: Searched, most: int = VARIANTS) -> Proof:
+def prove(
+    context: RunContext, observation: Observation, searched: Searched, most: int = VARIANTS
+) -> Proof:
     """Confirm and check finalists until one stands, at most so many."""
     trials = searched.trials
     queue = list(searched.finalists)
@@ -217,8 +246,17 @@ def prove(context: RunContext, observation: Observation, searched: Searched, mos
             (variants or queue).pop(0)
             continue
         if rejected and not variants and context.out_of_time_at(key_of(finalist)):
-            left_out = Rejected(finalist, f"not tried in fresh processes: {out_of_time_text(context)}")
-            return Proof({}, f"{rejected[-1].reason}, no other finalist was tried", last, loss, gains, (*rejected, left_out))
+            left_out = Rejected(
+                finalist, f"not tried in fresh processes: {out_of_time_text(context)}"
+            )
+            return Proof(
+                {},
+                f"{rejected[-1].reason}, no other finalist was tried",
+                last,
+                loss,
+                gains,
+                (*rejected, left_out),
+            )
         (variants or queue).pop(0)
         context.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
         config, gains = simplify(context, observation, finalist, trials, candidate.gains)
@@ -240,20 +278,31 @@ def prove(context: RunContext, observation: Observation, searched: Searched, mos
             return Proof(config, FASTER, last, loss, gains, tuple(rejected))
         found = culprits(context, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))
-        milder = (_without_others(v, observation, context, gains) for v in _milder(context, config, loss, found))
+        milder = (
+            _without_others(v, observation, context, gains)
+            for v in _milder(context, config, loss, found)
+        )
         variants = [*milder, *variants]
-    reason = rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"
+    reason = (
+        rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"
+    )
     return Proof({}, reason, last, loss, gains, tuple(rejected))
 
 
-def _without_others(config: Config, observation: Observation, context: RunContext, gains: Sequence[KnobGain]) -> Finalist:
+def _without_others(
+    config: Config, observation: Observation, context: RunContext, gains: Sequence[KnobGain]
+) -> Finalist:
     """A milder variant, with what is known of its knobs."""
     clean = normalise(config, observation.defaults, context.spec.search_space)
     return Finalist(clean, tuple(gain for gain in gains if not gain.kept or gain.knob in clean))
 
 
 def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:
-    words = {"no-proof": "the loss can prove nothing", "changed": "loss changed", "undecided": "loss undecided"}
+    words = {
+        "no-proof": "the loss can prove nothing",
+        "changed": "loss changed",
+        "undecided": "loss undecided",
+    }
     if not found:
         return f"{words[loss.verdict]}: {loss.reason}"
     name, alone = next(iter(found.items()))
@@ -264,10 +313,13 @@ def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:
 def _milder(
     context: RunContext, config: Config, loss: LossVerdict, found: Mapping[str, LossVerdict]
 ) -> list[dict[str, Value]]:
-    """What of ``config`` may still stand: without the culprits; if there is none, without the knob most likely to
-    have changed the loss, then without all that can."""
+    """What of ``config`` may still stand: without the culprits; if there is none, without the knob
+    most likely to have changed the loss, then without all that can."""
     space = context.spec.search_space
-    suspects = sorted((n for n in config if space[n].numerics is not Numerics.EXACT), key=lambda n: -space[n].numerics.severity)
+    suspects = sorted(
+        (n for n in config if space[n].numerics is not Numerics.EXACT),
+        key=lambda n: -space[n].numerics.severity,
+    )
     if found:
         variants = [without(config, *found)]
     elif loss.verdict == "no-proof":  # only what needs no moving loss can be shown to be the same
@@ -288,7 +340,10 @@ def _why_nothing(observation: Observation, trials: Sequence[Trial]) -> str:
     if not measured:
         return "no configuration could be measured"
     best = min(measured, key=lambda t: t.log_ratio or 0.0)
-    return f"none of {len(trials)} configurations was more than 2 % faster; the best was {best.speedup:.2f}x ({in_words(best.config)})"
+    return (
+        f"none of {len(trials)} configurations was more than 2 % faster; the best was"
+        f" {best.speedup:.2f}x ({in_words(best.config)})"
+    )
 
 
 def environment(context: RunContext, observation: Observation) -> dict[str, Any]:
@@ -301,9 +356,14 @@ def environment(context: RunContext, observation: Observation) -> dict[str, Any]
             packages[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {**context.executor.about(), "machine": encode(observation.machine), "packages": packages, "seed": context.seed,
-            "command": mask_command(context.spec.command), "workdir": str(context.spec.workdir),
-            "job_file": "" if context.spec.source is None else str(context.spec.source), "planned_steps": context.spec.planned_steps,
-            "budget": {"minutes": context.spec.budget.minutes, "trials": context.spec.budget.trials}}
-
-
+    return {
+        **context.executor.about(),
+        "machine": encode(observation.machine),
+        "packages": packages,
+        "seed": context.seed,
+        "command": mask_command(context.spec.command),
+        "workdir": str(context.spec.workdir),
+        "job_file": "" if context.spec.source is None else str(context.spec.source),
+        "planned_steps": context.spec.planned_steps,
+        "budget": {"minutes": context.spec.budget.minutes, "trials": context.spec.budget.trials},
+    }

@@ -1,7 +1,8 @@
-"""Numbers and job-supplied text as words: the one place where stages, terminal and page learn to say things.
+"""Numbers and job-supplied text as words: the one place where stages, terminal and page learn to
+say things.
 
-Everything a job can influence (knob values, reasons, tracebacks, names) goes through :func:`clean`, so that no
-control code, line break or half a Unicode character reaches a terminal.
+Everything a job can influence (knob values, reasons, tracebacks, names) goes through :func:`clean`,
+so that no control code, line break or half a Unicode character reaches a terminal.
 """
 
 from __future__ import annotations
@@ -13,12 +14,34 @@ from typing import TypeGuard
 
 NOT_MEASURED = "not measured"
 
-_ASCII = str.maketrans({"×": "x", "–": "-", "—": "-", "→": "->", "±": "+/-", "·": "-", "µ": "u", "█": "#", "░": ".",
-                        "✓": "*", "…": "...", "’": "'", "“": '"', "”": '"', "≥": ">=", "≤": "<=", "▏": "|", "\u00a0": " "})
+_ASCII = str.maketrans(
+    {
+        "×": "x",
+        "–": "-",
+        "—": "-",
+        "→": "->",
+        "±": "+/-",
+        "·": "-",
+        "µ": "u",
+        "█": "#",
+        "░": ".",
+        "✓": "*",
+        "…": "...",
+        "’": "'",
+        "“": '"',
+        "”": '"',
+        "≥": ">=",
+        "≤": "<=",
+        "▏": "|",
+        "\u00a0": " ",
+    }
+)
 
 
 def clean(text: object, limit: int = 0) -> str:
-    """``text`` on one line, without control, formatting or unpaired surrogate characters, cut to ``limit`` (0: whole)."""
+    """``text`` on one line, without control, formatting or unpaired surrogate characters, cut to
+    ``limit`` (0: whole).
+    """
     out = []
     for char in str(text):
         category = unicodedata.category(char)
@@ -26,14 +49,17 @@ def clean(text: object, limit: int = 0) -> str:
             out.append(" ")
         elif category == "Cs":
             out.append("\ufffd")
-        elif category != "Cf":  # bidirectional overrides and zero-width marks can make a line read as another
+        # bidirectional overrides and zero-width marks can make a line read as another
+        elif category != "Cf":
             out.append(char)
     line = " ".join("".join(out).split())
     return line if not limit or len(line) <= limit else line[: max(limit - 1, 1)].rstrip() + "…"
 
 
 def for_encoding(text: str, encoding: str | None) -> str:
-    """``text`` as far as a stream of this encoding can show it; typographic signs get an ASCII spelling first."""
+    """``text`` as far as a stream of this encoding can show it; typographic signs get an ASCII
+    spelling first.
+    """
     encoding = encoding or "ascii"
     try:
         text.encode(encoding)
@@ -64,7 +90,10 @@ def value_words(value: object) -> str:
 
 def config_words(config: Mapping[str, object]) -> str:
     """``num_workers=2, amp_dtype=bfloat16``; the empty configuration is the baseline."""
-    return ", ".join(f"{clean(name)}={value_words(value)}" for name, value in config.items()) or "baseline"
+    return (
+        ", ".join(f"{clean(name)}={value_words(value)}" for name, value in config.items())
+        or "baseline"
+    )
 
 
 def number_words(number: float | None, digits: int = 3) -> str:

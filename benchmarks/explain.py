@@ -1,9 +1,12 @@
 """What explaining costs a run, and that timed windows pay nothing for it.
 
-    python benchmarks/explain.py [--job examples/digits/job.yaml] [--minutes 3] [--trials 6] [--keep FOLDER]
+    python benchmarks/explain.py [--job examples/digits/job.yaml] [--minutes 3] [--trials 6] [--keep
+    FOLDER]
 
-A real tuning of the job in a folder of its own; from its result.json the share of its wall time that the explain stage took (the
-bar: 25 %), and from every session it started whether anything of explaining was on where iterations were timed.
+A real tuning of the job in a folder of its own; from its result.json the share of its wall time
+that the explain stage took (the
+bar: 25 %), and from every session it started whether anything of explaining was on where iterations
+were timed.
 """
 
 from __future__ import annotations
@@ -26,9 +29,23 @@ LEFT_BEHIND = ("trace-*", "stacks-*.json.gz", "nsight*")  # what a profiled sess
 
 def tune(job: Path, folder: Path, minutes: float, trials: int) -> Path:
     """Tune a copy of the job; returns the run directory."""
-    shutil.copytree(job.parent, folder / "job", ignore=shutil.ignore_patterns("autotune-runs", "__pycache__"))
-    words = [sys.executable, "-m", "autotune", "run", job.name, "--no-history", "--offline", "--quiet",
-             "--minutes", str(minutes), "--trials", str(trials)]  # fmt: skip
+    shutil.copytree(
+        job.parent, folder / "job", ignore=shutil.ignore_patterns("autotune-runs", "__pycache__")
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "autotune",
+        "run",
+        job.name,
+        "--no-history",
+        "--offline",
+        "--quiet",
+        "--minutes",
+        str(minutes),
+        "--trials",
+        str(trials),
+    ]
     subprocess.run(words, cwd=folder / "job", check=True)
     (result,) = (folder / "job").glob("autotune-runs/*/result.json")
     return result.parent
@@ -41,8 +58,13 @@ def shares(run: Path) -> list[tuple[str, float]]:
     observed = next(e["elapsed_s"] for e in entries if e["kind"] == "observation")
     searched = max((e["elapsed_s"] for e in entries if e["kind"] == "trial"), default=observed)
     explained, whole = result["explanation"]["wall_s"], result["wall_s"]
-    return [("observe", observed), ("search", searched - observed), ("confirm and converge", whole - explained - searched),
-            ("explain", explained), ("whole run", whole)]  # fmt: skip
+    return [
+        ("observe", observed),
+        ("search", searched - observed),
+        ("confirm and converge", whole - explained - searched),
+        ("explain", explained),
+        ("whole run", whole),
+    ]
 
 
 def active_while_timed(run: Path) -> tuple[Counter[str], list[str]]:
@@ -54,12 +76,24 @@ def active_while_timed(run: Path) -> tuple[Counter[str], list[str]]:
         modes[config["mode"]] += 1
         if config["mode"] not in TIMED:
             continue
-        found += [f"{session.name}: {name} is set" for name in ("nvtx_modules", "capture") if config.get(name)]
-        found += [f"{session.name}: wrote {path.name}" for pattern in LEFT_BEHIND for path in session.glob(pattern)]
+        found += [
+            f"{session.name}: {name} is set"
+            for name in ("nvtx_modules", "capture")
+            if config.get(name)
+        ]
+        found += [
+            f"{session.name}: wrote {path.name}"
+            for pattern in LEFT_BEHIND
+            for path in session.glob(pattern)
+        ]
     for path in sorted((run / "records").glob("*.json")):
         record = json.loads(path.read_text())
         profiled = path.name.startswith(("profile-", "frames-", "nsys-", "ncu-"))
-        found += [f"{path.name}: has {name}" for name in ("evidence", "trace", "stacks", "operators") if record.get(name) and not profiled]
+        found += [
+            f"{path.name}: has {name}"
+            for name in ("evidence", "trace", "stacks", "operators")
+            if record.get(name) and not profiled
+        ]
     return modes, found
 
 
@@ -72,17 +106,30 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="look at this finished run instead of making one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        run = options.run or tune(options.job.resolve(), options.keep or Path(name), options.minutes, options.trials)
+        run = options.run or tune(
+            options.job.resolve(), options.keep or Path(name), options.minutes, options.trials
+        )
         rows, (modes, found) = shares(run), active_while_timed(run)
     whole = rows[-1][1]
     print("| stage | seconds | share |\n|---|---|---|")
     for stage, seconds in rows:
         print(f"| {stage} | {seconds:.1f} | {seconds / whole:.1%} |")
     share = dict(rows)["explain"] / whole
-    print(f"\nexplain: {share:.1%} of the run's wall time (bar: {BAR:.0%}): {'held' if share <= BAR else 'BROKEN'}")
+    print(
+        f"\nexplain: {share:.1%} of the run's wall time (bar: {BAR:.0%}):"
+        f" {'held' if share <= BAR else 'BROKEN'}"
+    )
     timed = sum(modes[mode] for mode in TIMED)
-    print(f"{timed} timed sessions ({', '.join(f'{n} {mode}' for mode, n in sorted(modes.items()))}): ", end="")
-    print("nothing of explaining was on in any of them" if not found else "BROKEN: " + "; ".join(found))
+    print(
+        f"{timed} timed sessions"
+        f" ({', '.join(f'{n} {mode}' for mode, n in sorted(modes.items()))}): ",
+        end="",
+    )
+    print(
+        "nothing of explaining was on in any of them"
+        if not found
+        else "BROKEN: " + "; ".join(found)
+    )
     return int(share > BAR or bool(found))
 
 

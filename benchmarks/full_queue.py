@@ -2,14 +2,16 @@
 
     python benchmarks/full_queue.py [--rounds 4] [--out benchmarks/full_queue.md]
 
-A job that is bound by its input (its workers give a batch every 25 ms, a step takes 20 ms; both sleep, so that a busy machine does
-not blur it) stands still for 2 s at the beginning of a block, as for a compile. Its queue is full then. The block is measured as
-the agent does it, and beside it steady blocks that settle for as long as a full queue can last, five times its length:
+A job that is bound by its input (its workers give a batch every 25 ms, a step takes 20 ms; both
+sleep, so that a busy machine does not blur it) stands still for 2 s at the beginning of a block, as
+for a compile. Its queue is full then. The block is measured as the agent does it, and beside it
+steady blocks that settle for as long as a full queue can last, five times its length:
 
     steady block │ stall, settle, block │ steady block │ stall, settle, block │ …
 
-The figure is the log ratio of the mean time an iteration, stalled against the steady blocks on either side. "Without" is the same
-agent with the drain left out, training through the queue's length and 3 iterations instead.
+The figure is the log ratio of the mean time an iteration, stalled against the steady blocks on
+either side. "Without" is the same agent with the drain left out, training through the queue's
+length and 3 iterations instead.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from autotune_trials.session.session import Session
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS, BATCH_S, STEP_S, STALL_S = 2, 0.025, 0.020, 2.0
 MEASURED = 60  # iterations
-JOB = '''
+JOB = """
 import os, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -54,7 +56,7 @@ for x in DataLoader(Slow(), batch_size=2, num_workers={workers}, prefetch_factor
         os.remove({stall!r})
         time.sleep({stall_s})
     optimizer.step()
-'''
+"""
 
 
 def biases(folder: Path, queue: int, drained: bool, rounds: int) -> list[float]:
@@ -63,17 +65,30 @@ def biases(folder: Path, queue: int, drained: bool, rounds: int) -> list[float]:
     stall, script = folder / "stall", folder / "job.py"
     script.write_text(
         JOB.format(
-            item_s=BATCH_S * WORKERS / 2, workers=WORKERS, prefetch=queue // WORKERS, step_s=STEP_S, stall=str(stall),
-            stall_s=STALL_S, without=not drained,
+            item_s=BATCH_S * WORKERS / 2,
+            workers=WORKERS,
+            prefetch=queue // WORKERS,
+            step_s=STEP_S,
+            stall=str(stall),
+            stall_s=STALL_S,
+            without=not drained,
         )
     )
     config = SessionConfig("live", str(folder / "s"))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with Session([sys.executable, str(script)], workdir=ROOT, env=env, paths=SessionPaths(folder / "s"), config=config) as session:
+    with Session(
+        [sys.executable, str(script)],
+        workdir=ROOT,
+        env=env,
+        paths=SessionPaths(folder / "s"),
+        config=config,
+    ) as session:
         session.wait_hello()
 
         def measured(name: str, settle: int) -> float:
-            (report,) = session.run_plan([Block(name, (), MEASURED, min_settle=settle, max_settle=settle + 400)])
+            (report,) = session.run_plan(
+                [Block(name, (), MEASURED, min_settle=settle, max_settle=settle + 400)]
+            )
             assert report.window is not None and report.settled, report
             return statistics.fmean(report.window.times_s)
 
@@ -93,19 +108,38 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     lines = [
-        "# The queue after a stall", "",
-        f"Made by `python benchmarks/full_queue.py --rounds {options.rounds}` ({os.cpu_count()} cores, {platform.machine()}).",
-        f"{WORKERS} workers give a batch every {1e3 * BATCH_S:.0f} ms, a step takes {1e3 * STEP_S:.0f} ms; a stall of {STALL_S:.0f} s before the "
-        f"block, {MEASURED} iterations measured.",
-        "Time an iteration of the block after the stall against the steady blocks beside it: median, and range.", "",
-        "| queue | without the drain | with it |", "|---|---|---|",
+        "# The queue after a stall",
+        "",
+        (
+            f"Made by `python benchmarks/full_queue.py --rounds {options.rounds}` ({os.cpu_count()}"
+            f" cores, {platform.machine()})."
+        ),
+        (
+            f"{WORKERS} workers give a batch every {1e3 * BATCH_S:.0f} ms, a step takes"
+            f" {1e3 * STEP_S:.0f} ms; a stall of {STALL_S:.0f} s before the block, {MEASURED}"
+            " iterations measured."
+        ),
+        (
+            "Time an iteration of the block after the stall against the steady blocks beside it:"
+            " median, and range."
+        ),
+        "",
+        "| queue | without the drain | with it |",
+        "|---|---|---|",
     ]
     with tempfile.TemporaryDirectory() as name:
         for queue in (8, 16, 32):
             cells = []
             for drained in (False, True):
-                found = [math.expm1(b) for b in biases(Path(name) / f"{queue}-{drained}", queue, drained, options.rounds)]
-                cells.append(f"{statistics.median(found):+.1%} ({min(found):+.1%} … {max(found):+.1%})")
+                found = [
+                    math.expm1(b)
+                    for b in biases(
+                        Path(name) / f"{queue}-{drained}", queue, drained, options.rounds
+                    )
+                ]
+                cells.append(
+                    f"{statistics.median(found):+.1%} ({min(found):+.1%} … {max(found):+.1%})"
+                )
             lines.append(f"| {queue} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
     lines += ["", "The bar is a bias of at most 1.5 %."]

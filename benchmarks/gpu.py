@@ -47,10 +47,19 @@ OTHERS = list(filter(None, [os.environ.get("PYTHONPATH")]))
 TUNER = {**os.environ, "PYTHONPATH": os.pathsep.join(OURS + OTHERS)}  # what autotune runs with
 TO_END_S = 20.0  # for the measurement that is being made when time is up
 COLUMNS = (
-    "job", "baseline, samples/s", "tuned, samples/s", "speed-up (95 %)", "loss", "knobs",
-    "bottleneck", "peak memory, GiB", "model FLOPs utilisation", "share of the roof", "trials",
+    "job",
+    "baseline, samples/s",
+    "tuned, samples/s",
+    "speed-up (95 %)",
+    "loss",
+    "knobs",
+    "bottleneck",
+    "peak memory, GiB",
+    "model FLOPs utilisation",
+    "share of the roof",
+    "trials",
     "minutes",
-)  # fmt: skip
+)
 NOTES = """\
 Where two figures stand: baseline → tuned. The speed-up is an estimate drawn towards 1 by its own
 error, and need not be the quotient of the rates beside it. Model FLOPs utilisation is that of the
@@ -81,9 +90,11 @@ def tune(
         SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
     )
     spec = {
-        "name": name, "command": list(command), "env": {"PYTHONPATH": ""},
+        "name": name,
+        "command": list(command),
+        "env": {"PYTHONPATH": ""},
         "budget": {"minutes": minutes},
-    }  # fmt: skip
+    }
     (folder / "job.yaml").write_text(json.dumps(spec))  # JSON is YAML
     call = [sys.executable, "-m", "autotune", "run", "job.yaml", "--no-history", "--offline"]
     with subprocess.Popen(call, cwd=folder, env=TUNER) as run:
@@ -166,13 +177,22 @@ def row(found: Mapping[str, Any]) -> str:
     def each(name: str, form: str) -> str:
         return " → ".join("—" if side[name] is None else format(side[name], form) for side in sides)
 
-    return line([
-        found["job"], f"{sides[0]['samples_per_s']:.0f}", f"{sides[-1]['samples_per_s']:.0f}",
-        interval if found["verdict"] == "tuned" else "keep", found["loss"]["verdict"],
-        ", ".join(f"{name}={value}" for name, value in found["knobs"].items()) or "none",
-        found["bottleneck"], each("peak_memory_gib", ".1f"), each("mfu", ".0%"),
-        each("of_roof", ".0%"), str(found["trials"]), f"{found['wall_s'] / 60:.1f}",
-    ])  # fmt: skip
+    return line(
+        [
+            found["job"],
+            f"{sides[0]['samples_per_s']:.0f}",
+            f"{sides[-1]['samples_per_s']:.0f}",
+            interval if found["verdict"] == "tuned" else "keep",
+            found["loss"]["verdict"],
+            ", ".join(f"{name}={value}" for name, value in found["knobs"].items()) or "none",
+            found["bottleneck"],
+            each("peak_memory_gib", ".1f"),
+            each("mfu", ".0%"),
+            each("of_roof", ".0%"),
+            str(found["trials"]),
+            f"{found['wall_s'] / 60:.1f}",
+        ]
+    )
 
 
 def line(cells: Sequence[str]) -> str:

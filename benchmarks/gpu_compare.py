@@ -54,10 +54,18 @@ RESULTS = gpu.ROOT / "benchmarks" / "gpu_compare_results"
 PARTS = ("other", "ours", "turns")
 GOAL = 0.98  # of the package's speed
 COLUMNS = (
-    "workload", "bare, samples/s", "autotune", "the package", "published",
-    "autotune ÷ the package", "at least 0.98", "settings of autotune", "of the package",
-    "minutes of autotune", "of the package",
-)  # fmt: skip
+    "workload",
+    "bare, samples/s",
+    "autotune",
+    "the package",
+    "published",
+    "autotune ÷ the package",
+    "at least 0.98",
+    "settings of autotune",
+    "of the package",
+    "minutes of autotune",
+    "of the package",
+)
 
 HEAD = """\
 # Beside pytorch-autotune 2.0.0
@@ -148,8 +156,10 @@ def turns(place: Place, rounds: int, steps: int, timed: int) -> list[dict[str, f
     ]
     other = [place.python, str(place.other), "run", *place.words, *words]
     sides = {
-        "bare": (bare, place.env()), "ours": (launch, gpu.TUNER), "other": (other, place.env())
-    }  # fmt: skip
+        "bare": (bare, place.env()),
+        "ours": (launch, gpu.TUNER),
+        "other": (other, place.env()),
+    }
     found = []
     for number in range(rounds):
         order = list(sides)[:: 1 if number % 2 == 0 else -1]
@@ -202,13 +212,20 @@ def row(found: Mapping[str, Any]) -> str:
         for side in ("ours", "other")
     ]
     knobs = ", ".join(f"{name}={value}" for name, value in found["ours"]["knobs"].items())
-    return gpu.line([
-        " ".join(found["words"]), f"{middle['bare']:.0f}", *gains,
-        f"{PUBLISHED[found['words'][0]]:.2f}x",
-        f"{ratio:.3f} ({min(against):.3f} to {max(against):.3f})", "yes" if ratio >= GOAL else "no",
-        knobs or "none", found["other"]["settings"], f"{found['ours']['wall_s'] / 60:.1f}",
-        f"{found['other']['wall_s'] / 60:.1f}",
-    ])  # fmt: skip
+    return gpu.line(
+        [
+            " ".join(found["words"]),
+            f"{middle['bare']:.0f}",
+            *gains,
+            f"{PUBLISHED[found['words'][0]]:.2f}x",
+            f"{ratio:.3f} ({min(against):.3f} to {max(against):.3f})",
+            "yes" if ratio >= GOAL else "no",
+            knobs or "none",
+            found["other"]["settings"],
+            f"{found['ours']['wall_s'] / 60:.1f}",
+            f"{found['other']['wall_s'] / 60:.1f}",
+        ]
+    )
 
 
 def page(found: Sequence[Mapping[str, Any]]) -> str:

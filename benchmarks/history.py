@@ -3,15 +3,18 @@
     python benchmarks/history.py [--write]                 alike jobs, poisoned stores: computation only
     python benchmarks/history.py --digits [--write]        the example, tuned twice: needs a quiet machine, 8 minutes
 
-**Alike jobs.** Five families of planted jobs and the five recorded jobs of benchmarks/regret, each tuned once without a
-history. Then each once more, with a history of all the others but not of itself: how fast is the first configuration that
-is tried, as a share of the fastest there is? The tuner is the real one; job and time are replayed.
+**Alike jobs.** Five families of planted jobs and the five recorded jobs of benchmarks/regret, each
+tuned once without a
+history. Then each once more, with a history of all the others but not of itself: how fast is the
+first configuration that is tried, as a share of the fastest there is? The tuner is the real one;
+job and time are replayed.
 
-**Poisoned stores.** The same jobs with a store that lies: an answer that is a loser, figures of another machine and job under
-this one's keys, gains that were made up. False is what is adopted and no faster than the baseline, or changes the loss.
+**Poisoned stores.** The same jobs with a store that lies: an answer that is a loser, figures of
+another machine and job under this one's keys, gains that were made up. False is what is adopted and
+no faster than the baseline, or changes the loss.
 
-Pairs that only narrow the interval of what is adopted already, while minutes are left, are not made here, on either side: their
-number is chance, and would hide what is compared.
+Pairs that only narrow the interval of what is adopted already, while minutes are left, are not made
+here, on either side: their number is chance, and would hide what is compared.
 """
 
 from __future__ import annotations
@@ -44,14 +47,16 @@ from autotune_spaces.base import Config  # noqa: E402
 SPACE, MINUTES, SEED = "auto", 10.0, 71
 Domains = Mapping[str, Sequence[Any]]
 MEMBERS = 5  # of a family
-SPREAD, SHIFT = 0.4, 0.02  # an effect of a member: the family's times 1 ± SPREAD, and a normal deviation of SHIFT
+# an effect of a member: the family's times 1 ± SPREAD, and a normal deviation of SHIFT
+SPREAD, SHIFT = 0.4, 0.02
 OUTLIER = 0.15  # chance that an effect of the family is none in a member
 PAGE = Path(__file__).with_suffix(".md")
 
 
 @dataclass(frozen=True)
 class Family:
-    effects: Mapping[str, Mapping[str, float]]  # knob -> value -> log cost, as measured of a real job of its kind
+    # knob -> value -> log cost, as measured of a real job of its kind
+    effects: Mapping[str, Mapping[str, float]]
     phases: Mapping[str, float]
     cost_s: float  # seconds a sample
     parameters: int
@@ -62,35 +67,76 @@ class Family:
 
 FAMILIES = {
     "convolutional": Family(
-        {"amp_dtype": {"bfloat16": -0.42}, "channels_last": {"true": -0.08}, "optimizer_impl": {"fused": -0.04}, "malloc": {"retain": -0.1},
-         "intra_op_threads": {"1": 0.4, "2": 0.2, "4": 0.1}, "compile_mode": {"default": 0.03, "static": 0.03, "dynamic": 0.05}},
-        {"data": 0.08, "forward": 0.4, "backward": 0.47, "optimizer": 0.03, "other": 0.02}, 4e-4, 400_000, convolutions=8,
+        {
+            "amp_dtype": {"bfloat16": -0.42},
+            "channels_last": {"true": -0.08},
+            "optimizer_impl": {"fused": -0.04},
+            "malloc": {"retain": -0.1},
+            "intra_op_threads": {"1": 0.4, "2": 0.2, "4": 0.1},
+            "compile_mode": {"default": 0.03, "static": 0.03, "dynamic": 0.05},
+        },
+        {"data": 0.08, "forward": 0.4, "backward": 0.47, "optimizer": 0.03, "other": 0.02},
+        4e-4,
+        400_000,
+        convolutions=8,
     ),
     "transformer": Family(
-        {"amp_dtype": {"bfloat16": -0.23}, "malloc": {"retain": -0.22}, "optimizer_impl": {"fused": -0.03},
-         "compile_mode": {"default": 0.05, "regional": -0.02}, "intra_op_threads": {"1": 0.5, "2": 0.25}},
-        {"data": 0.02, "forward": 0.36, "backward": 0.5, "optimizer": 0.1, "other": 0.02}, 3e-3, 10_000_000, blocks=6, attention=("flash",),
+        {
+            "amp_dtype": {"bfloat16": -0.23},
+            "malloc": {"retain": -0.22},
+            "optimizer_impl": {"fused": -0.03},
+            "compile_mode": {"default": 0.05, "regional": -0.02},
+            "intra_op_threads": {"1": 0.5, "2": 0.25},
+        },
+        {"data": 0.02, "forward": 0.36, "backward": 0.5, "optimizer": 0.1, "other": 0.02},
+        3e-3,
+        10_000_000,
+        blocks=6,
+        attention=("flash",),
     ),
     "embedding-heavy": Family(
-        {"optimizer_impl": {"fused": -1.05, "foreach": -0.5}, "malloc": {"retain": -0.05}, "amp_dtype": {"bfloat16": 0.05},
-         "intra_op_threads": {"1": 0.1}},
-        {"data": 0.03, "forward": 0.12, "backward": 0.25, "optimizer": 0.58, "other": 0.02}, 1e-3, 60_000_000,
+        {
+            "optimizer_impl": {"fused": -1.05, "foreach": -0.5},
+            "malloc": {"retain": -0.05},
+            "amp_dtype": {"bfloat16": 0.05},
+            "intra_op_threads": {"1": 0.1},
+        },
+        {"data": 0.03, "forward": 0.12, "backward": 0.25, "optimizer": 0.58, "other": 0.02},
+        1e-3,
+        60_000_000,
     ),
     "tiny batches": Family(
-        {"intra_op_threads": {"1": -0.35, "2": -0.2}, "optimizer_impl": {"fused": -0.14, "foreach": -0.05}, "num_workers": {"1": 0.5, "2": 0.6},
-         "amp_dtype": {"bfloat16": 0.2}, "compile_mode": {"default": -0.05}},
-        {"data": 0.15, "forward": 0.25, "backward": 0.3, "optimizer": 0.25, "other": 0.05}, 5e-5, 5_000,
+        {
+            "intra_op_threads": {"1": -0.35, "2": -0.2},
+            "optimizer_impl": {"fused": -0.14, "foreach": -0.05},
+            "num_workers": {"1": 0.5, "2": 0.6},
+            "amp_dtype": {"bfloat16": 0.2},
+            "compile_mode": {"default": -0.05},
+        },
+        {"data": 0.15, "forward": 0.25, "backward": 0.3, "optimizer": 0.25, "other": 0.05},
+        5e-5,
+        5_000,
     ),
     "loader waits": Family(
-        {"num_workers": {"1": -0.45, "2": -0.9, "4": -1.3, "8": -1.3, "16": -1.2}, "prefetch_factor": {"4": -0.04, "8": -0.04}},
-        {"data": 0.8, "forward": 0.08, "backward": 0.09, "optimizer": 0.02, "other": 0.01}, 2e-3, 200_000, convolutions=4,
+        {
+            "num_workers": {"1": -0.45, "2": -0.9, "4": -1.3, "8": -1.3, "16": -1.2},
+            "prefetch_factor": {"4": -0.04, "8": -0.04},
+        },
+        {"data": 0.8, "forward": 0.08, "backward": 0.09, "optimizer": 0.02, "other": 0.01},
+        2e-3,
+        200_000,
+        convolutions=4,
     ),
-}  # fmt: skip
-# The recorded jobs: to what family their scripts belong, for what the recording does not say of them.
+}
+# The recorded jobs: to what family their scripts belong, for what the recording does not say of
+# them.
 RECORDED = {
-    "conv": "convolutional", "conv_no_eval": "convolutional", "transformer": "transformer", "embedding_heavy": "embedding-heavy",
+    "conv": "convolutional",
+    "conv_no_eval": "convolutional",
+    "transformer": "transformer",
+    "embedding_heavy": "embedding-heavy",
     "tiny_batches": "tiny batches",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +151,10 @@ class Job:
 
     def best(self, domains: Mapping[str, Sequence[Any]]) -> float:
         """Log gain of the fastest configuration: the table's knobs multiply."""
-        alone = ([self.table.factors.get(k, {}).get(word(v), 1.0) for v in values] for k, values in domains.items())
+        alone = (
+            [self.table.factors.get(k, {}).get(word(v), 1.0) for v in values]
+            for k, values in domains.items()
+        )
         return -sum(math.log(min(1.0, *factors)) for factors in alone)
 
 
@@ -114,44 +163,78 @@ def planted(name: str, family: Family, member: int) -> Job:
     factors: dict[str, dict[str, float]] = {}
     for knob, values in family.effects.items():
         share = 0.0 if drawn.random() < OUTLIER else 1 + drawn.uniform(-SPREAD, SPREAD)
-        factors[knob] = {value: math.exp(share * effect + drawn.gauss(0, SHIFT)) for value, effect in values.items()}
+        factors[knob] = {
+            value: math.exp(share * effect + drawn.gauss(0, SHIFT))
+            for value, effect in values.items()
+        }
     return Job(f"{name} {member}", _table(name, family, factors, drawn))
 
 
 def recorded(name: str) -> Job:
-    """The medians of what was measured, taken apart into knobs; values that were never measured do nothing."""
+    """The medians of what was measured, taken apart into knobs; values that were never measured do
+    nothing.
+    """
     import numpy as np
 
     costs = defaultdict(list)
-    for line in (ROOT / "benchmarks" / "regret" / "results" / f"{name}.jsonl").read_text().splitlines():
+    for line in (
+        (ROOT / "benchmarks" / "regret" / "results" / f"{name}.jsonl").read_text().splitlines()
+    ):
         run = json.loads(line)
         if run["kind"] == "run" and not run["error"]:
             costs[json.dumps(run["config"], sort_keys=True)].append(run["cost_s"])
     items = sorted({item for key in costs for item in json.loads(key).items()}, key=str)
     x = np.array([[float(item in json.loads(key).items()) for item in items] for key in costs])
-    y = np.array([math.log(statistics.median(c) / statistics.median(costs["{}"])) for c in costs.values()])
-    effects = np.linalg.lstsq(np.vstack([x, 0.05 * np.eye(len(items))]), np.r_[y, np.zeros(len(items))], rcond=None)[0]
+    y = np.array(
+        [math.log(statistics.median(c) / statistics.median(costs["{}"])) for c in costs.values()]
+    )
+    effects = np.linalg.lstsq(
+        np.vstack([x, 0.05 * np.eye(len(items))]), np.r_[y, np.zeros(len(items))], rcond=None
+    )[0]
     factors: dict[str, dict[str, float]] = {}
     for (knob, value), effect in zip(items, effects, strict=True):
         factors.setdefault(knob, {})[word(value)] = math.exp(float(effect))
     family = replace(FAMILIES[RECORDED[name]], cost_s=statistics.median(costs["{}"]))
-    return Job(f"recorded: {name}", _table(RECORDED[name], family, factors, random.Random(f"{SEED} {name}")), recorded=True)
+    return Job(
+        f"recorded: {name}",
+        _table(RECORDED[name], family, factors, random.Random(f"{SEED} {name}")),
+        recorded=True,
+    )
 
 
-def _table(name: str, family: Family, factors: dict[str, dict[str, float]], drawn: random.Random) -> ReplayTable:
-    phases = {phase: share * math.exp(drawn.gauss(0, 0.15)) for phase, share in family.phases.items()}
+def _table(
+    name: str, family: Family, factors: dict[str, dict[str, float]], drawn: random.Random
+) -> ReplayTable:
+    phases = {
+        phase: share * math.exp(drawn.gauss(0, 0.15)) for phase, share in family.phases.items()
+    }
     whole, size = sum(phases.values()), math.exp(drawn.gauss(0, 0.7))
-    models = [{"name": "Net", "parameters": int(family.parameters * size), "convolutions": family.convolutions, "repeated_blocks": family.blocks}]
+    models = [
+        {
+            "name": "Net",
+            "parameters": int(family.parameters * size),
+            "convolutions": family.convolutions,
+            "repeated_blocks": family.blocks,
+        }
+    ]
     return ReplayTable(
-        cost_s=family.cost_s * math.exp(drawn.gauss(0, 0.5)), samples=32.0, factors=factors, otherwise=1.0, noise=0.05, block_noise=0.02,
-        startup_s=3.0, phases={phase: share / whole for phase, share in phases.items()},
+        cost_s=family.cost_s * math.exp(drawn.gauss(0, 0.5)),
+        samples=32.0,
+        factors=factors,
+        otherwise=1.0,
+        noise=0.05,
+        block_noise=0.02,
+        startup_s=3.0,
+        phases={phase: share / whole for phase, share in phases.items()},
         machine={"cores": 8, "bfloat16": "native", "cpu_model": f"{name} {drawn.random()}"},
         job={"models": models, "attention": list(family.attention)},
-    )  # fmt: skip
+    )
 
 
 def jobs() -> list[Job]:
-    return [planted(name, family, i) for name, family in FAMILIES.items() for i in range(MEMBERS)] + [recorded(name) for name in RECORDED]
+    return [
+        planted(name, family, i) for name, family in FAMILIES.items() for i in range(MEMBERS)
+    ] + [recorded(name) for name in RECORDED]
 
 
 def first_proposal(job: Job, run: Played) -> float:
@@ -160,7 +243,7 @@ def first_proposal(job: Job, run: Played) -> float:
     return math.exp(job.log_gain(first) - job.best(run.result.observation.domains))
 
 
-# ---------------------------------------------------------------------------------------------------------- alike jobs
+# --------------------------------------------------------------------------------------- alike jobs
 
 
 def alike(folder: Path, every: list[Job]) -> tuple[list[str], list[Played], list[PastRun]]:
@@ -168,34 +251,61 @@ def alike(folder: Path, every: list[Job]) -> tuple[list[str], list[Played], list
     plain, records = [], []
     for i, job in enumerate(every):
         store = folder / f"of-{i}.sqlite"
-        plain.append(Played(folder / f"plain-{i}", job.table, store, space=SPACE, code=job.name, minutes=MINUTES))
+        plain.append(
+            Played(
+                folder / f"plain-{i}", job.table, store, space=SPACE, code=job.name, minutes=MINUTES
+            )
+        )
         records += Store(store).runs()
     rows, shares = [], defaultdict(list)
     for i, job in enumerate(every):
         store = folder / f"others-{i}.sqlite"
         Store(store).add([record for j, record in enumerate(records) if j != i])
-        run = Played(folder / f"alike-{i}", job.table, store, space=SPACE, code=job.name, minutes=MINUTES)
+        run = Played(
+            folder / f"alike-{i}", job.table, store, space=SPACE, code=job.name, minutes=MINUTES
+        )
         before, after = first_proposal(job, plain[i]), first_proposal(job, run)
         for group in ("all", "recorded" if job.recorded else "planted"):
-            shares[group].append((before, after, plain[i].searched_s, run.searched_s, _regret(job, plain[i]), _regret(job, run)))
+            shares[group].append(
+                (
+                    before,
+                    after,
+                    plain[i].searched_s,
+                    run.searched_s,
+                    _regret(job, plain[i]),
+                    _regret(job, run),
+                )
+            )
         rows.append(
-            f"| {job.name} | {before:.0%} | {after:.0%} | {_regret(job, plain[i]):.1%} | {_regret(job, run):.1%} | "
-            f"{plain[i].searched_s:.0f} s | {run.searched_s:.0f} s | {run.result.recalled.outcome} |"
+            f"| {job.name} | {before:.0%} | {after:.0%} | {_regret(job, plain[i]):.1%} |"
+            f" {_regret(job, run):.1%} | {plain[i].searched_s:.0f} s | {run.searched_s:.0f} s |"
+            f" {run.result.recalled.outcome} |"
         )
         print(rows[-1], flush=True)
     lines = [
-        "| jobs | first proposal, without | with history | regret of the answer, without | with | time to the search's end, without | with |",
+        (
+            "| jobs | first proposal, without | with history | regret of the answer, without | with"
+            " | time to the search's end, without | with |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for group, found in shares.items():
         before, after, wall, wall_with, regret, regret_with = zip(*found, strict=True)
         lines.append(
-            f"| {group}, {len(found)} | {statistics.median(before):.0%} | **{statistics.median(after):.0%}** | {statistics.fmean(regret):.1%} | "
-            f"{statistics.fmean(regret_with):.1%} | {statistics.median(wall):.0f} s | {statistics.median(wall_with):.0f} s |"
+            f"| {group}, {len(found)} | {statistics.median(before):.0%} |"
+            f" **{statistics.median(after):.0%}** | {statistics.fmean(regret):.1%} |"
+            f" {statistics.fmean(regret_with):.1%} | {statistics.median(wall):.0f} s |"
+            f" {statistics.median(wall_with):.0f} s |"
         )
     print("\n".join(lines))
-    head = ["", "| job | first proposal, without | with history | regret, without | with | search, without | with | history |",
-            "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    head = [
+        "",
+        (
+            "| job | first proposal, without | with history | regret, without | with | search,"
+            " without | with | history |"
+        ),
+        "|---|---|---|---|---|---|---|---|",
+    ]
     return [*lines, *head, *rows], plain, records
 
 
@@ -203,42 +313,93 @@ def _regret(job: Job, run: Played) -> float:
     return 1 - math.exp(job.log_gain(run.result.knobs) - job.best(run.result.observation.domains))
 
 
-# ------------------------------------------------------------------------------------------------------ poisoned stores
+# ---------------------------------------------------------------------------------- poisoned stores
 
 
 def loser(record: PastRun, job: Job, domains: Domains, drawn: random.Random) -> list[PastRun]:
     """The slowest value of each knob as the answer, and every figure the other way round."""
-    effects = {k: {v: math.log(f) for v, f in values.items()} for k, values in job.table.factors.items()}
+    effects = {
+        k: {v: math.log(f) for v, f in values.items()} for k, values in job.table.factors.items()
+    }
     answer = _extreme(effects, domains, -1)
-    turned = tuple(replace(m, log_ratio=None if m.log_ratio is None else -m.log_ratio) for m in record.measured)
-    return [replace(record, id="loser", verdict="tuned", answer=answer, log_gain=0.3, gains={}, measured=turned)]
+    turned = tuple(
+        replace(m, log_ratio=None if m.log_ratio is None else -m.log_ratio) for m in record.measured
+    )
+    return [
+        replace(
+            record,
+            id="loser",
+            verdict="tuned",
+            answer=answer,
+            log_gain=0.3,
+            gains={},
+            measured=turned,
+        )
+    ]
 
 
-def other_machine(record: PastRun, job: Job, domains: Domains, drawn: random.Random) -> list[PastRun]:
+def other_machine(
+    record: PastRun, job: Job, domains: Domains, drawn: random.Random
+) -> list[PastRun]:
     """What another family's job did, under the keys and features of this one."""
-    name = next(n for n in drawn.sample(list(FAMILIES), len(FAMILIES)) if not job.name.startswith(n) and RECORDED.get(job.name[10:]) != n)
+    name = next(
+        n
+        for n in drawn.sample(list(FAMILIES), len(FAMILIES))
+        if not job.name.startswith(n) and RECORDED.get(job.name[10:]) != n
+    )
     measured = tuple(
         Measured({knob: _value(value)}, "live", effect, 0.01, 20)
-        for knob, values in FAMILIES[name].effects.items() for value, effect in values.items()
-    )  # fmt: skip
+        for knob, values in FAMILIES[name].effects.items()
+        for value, effect in values.items()
+    )
     answer = _extreme(FAMILIES[name].effects, domains, 1)
-    return [replace(record, id="other", verdict="tuned", answer=answer, log_gain=0.4, gains={}, measured=measured)]
+    return [
+        replace(
+            record,
+            id="other",
+            verdict="tuned",
+            answer=answer,
+            log_gain=0.4,
+            gains={},
+            measured=measured,
+        )
+    ]
 
 
 def made_up(record: PastRun, job: Job, domains: Domains, drawn: random.Random) -> list[PastRun]:
-    """Large gains of random configurations; three jobs that are said to be alike, and none the same."""
+    """Large gains of random configurations; three jobs that are said to be alike, and none the
+    same.
+    """
     found = []
     for i in range(3):
-        measured = tuple(replace(m, source="live", log_ratio=-drawn.uniform(0.2, 1.2), error=0.001) for m in record.measured)
-        found.append(replace(record, id=f"made-up-{i}", keys=replace(record.keys, job=f"other{i}"), measured=measured))
+        measured = tuple(
+            replace(m, source="live", log_ratio=-drawn.uniform(0.2, 1.2), error=0.001)
+            for m in record.measured
+        )
+        found.append(
+            replace(
+                record,
+                id=f"made-up-{i}",
+                keys=replace(record.keys, job=f"other{i}"),
+                measured=measured,
+            )
+        )
     return found
 
 
-def _extreme(effects: Mapping[str, Mapping[str, float]], domains: Domains, sign: int) -> dict[str, Any]:
-    """Of each knob in the search its fastest value (``sign`` 1) or its slowest (-1), where that is not the job's own."""
+def _extreme(
+    effects: Mapping[str, Mapping[str, float]], domains: Domains, sign: int
+) -> dict[str, Any]:
+    """Of each knob in the search its fastest value (``sign`` 1) or its slowest (-1), where that is
+    not the job's own.
+    """
     found = {}
     for knob, values in effects.items():
-        there = {_value(v): sign * effect for v, effect in values.items() if _value(v) in domains.get(knob, ())}
+        there = {
+            _value(v): sign * effect
+            for v, effect in values.items()
+            if _value(v) in domains.get(knob, ())
+        }
         best = min(there, key=lambda v: there[v], default=None)
         if best is not None and there[best] < -0.02:
             found[knob] = best
@@ -252,11 +413,25 @@ def _value(value: str) -> Any:
         return value
 
 
-def poisoned(folder: Path, every: list[Job], plain: list[Played], records: list[PastRun]) -> list[str]:
-    changed = [replace(job.table, loss=Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}})) for job in every]
-    losing = [Played(folder / f"losing-{i}", changed[i], None, space=SPACE, code=job.name, minutes=MINUTES) for i, job in enumerate(every)]
-    lines = ["| store | runs | false adoptions | wall time, with ÷ without | of it on the recorded answer | regret of the answer, without | with |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+def poisoned(
+    folder: Path, every: list[Job], plain: list[Played], records: list[PastRun]
+) -> list[str]:
+    changed = [
+        replace(job.table, loss=Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}})) for job in every
+    ]
+    losing = [
+        Played(
+            folder / f"losing-{i}", changed[i], None, space=SPACE, code=job.name, minutes=MINUTES
+        )
+        for i, job in enumerate(every)
+    ]
+    lines = [
+        (
+            "| store | runs | false adoptions | wall time, with ÷ without | of it on the recorded"
+            " answer | regret of the answer, without | with |"
+        ),
+        "|---|---|---|---|---|---|---|",
+    ]
     for poison in (loser, other_machine, made_up):
         false, walls, regrets, runs = 0, [], [], 0
         for i, job in enumerate(every):
@@ -264,10 +439,21 @@ def poisoned(folder: Path, every: list[Job], plain: list[Played], records: list[
                 table, reference = (changed[i], losing[i]) if loses else (job.table, plain[i])
                 name = f"{poison.__name__}-{i}-{int(loses)}"
                 store = folder / f"{name}.sqlite"
-                Store(store).add(poison(records[i], job, plain[i].result.observation.domains, random.Random(f"{SEED} {name}")))
-                run = Played(folder / name, table, store, space=SPACE, code=job.name, minutes=MINUTES)
+                Store(store).add(
+                    poison(
+                        records[i],
+                        job,
+                        plain[i].result.observation.domains,
+                        random.Random(f"{SEED} {name}"),
+                    )
+                )
+                run = Played(
+                    folder / name, table, store, space=SPACE, code=job.name, minutes=MINUTES
+                )
                 knobs = run.result.knobs
-                wrong = bool(knobs) and (job.log_gain(knobs) <= 0 or (loses and "amp_dtype" in knobs))
+                wrong = bool(knobs) and (
+                    job.log_gain(knobs) <= 0 or (loses and "amp_dtype" in knobs)
+                )
                 false, runs = false + wrong, runs + 1
                 walls.append((run.wall_s, reference.wall_s, run.recalled_s))
                 if not loses:
@@ -275,26 +461,47 @@ def poisoned(folder: Path, every: list[Job], plain: list[Played], records: list[
         wall, without, on_it = map(sum, zip(*walls, strict=True))
         before, after = (statistics.fmean(r) for r in zip(*regrets, strict=True))
         words = (poison.__doc__ or "").strip().rstrip(".")
-        lines.append(f"| {words} | {runs} | **{false}** | {wall / without:.2f} | {on_it / wall:.1%} | {before:.1%} | {after:.1%} |")
+        lines.append(
+            f"| {words} | {runs} | **{false}** | {wall / without:.2f} | {on_it / wall:.1%} |"
+            f" {before:.1%} | {after:.1%} |"
+        )
         print(lines[-1], flush=True)
     return lines
 
 
-# ---------------------------------------------------------------------------------------------------------- the example
+# -------------------------------------------------------------------------------------- the example
 
 
 def digits(folder: Path) -> list[str]:
     walls, knobs = [], []
     for number in ("first", "second"):
-        command = ["autotune", "run", str(ROOT / "examples" / "digits" / "job.yaml"), "--quiet", "--offline", "--run-dir", str(folder / number),
-                   "--store", str(folder / "digits.sqlite")]  # fmt: skip
+        command = [
+            "autotune",
+            "run",
+            str(ROOT / "examples" / "digits" / "job.yaml"),
+            "--quiet",
+            "--offline",
+            "--run-dir",
+            str(folder / number),
+            "--store",
+            str(folder / "digits.sqlite"),
+        ]
         subprocess.run(command, check=True, cwd=folder)
         result = json.loads((folder / number / "result.json").read_text())
         walls.append(result["wall_s"])
         knobs.append(result["knobs"])
-        print(number, result["wall_s"], result["knobs"], result["speedup"], result["recalled"], flush=True)
+        print(
+            number,
+            result["wall_s"],
+            result["knobs"],
+            result["speedup"],
+            result["recalled"],
+            flush=True,
+        )
     same = "the same knobs" if knobs[0] == knobs[1] else f"knobs {knobs[0]} and {knobs[1]}"
-    return [f"digits: {walls[0]:.0f} s, then {walls[1]:.0f} s ({walls[1] / walls[0]:.2f} of it), {same}"]
+    return [
+        f"digits: {walls[0]:.0f} s, then {walls[1]:.0f} s ({walls[1] / walls[0]:.2f} of it), {same}"
+    ]
 
 
 def main() -> None:
@@ -311,17 +518,25 @@ def main() -> None:
         else:
             every = jobs()[: args.jobs]
             table, plain, records = alike(folder, every)
-            part, lines = "Alike jobs", [*table, "", "## Poisoned stores", "", *poisoned(folder, every, plain, records)]
+            part, lines = (
+                "Alike jobs",
+                [*table, "", "## Poisoned stores", "", *poisoned(folder, every, plain, records)],
+            )
     if args.write:
         _write(part, lines)
 
 
 def _write(part: str, lines: Sequence[str]) -> None:
     """This part of the page, in place of what it was."""
-    head = f"# The history of earlier runs\n\nMade by `python benchmarks/history.py --write`.\n\n{(__doc__ or '').split(chr(10) * 2, 2)[2].strip()}\n"
+    head = (
+        "# The history of earlier runs\n\nMade by `python benchmarks/history.py"
+        f" --write`.\n\n{(__doc__ or '').split(chr(10) * 2, 2)[2].strip()}\n"
+    )
     known = PAGE.read_text().split("\n<!-- part -->\n")[1:] if PAGE.exists() else []
     parts = [text for text in known if not text.startswith(f"## {part}\n")]
-    page = "\n<!-- part -->\n".join([head, *sorted([*parts, f"## {part}\n\n" + "\n".join(lines) + "\n"])])
+    page = "\n<!-- part -->\n".join(
+        [head, *sorted([*parts, f"## {part}\n\n" + "\n".join(lines) + "\n"])]
+    )
     PAGE.write_text(page)
 
 

@@ -1,6 +1,7 @@
 """Do live figures agree with those of fresh processes, and those with the bare job?
 
-    python benchmarks/live_vs_restart.py [--jobs digits conv …] [--configurations 8] [--rounds 2] [--out benchmarks/live_vs_restart.md]
+    python benchmarks/live_vs_restart.py [--jobs digits conv …] [--configurations 8] [--rounds 2]
+    [--out benchmarks/live_vs_restart.md]
 
 Of each job (the example, and jobs of benchmarks/regret/jobs/):
 
@@ -9,7 +10,8 @@ Of each job (the example, and jobs of benchmarks/regret/jobs/):
     live        baseline blocks of the live session, against the fresh sessions: time a sample
     speed-ups   the same configurations switched in the live session, and each in fresh processes in turns with the baseline
 
-Both ways of trying a configuration measure as many iterations of it. Also printed: the wall time of each way.
+Both ways of trying a configuration measure as many iterations of it. Also printed: the wall time of
+each way.
 """
 
 from __future__ import annotations
@@ -51,9 +53,21 @@ from jobs_table import job_file, scripts  # noqa: E402
 MEASURED = 60  # iterations of each configuration, after its warm-up
 BARE_SECONDS = 10.0  # of a run of the bare job and of the fixed session beside it
 JOBS = ("digits", "conv", "transformer", "embedding_heavy", "memory_churning")
-KNOBS = ("num_workers", "amp_dtype", "channels_last", "intra_op_threads", "optimizer_impl", "persistent_workers", "malloc", "gc")
+KNOBS = (
+    "num_workers",
+    "amp_dtype",
+    "channels_last",
+    "intra_op_threads",
+    "optimizer_impl",
+    "persistent_workers",
+    "malloc",
+    "gc",
+)
 CLOCK = (
-    "import argparse, atexit, json, os, time; TIMES = []; atexit.register(lambda: json.dump(TIMES, open(os.environ['TIMES'], 'w')))",
+    (
+        "import argparse, atexit, json, os, time; TIMES = []; atexit.register(lambda:"
+        " json.dump(TIMES, open(os.environ['TIMES'], 'w')))"
+    ),
     "optimizer.step(); TIMES.append(time.perf_counter())",
 )
 
@@ -74,16 +88,31 @@ class Compared:
 
     @property
     def distance(self) -> float:
-        return statistics.median(abs(math.expm1(a - b)) for a, b in zip(self.live, self.fresh, strict=True))
+        return statistics.median(
+            abs(math.expm1(a - b)) for a, b in zip(self.live, self.fresh, strict=True)
+        )
 
 
 def compare(job: str, count: int, rounds: int) -> Compared:
     spec = load_job(job_file(job))
     with tempfile.TemporaryDirectory() as folder:
         run_dir, begin = Path(folder), time.monotonic()
-        journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - begin)
-        with closing(journal), closing(LocalExecutor(spec, run_dir)) as executor, open_progress("quiet", 0) as progress:
-            context = RunContext(spec, executor, journal, progress, open_tracker(None, "bench", run_dir, True), run_dir)
+        journal = Journal(
+            run_dir / "journal.jsonl", lambda before: before + time.monotonic() - begin
+        )
+        with (
+            closing(journal),
+            closing(LocalExecutor(spec, run_dir)) as executor,
+            open_progress("quiet", 0) as progress,
+        ):
+            context = RunContext(
+                spec,
+                executor,
+                journal,
+                progress,
+                open_tracker(None, "bench", run_dir, True),
+                run_dir,
+            )
             begin = time.monotonic()
             with LiveComparison(context) as live:
                 live.reference({})
@@ -99,14 +128,23 @@ def compare(job: str, count: int, rounds: int) -> Compared:
             for number in range(rounds):
                 for found, config in zip(by_fresh, configs, strict=True):
                     pair = [{}, config][:: 1 if number % 2 == 0 else -1]
-                    costs = [cost(steady(executor, c)) for c in pair][:: 1 if number % 2 == 0 else -1]
+                    costs = [cost(steady(executor, c)) for c in pair][
+                        :: 1 if number % 2 == 0 else -1
+                    ]
                     found.append(math.log(costs[1] / costs[0]))
                     baselines.append(costs[0])
             fresh_wall_s = (time.monotonic() - begin) / (2 * rounds)
     return Compared(
-        job, bare, beside, statistics.median(levels) / statistics.median([*whole, *baselines]), tuple(configs), tuple(by_live),
-        tuple(statistics.fmean(f) for f in by_fresh), live_wall_s, fresh_wall_s,
-    )  # fmt: skip
+        job,
+        bare,
+        beside,
+        statistics.median(levels) / statistics.median([*whole, *baselines]),
+        tuple(configs),
+        tuple(by_live),
+        tuple(statistics.fmean(f) for f in by_fresh),
+        live_wall_s,
+        fresh_wall_s,
+    )
 
 
 def configurations(context: RunContext, live: LiveComparison, count: int) -> list[dict]:
@@ -115,7 +153,9 @@ def configurations(context: RunContext, live: LiveComparison, count: int) -> lis
     names = [n for n in KNOBS if n in domains and context.spec.search_space[n].scope is Scope.LIVE]
     every: list[dict] = []
     for values in itertools.product(*(domains[n] for n in names)):
-        config = normalise(dict(zip(names, values, strict=True)), defaults, context.spec.search_space)
+        config = normalise(
+            dict(zip(names, values, strict=True)), defaults, context.spec.search_space
+        )
         if config and config not in every:
             every.append(config)
     return random.Random(0).sample(every, min(count, len(every)))
@@ -123,7 +163,9 @@ def configurations(context: RunContext, live: LiveComparison, count: int) -> lis
 
 def steady(executor: LocalExecutor, config: dict, seconds: float = 0.0) -> Window:
     """A fresh process without its warm-up."""
-    window = executor.run_fixed(FixedRun(config, 0, steps=MEASURED + 20, min_seconds=seconds, label="fresh")).window
+    window = executor.run_fixed(
+        FixedRun(config, 0, steps=MEASURED + 20, min_seconds=seconds, label="fresh")
+    ).window
     return drop_start(window, warm_up_end(window.times_s))
 
 
@@ -131,13 +173,20 @@ def cost(window: Window) -> float:
     return cost_per_sample(window)
 
 
-def against_bare(job: str, executor: LocalExecutor, folder: Path, rounds: int) -> tuple[float, float, list[float]]:
-    """(Seconds an iteration of the bare job, of fixed sessions in turns with it, cost a sample of these)."""
+def against_bare(
+    job: str, executor: LocalExecutor, folder: Path, rounds: int
+) -> tuple[float, float, list[float]]:
+    """(Seconds an iteration of the bare job, of fixed sessions in turns with it, cost a sample of
+    these).
+    """
     script = folder / scripts()[job].name
     text = scripts()[job].read_text(encoding="utf-8")
     if text.count(CLOCK[1].split(";")[0]) != 1:
         raise SystemExit(f"{scripts()[job]}: no place, or several, for a clock")
-    script.write_text(text.replace("import argparse", CLOCK[0], 1).replace("optimizer.step()", CLOCK[1], 1), encoding="utf-8")
+    script.write_text(
+        text.replace("import argparse", CLOCK[0], 1).replace("optimizer.step()", CLOCK[1], 1),
+        encoding="utf-8",
+    )
     windows = [steady(executor, {}, BARE_SECONDS)]
     epoch = windows[0].epoch_iterations or len(windows[0].times_s)
     epochs = max(2, math.ceil(BARE_SECONDS / (epoch * winsorized_mean(windows[0].times_s))))
@@ -150,10 +199,18 @@ def against_bare(job: str, executor: LocalExecutor, folder: Path, rounds: int) -
 
 
 def bare_iteration_s(script: Path, epochs: int, epoch: int) -> float:
-    """Mean time from step to step; warm-up and what lies between two epochs are left out, as in a session's iterations."""
+    """Mean time from step to step; warm-up and what lies between two epochs are left out, as in a
+    session's iterations.
+    """
     output = script.with_suffix(".json")
     command = [sys.executable, str(script), "--epochs", str(epochs)]
-    subprocess.run(command, cwd=script.parent, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "TIMES": str(output)})
+    subprocess.run(
+        command,
+        cwd=script.parent,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TIMES": str(output)},
+    )
     times = json.loads(output.read_text(encoding="utf-8"))
     gaps = [b - a if n % epoch else None for n, (a, b) in enumerate(itertools.pairwise(times), 1)]
     start = warm_up_end([g for g in gaps if g is not None])
@@ -163,21 +220,33 @@ def bare_iteration_s(script: Path, epochs: int, epoch: int) -> float:
 def report(found: Sequence[Compared]) -> list[str]:
     every = [abs(math.expm1(a - b)) for c in found for a, b in zip(c.live, c.fresh, strict=True)]
     lines = [
-        "# Live figures, fresh processes, and the bare job", "",
-        f"Made by `python benchmarks/live_vs_restart.py` on {this_machine()}.", "",
-        f"Median distance of the two speed-up estimates over all {len(every)} configurations: {statistics.median(every):.1%}.", "",
-        "| job | bare | fresh baseline | apart | live baseline / fresh | live speed-ups / fresh, median distance | a configuration live | restarted |",
+        "# Live figures, fresh processes, and the bare job",
+        "",
+        f"Made by `python benchmarks/live_vs_restart.py` on {this_machine()}.",
+        "",
+        (
+            f"Median distance of the two speed-up estimates over all {len(every)} configurations:"
+            f" {statistics.median(every):.1%}."
+        ),
+        "",
+        (
+            "| job | bare | fresh baseline | apart | live baseline / fresh | live speed-ups /"
+            " fresh, median distance | a configuration live | restarted |"
+        ),
         "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for c in found:
         lines.append(
-            f"| {c.job} | {1e3 * c.bare_s:.2f} ms | {1e3 * c.fresh_s:.2f} ms | {c.fresh_s / c.bare_s - 1:+.1%} | {c.level - 1:+.1%} | {c.distance:.1%} "
-            f"| {c.live_wall_s / len(c.configs):.1f} s | {c.fresh_wall_s / len(c.configs):.1f} s |"
+            f"| {c.job} | {1e3 * c.bare_s:.2f} ms | {1e3 * c.fresh_s:.2f} ms |"
+            f" {c.fresh_s / c.bare_s - 1:+.1%} | {c.level - 1:+.1%} | {c.distance:.1%} |"
+            f" {c.live_wall_s / len(c.configs):.1f} s | {c.fresh_wall_s / len(c.configs):.1f} s |"
         )
     lines += ["", "| job | configuration | live | fresh |", "|---|---|---|---|"]
     for c in found:
         for config, a, b in zip(c.configs, c.live, c.fresh, strict=True):
-            lines.append(f"| {c.job} | {in_words(config)} | {math.exp(-a):.2f}x | {math.exp(-b):.2f}x |")
+            lines.append(
+                f"| {c.job} | {in_words(config)} | {math.exp(-a):.2f}x | {math.exp(-b):.2f}x |"
+            )
     return lines
 
 
@@ -189,10 +258,14 @@ def this_machine() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=sorted(scripts()))
     parser.add_argument("--configurations", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=2, help="of fresh processes, each beside a baseline")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="of fresh processes, each beside a baseline"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found: list[Compared] = []

@@ -3,13 +3,15 @@
     python benchmarks/overhead.py [--rounds 6] [--steps 300]    the example job bare and under the agent, in turn
     python benchmarks/overhead.py --direct [--rounds 60]        microseconds an iteration, counted in a loop that does little else
 
-The first way: both sides time themselves from inside, in the same way: a script around the example's own loop notes the time at every optimizer
-step. The agent's side is a `fixed` session with every phase recorded, which is what confirmation uses. Rounds alternate, the
-figure is the median of the pairwise ratios.
+The first way: both sides time themselves from inside, in the same way: a script around the
+example's own loop notes the time at every optimizer step. The agent's side is a `fixed` session
+with every phase recorded, which is what confirmation uses. Rounds alternate, the figure is the
+median of the pairwise ratios.
 
-The second way: in one process the agent is installed, brought to where it measures, timed for 200 iterations of a tiny job and taken
-out again, and the same job is timed bare; so in turn, by CPU time of the training thread, which other users of the machine do not
-lengthen. The figure is the median of the pairwise differences.
+The second way: in one process the agent is installed, brought to where it measures, timed for 200
+iterations of a tiny job and taken out again, and the same job is timed bare; so in turn, by CPU
+time of the training thread, which other users of the machine do not lengthen. The figure is the
+median of the pairwise differences.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = '''
+SCRIPT = """
 import json, os, sys, time
 sys.path.insert(0, {example!r})
 sys.argv = ["train.py", "--epochs", "{epochs}"]
@@ -50,11 +52,13 @@ def timed(self, *args, **kwargs):
     return out
 torch.optim.AdamW.step = timed
 train.main()
-'''
+"""
 
 
 def iteration_s(times: list[float]) -> float:
-    """Median step-to-step time in seconds after 30 steps of warm-up; epoch ends (evaluation) are the tail it ignores."""
+    """Median step-to-step time in seconds after 30 steps of warm-up; epoch ends (evaluation) are
+    the tail it ignores.
+    """
     gaps = [b - a for a, b in zip(times[30:], times[31:], strict=False)]
     return statistics.median(gaps)
 
@@ -71,13 +75,26 @@ def under_agent(script: Path, output: Path, steps: int, folder: Path) -> float:
 
     paths = SessionPaths(folder)
     config = SessionConfig("fixed", str(folder), steps=steps + 20, seed=None)
-    with Session([sys.executable, str(script)], workdir=ROOT, env=dict(os.environ), paths=paths, config=config) as session:
+    with Session(
+        [sys.executable, str(script)],
+        workdir=ROOT,
+        env=dict(os.environ),
+        paths=paths,
+        config=config,
+    ) as session:
         session.wait_hello()
         session.wait_record()
     return iteration_s(json.loads(output.read_text()))
 
 
-MODES = ("nothing", "launch", "live, inside a window", "fixed, recording", "fixed, recording, streams matched", "fixed, probed steps")
+MODES = (
+    "nothing",
+    "launch",
+    "live, inside a window",
+    "fixed, recording",
+    "fixed, recording, streams matched",
+    "fixed, probed steps",
+)
 WARM, TIMED = 40, 200  # iterations; 8 are timed where only the first 8 are probed
 LARGE = 3162  # rows and columns of a model of 10 M parameters
 
@@ -88,13 +105,20 @@ def direct(rounds: int) -> None:
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        print("| agent | added to an iteration, median | quartiles | bar | holds from |\n|---|---|---|---|---|")
+        print(
+            "| agent | added to an iteration, median | quartiles | bar | holds from"
+            " |\n|---|---|---|---|---|"
+        )
         for mode in MODES:
             pairs = [pair(torch, Path(name), mode, turn) for turn in range(rounds)]
             added = [1e6 * (agent - plain) for agent, plain in pairs]
             low, middle, high = statistics.quantiles(added, n=4)
             bar = {"l": 0.01, "f": 0.02}.get(mode[0])
-            holds = f"{1e2 * bar:.0f} % | {middle / bar / 1e3:.1f} ms an iteration" if bar and "probed" not in mode else "| "
+            holds = (
+                f"{1e2 * bar:.0f} % | {middle / bar / 1e3:.1f} ms an iteration"
+                if bar and "probed" not in mode
+                else "| "
+            )
             print(f"| {mode} | {middle:.1f} µs | {low:.1f} … {high:.1f} | {holds} |", flush=True)
         print(f"\nbare: {1e6 * statistics.median(plain for _, plain in pairs):.0f} µs an iteration")
         probed_steps(torch, Path(name))
@@ -102,7 +126,10 @@ def direct(rounds: int) -> None:
 
 def pair(torch: Any, folder: Path, mode: str, turn: int) -> tuple[float, float]:
     """(under the agent, bare) in seconds an iteration, whichever comes first by turns."""
-    sides: list[Callable[[], float]] = [lambda: tiny_job(torch, folder, mode), lambda: tiny_job(torch, folder, "nothing")]
+    sides: list[Callable[[], float]] = [
+        lambda: tiny_job(torch, folder, mode),
+        lambda: tiny_job(torch, folder, "nothing"),
+    ]
     if "probed" in mode:  # the first iterations are another thing than later ones, bare as well
         sides[1] = lambda: tiny_job(torch, folder, "nothing", warm=0, timed=8)
     if turn % 2:
@@ -140,7 +167,9 @@ def training(torch: Any, model: Any, optimizer: Any, batches: Iterator[Any]) -> 
 
 
 def probed_steps(torch: Any, folder: Path) -> None:
-    """What the first steps cost a model of 10 M parameters, where norms are taken, parameters cloned, gradients sketched."""
+    """What the first steps cost a model of 10 M parameters, where norms are taken, parameters
+    cloned, gradients sketched.
+    """
     rows: dict[str, list[list[float]]] = {"fixed, probed steps": [], "nothing": []}
     for _ in range(5):
         for mode, seen in rows.items():
@@ -148,14 +177,25 @@ def probed_steps(torch: Any, folder: Path) -> None:
                 model = torch.nn.Linear(LARGE, LARGE, bias=False)
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
                 times, last = [], time.thread_time()
-                for _ in itertools.islice(training(torch, model, optimizer, itertools.repeat(torch.ones(2, LARGE))), 7):
+                for _ in itertools.islice(
+                    training(torch, model, optimizer, itertools.repeat(torch.ones(2, LARGE))), 7
+                ):
                     times.append(time.thread_time() - last)
                     last = time.thread_time()
                 seen.append(times)
-    first, later = ({m: statistics.median(statistics.median(t[part]) for t in seen) for m, seen in rows.items()} for part in (slice(0, 1), slice(2, 7)))
-    for words, each in (("the first step (with the sketch)", first), ("each other probed step", later)):
+    first, later = (
+        {m: statistics.median(statistics.median(t[part]) for t in seen) for m, seen in rows.items()}
+        for part in (slice(0, 1), slice(2, 7))
+    )
+    for words, each in (
+        ("the first step (with the sketch)", first),
+        ("each other probed step", later),
+    ):
         agent, plain = each["fixed, probed steps"], each["nothing"]
-        print(f"10 M parameters, {words}: {1e3 * (agent - plain):.0f} ms more than the {1e3 * plain:.0f} ms it takes bare")
+        print(
+            f"10 M parameters, {words}: {1e3 * (agent - plain):.0f} ms more than the"
+            f" {1e3 * plain:.0f} ms it takes bare"
+        )
 
 
 @contextmanager
@@ -170,8 +210,15 @@ def installed_agent(torch: Any, folder: Path, mode: str) -> Iterator[None]:
     path = str(folder / "s")
     kind = mode.partition(",")[0]
     probe = 8 if "probed" in mode else 0
-    config = SessionConfig(kind, str(folder), "" if kind == "launch" else path, steps=10**9, max_steps=10**9, probe_steps=probe,
-                           match_streams="matched" in mode)
+    config = SessionConfig(
+        kind,
+        str(folder),
+        "" if kind == "launch" else path,
+        steps=10**9,
+        max_steps=10**9,
+        probe_steps=probe,
+        match_streams="matched" in mode,
+    )
     with serving(path):
         agent = Agent(torch, config)
         agent.install()
@@ -179,7 +226,9 @@ def installed_agent(torch: Any, folder: Path, mode: str) -> Iterator[None]:
             yield
             assert not agent.state.stopped, "the agent has stepped aside: see agent.log"
             if kind == "live":
-                assert agent.mode.stage.name == "MEASURING", "timed while the block was still settling"
+                assert agent.mode.stage.name == "MEASURING", (
+                    "timed while the block was still settling"
+                )
         finally:
             agent.mode._crashed = True  # no record at exit
             agent.stop()
@@ -200,7 +249,9 @@ def serving(path: str) -> Iterator[None]:
                 connection, _ = listener.accept()
                 with connection, connection.makefile("rb") as lines:
                     if b'"Hello"' in lines.readline():
-                        connection.sendall(dump(Plan(1, (Block("b", (), 10**9, max_settle=20, max_seconds=1e9),))))
+                        connection.sendall(
+                            dump(Plan(1, (Block("b", (), 10**9, max_settle=20, max_seconds=1e9),)))
+                        )
                         lines.read()
 
         thread = threading.Thread(target=answer, daemon=True)
@@ -217,7 +268,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--direct", action="store_true", help="count the microseconds an iteration instead")
+    parser.add_argument(
+        "--direct", action="store_true", help="count the microseconds an iteration instead"
+    )
     options = parser.parse_args()
     if options.direct:
         direct(options.rounds or 60)
@@ -232,16 +285,33 @@ def by_pairs(rounds: int, steps: int) -> None:
         folder = Path(name)
         script, output = folder / "job.py", folder / "times.json"
         epochs = math.ceil((steps + 60) / 24)
-        script.write_text(SCRIPT.format(example=str(ROOT / "examples" / "digits"), epochs=epochs, steps=steps, output=str(output)))
+        script.write_text(
+            SCRIPT.format(
+                example=str(ROOT / "examples" / "digits"),
+                epochs=epochs,
+                steps=steps,
+                output=str(output),
+            )
+        )
         for number in range(rounds):
-            sides = [lambda: bare(script, output), lambda n=number: under_agent(script, output, steps, folder / f"s{n}")]
+            sides = [
+                lambda: bare(script, output),
+                lambda n=number: under_agent(script, output, steps, folder / f"s{n}"),
+            ]
             if number % 2:
                 agent, plain = sides[1](), sides[0]()
             else:
                 plain, agent = sides[0](), sides[1]()
             ratios.append(agent / plain)
-            print(f"round {number}: bare {1e3 * plain:.2f} ms, under the agent {1e3 * agent:.2f} ms, ratio {ratios[-1]:.4f}", flush=True)
-    print(f"\nagent / bare: median {statistics.median(ratios):.4f} (from {min(ratios):.4f} to {max(ratios):.4f}, {len(ratios)} pairs)")
+            print(
+                f"round {number}: bare {1e3 * plain:.2f} ms, under the agent {1e3 * agent:.2f} ms,"
+                f" ratio {ratios[-1]:.4f}",
+                flush=True,
+            )
+    print(
+        f"\nagent / bare: median {statistics.median(ratios):.4f} (from {min(ratios):.4f} to"
+        f" {max(ratios):.4f}, {len(ratios)} pairs)"
+    )
 
 
 if __name__ == "__main__":

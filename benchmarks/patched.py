@@ -1,10 +1,13 @@
-"""Does the patch keep the promise of the result? The example bare, patched, and by `autotune launch`, two epochs each, in turn.
+"""Does the patch keep the promise of the result? The example bare, patched, and by `autotune
+launch`, two epochs each, in turn.
 
     autotune run examples/digits/job.yaml
     python benchmarks/patched.py autotune-runs/digits [--rounds 5] [--out benchmarks/patched.md]
 
-The patch of `autotune export --format diff` is applied to a copy of the example, and the copy is run without autotune. All sides note the time at every
-optimizer step, as in launched.py. Losses are compared, too: what the patched copy prints must be what the launched one prints.
+The patch of `autotune export --format diff` is applied to a copy of the example, and the copy is
+run without autotune. All sides note the time at every
+optimizer step, as in launched.py. Losses are compared, too: what the patched copy prints must be
+what the launched one prints.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ from autotune.export.load import load_tuned
 from autotune.export.tuned import TunedConfig, write_tuned
 
 CLOCK = (
-    "import argparse, atexit, json, os, time; TIMES = []; atexit.register(lambda: json.dump(TIMES, open(os.environ['TIMES'], 'w')))",
+    (
+        "import argparse, atexit, json, os, time; TIMES = []; atexit.register(lambda:"
+        " json.dump(TIMES, open(os.environ['TIMES'], 'w')))"
+    ),
     "optimizer.step(); TIMES.append(time.perf_counter())",
 )
 
@@ -37,29 +43,59 @@ def timed(text: str) -> str:
 
 
 def sides(tuned: TunedConfig, folder: Path) -> dict[str, list[str]]:
-    """The copies and how each is run. The patch is applied to the source as it was tuned; the clock comes after it."""
+    """The copies and how each is run. The patch is applied to the source as it was tuned; the clock
+    comes after it.
+    """
     source = (tuned.workdir / "train.py").read_text()
     for name in ("bare", "patched", "launched"):
         (folder / name).mkdir()
         (folder / name / "train.py").write_text(source)
     diff = FORMATS["diff"].write(tuned)
     print(diff)
-    subprocess.run(["patch", "-p1", "--quiet"], cwd=folder / "patched", input=diff, text=True, check=True)
+    subprocess.run(
+        ["patch", "-p1", "--quiet"], cwd=folder / "patched", input=diff, text=True, check=True
+    )
     for name in ("bare", "patched", "launched"):
         path = folder / name / "train.py"
         path.write_text(timed(path.read_text()))
     write_tuned(replace(tuned, workdir=folder / "launched"), folder / "launched" / "tuned.yaml")
     epochs = ["--epochs", str(EPOCHS)]
     script = [sys.executable, "train.py", *epochs]
-    return {"bare": script, "patched": script, "launched": [sys.executable, "-m", "autotune", "launch", "tuned.yaml", "--quiet", "--", *epochs]}
+    return {
+        "bare": script,
+        "patched": script,
+        "launched": [
+            sys.executable,
+            "-m",
+            "autotune",
+            "launch",
+            "tuned.yaml",
+            "--quiet",
+            "--",
+            *epochs,
+        ],
+    }
 
 
 def measure(command: list[str], folder: Path) -> tuple[float, str]:
-    """(Mean step-to-step time, what was printed); warm-up and the first step of each epoch are left out."""
+    """(Mean step-to-step time, what was printed); warm-up and the first step of each epoch are left
+    out.
+    """
     output = folder / "times.json"
-    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, env={**os.environ, "TIMES": str(output)})
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TIMES": str(output)},
+    )
     times = json.loads(output.read_text())
-    gaps = [b - a for n, (a, b) in enumerate(zip(times, times[1:], strict=False), 1) if n > WARM_UP and n % STEPS]
+    gaps = [
+        b - a
+        for n, (a, b) in enumerate(zip(times, times[1:], strict=False), 1)
+        if n > WARM_UP and n % STEPS
+    ]
     return statistics.fmean(gaps), done.stdout
 
 
@@ -69,7 +105,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    tuned = replace(load_tuned(options.run), workdir=ROOT / "examples" / "digits", command=("python", "train.py"))
+    tuned = replace(
+        load_tuned(options.run),
+        workdir=ROOT / "examples" / "digits",
+        command=("python", "train.py"),
+    )
     ratios: dict[str, list[float]] = {"patched": [], "launched": []}
     same = True
     with tempfile.TemporaryDirectory() as name:
@@ -80,14 +120,20 @@ def main() -> None:
             same = same and found["patched"][1] == found["launched"][1]
             for side, against in ratios.items():
                 against.append(found["bare"][0] / found[side][0])
-            print(f"round {number}: " + ", ".join(f"{side} {1e3 * found[side][0]:.1f} ms" for side in commands), flush=True)
+            print(
+                f"round {number}: "
+                + ", ".join(f"{side} {1e3 * found[side][0]:.1f} ms" for side in commands),
+                flush=True,
+            )
     lines = report(options.rounds, tuned, ratios, same)
     print("\n".join(lines))
     if options.out:
         options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def report(rounds: int, tuned: TunedConfig, ratios: dict[str, list[float]], same: bool) -> list[str]:
+def report(
+    rounds: int, tuned: TunedConfig, ratios: dict[str, list[float]], same: bool
+) -> list[str]:
     """The figures as a page."""
     reported = tuned.provenance.speedup
     assert reported is not None, "nothing was tuned, so there is nothing to hold a patch against"
@@ -97,11 +143,18 @@ def report(rounds: int, tuned: TunedConfig, ratios: dict[str, list[float]], same
     return [
         "# The patch, held against the result",
         "",
-        f"Made by `python benchmarks/patched.py` after `autotune run examples/digits/job.yaml`, {rounds} rounds of {EPOCHS} epochs.",
+        (
+            "Made by `python benchmarks/patched.py` after `autotune run examples/digits/job.yaml`,"
+            f" {rounds} rounds of {EPOCHS} epochs."
+        ),
         "",
-        f"- reported: {reported.estimate:.2f}x, 95 % interval {reported.low:.2f} to {reported.high:.2f}; knobs {knobs}",
+        (
+            f"- reported: {reported.estimate:.2f}x, 95 % interval {reported.low:.2f} to"
+            f" {reported.high:.2f}; knobs {knobs}"
+        ),
         *(
-            f"- {side} against bare: {middle[side]:.2f}x (median; from {min(against):.2f} to {max(against):.2f})"
+            f"- {side} against bare: {middle[side]:.2f}x (median; from {min(against):.2f} to"
+            f" {max(against):.2f})"
             for side, against in ratios.items()
         ),
         f"- threads: {os.environ.get('OMP_NUM_THREADS') or 'as many as torch takes'}",

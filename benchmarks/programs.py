@@ -1,9 +1,11 @@
-"""What the agent costs in frameworks' own loops: each program bare and in a session without a knob, in turn.
+"""What the agent costs in frameworks' own loops: each program bare and in a session without a knob,
+in turn.
 
     python benchmarks/programs.py [--rounds 5] [--steps 300] [--only accelerate lightning]
 
-Both sides say themselves how long their loop took, evaluation taken off; the session is a `fixed` one that records every
-iteration to the job's end. The figure is the median of the pairwise ratios. Programs and their environment are those of
+Both sides say themselves how long their loop took, evaluation taken off; the session is a `fixed`
+one that records every iteration to the job's end. The figure is the median of the pairwise ratios.
+Programs and their environment are those of
 `make compat`: set AUTOTUNE_COMPAT_PYTHON to its Python.
 """
 
@@ -53,13 +55,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", nargs="*", help="names of programs")
     chosen = parser.parse_args()
-    print("| program | iteration, bare | agent / bare, median | from … to | agent's share by that, µs an iteration |")
+    print(
+        "| program | iteration, bare | agent / bare, median | from … to | agent's share by that, µs"
+        " an iteration |"
+    )
     print("|---|---|---|---|---|")
     programs = (TRAINER, ACCELERATE, LIGHTNING, SKORCH, GRAPHS, ZOO)
     for program in [p for p in programs if not chosen.only or p.name in chosen.only]:
         found, bare_s = ratios(program, chosen.rounds, chosen.steps)
         middle = statistics.median(found)
-        row = f"{bare_s * 1e3:.2f} ms | {middle:.3f} | {min(found):.3f} … {max(found):.3f} | {(middle - 1) * bare_s * 1e6:.0f}"
+        row = (
+            f"{bare_s * 1e3:.2f} ms | {middle:.3f} | {min(found):.3f} … {max(found):.3f} |"
+            f" {(middle - 1) * bare_s * 1e6:.0f}"
+        )
         print(f"| {program.name} | {row} |", flush=True)
 
 

@@ -1,13 +1,15 @@
-"""What a long search costs the tuner itself: 1000 trials, at most 50 ms of its own time each, and memory that does not grow with them.
+"""What a long search costs the tuner itself: 1000 trials, at most 50 ms of its own time each, and
+memory that does not grow with them.
 
     python benchmarks/scale.py [--trials 1000] [--no-mlflow] [--write]      --write: the figures to scale.md
 
-Then the record of a search a fifth as long is sent to an MLflow server on this machine, to see what a server takes.
-What several machines bring is measured by scale_nodes.py.
+Then the record of a search a fifth as long is sent to an MLflow server on this machine, to see what
+a server takes. What several machines bring is measured by scale_nodes.py.
 
-The stages, the proposer (Optuna), the journal, the spool and MLflow (sqlite) are the real ones; the job and its time are replayed, so that
-whatever the clock shows is the tuner's. The time the replay itself needs to make up its figures is taken off. The landscape keeps a little
-in store for every trial and the search is told not to stop on a plateau, so that it comes to its last trial.
+The stages, the proposer (Optuna), the journal, the spool and MLflow (sqlite) are the real ones; the
+job and its time are replayed, so that whatever the clock shows is the tuner's. The time the replay
+itself needs to make up its figures is taken off. The landscape keeps a little in store for every
+trial and the search is told not to stop on a plateau, so that it comes to its last trial.
 """
 
 from __future__ import annotations
@@ -61,11 +63,16 @@ traces: none
 """
 # One figure a value; the best of all together is 4 times as fast as the job as it is.
 FACTORS = {
-    "num_workers": {"1": 0.9, "2": 0.8, "4": 0.75, "8": 0.85}, "amp_dtype": {"bfloat16": 0.7}, "optimizer_impl": {"fused": 0.9, "foreach": 0.93},
-    "batch_size": {"8": 2.0, "16": 1.4, "64": 0.85, "128": 0.8, "256": 0.78}, "intra_op_threads": {"1": 1.8, "2": 1.3, "4": 1.05},
-    "matmul_precision": {"high": 0.98, "medium": 0.97}, "channels_last": {"true": 0.97}, "prefetch_factor": {"4": 0.99, "8": 0.995},
+    "num_workers": {"1": 0.9, "2": 0.8, "4": 0.75, "8": 0.85},
+    "amp_dtype": {"bfloat16": 0.7},
+    "optimizer_impl": {"fused": 0.9, "foreach": 0.93},
+    "batch_size": {"8": 2.0, "16": 1.4, "64": 0.85, "128": 0.8, "256": 0.78},
+    "intra_op_threads": {"1": 1.8, "2": 1.3, "4": 1.05},
+    "matmul_precision": {"high": 0.98, "medium": 0.97},
+    "channels_last": {"true": 0.97},
+    "prefetch_factor": {"4": 0.99, "8": 0.995},
     "compile_mode": {"default": 0.9, "reduce-overhead": 0.95, "max-autotune": 0.92},
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -134,7 +141,9 @@ def no_plateau() -> Iterator[None]:
 
 @dataclass
 class Figures:
-    """Of ``trials`` trials; ``server_ms`` is what sending one to a server takes, 0 where that was left out."""
+    """Of ``trials`` trials; ``server_ms`` is what sending one to a server takes, 0 where that was
+    left out.
+    """
 
     trials: int
     tuner_ms: list[float]
@@ -157,10 +166,21 @@ def measure(trials: int, mlflow: bool, folder: Path) -> Figures:
     executor = run(spec, run_dir, mlflow, meters, marks)
     walls = [b - a for a, b in itertools.pairwise([marks.began_s, *marks.ended_s])]
     own = [1e3 * (wall - replay) for wall, replay in zip(walls, meters["replay"].of_trials)]
-    parts = {name: 1e3 * meter.total_s / len(walls) for name, meter in meters.items() if name != "replay"}
+    parts = {
+        name: 1e3 * meter.total_s / len(walls) for name, meter in meters.items() if name != "replay"
+    }
     parts["all else"] = statistics.fmean(own) - sum(parts.values())
-    return Figures(len(walls), own, parts, marks.resident_mib, sizes(run_dir), REQUESTS.calls, meters["replay"].calls / len(walls),
-                   executor.report_bytes / meters["replay"].calls, cpu_ms=1e3 * (marks.cpu_s - meters["replay"].total_s) / len(walls))  # fmt: skip
+    return Figures(
+        len(walls),
+        own,
+        parts,
+        marks.resident_mib,
+        sizes(run_dir),
+        REQUESTS.calls,
+        meters["replay"].calls / len(walls),
+        executor.report_bytes / meters["replay"].calls,
+        cpu_ms=1e3 * (marks.cpu_s - meters["replay"].total_s) / len(walls),
+    )
 
 
 REQUESTS = Meter()
@@ -170,19 +190,31 @@ def count_requests() -> None:
     """Every call of MLflow's client is a request where MLflow is a server."""
     from mlflow import MlflowClient
 
-    for name in ("search_runs", "create_run", "log_batch", "set_terminated", "update_run", "get_run", "get_experiment_by_name"):
+    for name in (
+        "search_runs",
+        "create_run",
+        "log_batch",
+        "set_terminated",
+        "update_run",
+        "get_run",
+        "get_experiment_by_name",
+    ):
         setattr(MlflowClient, name, REQUESTS.around(getattr(MlflowClient, name)))
 
 
 def measure_server(trials: int, folder: Path) -> float:
-    """Milliseconds a trial that a server with one worker, on sqlite, takes for the record of a search."""
+    """Milliseconds a trial that a server with one worker, on sqlite, takes for the record of a
+    search.
+    """
     folder.mkdir()
     measure(trials, False, folder)
     store, port = resolve(f"sqlite:///{folder / 'server' / 'mlflow.db'}"), free_port(5600)
     assert store is not None
     (folder / "server").mkdir()
     argv, env = server_command(store, port)
-    server = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    server = subprocess.Popen(
+        argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         uri, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -197,11 +229,17 @@ def measure_server(trials: int, folder: Path) -> float:
         server.wait()
 
 
-def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], marks: Marks) -> Replayed:
-    table = ReplayTable(cost_s=0.001, factors=FACTORS, otherwise=1.0, machine={"bfloat16": "native"}, noise=0.02)
+def run(
+    spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], marks: Marks
+) -> Replayed:
+    table = ReplayTable(
+        cost_s=0.001, factors=FACTORS, otherwise=1.0, machine={"bfloat16": "native"}, noise=0.02
+    )
     executor = Replayed(table, meters["replay"])
     for name in ("next", "tell", "enqueue"):
-        setattr(proposer.Proposer, name, meters["proposer"].around(getattr(proposer.Proposer, name)))
+        setattr(
+            proposer.Proposer, name, meters["proposer"].around(getattr(proposer.Proposer, name))
+        )
     started = time.monotonic()
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - started)
     journal.append = meters["journal"].around(journal.append)  # type: ignore[method-assign]
@@ -230,42 +268,90 @@ def run(spec: JobSpec, run_dir: Path, mlflow: bool, meters: dict[str, Meter], ma
 
 
 def sizes(run_dir: Path) -> dict[str, int]:
-    found = {"journal.jsonl": run_dir / "journal.jsonl", "optuna.log": run_dir / "optuna.log", "spool": run_dir / "tracking" / "spool.jsonl",
-             "mlflow.db": run_dir.parent / "mlflow.db"}  # fmt: skip
+    found = {
+        "journal.jsonl": run_dir / "journal.jsonl",
+        "optuna.log": run_dir / "optuna.log",
+        "spool": run_dir / "tracking" / "spool.jsonl",
+        "mlflow.db": run_dir.parent / "mlflow.db",
+    }
     return {name: path.stat().st_size for name, path in found.items() if path.exists()}
 
 
 def tenths(values: Sequence[float]) -> list[float]:
     """The mean of each tenth of the trials."""
     size = max(1, len(values) // TENTHS)
-    return [statistics.fmean(values[i : i + size]) for i in range(0, size * TENTHS, size) if values[i : i + size]]
+    return [
+        statistics.fmean(values[i : i + size])
+        for i in range(0, size * TENTHS, size)
+        if values[i : i + size]
+    ]
 
 
 def page(figures: Figures, command: str) -> str:
     own = sorted(figures.tuner_ms)
     n = figures.trials
     grown = (figures.resident_mib[-1] - figures.resident_mib[n // 10]) * 1000 / (n - n // 10)
-    cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "",
+    )
     lines = [
-        "# A long search", "",
-        f"`{command}` on {cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, Optuna {version('optuna')}, MLflow {version('mlflow')} (sqlite).",
-        "The job is replayed and takes no time; what is measured is the tuner itself.", "", "## One trial", "",
-        "| | ms of the tuner's own time |", "|---|---|",
-        f"| mean of {n} trials | {statistics.fmean(own):.1f} (bar: {MOST_MS:.0f}) |", f"| median | {own[n // 2]:.1f} |",
+        "# A long search",
+        "",
+        (
+            f"`{command}` on {cpu}, {os.cpu_count()} cores, Python {platform.python_version()},"
+            f" Optuna {version('optuna')}, MLflow {version('mlflow')} (sqlite)."
+        ),
+        "The job is replayed and takes no time; what is measured is the tuner itself.",
+        "",
+        "## One trial",
+        "",
+        "| | ms of the tuner's own time |",
+        "|---|---|",
+        f"| mean of {n} trials | {statistics.fmean(own):.1f} (bar: {MOST_MS:.0f}) |",
+        f"| median | {own[n // 2]:.1f} |",
         f"| 95 of 100 | {own[n * 95 // 100]:.1f} |",
         f"| the longest | {own[-1]:.1f} |",
         f"| of the mean, on a core | {figures.cpu_ms:.1f} |",
-        *(f"| {name}, mean | {ms:.1f} |" for name, ms in figures.parts_ms.items()), "", "## Does it grow", "",
-        "| tenth of the search | " + " | ".join(str(i + 1) for i in range(TENTHS)) + " |", "|---" * (TENTHS + 1) + "|",
+        *(f"| {name}, mean | {ms:.1f} |" for name, ms in figures.parts_ms.items()),
+        "",
+        "## Does it grow",
+        "",
+        "| tenth of the search | " + " | ".join(str(i + 1) for i in range(TENTHS)) + " |",
+        "|---" * (TENTHS + 1) + "|",
         "| ms a trial | " + " | ".join(f"{ms:.0f}" for ms in tenths(figures.tuner_ms)) + " |",
-        "| resident MiB | " + " | ".join(f"{mib:.0f}" for mib in tenths(figures.resident_mib)) + " |", "",
-        f"After the first tenth memory grows by {grown:.0f} MiB a thousand trials (bar: {MOST_GROWN_MIB_A_THOUSAND:.0f}).", "",
-        "## On disk and to the server", "", "| | bytes a trial |", "|---|---|",
-        *(f"| {name} | {size / n:,.0f} |" for name, size in figures.files_bytes.items()), "",
-        f"{figures.blocks:.1f} blocks a trial are asked of the job; the answer to one has {figures.report_bytes / 1024:.0f} KiB.",
+        "| resident MiB | "
+        + " | ".join(f"{mib:.0f}" for mib in tenths(figures.resident_mib))
+        + " |",
+        "",
+        (
+            f"After the first tenth memory grows by {grown:.0f} MiB a thousand trials (bar:"
+            f" {MOST_GROWN_MIB_A_THOUSAND:.0f})."
+        ),
+        "",
+        "## On disk and to the server",
+        "",
+        "| | bytes a trial |",
+        "|---|---|",
+        *(f"| {name} | {size / n:,.0f} |" for name, size in figures.files_bytes.items()),
+        "",
+        (
+            f"{figures.blocks:.1f} blocks a trial are asked of the job; the answer to one has"
+            f" {figures.report_bytes / 1024:.0f} KiB."
+        ),
         f"{figures.requests / n:.1f} requests to MLflow a trial"
-        + (f"; a server with one worker, on sqlite on this machine, takes {figures.server_ms:.0f} ms for them." if figures.server_ms else "."), "",
-    ]  # fmt: skip
+        + (
+            f"; a server with one worker, on sqlite on this machine, takes {figures.server_ms:.0f}"
+            " ms for them."
+            if figures.server_ms
+            else "."
+        ),
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -276,7 +362,9 @@ def passed(figures: Figures) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--no-mlflow", action="store_true")
     parser.add_argument("--write", action="store_true")
@@ -286,7 +374,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(options.trials, not options.no_mlflow, Path(folder))
         if not options.no_mlflow:
-            figures = replace(figures, server_ms=measure_server(max(1, options.trials // 5), Path(folder) / "to a server"))
+            figures = replace(
+                figures,
+                server_ms=measure_server(max(1, options.trials // 5), Path(folder) / "to a server"),
+            )
     command = " ".join(["python benchmarks/scale.py", *sys.argv[1:]])
     text = page(figures, command)
     print(text)

@@ -1,10 +1,13 @@
-"""Whether twice the machines bring twice the trials: a search on 1, 2 and 4 nodes of a Ray cluster, all played on this machine.
+"""Whether twice the machines bring twice the trials: a search on 1, 2 and 4 nodes of a Ray cluster,
+all played on this machine.
 
     python benchmarks/scale_nodes.py [--nodes 1 2 4] [--trials 15] [--block-s 0.7] [--write]      --write: the figures to scale_nodes.md
 
-The job speaks the agent's protocol and sleeps for as long as a block would take; Ray, its slots, the sessions and the search are the real
-ones. Each node gets as many trials as the one node has: linear means that the wall time stays what it was. No trial is better than the
-others, so that all take the same number of blocks. What a trial takes beyond its blocks is what tuner and Ray add.
+The job speaks the agent's protocol and sleeps for as long as a block would take; Ray, its slots,
+the sessions and the search are the real
+ones. Each node gets as many trials as the one node has: linear means that the wall time stays what
+it was. No trial is better than the others, so that all take the same number of blocks. What a trial
+takes beyond its blocks is what tuner and Ray add.
 """
 
 from __future__ import annotations
@@ -96,12 +99,25 @@ def measure(nodes: int, options: argparse.Namespace, address: str, folder: Path)
     folder.mkdir()
     shutil.copy(TESTS / "executors" / "played_job.py", folder)
     (folder / "sleeps.py").write_text(PROGRAM)
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "trials", ROOT / "search_spaces", TESTS / "sessions")))
-    (folder / "job.yaml").write_text(JOB.format(block_s=options.block_s, path=path, address=address, trials=options.trials * nodes))
+    path = os.pathsep.join(
+        map(str, (ROOT, ROOT / "trials", ROOT / "search_spaces", TESTS / "sessions"))
+    )
+    (folder / "job.yaml").write_text(
+        JOB.format(
+            block_s=options.block_s, path=path, address=address, trials=options.trials * nodes
+        )
+    )
     spec, run_dir, began = load_job(folder / "job.yaml"), folder / "run", time.monotonic()
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began)
-    with closing(journal), open_progress("quiet", 1e6) as progress, no_plateau(), closing(RayExecutor(spec, run_dir, say=str)) as executor:
-        context = RunContext(spec, executor, journal, progress, open_tracker(None, "nodes", run_dir), run_dir)
+    with (
+        closing(journal),
+        open_progress("quiet", 1e6) as progress,
+        no_plateau(),
+        closing(RayExecutor(spec, run_dir, say=str)) as executor,
+    ):
+        context = RunContext(
+            spec, executor, journal, progress, open_tracker(None, "nodes", run_dir), run_dir
+        )
         observation = observe(context)
         wait_for(executor, nodes)
         with counted() as count:
@@ -109,7 +125,10 @@ def measure(nodes: int, options: argparse.Namespace, address: str, folder: Path)
             trials = search(context, observation)
             wall_s, cpu_s = time.monotonic() - began, cpu_seconds() - cpu_s
     places = {trial.node for trial in trials}
-    assert len(places) == nodes and {trial.state for trial in trials} == {"complete"}, (places, [trial.state for trial in trials])
+    assert len(places) == nodes and {trial.state for trial in trials} == {"complete"}, (
+        places,
+        [trial.state for trial in trials],
+    )
     return Figures(nodes, len(trials), count.blocks, wall_s, max(count.opened_s) - began, cpu_s)
 
 
@@ -154,22 +173,50 @@ def cpu_seconds() -> float:
 
 
 def page(found: Sequence[Figures], command: str, block_s: float) -> str:
-    cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "",
+    )
     lines = [
-        "# A search on several nodes", "",
-        f"`{command}` on {cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, Ray {version('ray')}. All nodes are played on this one machine;",
-        f"a block of the job is {block_s} s of sleep. What is measured is what tuner and Ray add, and whether it adds up with the nodes.", "",
-        "| nodes | trials | wall s | of that, until all sessions run | trials a minute | of linear | ms a trial beyond its blocks | of the tuner's CPU |",
+        "# A search on several nodes",
+        "",
+        (
+            f"`{command}` on {cpu}, {os.cpu_count()} cores, Python {platform.python_version()}, Ray"
+            f" {version('ray')}. All nodes are played on this one machine;"
+        ),
+        (
+            f"a block of the job is {block_s} s of sleep. What is measured is what tuner and Ray"
+            " add, and whether it adds up with the nodes."
+        ),
+        "",
+        (
+            "| nodes | trials | wall s | of that, until all sessions run | trials a minute | of"
+            " linear | ms a trial beyond its blocks | of the tuner's CPU |"
+        ),
         "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for figures in found:
-        beyond_ms = 1e3 * (figures.wall_s * figures.nodes - figures.blocks * block_s) / figures.trials
+        beyond_ms = (
+            1e3 * (figures.wall_s * figures.nodes - figures.blocks * block_s) / figures.trials
+        )
         lines.append(
-            f"| {figures.nodes} | {figures.trials} | {figures.wall_s:.1f} | {figures.opening_s:.1f} | {figures.trials_a_minute:.1f} | "
-            f"{share(figures, found[0]):.0%} | {beyond_ms:.0f} | {1e3 * figures.cpu_s / figures.trials:.0f} |"
+            f"| {figures.nodes} | {figures.trials} | {figures.wall_s:.1f} | {figures.opening_s:.1f}"
+            f" | {figures.trials_a_minute:.1f} | {share(figures, found[0]):.0%} | {beyond_ms:.0f} |"
+            f" {1e3 * figures.cpu_s / figures.trials:.0f} |"
         )
     blocks = found[0].blocks / found[0].trials
-    lines += ["", f"Of linear: trials a minute and node, against those of {found[0].nodes} (bar: {LEAST_SHARE:.0%}). {blocks:.1f} blocks a trial.", ""]
+    lines += [
+        "",
+        (
+            f"Of linear: trials a minute and node, against those of {found[0].nodes} (bar:"
+            f" {LEAST_SHARE:.0%}). {blocks:.1f} blocks a trial."
+        ),
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -195,10 +242,14 @@ def main() -> int:
                 for _ in range(nodes - there):
                     cluster.add_node(wait=True, **{**small, "num_cpus": 1})
                 there = nodes
-                found.append(measure(nodes, options, str(cluster.address), Path(temporary) / f"on {nodes}"))
+                found.append(
+                    measure(nodes, options, str(cluster.address), Path(temporary) / f"on {nodes}")
+                )
         finally:
             cluster.shutdown()
-    text = page(found, " ".join(["python benchmarks/scale_nodes.py", *sys.argv[1:]]), options.block_s)
+    text = page(
+        found, " ".join(["python benchmarks/scale_nodes.py", *sys.argv[1:]]), options.block_s
+    )
     print(text)
     if options.write:
         (HERE / "scale_nodes.md").write_text(text)

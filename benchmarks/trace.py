@@ -1,10 +1,13 @@
-"""What it costs to read a trace: 200 iterations of a convolutional net, five seconds and 500 MB at most.
+"""What it costs to read a trace: 200 iterations of a convolutional net, five seconds and 500 MB at
+most.
 
     python benchmarks/trace.py [--iterations 200] [--rounds 5] [--write]      --write: the figures to trace.md
 
-The trace comes from a real training loop (three convolutions with batch norm, AdamW in a loop over its tensors) under torch.profiler as
-the profiled window has it on: shapes, types, memory. It is read in processes of their own, each with a fresh interpreter; memory is
-the largest resident set of such a process, what importing the reader takes included. "table" is the operator table with FLOPs and bytes.
+The trace comes from a real training loop (three convolutions with batch norm, AdamW in a loop over
+its tensors) under torch.profiler as
+the profiled window has it on: shapes, types, memory. It is read in processes of their own, each
+with a fresh interpreter; memory is the largest resident set of such a process, what importing the
+reader takes included. "table" is the operator table with FLOPs and bytes.
 """
 
 from __future__ import annotations
@@ -69,7 +72,9 @@ print(json.dumps({"read_s": read_s, "read_mb": read_mb, "table_s": table_s, "tab
 def python(code: str, *words: str) -> str:
     path = [str(ROOT / part) for part in ("", "trials", "search_spaces")]
     starting = f"import sys; sys.path[:0] = {path!r}\n"
-    return subprocess.run([sys.executable, "-c", starting + code, *words], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", starting + code, *words], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def main() -> None:
@@ -82,20 +87,35 @@ def main() -> None:
         trace = Path(folder) / "trace.json.gz"
         python(RECORD, str(trace), str(given.iterations))
         zipped_mb = trace.stat().st_size / 1e6
-        count = "import gzip, sys\nwith gzip.open(sys.argv[1]) as file:\n    print(sum(len(b) for b in iter(lambda: file.read(1 << 22), b'')))"
+        count = (
+            "import gzip, sys\nwith gzip.open(sys.argv[1]) as file:\n    print(sum(len(b) for b in"
+            " iter(lambda: file.read(1 << 22), b'')))"
+        )
         text_mb = int(python(count, str(trace))) / 1e6
         rounds = [json.loads(python(READ, str(trace))) for _ in range(given.rounds)]
     first = rounds[0]
-    median = {name: statistics.median(r[name] for r in rounds) for name in ("read_s", "read_mb", "table_s", "table_mb")}
+    median = {
+        name: statistics.median(r[name] for r in rounds)
+        for name in ("read_s", "read_mb", "table_s", "table_mb")
+    }
     worst = {name: max(r[name] for r in rounds) for name in median}
     lines = [
-        f"{first['iterations']} iterations, {first['operators']:,} operator calls; {zipped_mb:.1f} MB gzipped, {text_mb:.0f} MB of JSON",
+        (
+            f"{first['iterations']} iterations, {first['operators']:,} operator calls;"
+            f" {zipped_mb:.1f} MB gzipped, {text_mb:.0f} MB of JSON"
+        ),
         "",
         "| | median | worst | bar |",
         "|---|---|---|---|",
         f"| read | {median['read_s']:.2f} s | {worst['read_s']:.2f} s | {LONGEST_S:g} s |",
-        f"| memory after reading | {median['read_mb']:.0f} MB | {worst['read_mb']:.0f} MB | {LARGEST_MB:g} MB |",
-        f"| table of {first['rows']} rows | {median['table_s']:.2f} s | {worst['table_s']:.2f} s | |",
+        (
+            f"| memory after reading | {median['read_mb']:.0f} MB | {worst['read_mb']:.0f} MB |"
+            f" {LARGEST_MB:g} MB |"
+        ),
+        (
+            f"| table of {first['rows']} rows | {median['table_s']:.2f} s | {worst['table_s']:.2f}"
+            " s | |"
+        ),
         f"| memory with the table | {median['table_mb']:.0f} MB | {worst['table_mb']:.0f} MB | |",
     ]
     print("\n".join(lines))
@@ -111,8 +131,16 @@ def write(lines: list[str], rounds: int) -> None:
     from autotune_spaces.machine import cpu
 
     model = cpu()[0] or platform.machine()
-    head = ["# Reading a trace", "", f"`python benchmarks/trace.py --rounds {rounds} --write` on {model}, Python {platform.python_version()}, "
-            f"torch {version('torch')}, msgspec {version('msgspec')}; {rounds} rounds, each in a process of its own.", ""]  # fmt: skip
+    head = [
+        "# Reading a trace",
+        "",
+        (
+            f"`python benchmarks/trace.py --rounds {rounds} --write` on {model}, Python"
+            f" {platform.python_version()}, torch {version('torch')}, msgspec {version('msgspec')};"
+            f" {rounds} rounds, each in a process of its own."
+        ),
+        "",
+    ]
     (ROOT / "benchmarks" / "trace.md").write_text("\n".join([*head, *lines, ""]))
 
 

@@ -1,4 +1,6 @@
-"""`free_port.py PREFERRED`: prints that port if nobody on this machine listens on it, else another that is free."""
+"""`free_port.py PREFERRED`: prints that port if nobody on this machine listens on it, else another
+that is free.
+"""
 
 import socket
 import sys

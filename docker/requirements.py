@@ -1,6 +1,8 @@
-"""The packages that autotune needs, one a line, without autotune itself: `python requirements.py pyproject.toml [EXTRA …]`.
+"""The packages that autotune needs, one a line, without autotune itself: `python requirements.py
+pyproject.toml [EXTRA …]`.
 
-An image installs these in a layer of their own, which is made again when they change and not with every change of the source.
+An image installs these in a layer of their own, which is made again when they change and not with
+every change of the source.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from pathlib import Path
 
 def requirements(pyproject: Path, extras: list[str]) -> list[str]:
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    return [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    return [
+        *project["dependencies"],
+        *(line for extra in extras for line in project["optional-dependencies"][extra]),
+    ]
 
 
 if __name__ == "__main__":

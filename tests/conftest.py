@@ -1,4 +1,6 @@
-"""What every test may rely on: the tested environment's programs on PATH, quiet libraries, GPU tests only with a GPU."""
+"""What every test may rely on: the tested environment's programs on PATH, quiet libraries, GPU
+tests only with a GPU.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-# Tests start real commands ("python train.py", "autotune run"): they must find those of this environment.
+# Tests start real commands ("python train.py", "autotune run"): they must find those of this
+# environment.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -22,7 +25,13 @@ _DATA = tempfile.TemporaryDirectory(prefix="autotune-tests-data-")
 os.environ["XDG_DATA_HOME"] = _DATA.name
 for _name in ("AUTOTUNE_STORE", "AUTOTUNE_TEAM_STORE", "AUTOTUNE_RUNS"):
     os.environ.pop(_name, None)
-for _name in ("AUTOTUNE_SESSION", "AUTOTUNE_MARK", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
+for _name in (
+    "AUTOTUNE_SESSION",
+    "AUTOTUNE_MARK",
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+):
     os.environ.pop(_name, None)
 
 GONE_WITHIN_S = 15.0  # TERM, grace, KILL, and a machine that is busy
@@ -37,13 +46,17 @@ def own_history(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 
 @pytest.fixture
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
-    """What this test's runs started, put into memory or locked is gone when it ends. For every test of a fault: tests/faults/README.md."""
+    """What this test's runs started, put into memory or locked is gone when it ends. For every test
+    of a fault: tests/faults/README.md.
+    """
     from leftovers import Surroundings, held
 
     before = Surroundings.of(tmp_path)
     yield
     deadline = time.monotonic() + GONE_WITHIN_S
-    while (left := [*Surroundings.of(tmp_path).beyond(before), *held(tmp_path)]) and time.monotonic() < deadline:
+    while (
+        left := [*Surroundings.of(tmp_path).beyond(before), *held(tmp_path)]
+    ) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left, "left behind"
 
@@ -56,6 +69,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _has_gpu() -> bool:
-    """Asked in a process of its own: importing torch here would slow every test run down by a second."""
+    """Asked in a process of its own: importing torch here would slow every test run down by a
+    second.
+    """
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode == 0
+    return (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode
+        == 0
+    )

@@ -1,4 +1,6 @@
-"""What a run may leave on a machine when it ends, however it ends: processes, shared memory, sockets, locks."""
+"""What a run may leave on a machine when it ends, however it ends: processes, shared memory,
+sockets, locks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from autotune_trials.supervisor import process_tags, procfs
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run may leave on this machine. Of processes only those that belong to runs below ``folder``."""
+    """What a run may leave on this machine. Of processes only those that belong to runs below
+    ``folder``.
+    """
 
     processes: frozenset[str]
     memory: frozenset[str]
@@ -22,16 +26,31 @@ class Surroundings:
 
     @classmethod
     def of(cls, folder: Path) -> Surroundings:
-        memory = frozenset(name for name in os.listdir("/dev/shm") if _is_ours(name)) if os.path.isdir("/dev/shm") else frozenset()
-        sockets = {f"{place}/{name}" for place in socket_folders() for name in os.listdir(place) if _of_the_dead(name)}
+        memory = (
+            frozenset(name for name in os.listdir("/dev/shm") if _is_ours(name))
+            if os.path.isdir("/dev/shm")
+            else frozenset()
+        )
+        sockets = {
+            f"{place}/{name}"
+            for place in socket_folders()
+            for name in os.listdir(place)
+            if _of_the_dead(name)
+        }
         return cls(frozenset(_processes_of(str(folder))), memory, frozenset(sockets))
 
     def beyond(self, before: Surroundings) -> list[str]:
-        return sorted((self.processes - before.processes) | (self.memory - before.memory) | (self.sockets - before.sockets))
+        return sorted(
+            (self.processes - before.processes)
+            | (self.memory - before.memory)
+            | (self.sockets - before.sockets)
+        )
 
 
 def _is_ours(name: str) -> bool:
-    """Segments of torch's workers and of staged data, whose makers are gone: other tests may run beside this one."""
+    """Segments of torch's workers and of staged data, whose makers are gone: other tests may run
+    beside this one.
+    """
     if name.startswith("torch_"):
         return not procfs.alive(int(name.split("_")[1]))
     return _of_the_dead(name)
@@ -49,16 +68,29 @@ def _processes_of(folder: str) -> Iterator[str]:
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
             place = os.readlink(f"/proc/{pid}/cwd")
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = (
+                Path(f"/proc/{pid}/cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode(errors="replace")
+            )
         except OSError:
             continue
-        if place.startswith(folder) or (b"AUTOTUNE_MARK" in environment and folder.encode() in environment):
+        if place.startswith(folder) or (
+            b"AUTOTUNE_MARK" in environment and folder.encode() in environment
+        ):
             yield f"process {pid}: {line}"
 
 
 def held(folder: Path) -> list[str]:
-    """What somebody holds a lock on: journals, the sending of records, working directories in which trials are put back."""
-    places = [*folder.rglob("journal.jsonl"), *folder.rglob("send.lock"), *(file.parent for file in folder.rglob("job.yaml"))]
+    """What somebody holds a lock on: journals, the sending of records, working directories in which
+    trials are put back.
+    """
+    places = [
+        *folder.rglob("journal.jsonl"),
+        *folder.rglob("send.lock"),
+        *(file.parent for file in folder.rglob("job.yaml")),
+    ]
     return [f"lock on {place}" for place in places if not _free(place)]
 
 

@@ -31,7 +31,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     try:
         from autotune.cli.app import build
 
-        # Standalone: typer answers its own usage errors (exit code 2) and lets everything else through.
+        # Standalone: typer answers its own usage errors (exit code 2) and lets everything else
+        # through.
         build().main(args=None if arguments is None else list(arguments), prog_name="autotune")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -45,7 +46,11 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         if error.errno != errno.ENAMETOOLONG:
             print(f"autotune: {_defect(error)}", file=sys.stderr)
             return 1
-        print(f"autotune: {str(error.filename)[:60]}…: a file's name of {len(str(error.filename))} characters is too long", file=sys.stderr)
+        print(
+            f"autotune: {str(error.filename)[:60]}…: a file's name of {len(str(error.filename))}"
+            " characters is too long",
+            file=sys.stderr,
+        )
         return 2
     except Exception as error:
         print(f"autotune: {_defect(error)}", file=sys.stderr)

@@ -1,4 +1,6 @@
-"""The commands and where each lives. A command's module is imported when it is called, not to list it."""
+"""The commands and where each lives. A command's module is imported when it is called, not to list
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,30 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "init": Command("autotune.cli.init", "init", "Write a first job.yaml for a command."),
-    "check": Command("autotune.cli.check", "check", "Validate a job.yaml and show what would be searched."),
+    "check": Command(
+        "autotune.cli.check", "check", "Validate a job.yaml and show what would be searched."
+    ),
     "run": Command("autotune.cli.run", "run", "Tune a job."),
-    "profile": Command("autotune.cli.profile", "profile", "Say why a job takes the time it takes, without tuning it."),
+    "profile": Command(
+        "autotune.cli.profile",
+        "profile",
+        "Say why a job takes the time it takes, without tuning it.",
+    ),
     "show": Command("autotune.cli.show", "show", "Show the result of a run."),
-    "compare": Command("autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."),
-    "judge": Command("autotune.cli.judge", "judge", "Say whether a change is faster, slower or the same, and trains the same way."),
+    "compare": Command(
+        "autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."
+    ),
+    "judge": Command(
+        "autotune.cli.judge",
+        "judge",
+        "Say whether a change is faster, slower or the same, and trains the same way.",
+    ),
     "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
     "export": Command(
-        "autotune.cli.export", "export", "Write tuned settings as a script, for a launcher or a cluster, or as a patch of your source."
+        "autotune.cli.export",
+        "export",
+        "Write tuned settings as a script, for a launcher or a cluster, or as a patch of your"
+        " source.",
     ),
     "ui": Command("autotune.cli.ui", "ui", "Compare trials in MLflow."),
     "submit": Command("autotune.cli.submit", "submit", "Tune a job on a Ray cluster."),
@@ -38,10 +55,18 @@ COMMANDS: dict[str, Command] = {
     "logs": Command("autotune.cli.logs", "logs", "Show what a run on a cluster has printed."),
     "stop": Command("autotune.cli.stop", "stop", "End a run on a cluster."),
     "sync": Command("autotune.cli.sync", "sync", "Send what was recorded offline to MLflow."),
-    "history": Command("autotune.cli.history", "history", "List, show, export, import or forget what earlier runs measured."),
+    "history": Command(
+        "autotune.cli.history",
+        "history",
+        "List, show, export, import or forget what earlier runs measured.",
+    ),
     "knobs": Command("autotune.cli.knobs", "knobs", "List the knobs, or explain one."),
-    "doctor": Command("autotune.cli.doctor", "doctor", "Show what this machine offers and which knobs apply."),
-    "schema": Command("autotune.cli.schema", "schema", "Print the JSON Schema of job.yaml, for editors."),
+    "doctor": Command(
+        "autotune.cli.doctor", "doctor", "Show what this machine offers and which knobs apply."
+    ),
+    "schema": Command(
+        "autotune.cli.schema", "schema", "Print the JSON Schema of job.yaml, for editors."
+    ),
 }
 
 
@@ -53,7 +78,9 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, name: str) -> Any:
         entry = COMMANDS.get(name)
-        return None if entry is None else TyperCommand(name, help=entry.summary, callback=lambda: None)
+        return (
+            None if entry is None else TyperCommand(name, help=entry.summary, callback=lambda: None)
+        )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -74,7 +101,9 @@ def load(name: str) -> Any:
     entry = COMMANDS[name]
     function: Callable[..., Any] = getattr(importlib.import_module(entry.module), entry.function)
     single = typer.Typer(
-        add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,
     )
     single.command(name, help=function.__doc__)(function)
     return typer.main.get_command(single)
@@ -90,10 +119,15 @@ def _version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    """Finds the runtime settings with which a PyTorch training job runs fastest on this machine, its loss curve unchanged."""
+    """Finds the runtime settings with which a PyTorch training job runs fastest on this machine,
+    its loss curve unchanged.
+    """
 
 
 def build() -> Any:

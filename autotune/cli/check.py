@@ -66,27 +66,38 @@ def _text(summary: dict[str, Any]) -> str:
     knobs = summary["knobs"]
     width = max((len(k["name"]) for k in knobs), default=0)
     rows = [
-        f"  {k['name']:{width}}  {k['scope']:7}  {k['numerics']:11}  {_values(k['values'])}".rstrip() for k in knobs
+        f"  {k['name']:{width}}  {k['scope']:7}  {k['numerics']:11}  {_values(k['values'])}".rstrip()
+        for k in knobs
     ]
     budget, loss = summary["budget"], summary["convergence"]
     trials = "" if budget["trials"] is None else f" and {budget['trials']} trials"
-    return "\n".join([
-        f"{summary['name']}: {shlex.join(summary['command'])}",
-        f"  in {summary['workdir']}",
-        f"  objective {summary['objective']}, at most {budget['minutes']:g} minutes{trials}",
-        f"  loss compared over {loss['steps']} steps, tolerance {loss['tolerance']:.2%}",
-        f"  recorded in {summary['run_dir']}",
-        "",
-        f"search space {summary['search_space']}: {len(knobs)} knobs (a run leaves out what does not apply to the job or this machine)",
-        *rows,
-        "",
-        "The file is valid.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{summary['name']}: {shlex.join(summary['command'])}",
+            f"  in {summary['workdir']}",
+            f"  objective {summary['objective']}, at most {budget['minutes']:g} minutes{trials}",
+            f"  loss compared over {loss['steps']} steps, tolerance {loss['tolerance']:.2%}",
+            f"  recorded in {summary['run_dir']}",
+            "",
+            (
+                f"search space {summary['search_space']}: {len(knobs)} knobs (a run leaves out what"
+                " does not apply to the job or this machine)"
+            ),
+            *rows,
+            "",
+            "The file is valid.",
+        ]
+    )
 
 
 def _values(values: list[Any] | None) -> str:
     if values is None:
         return "chosen for the machine"
     return ", ".join(
-        {True: "true", False: "false", None: "none"}[v] if v is None or isinstance(v, bool) else str(v) for v in values
+        (
+            {True: "true", False: "false", None: "none"}[v]
+            if v is None or isinstance(v, bool)
+            else str(v)
+        )
+        for v in values
     )

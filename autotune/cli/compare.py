@@ -13,12 +13,21 @@ WHICH = "A run's directory, its name under autotune-runs/, or a result.json."
 def compare(
     run_a: Annotated[str, typer.Argument(help=WHICH, show_default=False)],
     run_b: Annotated[str, typer.Argument(help="The other one.", show_default=False)],
-    html: Annotated[Path | None, typer.Option("--html", help="Write the comparison as a page, too.", show_default=False)] = None,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs of unlike hardware, torch or commands all the same.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write the comparison as a page, too.", show_default=False),
+    ] = None,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="Compare runs of unlike hardware, torch or commands all the same."
+        ),
+    ] = False,
 ) -> None:
     """Compare two finished runs: verdicts, knobs, times, operators and findings.
 
-    Runs of other hardware, another torch version or another command are refused, as their times say nothing of the settings.
+    Runs of other hardware, another torch version or another command are refused, as their times say
+    nothing of the settings.
 
     Example: autotune compare digits.1 digits --html compare.html
     """
@@ -36,7 +45,9 @@ def compare(
         comparison = compare_results(*results)
     if comparison.differences and not anyway:
         raise InputError(
-            "these runs are unlike, so their figures do not compare: " + "; ".join(comparison.differences), where=f"{run_a} and {run_b}",
+            "these runs are unlike, so their figures do not compare: "
+            + "; ".join(comparison.differences),
+            where=f"{run_a} and {run_b}",
             expected="two runs of one command, on the same hardware, with the same torch",
             remedy="--anyway compares them all the same",
         )
@@ -49,5 +60,9 @@ def compare(
             with shown_from(*paths):
                 write_comparison(comparison, html)
         except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror or error}", where=str(html), expected="a file in a directory that exists") from None
+            raise InputError(
+                f"cannot be written: {error.strerror or error}",
+                where=str(html),
+                expected="a file in a directory that exists",
+            ) from None
         typer.echo(f"page: {html}")

@@ -20,8 +20,12 @@ LIBRARIES = {
 SMALL_SHM_GIB = 0.5  # a container's usual 64 MiB is soon full with several workers and images
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Show what this machine offers, what is missing, and what each knob would do for an ordinary job here."""
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what this machine offers, what is missing, and what each knob would do for an ordinary
+    job here.
+    """
     report = examine()
     if json:
         from json import dumps
@@ -72,26 +76,40 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
 
     from autotune.executors.gpu_load import gpu_load
 
-    found = [f"{name} is not installed: {LIBRARIES[name]}" for name, version in libraries.items() if not version]
+    found = [
+        f"{name} is not installed: {LIBRARIES[name]}"
+        for name, version in libraries.items()
+        if not version
+    ]
     if libraries["torch"] and not machine.torch_version:
         found.append(f"torch {libraries['torch']} is installed but cannot be imported")
     if not machine.cxx_compiler:
-        found.append("no C++ compiler with Python's header files (g++, python3-dev): compile_mode is out on a CPU")
+        found.append(
+            "no C++ compiler with Python's header files (g++, python3-dev): compile_mode is out on"
+            " a CPU"
+        )
     if machine.shm_gib < SMALL_SHM_GIB:
         found.append(
-            f"/dev/shm has only {machine.shm_gib * 1024:.0f} MiB free: DataLoader workers may die with a bus error "
-            "(docker: --shm-size=8g or --ipc=host)"
+            f"/dev/shm has only {machine.shm_gib * 1024:.0f} MiB free: DataLoader workers may die"
+            " with a bus error (docker: --shm-size=8g or --ipc=host)"
         )
     if not _read("/proc/pressure/cpu"):
         found.append(
-            "no pressure-stall information (/proc/pressure): disturbance by other programs is seen by their CPU use only"
+            "no pressure-stall information (/proc/pressure): disturbance by other programs is seen"
+            " by their CPU use only"
         )
     if governor and governor != "performance":
-        found.append(f"the CPU governor is '{governor}': clock changes add noise; 'performance' gives steadier figures")
+        found.append(
+            f"the CPU governor is '{governor}': clock changes add noise; 'performance' gives"
+            " steadier figures"
+        )
     if machine.cores < 2:
         found.append("one core only: workers and training share it, and times are noisy")
     if machine.device == "cuda":
-        found += [f"{clause}: other programs on a GPU add noise and take its memory" for clause in gpu_load(os.environ)]
+        found += [
+            f"{clause}: other programs on a GPU add noise and take its memory"
+            for clause in gpu_load(os.environ)
+        ]
     return found
 
 
@@ -109,7 +127,11 @@ def _knobs(machine: Machine) -> list[dict[str, Any]]:
     for name in names():
         row: dict[str, Any] = {"knob": name, "values": [], "out": ""}
         try:
-            row["values"] = list(get(name).domain(machine, replace(job, surveys={name: get(name).survey(start)})).values)
+            row["values"] = list(
+                get(name)
+                .domain(machine, replace(job, surveys={name: get(name).survey(start)}))
+                .values
+            )
         except NotApplicable as reason:
             row["out"] = str(reason)
         rows.append(row)
@@ -123,9 +145,20 @@ def _ordinary_job(machine: Machine) -> JobFacts:
     from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
 
     loader = LoaderFacts(
-        dataset="images", site="", key="", batch_size=64, num_workers=0, prefetch_factor=None, persistent_workers=False,
-        pin_memory=False, drop_last=False, iterable=False, length=782, samples=50_000, custom_batch_sampler=False,
-    )  # fmt: skip
+        dataset="images",
+        site="",
+        key="",
+        batch_size=64,
+        num_workers=0,
+        prefetch_factor=None,
+        persistent_workers=False,
+        pin_memory=False,
+        drop_last=False,
+        iterable=False,
+        length=782,
+        samples=50_000,
+        custom_batch_sampler=False,
+    )
     optimizer = OptimizerFacts("AdamW", "default", ("for-loop", "foreach", "fused"), (1e-3,), 60)
     model = ModelFacts("Net", 11_000_000, convolutions=20, batch_norms=20)
     threads = machine.cores
@@ -161,7 +194,10 @@ def _print(report: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     for row in report["knobs"]:
-        table.add_row(row["knob"], f"out: {row['out']}" if row["out"] else ", ".join(_word(v) for v in row["values"]))
+        table.add_row(
+            row["knob"],
+            f"out: {row['out']}" if row["out"] else ", ".join(_word(v) for v in row["values"]),
+        )
     console.print(table)
 
 
@@ -171,8 +207,9 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     if machine["device"] == "cuda":
         capability = ".".join(map(str, machine["compute_capability"]))
         gpu = (
-            f"{machine['device_count']} × {machine['device_name']}, {machine['device_memory_gib']:.0f} GiB, capability {capability}, "
-            f"CUDA {machine['cuda_version']}, cuDNN {machine['cudnn_version']}"
+            f"{machine['device_count']} × {machine['device_name']},"
+            f" {machine['device_memory_gib']:.0f} GiB, capability {capability}, CUDA"
+            f" {machine['cuda_version']}, cuDNN {machine['cudnn_version']}"
         )
     flags = ", ".join(machine["cpu_flags"]) or "none of those that knobs ask for"
     return [
@@ -184,7 +221,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("C++ compiler", machine["cxx_compiler"] or "none"),
         ("pressure stall", "there" if report["pressure_stall_information"] else "not there"),
         ("Python", machine["python_version"]),
-        *((name, version or f"not installed: {LIBRARIES[name]}") for name, version in libraries.items()),
+        *(
+            (name, version or f"not installed: {LIBRARIES[name]}")
+            for name, version in libraries.items()
+        ),
     ]
 
 

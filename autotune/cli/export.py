@@ -13,11 +13,19 @@ HELP = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values()) + "."
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run directory or a tuned.yaml.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(help="A run directory or a tuned.yaml.", show_default=False)
+    ],
     form: Annotated[str, typer.Option("--format", "-f", help=HELP)] = "yaml",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: print it.", show_default=False)] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write; default: print it.", show_default=False
+        ),
+    ] = None,
 ) -> None:
-    """Write a run's tuned settings in another form: a script, a launcher's command line, a cluster's job, or a patch of your own source.
+    """Write a run's tuned settings in another form: a script, a launcher's command line, a
+    cluster's job, or a patch of your own source.
 
     Example: autotune export autotune-runs/digits --format diff -o tuned.diff
     """
@@ -35,7 +43,11 @@ def export(
         if chosen.executable:
             output.chmod(output.stat().st_mode | 0o111)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=str(output), expected="a file in a directory that exists") from None
+        raise InputError(
+            f"cannot be written: {error.strerror or error}",
+            where=str(output),
+            expected="a file in a directory that exists",
+        ) from None
     typer.echo(f"{output}: {chosen.summary}")
     remark = chosen.remark(text)
     if remark:

@@ -16,10 +16,19 @@ ACTIONS = "list, show RUN…, export [FILE], import FILE…, forget RUN… (or: 
 
 def history(
     action: Annotated[str, typer.Argument(help=ACTIONS, show_default=False)] = "list",
-    what: Annotated[list[str] | None, typer.Argument(help="Runs by their ID or its beginning, or files.", show_default=False)] = None,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(help="Runs by their ID or its beginning, or files.", show_default=False),
+    ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="The history's file. [default: AUTOTUNE_STORE, else history.sqlite in ~/.local/share/autotune]", show_default=False),
+        typer.Option(
+            help=(
+                "The history's file. [default: AUTOTUNE_STORE, else history.sqlite in"
+                " ~/.local/share/autotune]"
+            ),
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """List, show, export, import or forget what earlier runs measured.
@@ -30,15 +39,25 @@ def history(
     from autotune.history.store import Store, StoreError, own_path
     from autotune.job.mistakes import nearest
 
-    actions = {"list": _list, "show": _show, "export": _export, "import": _import, "forget": _forget}
+    actions = {
+        "list": _list,
+        "show": _show,
+        "export": _export,
+        "import": _import,
+        "forget": _forget,
+    }
     if action not in actions:
         close = nearest(action, actions)
         remedy = f"did you mean '{close}'?" if close else ""
-        raise InputError(f"no action '{action}'", where="autotune history", expected=ACTIONS, remedy=remedy)
+        raise InputError(
+            f"no action '{action}'", where="autotune history", expected=ACTIONS, remedy=remedy
+        )
     try:
         actions[action](Store(store or own_path()), what or [])
     except StoreError as error:
-        raise InputError(str(error), where="autotune history", expected="a history that autotune wrote") from None
+        raise InputError(
+            str(error), where="autotune history", expected="a history that autotune wrote"
+        ) from None
 
 
 def _list(store: Store, what: list[str]) -> None:
@@ -81,16 +100,24 @@ def _import(store: Store, what: list[str]) -> None:
     from autotune.history.store import readable
 
     if not what:
-        raise InputError("no file is named", where="autotune history import", expected="what `export` wrote")
+        raise InputError(
+            "no file is named", where="autotune history import", expected="what `export` wrote"
+        )
     for name in what:
         try:
             lines = Path(name).read_text("utf-8").splitlines()
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot be read: {error}", where=name, expected="what `export` wrote") from None
+            raise InputError(
+                f"cannot be read: {error}", where=name, expected="what `export` wrote"
+            ) from None
         runs = [readable(line) for line in lines]
         if None in runs:
             number = runs.index(None) + 1
-            raise InputError("is no run of this version", where=f"{name}:{number}", expected="what `export` wrote")
+            raise InputError(
+                "is no run of this version",
+                where=f"{name}:{number}",
+                expected="what `export` wrote",
+            )
         typer.echo(f"{name}: {store.add([run for run in runs if run])} of {len(runs)} runs are new")
 
 
@@ -106,7 +133,11 @@ def _chosen(store: Store, what: list[str]) -> list[PastRun]:
     found = [run for run in runs if any(run.id.startswith(word) for word in what)]
     missing = [word for word in what if not any(run.id.startswith(word) for run in runs)]
     if missing or not what:
-        raise InputError(f"no run {missing[0]}" if missing else "no run is named", where=str(store.path), expected="IDs that `autotune history` lists")
+        raise InputError(
+            f"no run {missing[0]}" if missing else "no run is named",
+            where=str(store.path),
+            expected="IDs that `autotune history` lists",
+        )
     return found
 
 

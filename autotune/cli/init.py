@@ -11,10 +11,15 @@ import typer
 
 def init(
     command: Annotated[
-        list[str], typer.Argument(help="The command that starts the job, after --.", metavar="-- COMMAND...")
+        list[str],
+        typer.Argument(help="The command that starts the job, after --.", metavar="-- COMMAND..."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("job.yaml"),
-    name: Annotated[str, typer.Option("--name", help="The job's name; default: of the script or the folder.")] = "",
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
+        "job.yaml"
+    ),
+    name: Annotated[
+        str, typer.Option("--name", help="The job's name; default: of the script or the folder.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a first job.yaml, with comments, for the command that starts the job.
@@ -29,7 +34,10 @@ def init(
 
     if output.is_dir():
         raise InputError(
-            "it is a directory", where=str(output), expected="a file to write", remedy=f"-o {output / 'job.yaml'}"
+            "it is a directory",
+            where=str(output),
+            expected="a file to write",
+            remedy=f"-o {output / 'job.yaml'}",
         )
     if output.exists() and not force:
         raise InputError(
@@ -48,10 +56,16 @@ def init(
         )
     folder = output.absolute().parent
     if not folder.is_dir():
-        raise InputError(f"no directory {folder}", where=str(output), expected="a file in a directory that exists")
+        raise InputError(
+            f"no directory {folder}",
+            where=str(output),
+            expected="a file in a directory that exists",
+        )
     variables, words = take_variables(command)
     if not any(word.strip() for word in words):
-        raise InputError("the command is empty", where="COMMAND", expected="what you type to start the job")
+        raise InputError(
+            "the command is empty", where="COMMAND", expected="what you type to start the job"
+        )
     check_run_dir(folder)
     workdir = os.path.relpath(Path.cwd(), folder)
     publish(output, job_yaml(words, name or suggest_name(words, Path.cwd()), workdir, variables))

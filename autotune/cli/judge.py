@@ -22,25 +22,86 @@ FAIL_IF = "slower[:2%], faster[:2%], not-same or loss-changed: exit with 10. Rep
 
 
 def judge(
-    a: Annotated[Path, typer.Argument(help="A job file, a tuned.yaml or a run's directory.", show_default=False)],
-    b: Annotated[Path | None, typer.Argument(help="The same for B; without it, B is A with a change.", show_default=False)] = None,
-    b_command: Annotated[str, typer.Option("--b-command", help="B's command.", show_default=False)] = "",
-    b_env: Annotated[list[str] | None, typer.Option("--b-env", metavar="NAME=VALUE", help="A variable of B's; repeatable.", show_default=False)] = None,
-    b_python: Annotated[Path | None, typer.Option("--b-python", help="B's python, of another environment.", show_default=False)] = None,
-    base_ref: Annotated[str, typer.Option("--base-ref", help="A is the job in this commit.", show_default=False)] = "",
-    head_ref: Annotated[str, typer.Option("--head-ref", help="B is the job in this commit.")] = "HEAD",
-    fail_if: Annotated[list[str] | None, typer.Option("--fail-if", metavar="CONDITION", help=FAIL_IF, show_default=False)] = None,
-    minutes: Annotated[float | None, typer.Option(min=0.1, help="Time budget. [default: 10, or the job file's if it is smaller]", show_default=False)] = None,
-    margin: Annotated[float, typer.Option(min=0.001, max=0.5, help="Speeds this close are the same.")] = 0.02,
-    loss: Annotated[str, typer.Option(help="What B must show: exact, rounding, random-stream or statistical. [default: rounding]", show_default=False)] = "",
-    run_dir: Annotated[Path | None, typer.Option(help="Where everything goes. [default: autotune-runs/<name>-judge]", show_default=False)] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier judgement is moved aside.")] = False,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write a page for a pull request.", show_default=False)] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.", show_default=False)] = None,
-    sarif: Annotated[Path | None, typer.Option("--sarif", help="Write B's findings as SARIF.", show_default=False)] = None,
+    a: Annotated[
+        Path,
+        typer.Argument(help="A job file, a tuned.yaml or a run's directory.", show_default=False),
+    ],
+    b: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The same for B; without it, B is A with a change.", show_default=False
+        ),
+    ] = None,
+    b_command: Annotated[
+        str, typer.Option("--b-command", help="B's command.", show_default=False)
+    ] = "",
+    b_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--b-env",
+            metavar="NAME=VALUE",
+            help="A variable of B's; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    b_python: Annotated[
+        Path | None,
+        typer.Option("--b-python", help="B's python, of another environment.", show_default=False),
+    ] = None,
+    base_ref: Annotated[
+        str, typer.Option("--base-ref", help="A is the job in this commit.", show_default=False)
+    ] = "",
+    head_ref: Annotated[
+        str, typer.Option("--head-ref", help="B is the job in this commit.")
+    ] = "HEAD",
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option("--fail-if", metavar="CONDITION", help=FAIL_IF, show_default=False),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Time budget. [default: 10, or the job file's if it is smaller]",
+            show_default=False,
+        ),
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(min=0.001, max=0.5, help="Speeds this close are the same.")
+    ] = 0.02,
+    loss: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "What B must show: exact, rounding, random-stream or statistical. [default:"
+                " rounding]"
+            ),
+            show_default=False,
+        ),
+    ] = "",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where everything goes. [default: autotune-runs/<name>-judge]", show_default=False
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew; an earlier judgement is moved aside.")
+    ] = False,
+    markdown: Annotated[
+        Path | None,
+        typer.Option("--markdown", help="Write a page for a pull request.", show_default=False),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Write JUnit XML.", show_default=False)
+    ] = None,
+    sarif: Annotated[
+        Path | None,
+        typer.Option("--sarif", help="Write B's findings as SARIF.", show_default=False),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the judgement as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the judgement only.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Judge a change: is B faster, slower or the same, and does it train the same way?
 
     Both run in fresh processes, in turns. Nothing is searched. The same command again resumes.
@@ -76,8 +137,15 @@ def judge(
 
 
 def _sides(
-    stack: ExitStack, a: Path, b: Path | None, change: Change, base: str, head: str, minutes: float | None, run_dir: Path | None
-) -> tuple[tuple[Side, Side], Path]:  # fmt: skip
+    stack: ExitStack,
+    a: Path,
+    b: Path | None,
+    change: Change,
+    base: str,
+    head: str,
+    minutes: float | None,
+    run_dir: Path | None,
+) -> tuple[tuple[Side, Side], Path]:
     """Both sides, and where the judgement goes. Worktrees last as long as ``stack``."""
     from autotune.job.run_dir import RUNS, check_run_dir
     from autotune.judging.refs import checked_out
@@ -86,12 +154,15 @@ def _sides(
     given = [w for w, is_given in (("B", b), ("--b-…", change), ("--base-ref", base)) if is_given]
     if len(given) != 1:
         raise InputError(
-            f"{' and '.join(given)} exclude each other" if given else "there is no B", where="autotune judge",
+            f"{' and '.join(given)} exclude each other" if given else "there is no B",
+            where="autotune judge",
             expected="a second file, or --b-command, --b-env, --b-python, or --base-ref",
-        )  # fmt: skip
+        )
     first = load_side("A", a)
     limit = minutes or min(first.spec.budget.minutes, DEFAULT_MINUTES)
-    first = replace(first, spec=replace(first.spec, budget=replace(first.spec.budget, minutes=limit)))
+    first = replace(
+        first, spec=replace(first.spec, budget=replace(first.spec.budget, minutes=limit))
+    )
     directory = (run_dir or RUNS / f"{first.spec.name}-judge").absolute()
     check_run_dir(directory)
     if base:
@@ -122,8 +193,10 @@ def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | 
                 path.write_text(texts[kind](), encoding="utf-8")
             except OSError as error:
                 raise InputError(
-                    f"cannot be written: {error.strerror or error}", where=f"--{kind} {path}", expected="a file in a directory that exists"
-                ) from None  # fmt: skip
+                    f"cannot be written: {error.strerror or error}",
+                    where=f"--{kind} {path}",
+                    expected="a file in a directory that exists",
+                ) from None
 
 
 def _print(it: Judgement, directory: Path) -> None:

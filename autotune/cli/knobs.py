@@ -13,10 +13,16 @@ PIPED_WIDTH = 200  # characters; a table in a file or a pipe is not folded to a 
 
 
 def knobs(
-    name: Annotated[str | None, typer.Argument(help="Show this knob's card.", show_default=False)] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, the page of docs/knobs.md.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this knob's card.", show_default=False)
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, the page of docs/knobs.md.")
+    ] = False,
 ) -> None:
-    """List the knobs, or explain one: what it does, when it helps, when not, whether it can change the loss."""
+    """List the knobs, or explain one: what it does, when it helps, when not, whether it can change
+    the loss.
+    """
     from autotune_spaces.knobs import get, names
 
     if name is not None and name not in names():
@@ -56,7 +62,11 @@ def _print_table(knobs: list[Knob]) -> None:
         table.add_column(title, no_wrap=title in ("knob", "scope", "numerics"), overflow="fold")
     for knob in knobs:
         table.add_row(
-            knob.name, escape(knob.range), knob.scope.value, knob.numerics.value, escape(first_sentence(knob))
+            knob.name,
+            escape(knob.range),
+            knob.scope.value,
+            knob.numerics.value,
+            escape(first_sentence(knob)),
         )
     console = Console()
     if not console.is_terminal:
@@ -72,10 +82,14 @@ def _print_card(knob: Knob) -> None:
 
     console = Console(highlight=False)
     console.print(knob.name, style="bold")
-    options = "".join(f"; {name}: {', '.join(map(str, values)) or 'text'}" for name, values in knob.accepts.items())
+    options = "".join(
+        f"; {name}: {', '.join(map(str, values)) or 'text'}"
+        for name, values in knob.accepts.items()
+    )
     console.print(
         f"values: {knob.range}{options}\nscope: {knob.scope.value}{live_values(knob)}   "
-        f"numerics: {knob.numerics.value}", markup=False
+        f"numerics: {knob.numerics.value}",
+        markup=False,
     )
     for title, field in PARTS:
         console.print(f"\n{title}", style="bold")

@@ -14,20 +14,45 @@ if TYPE_CHECKING:
 
 
 def launch(
-    tuned: Annotated[Path, typer.Argument(help="A tuned.yaml, or the run directory that holds one.", show_default=False)],
-    extra: Annotated[list[str] | None, typer.Argument(help="After --: words added to the command.", metavar="-- ARGS", show_default=False)] = None,
+    tuned: Annotated[
+        Path,
+        typer.Argument(
+            help="A tuned.yaml, or the run directory that holds one.", show_default=False
+        ),
+    ],
+    extra: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="After --: words added to the command.", metavar="-- ARGS", show_default=False
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="What {seed} in the command stands for.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="What {trial_dir} in the command stands for. [default: out/ in the job's directory]", show_default=False)
+        Path | None,
+        typer.Option(
+            help=(
+                "What {trial_dir} in the command stands for. [default: out/ in the job's directory]"
+            ),
+            show_default=False,
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run even if a knob cannot be applied here; it is then left out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and end.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Run even if a knob cannot be applied here; it is then left out."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run, and end.")
+    ] = False,
 ) -> None:
     """Run the job with its tuned settings. Nothing is measured, and the job's code is not changed.
 
-    The job takes this process's place: its output, signals and exit code are its own. Where data are copied to memory for it, this process
-    stays beside it to remove them when it has ended.
+    The job takes this process's place: its output, signals and exit code are its own. Where data
+    are copied to memory for it, this process stays beside it to remove them when it has ended.
 
     Example: autotune launch autotune-runs/digits -- --epochs 20
     """
@@ -56,37 +81,58 @@ def launch(
         now = current(config, job.env)
         unlike = differences(config, now, job.env)
         if config.provenance.compile_cache.file and not dry_run:
-            base |= _compiled(config, tuned, "the machine is another one" if unlike else "", job.env)
+            base |= _compiled(
+                config, tuned, "the machine is another one" if unlike else "", job.env
+            )
             job = plan(config, extra or (), base=base, seed=seed, out=out, partial=force)
         for text in unlike:
             print(f"autotune: warning: {text}; the speed-up was measured there", file=sys.stderr)
         blocked = obstacles(config, now, job.env)
         if blocked and not force:
             raise InputError(
-                "; ".join(f"{name} cannot be applied here: {why}" for name, why in blocked.items()), where=str(tuned),
+                "; ".join(f"{name} cannot be applied here: {why}" for name, why in blocked.items()),
+                where=str(tuned),
                 expected="a machine like the one it was tuned on",
                 remedy="tune again here, or pass --force to run without " + " and ".join(blocked),
-            )  # fmt: skip
+            )
         if blocked:
             for name, why in blocked.items():
                 print(f"autotune: warning: left out {name}: {why}", file=sys.stderr)
-            config = dataclasses.replace(config, knobs={n: k for n, k in config.knobs.items() if n not in blocked})
+            config = dataclasses.replace(
+                config, knobs={n: k for n, k in config.knobs.items() if n not in blocked}
+            )
             job = plan(config, extra or (), base=base, seed=seed, out=out, partial=True)
-    settings = ", ".join(f"{name}={choice.value}" for name, choice in config.knobs.items()) or "nothing to change, the job as it is"
+    settings = (
+        ", ".join(f"{name}={choice.value}" for name, choice in config.knobs.items())
+        or "nothing to change, the job as it is"
+    )
     if dry_run:
         # The command as the file has it: in the real one stand secrets.
         shown = plan(config, extra or (), base={}, seed=seed, out=out, partial=True)
-        typer.echo(f"command   {shlex.join(shown.argv)}\nworkdir   {job.workdir}\nsettings  {settings}")
+        typer.echo(
+            f"command   {shlex.join(shown.argv)}\nworkdir   {job.workdir}\nsettings  {settings}"
+        )
         return
     if not quiet:
         print(f"autotune: {config.name}: {settings}", file=sys.stderr)
     if not any(knob.keeps_files for knob in knobs_of(config).values()):
         become(job)
-    end_as(attend(lambda room: plan(config, extra or (), base=base, seed=seed, out=out, partial=force, preparation=room), quiet))
+    end_as(
+        attend(
+            lambda room: plan(
+                config, extra or (), base=base, seed=seed, out=out, partial=force, preparation=room
+            ),
+            quiet,
+        )
+    )
 
 
-def _compiled(config: TunedConfig, tuned: Path, unlike: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The variables with which the job finds its compiled kernels; where it cannot, one line says why. ``unlike``: why they are of no use here."""
+def _compiled(
+    config: TunedConfig, tuned: Path, unlike: str, env: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables with which the job finds its compiled kernels; where it cannot, one line says
+    why. ``unlike``: why they are of no use here.
+    """
     from autotune.export.compiled import cache_variables
     from autotune.export.launching import user_cache
 

@@ -16,7 +16,10 @@ def logs(
     id: RunId,
     address: Address = None,
     token_file: TokenFile = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends; end with its exit code.")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on until the run ends; end with its exit code."),
+    ] = False,
 ) -> None:
     """Show what a submitted run has printed."""
     from autotune.service.cluster import find_cluster
@@ -51,7 +54,10 @@ def follow_to_the_end(cluster: Cluster, id: str) -> None:
     try:
         run = runs.follow(id, lambda text: typer.echo(text, nl=False))
     except KeyboardInterrupt:
-        raise Interrupted(f"no longer following; the run goes on\n  autotune logs {id} --follow\n  autotune stop {id}") from None
+        raise Interrupted(
+            f"no longer following; the run goes on\n  autotune logs {id} --follow\n  autotune stop"
+            f" {id}"
+        ) from None
     if run.status != "SUCCEEDED":
         typer.echo(f"{id}: {run.status.lower()}. {run.message}".rstrip(), err=True)
         raise typer.Exit(run.exit_code or (130 if run.status == "STOPPED" else 1))

@@ -22,17 +22,47 @@ if TYPE_CHECKING:
 
 def profile(
     job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KNOB=VALUE", help="With this knob set; repeatable.", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="Where page and traces go. [default: autotune-runs/<name>-profile]", show_default=False)] = None,
-    nvtx_modules: Annotated[int, typer.Option(min=0, max=2, help="Also draw the model's modules in the timeline, down to this depth.")] = 0,
-    nsys: Annotated[bool, typer.Option("--nsys", help="Also capture the window with Nsight Systems, where it is installed.")] = False,
-    ncu: Annotated[bool, typer.Option("--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KNOB=VALUE",
+            help="With this knob set; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where page and traces go. [default: autotune-runs/<name>-profile]",
+            show_default=False,
+        ),
+    ] = None,
+    nvtx_modules: Annotated[
+        int,
+        typer.Option(
+            min=0, max=2, help="Also draw the model's modules in the timeline, down to this depth."
+        ),
+    ] = 0,
+    nsys: Annotated[
+        bool,
+        typer.Option(
+            "--nsys", help="Also capture the window with Nsight Systems, where it is installed."
+        ),
+    ] = False,
+    ncu: Annotated[
+        bool,
+        typer.Option(
+            "--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed."
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print summary.json instead.")] = False,
 ) -> None:
-    """Say why a training job takes the time it takes: bottleneck, operators, findings and a trace. Nothing is tuned.
+    """Say why a training job takes the time it takes: bottleneck, operators, findings and a trace.
+    Nothing is tuned.
 
-    The job runs twice, for a few seconds after its warm-up (the second time for a trace with Python frames). An earlier
-    profile is moved aside, not deleted.
+    The job runs twice, for a few seconds after its warm-up (the second time for a trace with Python
+    frames). An earlier profile is moved aside, not deleted.
     """
     from autotune.cli.run import tools_asked
     from autotune.job.load import load_job
@@ -41,7 +71,9 @@ def profile(
     spec = with_settings(load_job(job), settings or [])
     directory = (out or RUNS / f"{spec[0].name}-profile").absolute()
     check_run_dir(directory)
-    found = profile_job(*spec, directory, nvtx_modules=nvtx_modules, tools=tools_asked(nsys, ncu), shown=not json)
+    found = profile_job(
+        *spec, directory, nvtx_modules=nvtx_modules, tools=tools_asked(nsys, ncu), shown=not json
+    )
     if json:
         typer.echo((directory / PROFILE_SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
     else:
@@ -49,7 +81,8 @@ def profile(
 
 
 def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str, Value]]:
-    """The configuration that ``KNOB=VALUE`` words mean, and the job with those knobs in its search space.
+    """The configuration that ``KNOB=VALUE`` words mean, and the job with those knobs in its search
+    space.
 
     Raises:
         InputError: no such knob, or a value it can never have.
@@ -66,8 +99,12 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
         if not sign or (name not in known and name not in names()):
             close = nearest(name, [*known, *names()])
             raise InputError(
-                "there is no such knob" if sign else "it has no value", where=f"--set {setting}", expected="KNOB=VALUE, e.g. num_workers=4",
-                remedy=f"did you mean {close}?" if close and close != name else "`autotune knobs` lists them",
+                "there is no such knob" if sign else "it has no value",
+                where=f"--set {setting}",
+                expected="KNOB=VALUE, e.g. num_workers=4",
+                remedy=f"did you mean {close}?"
+                if close and close != name
+                else "`autotune knobs` lists them",
             )
         knob = known.get(name) or create(name)
         try:
@@ -76,17 +113,32 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
             value = text
         wrong = knob.check_value(value)
         if wrong:
-            raise InputError(wrong, where=f"--set {setting}", expected=knob.range or f"a value of {name}", remedy=f"`autotune knobs {name}` explains it")
+            raise InputError(
+                wrong,
+                where=f"--set {setting}",
+                expected=knob.range or f"a value of {name}",
+                remedy=f"`autotune knobs {name}` explains it",
+            )
         if name not in known:
-            spec = replace(spec, search_space=replace(spec.search_space, knobs=(*spec.search_space.knobs, knob)))
+            spec = replace(
+                spec,
+                search_space=replace(spec.search_space, knobs=(*spec.search_space.knobs, knob)),
+            )
         config[name] = value
     return spec, config
 
 
 def profile_job(
-    spec: JobSpec, config: dict[str, Value], directory: Path, *, nvtx_modules: int = 0, tools: tuple[Tool, ...] = (), shown: bool = True
+    spec: JobSpec,
+    config: dict[str, Value],
+    directory: Path,
+    *,
+    nvtx_modules: int = 0,
+    tools: tuple[Tool, ...] = (),
+    shown: bool = True,
 ) -> Profile:
-    """Profile ``spec`` with ``config`` and write summary.json, profile.html and the traces to ``directory``.
+    """Profile ``spec`` with ``config`` and write summary.json, profile.html and the traces to
+    ``directory``.
 
     Raises:
         BaselineError, HookError: the job fails, or the agent cannot get in.
@@ -107,16 +159,36 @@ def profile_job(
     move_aside(directory)
     journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
     with (
-        told_of_the_disk(directory, "run it again"), closing(journal), status(spec.name, shown) as say,
+        told_of_the_disk(directory, "run it again"),
+        closing(journal),
+        status(spec.name, shown) as say,
         closing(open_executor(spec, directory, journal, say, say)) as executor,
-    ):  # fmt: skip
-        context = RunContext(spec, executor, journal, QuietProgress(), Untracked(), directory, nsight=tools, nvtx_modules=nvtx_modules)
+    ):
+        context = RunContext(
+            spec,
+            executor,
+            journal,
+            QuietProgress(),
+            Untracked(),
+            directory,
+            nsight=tools,
+            nvtx_modules=nvtx_modules,
+        )
         observation, explanation, record = explain_alone(context, config)
-        notes = (*explanation.notes, *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes))
+        notes = (
+            *explanation.notes,
+            *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes),
+        )
         found = Profile(
-            spec.name, config, observation, replace(explanation, notes=notes), round(time.monotonic() - began, 1),
-            environment(context, observation), dict(record.no_effect), summary(directory, spec.workdir),
-        )  # fmt: skip
+            spec.name,
+            config,
+            observation,
+            replace(explanation, notes=notes),
+            round(time.monotonic() - began, 1),
+            environment(context, observation),
+            dict(record.no_effect),
+            summary(directory, spec.workdir),
+        )
     with told_of_the_disk(directory, "run it again"):
         write_profile(found, directory)
     return found

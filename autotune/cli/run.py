@@ -30,20 +30,65 @@ if TYPE_CHECKING:
 
 def run(
     job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
-    run_dir: Annotated[Path | None, typer.Option(help="Where everything of this run goes. [default: autotune-runs/<name>]", show_default=False)] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run is moved aside, not deleted.")] = False,
-    minutes: Annotated[float | None, typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False)] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Most configurations to try, instead of the job file's.", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    offline: Annotated[bool, typer.Option("--offline", help="Record locally only; `autotune sync` sends it to MLflow later.")] = False,
-    no_history: Annotated[bool, typer.Option("--no-history", help="Use nothing of earlier runs, and keep nothing of this one.")] = False,
-    store: Annotated[
-        Path | None, typer.Option(help="The history's file. [default: see `autotune history --help`]", show_default=False)
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where everything of this run goes. [default: autotune-runs/<name>]",
+            show_default=False,
+        ),
     ] = None,
-    nsys: Annotated[bool, typer.Option("--nsys", help="Also capture the profiled window with Nsight Systems, where it is installed.")] = False,
-    ncu: Annotated[bool, typer.Option("--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the closing screen only.")] = False,
-    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a live table.")] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Start anew; an earlier run is moved aside, not deleted."),
+    ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most configurations to try, instead of the job file's.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline", help="Record locally only; `autotune sync` sends it to MLflow later."
+        ),
+    ] = False,
+    no_history: Annotated[
+        bool,
+        typer.Option(
+            "--no-history", help="Use nothing of earlier runs, and keep nothing of this one."
+        ),
+    ] = False,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="The history's file. [default: see `autotune history --help`]", show_default=False
+        ),
+    ] = None,
+    nsys: Annotated[
+        bool,
+        typer.Option(
+            "--nsys",
+            help="Also capture the profiled window with Nsight Systems, where it is installed.",
+        ),
+    ] = False,
+    ncu: Annotated[
+        bool,
+        typer.Option(
+            "--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the closing screen only.")
+    ] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line instead of a live table.")
+    ] = False,
 ) -> None:
     """Find the fastest settings for a training job, prove them, and write tuned.yaml.
 
@@ -54,18 +99,31 @@ def run(
     from autotune.job.run_dir import RUNS, check_run_dir
 
     if quiet and json_lines:
-        raise InputError("--quiet and --json exclude each other", where="autotune run", expected="one of them")
+        raise InputError(
+            "--quiet and --json exclude each other", where="autotune run", expected="one of them"
+        )
     spec = load_job(job)
-    budget = replace(spec.budget, minutes=minutes or spec.budget.minutes, trials=trials or spec.budget.trials)
+    budget = replace(
+        spec.budget, minutes=minutes or spec.budget.minutes, trials=trials or spec.budget.trials
+    )
     spec = replace(spec, budget=budget)
     directory = (run_dir or RUNS / spec.name).absolute()
     check_run_dir(directory)
     kind = "quiet" if quiet else "json" if json_lines else "auto"
     tools = tools_asked(nsys, ncu)
     if tools and spec.traces == "none":
-        spec = replace(spec, traces="finalists")  # a tool asked for by name has something to capture
-    tune_job(spec, directory, fresh=fresh, seed=seed, offline=offline, progress_kind=kind, tools=tools,
-             store=None if no_history else store or own_path())  # fmt: skip
+        # a tool asked for by name has something to capture
+        spec = replace(spec, traces="finalists")
+    tune_job(
+        spec,
+        directory,
+        fresh=fresh,
+        seed=seed,
+        offline=offline,
+        progress_kind=kind,
+        tools=tools,
+        store=None if no_history else store or own_path(),
+    )
 
 
 def tools_asked(nsys: bool, ncu: bool) -> tuple[Tool, ...]:
@@ -76,9 +134,16 @@ def tools_asked(nsys: bool, ncu: bool) -> tuple[Tool, ...]:
 
 
 def tune_job(
-    spec: JobSpec, run_dir: Path, *, fresh: bool = False, seed: int = 0, offline: bool = False, progress_kind: str = "auto",
-    tools: tuple[Tool, ...] = (), store: Path | None = None,
-) -> Result:  # fmt: skip
+    spec: JobSpec,
+    run_dir: Path,
+    *,
+    fresh: bool = False,
+    seed: int = 0,
+    offline: bool = False,
+    progress_kind: str = "auto",
+    tools: tuple[Tool, ...] = (),
+    store: Path | None = None,
+) -> Result:
     """Tune ``spec`` in ``run_dir``: check, resume or start, run the stages, write what comes out.
 
     Args:
@@ -92,9 +157,15 @@ def tune_job(
 
 
 def _tune_job(
-    spec: JobSpec, run_dir: Path, fresh: bool, seed: int, offline: bool, progress_kind: str, tools: tuple[Tool, ...],
+    spec: JobSpec,
+    run_dir: Path,
+    fresh: bool,
+    seed: int,
+    offline: bool,
+    progress_kind: str,
+    tools: tuple[Tool, ...],
     store: Path | None,
-) -> Result:  # fmt: skip
+) -> Result:
     from autotune.executors.side_effects import summary
     from autotune.history.use import open_history
     from autotune.journal import Journal
@@ -110,34 +181,68 @@ def _tune_job(
     if not offline and not (run_dir / "result.json").exists():
         preflight(spec.tracking.uri, run_dir)  # before anything is written
     journal = Journal(run_dir / "journal.jsonl", _clock())
-    with closing(journal), open_progress(progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s) as progress:
+    with (
+        closing(journal),
+        open_progress(
+            progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s
+        ) as progress,
+    ):
         _claim(journal, spec, run_dir, seed)
         if journal.find("finished") is not None and (run_dir / "result.json").exists():
             result = load_result(run_dir / "result.json")
             if edited := _edited(journal, spec):
-                progress.warning(f"{_listed(edited)} changed since this run ended: --fresh tunes the job as it is now")
+                progress.warning(
+                    f"{_listed(edited)} changed since this run ended: --fresh tunes the job as it"
+                    " is now"
+                )
             progress.note(f"this job is tuned already: {_answer_words(result)}. {FINISHED}")
             progress.finished(result, run_dir)
             return result
         if other_torch:
-            progress.note(f"{other_torch}: the answer of the earlier run, which was moved aside, is proven again")
+            progress.note(
+                f"{other_torch}: the answer of the earlier run, which was moved aside, is proven"
+                " again"
+            )
         if journal.find("observation") is not None:
             progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
         _compare_sources(journal, spec, progress)
         tracker = open_tracker(
-            spec.tracking.uri, spec.tracking.experiment or spec.name, run_dir, offline, env=spec.env, say=progress.warning
+            spec.tracking.uri,
+            spec.tracking.experiment or spec.name,
+            run_dir,
+            offline,
+            env=spec.env,
+            say=progress.warning,
         )
         records.begin(tracker, spec, run_dir)
         history = None if store is None else open_history(store, progress.warning)
         stop = Stop()
         with (
-            _its_end_on_record(tracker), closing(open_executor(spec, run_dir, journal, progress.note, progress.warning)) as executor,
+            _its_end_on_record(tracker),
+            closing(
+                open_executor(spec, run_dir, journal, progress.note, progress.warning)
+            ) as executor,
             stop.listening(progress),
-        ):  # fmt: skip
+        ):
             try:
-                result = tune(RunContext(spec, executor, journal, progress, tracker, run_dir, seed, stop, tools, history=history))
+                result = tune(
+                    RunContext(
+                        spec,
+                        executor,
+                        journal,
+                        progress,
+                        tracker,
+                        run_dir,
+                        seed,
+                        stop,
+                        tools,
+                        history=history,
+                    )
+                )
             except (BaselineError, HookError):
-                stop.check()  # who stops the run as a whole, as clusters do, ends its job too: that is not the job's failure
+                # who stops the run as a whole, as clusters do, ends its job too: that is not the
+                # job's failure
+                stop.check()
                 raise
             except KeyboardInterrupt as twice:  # or SIGTERM, and its time is up
                 raise interrupted() from twice
@@ -155,18 +260,29 @@ def _tune_job(
 
 @contextmanager
 def _its_end_on_record(tracker: Tracker) -> Iterator[None]:
-    """A run that ends without a result says so in its study, however it ends: else that looks as if it still went on."""
+    """A run that ends without a result says so in its study, however it ends: else that looks as if
+    it still went on.
+    """
     from autotune.tracking import records
 
     try:
         yield
     except BaseException as error:
         with suppress(OSError):  # what ended the run matters more than that the disk is full now
-            records.finish(tracker, "KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED")
+            records.finish(
+                tracker,
+                "KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED",
+            )
         raise
 
 
-def open_executor(spec: JobSpec, run_dir: Path, journal: Journal, say: Callable[[str], None], warn: Callable[[str], None]) -> Executor:
+def open_executor(
+    spec: JobSpec,
+    run_dir: Path,
+    journal: Journal,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> Executor:
     """Where the sessions of this run are: on machines of the kind that its first ones were on.
 
     Raises:
@@ -197,7 +313,8 @@ def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
 
 
 def move_aside(run_dir: Path) -> None:
-    """Rename an earlier run's directory to the first free ``<name>.1``, ``.2`` …; nothing is deleted.
+    """Rename an earlier run's directory to the first free ``<name>.1``, ``.2`` …; nothing is
+    deleted.
 
     Raises:
         InputError: the run is still going on, or what its last trial changed cannot be put back.
@@ -227,7 +344,8 @@ def _claim(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
         journal.append("study", "", {"digest": spec.digest(), "name": spec.name, "seed": seed})
     elif known["digest"] != spec.digest():
         raise InputError(
-            "this directory holds a run of another job, or the job file has changed since", where=str(run_dir),
+            "this directory holds a run of another job, or the job file has changed since",
+            where=str(run_dir),
             expected="the job it was started with (command, environment, search space, objective)",
             remedy="--fresh moves the old run aside and starts anew, --run-dir names another place",
         )
@@ -243,13 +361,18 @@ def _number(journal: Journal) -> str:
 
 
 def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> None:
-    """Say so if the job's code is not what this run has measured so far. Until something was measured, what it is now counts."""
+    """Say so if the job's code is not what this run has measured so far. Until something was
+    measured, what it is now counts.
+    """
     from autotune.job.sources import digests
 
     if journal.find("observation") is None:
         journal.append("sources", "", digests(spec.command, spec.workdir))
     elif edited := _edited(journal, spec):
-        progress.warning(f"{_listed(edited)} changed since this run began: it would compare two versions of the job. --fresh starts anew")
+        progress.warning(
+            f"{_listed(edited)} changed since this run began: it would compare two versions of the"
+            " job. --fresh starts anew"
+        )
 
 
 def _edited(journal: Journal, spec: JobSpec) -> list[str]:
@@ -267,11 +390,17 @@ def _listed(names: list[str]) -> str:
 def _answer_words(result: Result) -> str:
     from autotune.job.configs import in_words
 
-    return f"{result.speedup.estimate:.2f}x with {in_words(result.knobs)}" if result.knobs else "nothing was proven faster"
+    return (
+        f"{result.speedup.estimate:.2f}x with {in_words(result.knobs)}"
+        if result.knobs
+        else "nothing was proven faster"
+    )
 
 
 def _other_torch(spec: JobSpec, run_dir: Path) -> str:
-    """Both versions of torch, where a finished run of this very job was made with another one; else ""."""
+    """Both versions of torch, where a finished run of this very job was made with another one; else
+    "".
+    """
     from autotune.export.fingerprint import here
     from autotune.journal import Journal
     from autotune.report.result_file import load_result
@@ -288,6 +417,8 @@ def _other_torch(spec: JobSpec, run_dir: Path) -> str:
 
 
 def _clock() -> Callable[[float], float]:
-    """Tuning seconds so far, given what earlier processes spent; monotonic, so clock changes do not matter."""
+    """Tuning seconds so far, given what earlier processes spent; monotonic, so clock changes do not
+    matter.
+    """
     started = time.monotonic()
     return lambda before: before + time.monotonic() - started

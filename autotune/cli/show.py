@@ -1,4 +1,6 @@
-"""``autotune show RUN``: the closing screen of a finished run, or any part of its report, from its result.json."""
+"""``autotune show RUN``: the closing screen of a finished run, or any part of its report, from its
+result.json.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +18,70 @@ if TYPE_CHECKING:
 
     from autotune.results import Result
 
-ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]  # of the parts, as on the page
-TITLES = {"summary": "Performance summary", "findings": "Findings", "trials": "What was tried"}  # of parts that do not begin with one
+# of the parts, as on the page
+ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]
+# of parts that do not begin with one
+TITLES = {"summary": "Performance summary", "findings": "Findings", "trials": "What was tried"}
 
 
 def show(
-    run: Annotated[str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.", show_default=False)],
-    trials: Annotated[bool, typer.Option("--trials", help="Print every configuration tried.")] = False,
-    findings: Annotated[bool, typer.Option("--findings", help="Print what costs time in the job, with places and figures.")] = False,
-    summary: Annotated[bool, typer.Option("--summary", help="Print the performance summary of before and after.")] = False,
-    operators: Annotated[bool, typer.Option("--operators", help="Print the operators that take the most time, and their roofline.")] = False,
-    gains: Annotated[bool, typer.Option("--gains", help="Print how the gain builds up, and which knobs mattered.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Print all of it, in the order of the report.")] = False,
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run's directory, its name under autotune-runs/, or a result.json.",
+            show_default=False,
+        ),
+    ],
+    trials: Annotated[
+        bool, typer.Option("--trials", help="Print every configuration tried.")
+    ] = False,
+    findings: Annotated[
+        bool,
+        typer.Option(
+            "--findings", help="Print what costs time in the job, with places and figures."
+        ),
+    ] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print the performance summary of before and after.")
+    ] = False,
+    operators: Annotated[
+        bool,
+        typer.Option(
+            "--operators", help="Print the operators that take the most time, and their roofline."
+        ),
+    ] = False,
+    gains: Annotated[
+        bool,
+        typer.Option("--gains", help="Print how the gain builds up, and which knobs mattered."),
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print all of it, in the order of the report.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
-    sarif: Annotated[bool, typer.Option("--sarif", help="Print the findings as SARIF, for editors and code scanning.")] = False,
+    sarif: Annotated[
+        bool,
+        typer.Option("--sarif", help="Print the findings as SARIF, for editors and code scanning."),
+    ] = False,
 ) -> None:
     """Show the result of a finished run."""
     from autotune.errors import InputError
     from autotune.report.result_file import load_result, shown_from
 
-    parts = {"summary": summary, "findings": findings, "operators": operators, "gains": gains, "trials": trials}
+    parts = {
+        "summary": summary,
+        "findings": findings,
+        "operators": operators,
+        "gains": gains,
+        "trials": trials,
+    }
     alone = [f"--{name}" for name, wanted in (("json", json), ("sarif", sarif)) if wanted]
     others = [f"--{name}" for name, wanted in (("all", everything), *parts.items()) if wanted]
     if alone and len(alone) + len(others) > 1:
-        raise InputError(f"{' and '.join([*others, *alone][:2])} exclude each other", where="autotune show", expected="one of them")
+        raise InputError(
+            f"{' and '.join([*others, *alone][:2])} exclude each other",
+            where="autotune show",
+            expected="one of them",
+        )
     path = find_result(run)
     result = load_result(path)
     if sarif:
@@ -64,7 +106,8 @@ def find_result(run: str) -> Path:
     """The result.json that ``run`` means.
 
     Raises:
-        InputError: there is no such run, or it has no result yet; then it says how far the run came.
+        InputError: there is no such run, or it has no result yet; then it says how far the run
+            came.
     """
     from autotune.errors import InputError
     from autotune.report.result_file import FILE_NAME
@@ -77,25 +120,38 @@ def find_result(run: str) -> Path:
         return directory / FILE_NAME
     if directory is not None and (directory / PROFILE_SUMMARY).is_file():
         raise InputError(
-            "this is a profile, in which nothing was tuned", where=str(directory), expected="a run's directory",
-            remedy=f"its page is {directory / 'profile.html'}; `autotune run JOB.yaml` tunes the job",
+            "this is a profile, in which nothing was tuned",
+            where=str(directory),
+            expected="a run's directory",
+            remedy=(
+                f"its page is {directory / 'profile.html'}; `autotune run JOB.yaml` tunes the job"
+            ),
         )
     if directory is None or not (directory / "journal.jsonl").is_file():
         raise InputError(
-            "no run was made in this directory" if directory else "there is no such run", where=run,
-            expected=f"a run directory, a name under {RUNS}/, or a result.json", remedy=_known_runs(),
+            "no run was made in this directory" if directory else "there is no such run",
+            where=run,
+            expected=f"a run directory, a name under {RUNS}/, or a result.json",
+            remedy=_known_runs(),
         )
     raise InputError(
-        f"this run has no result yet: {progress_words(directory / 'journal.jsonl')}", where=str(directory),
+        f"this run has no result yet: {progress_words(directory / 'journal.jsonl')}",
+        where=str(directory),
         expected=f"{FILE_NAME}, which a run writes at its end",
-        remedy="if it is not running now, `autotune run JOB.yaml` with its job file "
-               f"{_run_dir_option(directory)}carries on where it stopped",
+        remedy=(
+            "if it is not running now, `autotune run JOB.yaml` with its job file "
+            f"{_run_dir_option(directory)}carries on where it stopped"
+        ),
     )
 
 
 def _known_runs() -> str:
     names = sorted(p.parent.name for p in RUNS.glob("*/journal.jsonl"))
-    return f"runs here: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}" if names else "`autotune run job.yaml` makes one"
+    return (
+        f"runs here: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
+        if names
+        else "`autotune run job.yaml` makes one"
+    )
 
 
 def _run_dir_option(directory: Path) -> str:
@@ -166,7 +222,9 @@ def print_captured(write: Callable[[Console], None]) -> None:
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"
-    console = Console(width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False, emoji=False)
+    console = Console(
+        width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False, emoji=False
+    )
     with console.capture() as captured:
         write(console)
     text = "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -8,7 +8,9 @@ from autotune.service.flags import Address, RunId, TokenFile
 
 
 def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> None:
-    """End a submitted run. What it has measured is kept; `autotune submit --resume ID` carries on with it."""
+    """End a submitted run. What it has measured is kept; `autotune submit --resume ID` carries on
+    with it.
+    """
     from autotune.service.cluster import find_cluster
     from autotune.service.runs import Runs
 
@@ -18,4 +20,11 @@ def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> No
         typer.echo(f"{id} has ended already: {before.status.lower()}")
         return
     after = runs.stop(id)
-    typer.echo(f"{id}: " + (after.status.lower() if after.ended else "it waits for a node, and ends when its turn comes"))
+    typer.echo(
+        f"{id}: "
+        + (
+            after.status.lower()
+            if after.ended
+            else "it waits for a node, and ends when its turn comes"
+        )
+    )

@@ -21,25 +21,70 @@ def submit(
     address: Address = None,
     token_file: TokenFile = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Leave out of what is sent, as in .gitignore; may be repeated.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Leave out of what is sent, as in .gitignore; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
-    no_gitignore: Annotated[bool, typer.Option("--no-gitignore", help="Send what .gitignore names, too.")] = False,
-    no_ship: Annotated[bool, typer.Option("--no-ship", help="Send nothing: the cluster sees the same files at the same place.")] = False,
+    no_gitignore: Annotated[
+        bool, typer.Option("--no-gitignore", help="Send what .gitignore names, too.")
+    ] = False,
+    no_ship: Annotated[
+        bool,
+        typer.Option(
+            "--no-ship", help="Send nothing: the cluster sees the same files at the same place."
+        ),
+    ] = False,
     cpus: Annotated[
-        float | None, typer.Option(min=0, help="Cores that are the run's alone; 0: run on the head. [default: a whole node]", show_default=False)
+        float | None,
+        typer.Option(
+            min=0,
+            help="Cores that are the run's alone; 0: run on the head. [default: a whole node]",
+            show_default=False,
+        ),
     ] = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs that are the run's alone. [default: a whole node]", show_default=False)] = None,
-    minutes: Annotated[float | None, typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False)] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Most configurations to try, instead of the job file's.", show_default=False)] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="GPUs that are the run's alone. [default: a whole node]", show_default=False
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most configurations to try, instead of the job file's.", show_default=False
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    resume: Annotated[str | None, typer.Option(metavar="ID", help="Carry on with the run of an earlier submission.", show_default=False)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show its output until it ends; end with its exit code.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run's ID and nothing else.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent; ask the cluster nothing.")] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Carry on with the run of an earlier submission.", show_default=False
+        ),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Show its output until it ends; end with its exit code."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the run's ID and nothing else.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be sent; ask the cluster nothing.")
+    ] = False,
 ) -> None:
     """Tune a job on a Ray cluster: its folder is sent there, and `autotune run` with it.
 
-    The job file is checked first, as `autotune check` does. The study is recorded in the cluster's MLflow.
+    The job file is checked first, as `autotune check` does. The study is recorded in the cluster's
+    MLflow.
     """
     from autotune.job.load import load_job
     from autotune.service.cluster import find_cluster
@@ -72,8 +117,15 @@ def submit(
 
 def _said(submission: Submission, cluster: Cluster) -> str:
     package = submission.package
-    sent = "nothing sent, the cluster reads it where it lies" if package is None else f"{len(package.files)} files, {package.size_mib:.1f} MiB sent"
-    return f"{submission.id}: {submission.job} submitted to {cluster.address} ({sent})\n  autotune logs {submission.id} --follow"
+    sent = (
+        "nothing sent, the cluster reads it where it lies"
+        if package is None
+        else f"{len(package.files)} files, {package.size_mib:.1f} MiB sent"
+    )
+    return (
+        f"{submission.id}: {submission.job} submitted to {cluster.address} ({sent})\n  autotune"
+        f" logs {submission.id} --follow"
+    )
 
 
 def _package(spec: JobSpec, exclude: list[str], gitignore: bool) -> Package:
@@ -84,13 +136,19 @@ def _package(spec: JobSpec, exclude: list[str], gitignore: bool) -> Package:
     assert spec.source is not None
     package = survey(job_root(spec), exclude, gitignore=gitignore)
     if spec.source.relative_to(package.root).as_posix() not in package.files:
-        raise InputError("what is left out holds the job file itself", where=str(spec.source), remedy="change --exclude, .gitignore or .rayignore")
+        raise InputError(
+            "what is left out holds the job file itself",
+            where=str(spec.source),
+            remedy="change --exclude, .gitignore or .rayignore",
+        )
     for name in package.linked_folders:
         typer.echo(f"left out: {name}/ is a link to a folder", err=True)
     return package
 
 
-def _reserve(cluster: Cluster, spec: JobSpec, cpus: float | None, gpus: float | None, *, ask: bool) -> Reserve:
+def _reserve(
+    cluster: Cluster, spec: JobSpec, cpus: float | None, gpus: float | None, *, ask: bool
+) -> Reserve:
     """With ``executor: ray`` the run only steers, and its sessions take their own places."""
     from autotune.service.submission import Reserve, whole_node
 
@@ -104,4 +162,6 @@ def _reserve(cluster: Cluster, spec: JobSpec, cpus: float | None, gpus: float | 
 
 def _run_options(minutes: float | None, trials: int | None, seed: int) -> list[str]:
     given = {"--minutes": minutes, "--trials": trials, "--seed": seed or None}
-    return [word for flag, value in given.items() if value is not None for word in (flag, f"{value:g}")]
+    return [
+        word for flag, value in given.items() if value is not None for word in (flag, f"{value:g}")
+    ]

@@ -10,12 +10,21 @@ import typer
 
 def sync(
     run_dir: Annotated[Path, typer.Argument(help="The run directory.", show_default=False)],
-    uri: Annotated[str | None, typer.Option(help="Where to send it. [default: where the run was meant to go]", show_default=False)] = None,
-    experiment: Annotated[str | None, typer.Option(help="MLflow experiment. [default: the run's own]", show_default=False)] = None,
+    uri: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to send it. [default: where the run was meant to go]", show_default=False
+        ),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(help="MLflow experiment. [default: the run's own]", show_default=False),
+    ] = None,
 ) -> None:
     """Send a run's record to MLflow: what is there already is not sent again.
 
-    For runs made with --offline, for a server that was down, or to copy a run to another server with --uri.
+    For runs made with --offline, for a server that was down, or to copy a run to another server
+    with --uri.
     """
     from autotune.tracking.sync import sync as send
 
@@ -23,6 +32,9 @@ def sync(
     for path in report.missing:
         typer.echo(f"left out: {path} is gone", err=True)
     if report.sent:
-        typer.echo(f"{report.sent} events sent to {report.store.shown}, experiment {report.experiment}; the record there is complete")
+        typer.echo(
+            f"{report.sent} events sent to {report.store.shown}, experiment {report.experiment};"
+            " the record there is complete"
+        )
     else:
         typer.echo(f"{report.store.shown} has all of it already, experiment {report.experiment}")

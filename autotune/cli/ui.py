@@ -9,8 +9,16 @@ import typer
 
 
 def ui(
-    run_dir: Annotated[Path | None, typer.Argument(help="A run directory. [default: all runs in autotune-runs/]", show_default=False)] = None,
-    uri: Annotated[str | None, typer.Option(help="An MLflow store, instead of a run's own.", show_default=False)] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run directory. [default: all runs in autotune-runs/]", show_default=False
+        ),
+    ] = None,
+    uri: Annotated[
+        str | None,
+        typer.Option(help="An MLflow store, instead of a run's own.", show_default=False),
+    ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
     """Compare trials in MLflow's web pages. They are served to this machine only; Ctrl-C ends them."""

@@ -17,12 +17,18 @@ Tell = Callable[[str], None]
 
 
 def executor_for(
-    spec: JobSpec, run_dir: Path, *, like: Machine | None = None, say: Tell = print, warn: Tell = print
+    spec: JobSpec,
+    run_dir: Path,
+    *,
+    like: Machine | None = None,
+    say: Tell = print,
+    warn: Tell = print,
 ) -> Executor:
     """The executor job.yaml asks for.
 
     Args:
-        like: the machine that earlier sessions of this run were on; of a cluster, only such ones are used.
+        like: the machine that earlier sessions of this run were on; of a cluster, only such ones
+            are used.
         say, warn: told what a person should know of where sessions run.
 
     Raises:

@@ -1,7 +1,8 @@
 """Where sessions of the user's command run, and how they may fail.
 
-The stages know this interface only. ``local`` runs sessions on this machine; ``replay`` answers from a recorded
-table, so that the search can be tested without a job; ``ray`` has a machine for each of several sessions at a time.
+The stages know this interface only. ``local`` runs sessions on this machine; ``replay`` answers
+from a recorded table, so that the search can be tested without a job; ``ray`` has a machine for
+each of several sessions at a time.
 """
 
 from __future__ import annotations
@@ -18,9 +19,18 @@ from autotune_trials.protocol.failures import FAILURES, SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 NODE = "node"  # in Record.notes: the machine it was measured on; not there: this one
-PREPARATION_S = "preparation_s"  # in Record.notes: what lies ready before such a process starts took so long to prepare
+# in Record.notes: what lies ready before such a process starts took so long to prepare
+PREPARATION_S = "preparation_s"
 
-__all__ = ["FAILURES", "NODE", "PREPARATION_S", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
+__all__ = [
+    "FAILURES",
+    "NODE",
+    "PREPARATION_S",
+    "Executor",
+    "FixedRun",
+    "LiveSession",
+    "SessionFailed",
+]
 
 
 @dataclass(frozen=True)
@@ -45,17 +55,22 @@ class FixedRun:
     min_seconds: float = 0.0
     max_seconds: float = 0.0
     profile: bool = False
-    loss_scale: float | None = None  # float16: the scale to begin with; None: the usual one, which overflows at first
+    # float16: the scale to begin with; None: the usual one, which overflows at first
+    loss_scale: float | None = None
     label: str = ""  # for the session directory's name and the log: "confirm-b3"
     nvtx_modules: int = 0  # profile: ranges for modules down to this depth
     stacks: bool = False  # profile: a few iterations with Python frames, and nothing else
-    capture: Capture | None = None  # profile: by this tool instead of torch.profiler; the report is Record.notes["report"]
-    # Asked whenever the window is full, while the job still runs: iterations it should have in all; 0: it is long enough.
+    # profile: by this tool instead of torch.profiler; the report is Record.notes["report"]
+    capture: Capture | None = None
+    # Asked whenever the window is full, while the job still runs: iterations it should have in all;
+    # 0: it is long enough.
     more: Callable[[Record], int] | None = field(default=None, compare=False)
 
 
 class LiveSession(ABC):
-    """One process of the job, paused between plans, in which live knobs are switched. A context manager."""
+    """One process of the job, paused between plans, in which live knobs are switched. A context
+    manager.
+    """
 
     hello: Hello
     process_config: Config  # the process-scope knobs it was started with
@@ -72,10 +87,12 @@ class LiveSession(ABC):
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
         """Run ``blocks`` and wait for them. Reports come in the order of the blocks, ranks merged.
 
-        A block that failed alone (out of memory, a knob that raised) has ``error`` set, the session goes on.
+        A block that failed alone (out of memory, a knob that raised) has ``error`` set, the session
+        goes on.
 
         Raises:
-            SessionFailed: the process is gone or hangs. ``partial`` on the exception holds the reports that came.
+            SessionFailed: the process is gone or hangs. ``partial`` on the exception holds the
+                reports that came.
         """
 
     @abstractmethod
@@ -85,22 +102,36 @@ class LiveSession(ABC):
     def __enter__(self) -> LiveSession:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 class Executor(ABC):
-    """Starts sessions. One at a time: sessions side by side on one machine spoil each other's timing."""
+    """Starts sessions. One at a time: sessions side by side on one machine spoil each other's
+    timing.
+    """
 
     loader_key: str = ""  # set after observe: which DataLoader is the training one
-    first_epoch_s: float = 0.0  # set before observe: live sessions let the job's first epoch end, if that takes no longer; 0: they do not
-    goes_on: bool = False  # whether FixedRun.more is asked; else a window that is too short must be made anew
+    # set before observe: live sessions let the job's first epoch end, if that takes no longer; 0:
+    # they do not
+    first_epoch_s: float = 0.0
+    # whether FixedRun.more is asked; else a window that is too short must be made anew
+    goes_on: bool = False
     last_hello: Hello | None = None  # of the session opened last
-    node: str = ""  # the machine its sessions run on; "": this one, or (where there are lanes) not always the same one
-    fails_over = False  # where the machine of a session is lost, the next session runs on another one
+    # the machine its sessions run on; "": this one, or (where there are lanes) not always the same
+    # one
+    node: str = ""
+    # where the machine of a session is lost, the next session runs on another one
+    fails_over = False
 
     def lanes(self) -> Sequence[Executor] | None:
-        """Where several sessions may run at the same time: an executor for each slot that is there now. Asked again and again, as machines
+        """Where several sessions may run at the same time: an executor for each slot that is there
+        now. Asked again and again, as machines
         come and go. None: there is one place only, this executor.
 
         Raises:
@@ -126,23 +157,29 @@ class Executor(ABC):
 
     @abstractmethod
     def run_fixed(self, request: FixedRun) -> Record:
-        """Run the job afresh with ``request.config`` from the start; returns what rank 0 recorded, throughput summed over ranks.
+        """Run the job afresh with ``request.config`` from the start; returns what rank 0 recorded,
+        throughput summed over ranks.
 
         Raises:
             SessionFailed
         """
 
     def survey(self) -> Mapping[str, Any]:
-        """Knob -> what its :meth:`~autotune_spaces.base.Knob.survey` finds where sessions run. Asked for while none does."""
+        """Knob -> what its :meth:`~autotune_spaces.base.Knob.survey` finds where sessions run.
+        Asked for while none does.
+        """
         return {}
 
     def gpu_load(self) -> tuple[str, ...]:
-        """What other programs do on the GPUs of the sessions, a clause for each GPU in use. Asked for while no session runs."""
+        """What other programs do on the GPUs of the sessions, a clause for each GPU in use. Asked
+        for while no session runs.
+        """
         return ()
 
     def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
-        """What the machine of the sessions reaches on ``device`` ("": the one it has) with so many threads of torch (0: as the job's
-        environment has it), see :mod:`autotune_trials.measure.peaks`. {}: it cannot be measured here.
+        """What the machine of the sessions reaches on ``device`` ("": the one it has) with so many
+        threads of torch (0: as the job's environment has it), see
+        :mod:`autotune_trials.measure.peaks`. {}: it cannot be measured here.
         ``again``: even if it is known from an earlier measurement; the best of both counts.
 
         Raises:

@@ -11,15 +11,28 @@ from collections.abc import Mapping
 IDLE_GIB = 1.0  # an idle driver holds some hundred MiB
 IDLE_BUSY = 5  # percent of the time with a kernel running
 TIMEOUT_S = 20.0  # without a persistence daemon the driver first has to wake up
-QUERY = ("nvidia-smi", "--query-gpu=index,memory.used,utilization.gpu", "--format=csv,noheader,nounits")
+QUERY = (
+    "nvidia-smi",
+    "--query-gpu=index,memory.used,utilization.gpu",
+    "--format=csv,noheader,nounits",
+)
 
 
 def gpu_load(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """One clause for each GPU in use, of those that CUDA_VISIBLE_DEVICES names; (): none is, or it cannot be told."""
+    """One clause for each GPU in use, of those that CUDA_VISIBLE_DEVICES names; (): none is, or it
+    cannot be told.
+    """
     visible = environ.get("CUDA_VISIBLE_DEVICES", "")
     command = [*QUERY, *(["-i", visible] if visible else [])]
     try:
-        done = subprocess.run(command, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ()
     found = []

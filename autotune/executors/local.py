@@ -4,9 +4,9 @@
     <run>/sessions/0002-confirm-b1/
     <run>/compile-cache/             compiled kernels, shared: only the first session pays for them
 
-What a configuration means for a session is decided by each knob's scope: process knobs become environment variables or
-words of the command line, live knobs are told to the agent. In a live session the agent is told the live values of process
-knobs as well.
+What a configuration means for a session is decided by each knob's scope: process knobs become
+environment variables or words of the command line, live knobs are told to the agent. In a live
+session the agent is told the live values of process knobs as well.
 """
 
 from __future__ import annotations
@@ -22,10 +22,23 @@ from typing import Any
 
 import autotune_spaces
 import autotune_trials
-from autotune.executors.base import PREPARATION_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.base import (
+    PREPARATION_S,
+    Capture,
+    Executor,
+    FixedRun,
+    LiveSession,
+    SessionFailed,
+)
 from autotune.executors.gpu_load import gpu_load
 from autotune.executors.output import read_metrics
-from autotune.executors.side_effects import WorkdirLock, notice, own_places, require_restored, restore_leftovers
+from autotune.executors.side_effects import (
+    WorkdirLock,
+    notice,
+    own_places,
+    require_restored,
+    restore_leftovers,
+)
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
 from autotune.job.configs import held_choices, in_words, started_with
@@ -50,17 +63,21 @@ from autotune_trials.session.silence import SHORTEST_S, SlowestGap
 from autotune_trials.supervisor import process_tags
 
 PEAKS_TIMEOUT_S = 120  # some seconds where nothing is wrong
-# Our own packages come last on the path: what lies beside them must not hide the torch that the job uses.
+# Our own packages come last on the path: what lies beside them must not hide the torch that the job
+# uses.
 _PEAKS = """
 import runpy, sys
 sys.path += sys.argv[1:3]
 del sys.argv[1:3]
 runpy.run_module("autotune_trials.measure.peaks", run_name="__main__")
 """
-FIRST_SEED = 1000  # what {seed} is in the job's own run; run k of a seeded series gets FIRST_SEED + k
+# what {seed} is in the job's own run; run k of a seeded series gets FIRST_SEED + k
+FIRST_SEED = 1000
 
 
-def open_executor(spec: JobSpec, run_dir: Path, *, say: Callable[[str], None], **_: object) -> LocalExecutor:
+def open_executor(
+    spec: JobSpec, run_dir: Path, *, say: Callable[[str], None], **_: object
+) -> LocalExecutor:
     """As :func:`autotune.executors.executor_for`."""
     return LocalExecutor(spec, run_dir, say)
 
@@ -81,14 +98,16 @@ class LocalLiveSession(LiveSession):
 
 
 class LocalExecutor(Executor):
-    """Runs sessions of ``spec``'s command under ``run_dir``. ``say`` is told what is done before a session that may take minutes.
+    """Runs sessions of ``spec``'s command under ``run_dir``. ``say`` is told what is done before a
+    session that may take minutes.
 
     Args:
         own: what else the tuner writes, which is none of the job's doing.
 
     Raises (its methods):
         SessionFailed: with the session's directory and the end of its log.
-        InputError: a file that an earlier trial changed could not be put back; another run has trials in this working directory.
+        InputError: a file that an earlier trial changed could not be put back; another run has
+            trials in this working directory.
         OSError: the run directory cannot be written.
     """
 
@@ -97,14 +116,25 @@ class LocalExecutor(Executor):
     kind: type[Session] = Session  # what is started
     variables: Mapping[str, str] = {}  # set for the command beside the job's own
 
-    def __init__(self, spec: JobSpec, run_dir: Path, say: Callable[[str], None] = silent, own: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        run_dir: Path,
+        say: Callable[[str], None] = silent,
+        own: Sequence[Path] = (),
+    ) -> None:
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
         self._pace = SlowestGap()
         self._preparation = Preparation(say=say)
-        process_tags.sweep_stale(socket_folders())  # what an earlier run left behind when it was killed together with its wardens
-        self._lock = WorkdirLock(spec.workdir) if spec.side_effects.put_back or leftovers(str(self.run_dir)) else None
+        # what an earlier run left behind when it was killed together with its wardens
+        process_tags.sweep_stale(socket_folders())
+        self._lock = (
+            WorkdirLock(spec.workdir)
+            if spec.side_effects.put_back or leftovers(str(self.run_dir))
+            else None
+        )
         try:
             restore_leftovers(self.run_dir)
         except BaseException:  # also Ctrl-C: nobody has this executor yet, to close it
@@ -112,7 +142,9 @@ class LocalExecutor(Executor):
             raise
 
     def open_live(self, process_config: Config) -> LiveSession:
-        config = SessionConfig(SessionMode.LIVE, "", loader_key=self.loader_key, first_epoch_s=self.first_epoch_s)
+        config = SessionConfig(
+            SessionMode.LIVE, "", loader_key=self.loader_key, first_epoch_s=self.first_epoch_s
+        )
         session = self.new_session("live", process_config, config, seed=0)
         try:
             session.start()
@@ -127,7 +159,10 @@ class LocalExecutor(Executor):
             mode=SessionMode.PROFILE if request.profile else SessionMode.FIXED,
             directory="",
             knobs=held_choices(request.config, self.spec.search_space),
-            process_knobs=tuple(KnobChoice(k.name, v, dict(k.options)) for k, v in self._process_choices(request.config)),
+            process_knobs=tuple(
+                KnobChoice(k.name, v, dict(k.options))
+                for k, v in self._process_choices(request.config)
+            ),
             loader_key=self.loader_key,
             steps=request.steps,
             min_seconds=request.min_seconds,
@@ -140,16 +175,26 @@ class LocalExecutor(Executor):
             stacks=request.stacks,
             capture=request.capture is not None,
             profile_steps=STACK_STEPS if request.stacks else SessionConfig.profile_steps,
-            watch_steps=0 if request.stacks or request.capture is not None else SessionConfig.watch_steps,
+            watch_steps=0
+            if request.stacks or request.capture is not None
+            else SessionConfig.watch_steps,
         )
         process_config = started_with(request.config, self.spec.search_space)
-        session = self.new_session(request.label or config.mode.value, process_config, config, request.seed, request.capture)
+        session = self.new_session(
+            request.label or config.mode.value,
+            process_config,
+            config,
+            request.seed,
+            request.capture,
+        )
         try:
             session.start()
             self.last_hello = session.wait_hello()
             record = session.wait_record(request.more)
             if request.capture is not None:
-                record = replace(record, notes={**record.notes, "report": self._report(session, request.capture)})
+                record = replace(
+                    record, notes={**record.notes, "report": self._report(session, request.capture)}
+                )
             if prepared_s := self._preparation.cost_s(self._process_choices(request.config)):
                 record = replace(record, notes={**record.notes, PREPARATION_S: prepared_s})
             return replace(record, metrics={**record.metrics, **self._printed_metrics(session)})
@@ -165,18 +210,39 @@ class LocalExecutor(Executor):
         return gpu_load({**os.environ, **self.spec.env})
 
     def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
-        """In a process of its own, with the job's Python and environment, so with the job's torch, cores and libraries."""
+        """In a process of its own, with the job's Python and environment, so with the job's torch,
+        cores and libraries.
+        """
         environment = {**os.environ, **self.spec.env}
-        roots = [str(Path(package.__path__[0]).parent) for package in (autotune_trials, autotune_spaces)]
-        argv = [interpreter(self.spec.command, environment, self.spec.workdir), "-c", _PEAKS, *roots, "--threads", str(threads), "--device", device]
+        roots = [
+            str(Path(package.__path__[0]).parent) for package in (autotune_trials, autotune_spaces)
+        ]
+        argv = [
+            interpreter(self.spec.command, environment, self.spec.workdir),
+            "-c",
+            _PEAKS,
+            *roots,
+            "--threads",
+            str(threads),
+            "--device",
+            device,
+        ]
         argv += ["--fresh"] if again else []
         try:
             done = subprocess.run(
-                argv, cwd=self.spec.workdir, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEAKS_TIMEOUT_S,
-                text=True, errors="replace",
-            )  # fmt: skip
+                argv,
+                cwd=self.spec.workdir,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PEAKS_TIMEOUT_S,
+                text=True,
+                errors="replace",
+            )
         except subprocess.TimeoutExpired:
-            raise SessionFailed("hang", f"measuring the machine's peaks took more than {PEAKS_TIMEOUT_S} s") from None
+            raise SessionFailed(
+                "hang", f"measuring the machine's peaks took more than {PEAKS_TIMEOUT_S} s"
+            ) from None
         except OSError as error:
             raise SessionFailed("crash", f"measuring the machine's peaks failed: {error}") from None
         try:
@@ -186,7 +252,11 @@ class LocalExecutor(Executor):
             raise SessionFailed("crash", f"measuring the machine's peaks failed: {said}") from None
 
     def _printed_metrics(self, session: Session) -> dict[str, tuple[float, ...]]:
-        patterns = {name: metric.pattern for name, metric in self.spec.convergence.metrics.items() if metric.pattern}
+        patterns = {
+            name: metric.pattern
+            for name, metric in self.spec.convergence.metrics.items()
+            if metric.pattern
+        }
         return read_metrics((session.paths.stdout, session.paths.stderr), patterns)
 
     def close(self) -> None:
@@ -207,9 +277,15 @@ class LocalExecutor(Executor):
         return str(path) if path.exists() else ""
 
     def new_session(
-        self, label: str, process_config: Config, config: SessionConfig, seed: int, capture: Capture | None = None
+        self,
+        label: str,
+        process_config: Config,
+        config: SessionConfig,
+        seed: int,
+        capture: Capture | None = None,
     ) -> Session:
-        """A session of the job that is not started yet, in a directory of its own. Whoever asked for it ends it (:func:`finish`); :meth:`close` does, too.
+        """A session of the job that is not started yet, in a directory of its own. Whoever asked
+        for it ends it (:func:`finish`); :meth:`close` does, too.
 
         Raises:
             SessionFailed: ``process_config`` cannot be set here.
@@ -220,15 +296,27 @@ class LocalExecutor(Executor):
         argv, overrides = self._with_process_knobs(process_config)
         paths = self._next_paths(label)
         if capture is not None:
-            argv = [word.replace("{report}", str(paths.report(""))) for word in capture.words] + argv
+            argv = [
+                word.replace("{report}", str(paths.report(""))) for word in capture.words
+            ] + argv
         session = self.kind(
-            argv, self.spec.workdir, {**self.spec.env, **self.variables}, paths, config,
-            overrides=overrides, fill={"seed": str(FIRST_SEED + seed)}, cache_dir=self.compile_cache or self.run_dir / "compile-cache",
-            startup_timeout_s=self.spec.startup_timeout_s, hang_timeout_s=self.spec.hang_timeout_s or HANG_TIMEOUT_S,
-            shortest_hang_s=self.spec.hang_timeout_s or SHORTEST_S, pace=self._pace, unchanged=not process_config,
-            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None, own=self._own,
+            argv,
+            self.spec.workdir,
+            {**self.spec.env, **self.variables},
+            paths,
+            config,
+            overrides=overrides,
+            fill={"seed": str(FIRST_SEED + seed)},
+            cache_dir=self.compile_cache or self.run_dir / "compile-cache",
+            startup_timeout_s=self.spec.startup_timeout_s,
+            hang_timeout_s=self.spec.hang_timeout_s or HANG_TIMEOUT_S,
+            shortest_hang_s=self.spec.hang_timeout_s or SHORTEST_S,
+            pace=self._pace,
+            unchanged=not process_config,
+            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None,
+            own=self._own,
             secrets=secret_texts({**os.environ, **self.spec.env}, argv),
-        )  # fmt: skip
+        )
         self._open = [s for s in self._open if not s.closed] + [session]
         return session
 
@@ -247,22 +335,37 @@ class LocalExecutor(Executor):
         for knob in self.spec.search_space.knobs:
             if knob.name in process_config:
                 argv = list(knob.command(argv, process_config[knob.name]))
-            elif knob.name in named:  # {name} stands in the command: the job's own value belongs there
+            # {name} stands in the command: the job's own value belongs there
+            elif knob.name in named:
                 argv = list(knob.command(argv, knob.options["default"]))
-        before, choices = replace(self._job_start(), argv=tuple(argv)), self._process_choices(process_config)
+        before, choices = (
+            replace(self._job_start(), argv=tuple(argv)),
+            self._process_choices(process_config),
+        )
         try:
             start = self._preparation.start(before, choices)
         except NotApplicable as reason:
-            raise SessionFailed("crash", f"{in_words(process_config)} cannot be prepared: {reason}") from None
+            raise SessionFailed(
+                "crash", f"{in_words(process_config)} cannot be prepared: {reason}"
+            ) from None
         asked = {name for knob, value in choices for name in knob.environment(value)}
-        overrides = {name: text for name, text in start.env.items() if name in asked or before.env.get(name) != text}
-        # A variable that a knob takes away is set to nothing, which is the same to those who read these.
-        return list(start.argv), overrides | {name: "" for name in before.env if name not in start.env}
+        overrides = {
+            name: text
+            for name, text in start.env.items()
+            if name in asked or before.env.get(name) != text
+        }
+        # A variable that a knob takes away is set to nothing, which is the same to those who read
+        # these.
+        return list(start.argv), overrides | {
+            name: "" for name in before.env if name not in start.env
+        }
 
     def _process_choices(self, config: Config) -> list[tuple[Knob, Value]]:
         """The process knobs of ``config`` with their values, in the order of the search space."""
         part = started_with(config, self.spec.search_space)
-        return [(knob, part[knob.name]) for knob in self.spec.search_space.knobs if knob.name in part]
+        return [
+            (knob, part[knob.name]) for knob in self.spec.search_space.knobs if knob.name in part
+        ]
 
     def _job_start(self) -> Start:
         """What the unchanged job is started with, before what a session adds."""
@@ -277,9 +380,12 @@ class LocalExecutor(Executor):
 
 
 def finish(session: Session) -> None:
-    """End a session and delete what the job wrote to its {trial_dir}: checkpoints of sixty trials fill a disk."""
+    """End a session and delete what the job wrote to its {trial_dir}: checkpoints of sixty trials
+    fill a disk.
+    """
     closed = session.closed
     session.close()
     shutil.rmtree(session.paths.out, ignore_errors=True)
-    if not closed and session.paths.root.name.startswith("0001-"):  # every trial writes alike: one look will do
+    # every trial writes alike: one look will do
+    if not closed and session.paths.root.name.startswith("0001-"):
         notice(session.paths.root, session.workdir, session.places, session.outcome)

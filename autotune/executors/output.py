@@ -6,13 +6,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-LONGEST_LINE = 10_000  # characters of a line that are searched: a progress bar without line ends is one line
+# characters of a line that are searched: a progress bar without line ends is one line
+LONGEST_LINE = 10_000
 MOST_VALUES = 100_000  # of one metric
 
 
-def read_metrics(files: Sequence[Path], patterns: Mapping[str, str]) -> dict[str, tuple[float, ...]]:
-    """Name -> the values that the group of its pattern matched, in the order printed; matches that are no number are
-    left out, as are files that cannot be read."""
+def read_metrics(
+    files: Sequence[Path], patterns: Mapping[str, str]
+) -> dict[str, tuple[float, ...]]:
+    """Name -> the values that the group of its pattern matched, in the order printed; matches that
+    are no number are left out, as are files that cannot be read."""
     searches = {name: re.compile(pattern) for name, pattern in patterns.items()}
     found: dict[str, list[float]] = {name: [] for name in patterns}
     for line in _lines(files) if searches else ():
@@ -27,7 +30,8 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
     for path in files:
         try:
             with open(path, encoding="utf-8", errors="replace", newline=None) as file:
-                for line in file:  # universal newlines: the returns of a progress bar end lines, too
+                # universal newlines: the returns of a progress bar end lines, too
+                for line in file:
                     yield line[:LONGEST_LINE]
         except OSError:
             continue

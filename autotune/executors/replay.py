@@ -1,4 +1,5 @@
-"""Sessions answered from a recorded table: the search and the stages, tested in seconds and without the hardware.
+"""Sessions answered from a recorded table: the search and the stages, tested in seconds and without
+the hardware.
 
 What a table says, written as JSON:
 
@@ -16,13 +17,16 @@ What a table says, written as JSON:
       "startup_s": 5.0,
       "phases": {"data": 0.3, "forward": 0.3, "backward": 0.3, "optimizer": 0.05, "other": 0.05},
       "epoch_iterations": 100,
-      "loss": {"first": 2.3, "last": 0.4, "scale_steps": 80, "noise": 0.03, "changed_by": {"amp_dtype": {"float16": 0.1}}},
-      "machine": {"cores": 8}, "job": {"world_size": 1},  fields of Machine and JobFacts that differ from those below
+      "loss": {"first": 2.3, "last": 0.4, "scale_steps": 80, "noise": 0.03, "changed_by":
+      {"amp_dtype": {"float16": 0.1}}}, "machine": {"cores": 8}, "job": {"world_size": 1},  fields
+      of Machine and JobFacts that differ from those below
       "peaks": {"float32": 1e12, "memory": 5e10}          FLOP/s and bytes/s of the machine, if they were measured
     }
 
-Times are log-normal around the table's cost. Everything follows from the executor's seed; losses follow from the run's
-seed alone, so that runs are paired as real ones are. No time passes: ``elapsed_s`` says how long it would have taken.
+Times are log-normal around the table's cost. Everything follows from the executor's seed; losses
+follow from the run's
+seed alone, so that runs are paired as real ones are. No time passes: ``elapsed_s`` says how long it
+would have taken.
 """
 
 from __future__ import annotations
@@ -38,20 +42,30 @@ from autotune.executors.base import FAILURES, Executor, FixedRun, LiveSession, S
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
-from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record, SessionConfig, Window
+from autotune_trials.protocol.messages import (
+    Block,
+    BlockReport,
+    Hello,
+    Record,
+    SessionConfig,
+    Window,
+)
 
 WARM_UP = (20.0, 4.0, 2.0, 1.5)  # times the usual: the first iterations of a fresh process
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A falling curve ``last + (first - last) · exp(-step / scale_steps)`` with noise of its own for each seed."""
+    """A falling curve ``last + (first - last) · exp(-step / scale_steps)`` with noise of its own
+    for each seed.
+    """
 
     first: float = 2.3
     last: float = 0.4
     scale_steps: float = 80.0
     noise: float = 0.03
-    changed_by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # knob -> value -> relative change
+    # knob -> value -> relative change
+    changed_by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,13 +86,21 @@ class ReplayTable:
     block_noise: float = 0.005
     startup_s: float = 5.0
     phases: Mapping[str, float] = field(
-        default_factory=lambda: {"data": 0.3, "to_device": 0.0, "forward": 0.3, "backward": 0.3, "optimizer": 0.05, "other": 0.05}
+        default_factory=lambda: {
+            "data": 0.3,
+            "to_device": 0.0,
+            "forward": 0.3,
+            "backward": 0.3,
+            "optimizer": 0.05,
+            "other": 0.05,
+        }
     )
     epoch_iterations: int = 100
     loss: Loss = Loss()
     machine: Mapping[str, Any] = field(default_factory=dict)
     job: Mapping[str, Any] = field(default_factory=dict)
-    peaks: Mapping[str, float] = field(default_factory=dict)  # what measure_peaks answers; {}: none were recorded
+    # what measure_peaks answers; {}: none were recorded
+    peaks: Mapping[str, float] = field(default_factory=dict)
 
     def entry(self, config: Config) -> Entry:
         """What the table says of ``config``.
@@ -88,13 +110,17 @@ class ReplayTable:
         """
         own = dict(config)
         for entry in self.entries:
-            if dict(entry.config) == own and all(type(own[k]) is type(v) for k, v in entry.config.items()):
+            if dict(entry.config) == own and all(
+                type(own[k]) is type(v) for k, v in entry.config.items()
+            ):
                 return entry
         cost_s = self.cost_s
         for knob, value in own.items():
             factor = self.factors.get(knob, {}).get(word(value), self.otherwise)
             if factor is None:
-                raise LookupError(f"the replay table knows neither {own} nor a factor of {knob}={word(value)}")
+                raise LookupError(
+                    f"the replay table knows neither {own} nor a factor of {knob}={word(value)}"
+                )
             cost_s *= factor
         return Entry(own, cost_s)
 
@@ -133,7 +159,9 @@ class ReplayExecutor(Executor):
             if request.max_seconds and spent_s >= request.max_seconds:
                 break
             slow = WARM_UP[len(times)] if len(times) < len(WARM_UP) else 1.0
-            times.append(cost_s * samples * shared * slow * math.exp(self._random.gauss(0, self.table.noise)))
+            times.append(
+                cost_s * samples * shared * slow * math.exp(self._random.gauss(0, self.table.noise))
+            )
         self.elapsed_s += sum(times)
         return Record(
             rank=0,
@@ -150,7 +178,14 @@ class ReplayExecutor(Executor):
         return dict(self.table.peaks)
 
     def hello(self) -> Hello:
-        return Hello(1, 0, decode(Machine, {**MACHINE, **self.table.machine}), self._job(), self.table.startup_s, FINGERPRINT)
+        return Hello(
+            1,
+            0,
+            decode(Machine, {**MACHINE, **self.table.machine}),
+            self._job(),
+            self.table.startup_s,
+            FINGERPRINT,
+        )
 
     def report(self, block: Block, config: Config) -> BlockReport:
         """One block under ``config``.
@@ -171,7 +206,13 @@ class ReplayExecutor(Executor):
         times = [shared * math.exp(self._random.gauss(0, self.table.noise)) for _ in range(count)]
         settle_s = block.min_settle * shared
         self.elapsed_s += sum(times) + settle_s
-        return BlockReport(block.id, 0, self.window(times, samples), settle_iterations=block.min_settle, settle_s=settle_s)
+        return BlockReport(
+            block.id,
+            0,
+            self.window(times, samples),
+            settle_iterations=block.min_settle,
+            settle_s=settle_s,
+        )
 
     def window(self, times_s: Sequence[float], samples: float) -> Window:
         total_s, table = sum(times_s), self.table
@@ -196,26 +237,55 @@ class ReplayExecutor(Executor):
 
     def _samples(self, config: Config) -> float:
         batch = config.get("batch_size")
-        return float(batch) if isinstance(batch, (int, float)) and not isinstance(batch, bool) else self.table.samples
+        return (
+            float(batch)
+            if isinstance(batch, (int, float)) and not isinstance(batch, bool)
+            else self.table.samples
+        )
 
     def _losses(self, request: FixedRun, steps: int) -> tuple[float, ...]:
         loss, noise = self.table.loss, random.Random(f"loss {request.seed}")
-        change = sum(loss.changed_by.get(k, {}).get(word(v), 0.0) for k, v in request.config.items())
+        change = sum(
+            loss.changed_by.get(k, {}).get(word(v), 0.0) for k, v in request.config.items()
+        )
         jitter = random.Random(f"rounding {request.seed} {sorted(request.config.items())}")
-        curve = (loss.last + (loss.first - loss.last) * math.exp(-step / loss.scale_steps) for step in range(steps))
+        curve = (
+            loss.last + (loss.first - loss.last) * math.exp(-step / loss.scale_steps)
+            for step in range(steps)
+        )
         rounding = 1e-6 if request.config else 0.0
-        return tuple(y * (1 + change + noise.gauss(0, loss.noise) + jitter.gauss(0, rounding)) for y in curve)
+        return tuple(
+            y * (1 + change + noise.gauss(0, loss.noise) + jitter.gauss(0, rounding)) for y in curve
+        )
 
     def _job(self) -> JobFacts:
         loader = LoaderFacts(
-            "Images", "train.py:20", "train.py:20#0", int(self.table.samples), 0, None, False, False, False, False,
-            self.table.epoch_iterations, int(self.table.samples) * self.table.epoch_iterations, False,
-        )  # fmt: skip
-        optimizer = OptimizerFacts("AdamW", "default", ("for-loop", "foreach", "fused"), (1e-3,), 1_000_000)
+            "Images",
+            "train.py:20",
+            "train.py:20#0",
+            int(self.table.samples),
+            0,
+            None,
+            False,
+            False,
+            False,
+            False,
+            self.table.epoch_iterations,
+            int(self.table.samples) * self.table.epoch_iterations,
+            False,
+        )
+        optimizer = OptimizerFacts(
+            "AdamW", "default", ("for-loop", "foreach", "fused"), (1e-3,), 1_000_000
+        )
         job = JobFacts(
-            1, str(self.table.machine.get("device", "cpu")), loader, (optimizer,), (ModelFacts("Net", 1_000_000, 4),),
-            samples_per_step=self.table.samples, intra_op_threads=int(self.table.machine.get("cores", MACHINE["cores"])),
-        )  # fmt: skip
+            1,
+            str(self.table.machine.get("device", "cpu")),
+            loader,
+            (optimizer,),
+            (ModelFacts("Net", 1_000_000, 4),),
+            samples_per_step=self.table.samples,
+            intra_op_threads=int(self.table.machine.get("cores", MACHINE["cores"])),
+        )
         return decode(JobFacts, {**_shallow(job), **self.table.job})
 
 
@@ -230,7 +300,10 @@ class _ReplaySession(LiveSession):
             raise SessionFailed("ended", "the session is closed")
         reports: list[BlockReport] = []
         for block in blocks:
-            config = {**self.process_config, **{choice.name: choice.value for choice in block.knobs}}
+            config = {
+                **self.process_config,
+                **{choice.name: choice.value for choice in block.knobs},
+            }
             try:
                 reports.append(self._executor.report(block, config))
             except SessionFailed as failure:
@@ -264,8 +337,19 @@ def _shallow(job: JobFacts) -> dict[str, Any]:
 
 # A common server, so that every knob of the CPU preset has something to decide.
 MACHINE: dict[str, Any] = {
-    "cores": 8, "memory_gib": 32.0, "shm_gib": 16.0, "device": "cpu", "device_name": "cpu", "torch_version": "2.13.0",
-    "python_version": "3.11.9", "cpu_model": "replayed", "cpu_flags": ["avx2", "avx512_bf16"], "cxx_compiler": "g++",
+    "cores": 8,
+    "memory_gib": 32.0,
+    "shm_gib": 16.0,
+    "device": "cpu",
+    "device_name": "cpu",
+    "torch_version": "2.13.0",
+    "python_version": "3.11.9",
+    "cpu_model": "replayed",
+    "cpu_flags": ["avx2", "avx512_bf16"],
+    "cxx_compiler": "g++",
     "platform": "linux",
-}  # fmt: skip
-FINGERPRINT: dict[str, Any] = {"optimizers": [{"name": "AdamW", "lr": [1e-3]}], "trainable": 1_000_000}
+}
+FINGERPRINT: dict[str, Any] = {
+    "optimizers": [{"name": "AdamW", "lr": [1e-3]}],
+    "trainable": 1_000_000,
+}

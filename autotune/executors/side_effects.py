@@ -1,4 +1,5 @@
-"""What trials wrote outside their own directories, seen from the tuner: put back, told once, and never left half done.
+"""What trials wrote outside their own directories, seen from the tuner: put back, told once, and
+never left half done.
 
     a session ends       Session.close puts back what was noted (autotune_trials.file_restore.restore); written.json says what that was
     the first one        the working directory is also looked through for files that changed unseen: noticed.json
@@ -30,7 +31,9 @@ MOST_NAMES = 20  # of a kind in the result; the sessions' own files have them al
 
 
 def own_places(run_dir: Path, tracking_uri: str | None) -> tuple[Path, ...]:
-    """What the tuner writes itself: the run directory, and a local MLflow store with its artifacts (see autotune.tracking.stores)."""
+    """What the tuner writes itself: the run directory, and a local MLflow store with its artifacts
+    (see autotune.tracking.stores).
+    """
     if tracking_uri == "auto":
         database = run_dir.parent / "mlflow.db"
     elif tracking_uri and tracking_uri.startswith("sqlite:///"):
@@ -42,11 +45,12 @@ def own_places(run_dir: Path, tracking_uri: str | None) -> tuple[Path, ...]:
 
 
 class WorkdirLock:
-    """Held while trials run in ``workdir`` and are put back: two runs would put back each other's files, also where the directory of one
-    lies in that of the other.
+    """Held while trials run in ``workdir`` and are put back: two runs would put back each other's
+    files, also where the directory of one lies in that of the other.
 
-    Locks on the directories themselves, so nothing is written anywhere: a run has its own directory alone, and shares those above it with
-    other runs in them. Within this process it may be taken more than once.
+    Locks on the directories themselves, so nothing is written anywhere: a run has its own directory
+    alone, and shares those above it with other runs in them. Within this process it may be taken
+    more than once.
 
     Raises:
         InputError: another run holds the directory, one above it, or one in it.
@@ -66,11 +70,20 @@ class WorkdirLock:
                 folders += _locked(folder, alone=folder == path)
         except BlockingIOError:
             _unlock(folders)
-            where = "in this working directory, or in one inside it," if folder == path else f"in {folder}, which holds this working directory,"
+            where = (
+                "in this working directory, or in one inside it,"
+                if folder == path
+                else f"in {folder}, which holds this working directory,"
+            )
             raise InputError(
-                f"another autotune run has trials {where} and both would put back each other's files",
-                where=str(workdir), expected="one run at a time, as long as trials are put back",
-                remedy="wait for it, run in a copy of the directory that lies elsewhere, or set side_effects: {put_back: false}",
+                f"another autotune run has trials {where} and both would put back each other's"
+                " files",
+                where=str(workdir),
+                expected="one run at a time, as long as trials are put back",
+                remedy=(
+                    "wait for it, run in a copy of the directory that lies elsewhere, or set"
+                    " side_effects: {put_back: false}"
+                ),
             ) from None
         return folders
 
@@ -86,7 +99,8 @@ class WorkdirLock:
 
 
 def _locked(folder: Path, alone: bool) -> list[int]:
-    """A descriptor that locks ``folder``; none where that cannot be: it may not be read, there is none, a file system without locks.
+    """A descriptor that locks ``folder``; none where that cannot be: it may not be read, there is
+    none, a file system without locks.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -108,7 +122,8 @@ def _locked(folder: Path, alone: bool) -> list[int]:
 
 def _unlock(descriptors: list[int]) -> None:
     for descriptor in descriptors:
-        with contextlib.suppress(OSError):  # a forked child may still have it open: closing would not be enough
+        # a forked child may still have it open: closing would not be enough
+        with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
@@ -130,61 +145,103 @@ def require_restored(outcome: Outcome | None) -> None:
     if outcome is None or not outcome["failed"]:
         return
     path, why, kept = outcome["failed"][0]
-    remedy = f"its original is {kept}: move it back by hand, then run the same command again" if kept else "remove the cause, then run the same command again"
-    raise InputError(f"a trial changed this file, and it could not be put back: {why}", where=path, expected="the file as it was", remedy=remedy)
+    remedy = (
+        f"its original is {kept}: move it back by hand, then run the same command again"
+        if kept
+        else "remove the cause, then run the same command again"
+    )
+    raise InputError(
+        f"a trial changed this file, and it could not be put back: {why}",
+        where=path,
+        expected="the file as it was",
+        remedy=remedy,
+    )
 
 
 def notice(session: Path, workdir: Path, places: Places | None, outcome: Outcome | None) -> None:
-    """Keep word of files below ``workdir`` that changed during the session although nothing was noted of them."""
+    """Keep word of files below ``workdir`` that changed during the session although nothing was
+    noted of them.
+    """
     if places is None or outcome is None:
         return
     since = (session / "session.json").stat().st_mtime
-    known = {*outcome["restored"], *outcome["prepared"], *outcome["left"], *(path for path, *_ in outcome["unkept"] + outcome["failed"])}
-    found = [path for path in changed_since(os.path.realpath(workdir), since, places) if not _known(path, known)]
+    known = {
+        *outcome["restored"],
+        *outcome["prepared"],
+        *outcome["left"],
+        *(path for path, *_ in outcome["unkept"] + outcome["failed"]),
+    }
+    found = [
+        path
+        for path in changed_since(os.path.realpath(workdir), since, places)
+        if not _known(path, known)
+    ]
     publish(session / NOTICED, json.dumps(found))
 
 
-def changed_since(workdir: str, since: float, places: Places, patience_s: float = SCAN_S) -> Iterator[str]:
-    """Files below ``workdir`` written after ``since`` (seconds since the epoch), as far as one gets in ``patience_s``.
+def changed_since(
+    workdir: str, since: float, places: Places, patience_s: float = SCAN_S
+) -> Iterator[str]:
+    """Files below ``workdir`` written after ``since`` (seconds since the epoch), as far as one gets
+    in ``patience_s``.
 
     Hidden directories, caches and the tuner's own output are passed over.
     """
     deadline, mine = time.monotonic() + patience_s, _open_files()
     for folder, folders, names in os.walk(workdir):
-        folders[:] = [f for f in folders if not f.startswith(".") and places.holds(os.path.join(folder, f))]
+        folders[:] = [
+            f for f in folders if not f.startswith(".") and places.holds(os.path.join(folder, f))
+        ]
         for name in names:
             path = os.path.join(folder, name)
             try:
                 stat = os.lstat(path)
             except OSError:
                 continue
-            if stat.st_mtime >= since and (stat.st_dev, stat.st_ino) not in mine and places.holds(path):
+            if (
+                stat.st_mtime >= since
+                and (stat.st_dev, stat.st_ino) not in mine
+                and places.holds(path)
+            ):
                 yield path
         if time.monotonic() > deadline:
             return
 
 
 def summary(run_dir: Path, workdir: Path) -> Written:
-    """What all sessions of the run wrote and what became of it; paths below ``workdir`` are relative to it."""
+    """What all sessions of the run wrote and what became of it; paths below ``workdir`` are
+    relative to it.
+    """
     home = os.path.realpath(workdir)
     sessions = sessions_of(run_dir)
     outcomes = [found for session in sessions if (found := _load(SessionPaths(session).outcome))]
 
     def names(kind: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_shown(path, home) for outcome in outcomes for path in outcome.get(kind, ())))
+        return tuple(
+            dict.fromkeys(
+                _shown(path, home) for outcome in outcomes for path in outcome.get(kind, ())
+            )
+        )
 
     def reasons(kind: str, at: int) -> dict[str, str]:
-        return {_shown(entry[0], home): entry[at] or entry[1] for outcome in outcomes for entry in outcome[kind]}
+        return {
+            _shown(entry[0], home): entry[at] or entry[1]
+            for outcome in outcomes
+            for entry in outcome[kind]
+        }
 
     noticed = [path for session in sessions for path in _load(session / NOTICED) or ()]
     kinds = {kind: names(kind) for kind in ("restored", "removed", "prepared", "left")}
     return Written(
-        restored=kinds["restored"][:MOST_NAMES], removed=kinds["removed"][:MOST_NAMES], prepared=kinds["prepared"][:MOST_NAMES],
+        restored=kinds["restored"][:MOST_NAMES],
+        removed=kinds["removed"][:MOST_NAMES],
+        prepared=kinds["prepared"][:MOST_NAMES],
         left=kinds["left"][:MOST_NAMES],
         counts={kind: len(found) for kind, found in kinds.items()},
-        unkept=reasons("unkept", 1), failed=reasons("failed", 2),
+        unkept=reasons("unkept", 1),
+        failed=reasons("failed", 2),
         noticed=tuple(dict.fromkeys(_shown(path, home) for path in noticed))[:MOST_NAMES],
-    )  # fmt: skip
+    )
 
 
 def _known(path: str, known: Iterable[str]) -> bool:

@@ -1,8 +1,9 @@
 """Which knobs moved the figures of the search, and by how much: fANOVA over the trials.
 
-A share of the variance is not a gain: a knob that only ever made things slower is important, too. Functional ANOVA fits a
-forest to all trials and splits its variance by knob (F. Hutter, H. Hoos, K. Leyton-Brown, "An efficient approach for
-assessing hyperparameter importance", ICML 2014). PED-ANOVA, Optuna's default, needs no forest but looks at the best tenth
+A share of the variance is not a gain: a knob that only ever made things slower is important, too.
+Functional ANOVA fits a forest to all trials and splits its variance by knob (F. Hutter, H. Hoos, K.
+Leyton-Brown, "An efficient approach for assessing hyperparameter importance", ICML 2014).
+PED-ANOVA, Optuna's default, needs no forest but looks at the best tenth
 of the trials only: with the dozen a run has, that is one trial, and its answer is chance.
 """
 
@@ -14,13 +15,19 @@ from statistics import pstdev
 from autotune.results import Trial
 from autotune_spaces.base import Value
 
-FEWEST_TRIALS = 8  # measured ones; with fewer there is hardly more than the first guess of each knob, which the trials say themselves
-CLEAR_SPREAD = 2.0  # times the noise of the machine: trials that differ by less than that show the noise's importance
+# measured ones; with fewer there is hardly more than the first guess of each knob, which the trials
+# say themselves
+FEWEST_TRIALS = 8
+# times the noise of the machine: trials that differ by less than that show the noise's importance
+CLEAR_SPREAD = 2.0
 SEED = 0  # of the forest: the same trials give the same figures
 
 
-def importance(trials: Sequence[Trial], defaults: Mapping[str, Value], noise: float) -> tuple[dict[str, float], str]:
-    """(knob -> share of the variance between trials, largest first; the sum is 1, why there is none or "").
+def importance(
+    trials: Sequence[Trial], defaults: Mapping[str, Value], noise: float
+) -> tuple[dict[str, float], str]:
+    """(knob -> share of the variance between trials, largest first; the sum is 1, why there is none
+    or "").
 
     Args:
         defaults: the job's own value of every knob in the search.
@@ -30,16 +37,25 @@ def importance(trials: Sequence[Trial], defaults: Mapping[str, Value], noise: fl
     points += [({**defaults, **t.config}, t.log_ratio) for t in trials if t.log_ratio is not None]
     varied = [name for name in defaults if len({repr(config[name]) for config, _ in points}) > 1]
     if len(points) <= FEWEST_TRIALS:
-        return {}, f"too few trials were measured to tell ({len(points) - 1}, at least {FEWEST_TRIALS} are needed)"
+        return (
+            {},
+            (
+                f"too few trials were measured to tell ({len(points) - 1}, at least {FEWEST_TRIALS}"
+                " are needed)"
+            ),
+        )
     if pstdev([ratio for _, ratio in points]) < CLEAR_SPREAD * noise:
         return {}, "the trials differ by no more than the machine's noise"
     try:
         return _fanova(points, varied), ""
-    except ImportError as missing:  # scikit-learn, which MLflow brings along and its slim form does not
+    # scikit-learn, which MLflow brings along and its slim form does not
+    except ImportError as missing:
         return {}, f"{missing.name} is not installed"
 
 
-def _fanova(points: Sequence[tuple[Mapping[str, Value], float]], knobs: Sequence[str]) -> dict[str, float]:
+def _fanova(
+    points: Sequence[tuple[Mapping[str, Value], float]], knobs: Sequence[str]
+) -> dict[str, float]:
     import warnings
 
     import optuna
@@ -48,13 +64,22 @@ def _fanova(points: Sequence[tuple[Mapping[str, Value], float]], knobs: Sequence
     from optuna.trial import create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # One scale an axis, whatever the knob's type: the place of its value among those that were tried.
+    # One scale an axis, whatever the knob's type: the place of its value among those that were
+    # tried.
     values = {name: sorted({repr(config[name]) for config, _ in points}) for name in knobs}
     axes = {name: CategoricalDistribution(values[name]) for name in knobs}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # in-memory study: nothing of it is kept
         study = optuna.create_study(direction="minimize")
         for config, ratio in points:
-            study.add_trial(create_trial(params={name: repr(config[name]) for name in knobs}, distributions=axes, value=ratio))
-        found = optuna.importance.get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=SEED))
+            study.add_trial(
+                create_trial(
+                    params={name: repr(config[name]) for name in knobs},
+                    distributions=axes,
+                    value=ratio,
+                )
+            )
+        found = optuna.importance.get_param_importances(
+            study, evaluator=FanovaImportanceEvaluator(seed=SEED)
+        )
     return {name: float(share) for name, share in sorted(found.items(), key=lambda item: -item[1])}

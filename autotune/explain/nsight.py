@@ -1,11 +1,13 @@
-"""Nsight Systems and Nsight Compute around a profiled session: what they are started with, and what they saw.
+"""Nsight Systems and Nsight Compute around a profiled session: what they are started with, and what
+they saw.
 
     nsys profile … ── job ── agent: │ warm-up │ cudaProfilerStart ■■ profiled iterations ■■ cudaProfilerStop │ ── report
                                                  the only stretch that is captured
 
-The report is read through ``nsys export --type sqlite``. NVIDIA says of that schema that tables come and go with what
-happened and columns with the version, so every table and column is looked for before it is asked, and what is missing is
-named instead of guessed (docs.nvidia.com/nsight-systems, "SQLite Schema Reference").
+The report is read through ``nsys export --type sqlite``. NVIDIA says of that schema that tables
+come and go with what happened and columns with the version, so every table and column is looked for
+before it is asked, and what is missing is named instead of guessed (docs.nvidia.com/nsight-systems,
+"SQLite Schema Reference").
 """
 
 from __future__ import annotations
@@ -26,16 +28,27 @@ from autotune_trials.measure.nvtx import DOMAIN, ITERATION
 
 DOMAIN_CREATED = 75  # eventType of NVTX_EVENTS: NvtxDomainCreate
 HOST_TO_DEVICE = 1  # CUpti_ActivityMemcpyKind, the values of copyKind
-READ_TIMEOUT_S = 300.0  # nsys export of a dozen iterations takes seconds; a tool that hangs must not hang a run
+# nsys export of a dozen iterations takes seconds; a tool that hangs must not hang a run
+READ_TIMEOUT_S = 300.0
 TOP_KERNELS = 10
-NCU_LAUNCHES = 12  # ncu runs each launch a dozen times over: this many keep it within a minute or two
+# ncu runs each launch a dozen times over: this many keep it within a minute or two
+NCU_LAUNCHES = 12
 NCU_COLUMNS = {  # in the report -> what it is here; percent of the peak the card can sustain
     "gpu__time_duration.sum": "duration_s",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "compute_share",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "memory_share",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy",
 }
-SECONDS = {"nsecond": 1e-9, "ns": 1e-9, "usecond": 1e-6, "us": 1e-6, "msecond": 1e-3, "ms": 1e-3, "second": 1.0, "s": 1.0}
+SECONDS = {
+    "nsecond": 1e-9,
+    "ns": 1e-9,
+    "usecond": 1e-6,
+    "us": 1e-6,
+    "msecond": 1e-3,
+    "ms": 1e-3,
+    "second": 1.0,
+    "s": 1.0,
+}
 
 
 class Unreadable(Exception):
@@ -53,9 +66,15 @@ class Tool:
     def missing(self, device: str) -> str:
         """One sentence if it cannot serve here, else ""."""
         if device != "cuda":
-            return f"{self.title} was asked for, but the job computes on the CPU: it watches GPUs only; torch.profiler served."
+            return (
+                f"{self.title} was asked for, but the job computes on the CPU: it watches GPUs"
+                " only; torch.profiler served."
+            )
         if shutil.which(self.name) is None:
-            return f"{self.title} was asked for, but there is no {self.name} on PATH here; torch.profiler served."
+            return (
+                f"{self.title} was asked for, but there is no {self.name} on PATH here;"
+                " torch.profiler served."
+            )
         return ""
 
 
@@ -66,26 +85,49 @@ NCU = Tool("ncu", "Nsight Compute", ".ncu-rep")
 def nsys_words(report: str) -> tuple[str, ...]:
     """What goes before the job's command. ``report``: the path without its suffix."""
     return (
-        "nsys", "profile", "-t", "cuda,nvtx,osrt,cudnn,cublas", "--capture-range=cudaProfilerApi", "--capture-range-end=stop",
-        "--kill=none", "--sample=none", "--force-overwrite=true", "-o", report,
-    )  # fmt: skip
+        "nsys",
+        "profile",
+        "-t",
+        "cuda,nvtx,osrt,cudnn,cublas",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "--kill=none",
+        "--sample=none",
+        "--force-overwrite=true",
+        "-o",
+        report,
+    )
 
 
 def ncu_words(report: str, kernels: Sequence[str]) -> tuple[str, ...]:
-    """What goes before the job's command: the kernels named, a few launches of them, inside the capture range only."""
-    wanted = "|".join(dict.fromkeys(re.escape(name) for name in map(function_name, kernels) if name))
+    """What goes before the job's command: the kernels named, a few launches of them, inside the
+    capture range only.
+    """
+    wanted = "|".join(
+        dict.fromkeys(re.escape(name) for name in map(function_name, kernels) if name)
+    )
     only = ("--kernel-name", f"regex:^({wanted})$") if wanted else ()
     return (
-        "ncu", "--target-processes", "all", "--profile-from-start", "off", *only, "--launch-count", str(NCU_LAUNCHES),
-        "--force-overwrite", "--export", report,
-    )  # fmt: skip
+        "ncu",
+        "--target-processes",
+        "all",
+        "--profile-from-start",
+        "off",
+        *only,
+        "--launch-count",
+        str(NCU_LAUNCHES),
+        "--force-overwrite",
+        "--export",
+        report,
+    )
 
 
 def function_name(kernel: str) -> str:
-    """A demangled kernel as ncu names it by default: without return type, namespaces, template and call arguments.
+    """A demangled kernel as ncu names it by default: without return type, namespaces, template and
+    call arguments.
 
-    >>> function_name("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int, float*)")
-    'vectorized_elementwise_kernel'
+    >>> function_name("void at::native::vectorized_elementwise_kernel<4,
+    at::native::Add<float>>(int, float*)") 'vectorized_elementwise_kernel'
     """
     depth, kept = 0, []
     for char in kernel.replace("(anonymous namespace)", "anonymous"):
@@ -100,7 +142,7 @@ def function_name(kernel: str) -> str:
     return "".join(kept).split("::")[-1].split(" ")[-1].strip()
 
 
-# ------------------------------------------------------------------------------------------------- Nsight Systems
+# ----------------------------------------------------------------------------------- Nsight Systems
 
 
 def export(report: Path) -> Path:
@@ -110,7 +152,16 @@ def export(report: Path) -> Path:
         Unreadable: nsys cannot, or takes too long.
     """
     target = report.with_suffix(".sqlite")
-    words = ["nsys", "export", "--type", "sqlite", "--force-overwrite=true", "--output", str(target), str(report)]
+    words = [
+        "nsys",
+        "export",
+        "--type",
+        "sqlite",
+        "--force-overwrite=true",
+        "--output",
+        str(target),
+        str(report),
+    ]
     done = _call(words)
     if done.returncode or not target.exists():
         raise Unreadable(f"nsys export failed: {_last_line(done.stderr or done.stdout)}")
@@ -132,17 +183,39 @@ def read_sqlite(path: Path) -> NsightFacts:
 
 def _facts(database: sqlite3.Connection) -> NsightFacts:
     missing: list[str] = []
-    kernels = _rows(database, "CUPTI_ACTIVITY_KIND_KERNEL", ("start", "end"), ("shortName", "demangledName"), missing)
-    copies = _rows(database, "CUPTI_ACTIVITY_KIND_MEMCPY", ("start", "end", "bytes", "copyKind"), (), missing)
-    ranges = _rows(database, "NVTX_EVENTS", ("start", "end"), ("text", "textId", "eventType", "domainId"), missing)
+    kernels = _rows(
+        database,
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        ("start", "end"),
+        ("shortName", "demangledName"),
+        missing,
+    )
+    copies = _rows(
+        database, "CUPTI_ACTIVITY_KIND_MEMCPY", ("start", "end", "bytes", "copyKind"), (), missing
+    )
+    ranges = _rows(
+        database,
+        "NVTX_EVENTS",
+        ("start", "end"),
+        ("text", "textId", "eventType", "domainId"),
+        missing,
+    )
     if not kernels:
-        raise Unreadable("its export holds no kernels" + (f" ({'; '.join(missing)})" if missing else ""))
-    strings = {row["id"]: row["value"] for row in _rows(database, "StringIds", ("id", "value"), (), missing)}
+        raise Unreadable(
+            "its export holds no kernels" + (f" ({'; '.join(missing)})" if missing else "")
+        )
+    strings = {
+        row["id"]: row["value"]
+        for row in _rows(database, "StringIds", ("id", "value"), (), missing)
+    }
     to_device = [row for row in copies if row["copyKind"] == HOST_TO_DEVICE]
     began, ended = min(r["start"] for r in kernels), max(r["end"] for r in kernels)
     iterations = _iterations(ranges, strings)
     if iterations:
-        began, ended = min(r["start"] for r in iterations), max(max(r["end"] for r in iterations), ended)
+        began, ended = (
+            min(r["start"] for r in iterations),
+            max(max(r["end"] for r in iterations), ended),
+        )
     return NsightFacts(
         window_s=(ended - began) / 1e9,
         steps=len(iterations),
@@ -155,20 +228,36 @@ def _facts(database: sqlite3.Connection) -> NsightFacts:
     )
 
 
-def _iterations(ranges: Sequence[Mapping[str, Any]], strings: Mapping[Any, str]) -> list[Mapping[str, Any]]:
-    """The ranges of our own domain that are iterations; of any domain where the export does not name them, or torch drew them."""
+def _iterations(
+    ranges: Sequence[Mapping[str, Any]], strings: Mapping[Any, str]
+) -> list[Mapping[str, Any]]:
+    """The ranges of our own domain that are iterations; of any domain where the export does not
+    name them, or torch drew them.
+    """
 
     def text(row: Mapping[str, Any]) -> str | None:
         return row.get("text") or strings.get(row.get("textId"))
 
-    ours = {r.get("domainId") for r in ranges if r.get("eventType") == DOMAIN_CREATED and text(r) == DOMAIN}
-    drawn = [r for r in ranges if text(r) == ITERATION and r["end"] and (not ours or r.get("domainId") in ours)]
+    ours = {
+        r.get("domainId")
+        for r in ranges
+        if r.get("eventType") == DOMAIN_CREATED and text(r) == DOMAIN
+    }
+    drawn = [
+        r
+        for r in ranges
+        if text(r) == ITERATION and r["end"] and (not ours or r.get("domainId") in ours)
+    ]
     return [r for r in ranges if text(r) == f"{DOMAIN}::{ITERATION}" and r["end"]] or drawn
 
 
 def _rows(
-    database: sqlite3.Connection, table: str, needed: Sequence[str], wanted: Sequence[str], missing: list[str]
-) -> list[dict[str, Any]]:  # fmt: skip
+    database: sqlite3.Connection,
+    table: str,
+    needed: Sequence[str],
+    wanted: Sequence[str],
+    missing: list[str],
+) -> list[dict[str, Any]]:
     """The rows of a table, as far as it has what is needed; else none, and why in ``missing``."""
     there = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
     lacking = [column for column in needed if column not in there]
@@ -177,16 +266,25 @@ def _rows(
         return []
     columns = [*needed, *(column for column in wanted if column in there)]
     listed = ", ".join(f'"{column}"' for column in columns)  # end is a word of SQL
-    return [dict(zip(columns, row, strict=True)) for row in database.execute(f'SELECT {listed} FROM "{table}"')]
+    return [
+        dict(zip(columns, row, strict=True))
+        for row in database.execute(f'SELECT {listed} FROM "{table}"')
+    ]
 
 
-def _top(kernels: Sequence[Mapping[str, Any]], strings: Mapping[Any, str]) -> tuple[KernelTime, ...]:
+def _top(
+    kernels: Sequence[Mapping[str, Any]], strings: Mapping[Any, str]
+) -> tuple[KernelTime, ...]:
     found: dict[str, list[int]] = {}
     for row in kernels:
-        name = strings.get(row.get("shortName")) or strings.get(row.get("demangledName")) or "unnamed"
+        name = (
+            strings.get(row.get("shortName")) or strings.get(row.get("demangledName")) or "unnamed"
+        )
         found.setdefault(name, []).append(row["end"] - row["start"])
     ranked = sorted(found.items(), key=lambda item: -sum(item[1]))
-    return tuple(KernelTime(name, len(times), sum(times) / 1e9) for name, times in ranked[:TOP_KERNELS])
+    return tuple(
+        KernelTime(name, len(times), sum(times) / 1e9) for name, times in ranked[:TOP_KERNELS]
+    )
 
 
 def _covered(stretches: Sequence[tuple[int, int]]) -> int:
@@ -200,7 +298,7 @@ def _covered(stretches: Sequence[tuple[int, int]]) -> int:
     return total
 
 
-# ------------------------------------------------------------------------------------------------- Nsight Compute
+# ----------------------------------------------------------------------------------- Nsight Compute
 
 
 def read_ncu(report: Path) -> tuple[KernelCounters, ...]:
@@ -216,7 +314,8 @@ def read_ncu(report: Path) -> tuple[KernelCounters, ...]:
 
 
 def parse_ncu(text: str) -> tuple[KernelCounters, ...]:
-    """The CSV of ``ncu --page raw``: names, units, one row a launch; lines of the tool itself (``==PROF==``) stand before.
+    """The CSV of ``ncu --page raw``: names, units, one row a launch; lines of the tool itself
+    (``==PROF==``) stand before.
 
     Raises:
         Unreadable: it has no kernel names.
@@ -244,7 +343,14 @@ def _counters(row: Mapping[str, str], units: Mapping[str, str]) -> KernelCounter
 
 def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=READ_TIMEOUT_S, check=False)
+        return subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=READ_TIMEOUT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unreadable(f"{words[0]} could not be run: {error}") from error
 

@@ -12,9 +12,21 @@ from autotune.explain.trace import Shape, Signature
 Rule = Callable[[Signature], tuple[float, float]]  # FLOPs and bytes of a call
 
 ITEM_BYTES = {
-    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
-}  # fmt: skip
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+}
 
 
 class Unknown(Exception):
@@ -75,13 +87,25 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def promoted(tensors: Sequence[tuple[Shape, str]]) -> str:
-    """The type of an elementwise result, after torch's rules: tensors of no dimension count only where they are of a higher sort."""
+    """The type of an elementwise result, after torch's rules: tensors of no dimension count only
+    where they are of a higher sort.
+    """
 
     def sort(dtype: str) -> int:
-        return 3 if dtype.startswith("complex") else 2 if "float" in dtype else 0 if dtype == "bool" else 1
+        return (
+            3
+            if dtype.startswith("complex")
+            else 2
+            if "float" in dtype
+            else 0
+            if dtype == "bool"
+            else 1
+        )
 
     highest = max(sort(d) for _, d in tensors)
-    full = [d for s, d in tensors if s and sort(d) == highest] or [d for _, d in tensors if sort(d) == highest]
+    full = [d for s, d in tensors if s and sort(d) == highest] or [
+        d for _, d in tensors if sort(d) == highest
+    ]
     if {"bfloat16", "float16"} <= set(full):
         return "float32"
     return max(full, key=lambda d: item_bytes(d))

@@ -1,4 +1,6 @@
-"""Passes over memory: elementwise steps, reductions, norms, optimizer steps, and moves, which compute nothing."""
+"""Passes over memory: elementwise steps, reductions, norms, optimizer steps, and moves, which
+compute nothing.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def division(signature: Signature) -> tuple[float, float]:
 
 
 def reduction(steps: float, result: str = "", dims_at: int = 1, also: str = "") -> Rule:
-    """``steps`` for each element read; ``also``: type of a second result of the same shape (indices)."""
+    """``steps`` for each element read; ``also``: type of a second result of the same shape
+    (indices).
+    """
 
     def rule(signature: Signature) -> tuple[float, float]:
         shape, dtype = shape_of(signature, 0), signature.dtypes[0]
@@ -54,7 +58,9 @@ def reduction(steps: float, result: str = "", dims_at: int = 1, also: str = "") 
 
 
 def extreme(signature: Signature) -> tuple[float, float]:
-    """max and min are three operators: of two tensors, of all elements, and along one dimension with the indices."""
+    """max and min are three operators: of two tensors, of all elements, and along one dimension
+    with the indices.
+    """
     if len(signature.tensors) == 2:
         return elementwise(1)(signature)
     along = len(signature.values) > 1 and bool(signature.values[1])
@@ -64,16 +70,27 @@ def extreme(signature: Signature) -> tuple[float, float]:
 def _dims(signature: Signature, at: int, rank: int) -> set[int]:
     text = signature.values[at] if at < len(signature.values) else ""
     found = ast.literal_eval(text) if text else []
-    dims = found if isinstance(found, list) else [] if base_name(signature.name) in ("sum", "mean") else [found]  # theirs are lists, a number is a dtype
+    # theirs are lists, a number is a dtype
+    dims = (
+        found
+        if isinstance(found, list)
+        else []
+        if base_name(signature.name) in ("sum", "mean")
+        else [found]
+    )
     return {d % rank for d in dims} if dims and rank else set(range(rank))
 
 
 def like_first(steps: float, outputs: float = 1.0) -> Rule:
-    """``steps`` an element of the first operand; results as large as ``outputs`` of it; small ones are not counted."""
+    """``steps`` an element of the first operand; results as large as ``outputs`` of it; small ones
+    are not counted.
+    """
 
     def rule(signature: Signature) -> tuple[float, float]:
         shape = shape_of(signature, 0)
-        return steps * math.prod(shape), operand_bytes(signature) + outputs * bytes_of(shape, signature.dtypes[0])
+        return steps * math.prod(shape), operand_bytes(signature) + outputs * bytes_of(
+            shape, signature.dtypes[0]
+        )
 
     return rule
 
@@ -83,32 +100,54 @@ def norm_backward(steps: float) -> Rule:
 
     def rule(signature: Signature) -> tuple[float, float]:
         shape = shape_of(signature, 1)
-        return steps * math.prod(shape), operand_bytes(signature) + bytes_of(shape, signature.dtypes[1])
+        return steps * math.prod(shape), operand_bytes(signature) + bytes_of(
+            shape, signature.dtypes[1]
+        )
 
     return rule
 
 
 def pool(signature: Signature) -> tuple[float, float]:
-    """(input, kernel, stride, padding, dilation, ceil_mode): one step for each element of each window; the indices are int64."""
+    """(input, kernel, stride, padding, dilation, ceil_mode): one step for each element of each
+    window; the indices are int64.
+    """
     x, kernel = shape_of(signature, 0), value_of(signature, 1)
     spatial = len(kernel)
-    s, p, d = value_of(signature, 2) or kernel, each(value_of(signature, 3), spatial), each(value_of(signature, 4), spatial)
+    s, p, d = (
+        value_of(signature, 2) or kernel,
+        each(value_of(signature, 3), spatial),
+        each(value_of(signature, 4), spatial),
+    )
     s = each(s, spatial)
     round_ = math.ceil if signature.values[5] == "True" else math.floor
-    sizes = [round_((n + 2 * p[i] - d[i] * (kernel[i] - 1) - 1) / s[i]) + 1 for i, n in enumerate(x[-spatial:])]
+    sizes = [
+        round_((n + 2 * p[i] - d[i] * (kernel[i] - 1) - 1) / s[i]) + 1
+        for i, n in enumerate(x[-spatial:])
+    ]
     out = (*x[:-spatial], *sizes)
-    return float(math.prod(out) * math.prod(kernel)), operand_bytes(signature) + bytes_of(out, signature.dtypes[0]) + bytes_of(out, "int64")
+    return float(math.prod(out) * math.prod(kernel)), operand_bytes(signature) + bytes_of(
+        out, signature.dtypes[0]
+    ) + bytes_of(out, "int64")
 
 
 def lists(steps: float, written: int) -> Rule:
-    """Optimizer steps over lists of tensors: ``steps`` an element of the first list, ``written`` of the lists changed."""
+    """Optimizer steps over lists of tensors: ``steps`` an element of the first list, ``written`` of
+    the lists changed.
+    """
 
     def rule(signature: Signature) -> tuple[float, float]:
-        lists = [(s, d) for s, d in zip(signature.shapes, signature.dtypes) if s and isinstance(s[0], tuple)]
+        lists = [
+            (s, d)
+            for s, d in zip(signature.shapes, signature.dtypes)
+            if s and isinstance(s[0], tuple)
+        ]
         elements = [sum(math.prod(s) for s in shapes) for shapes, _ in lists]
         item = item_bytes(lists[0][1])
-        same = [n for n in elements if n == elements[0]]  # lists of step counters are not as large as those of parameters
-        return steps * elements[0], float(item * (sum(elements) + min(written, max(len(same) - 1, 1)) * elements[0]))
+        # lists of step counters are not as large as those of parameters
+        same = [n for n in elements if n == elements[0]]
+        return steps * elements[0], float(
+            item * (sum(elements) + min(written, max(len(same) - 1, 1)) * elements[0])
+        )
 
     return rule
 
@@ -117,8 +156,12 @@ def lists(steps: float, written: int) -> Rule:
 
 
 def copy(signature: Signature) -> tuple[float, float]:
-    """copy_(to, from): ``to`` is written, ``from`` is read, and has its own size where it is broadcast."""
-    return 0.0, bytes_of(shape_of(signature, 0), signature.dtypes[0]) + bytes_of(shape_of(signature, 1), signature.dtypes[1])
+    """copy_(to, from): ``to`` is written, ``from`` is read, and has its own size where it is
+    broadcast.
+    """
+    return 0.0, bytes_of(shape_of(signature, 0), signature.dtypes[0]) + bytes_of(
+        shape_of(signature, 1), signature.dtypes[1]
+    )
 
 
 def fill(signature: Signature) -> tuple[float, float]:
@@ -129,7 +172,11 @@ def index_select(signature: Signature) -> tuple[float, float]:
     """(table, dim, indices): the rows that are picked are read and written."""
     table, indices = shape_of(signature, 0), shape_of(signature, 2)
     dim = int(value_of(signature, 1)) % len(table)
-    picked = math.prod(indices) * math.prod(n for i, n in enumerate(table) if i != dim) * item_bytes(signature.dtypes[0])
+    picked = (
+        math.prod(indices)
+        * math.prod(n for i, n in enumerate(table) if i != dim)
+        * item_bytes(signature.dtypes[0])
+    )
     return 0.0, 2.0 * picked + bytes_of(indices, signature.dtypes[2])
 
 
@@ -142,7 +189,9 @@ def embedding(signature: Signature) -> tuple[float, float]:
 def embedding_backward(signature: Signature) -> tuple[float, float]:
     """(grad, indices, rows): the gradient of the whole table is written."""
     grad, rows = shape_of(signature, 0), int(value_of(signature, 2))
-    return float(math.prod(grad)), operand_bytes(signature) + bytes_of((rows, grad[-1]), signature.dtypes[0])
+    return float(math.prod(grad)), operand_bytes(signature) + bytes_of(
+        (rows, grad[-1]), signature.dtypes[0]
+    )
 
 
 def gather(signature: Signature) -> tuple[float, float]:

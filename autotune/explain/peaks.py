@@ -13,6 +13,12 @@ UNITS = {**dict.fromkeys(FORMATS, "FLOP/s"), "memory": "B/s"}
 
 
 def beside_vendor(measured: Mapping[str, float], device_name: str) -> tuple[Peak, ...]:
-    """Every measured peak as a record. CPUs have no vendor's figure: it would need the clock under load, which no sheet gives."""
+    """Every measured peak as a record. CPUs have no vendor's figure: it would need the clock under
+    load, which no sheet gives.
+    """
     promised, sheet = vendor_peaks(device_name)
-    return tuple(Peak(name, measured[name], promised.get(name), sheet if name in promised else "") for name in (*UNITS, "dispatch") if name in measured)
+    return tuple(
+        Peak(name, measured[name], promised.get(name), sheet if name in promised else "")
+        for name in (*UNITS, "dispatch")
+        if name in measured
+    )

@@ -14,7 +14,9 @@ def mm(first: int) -> Rule:
     def rule(signature: Signature) -> tuple[float, float]:
         a, b = shape_of(signature, first), shape_of(signature, first + 1)
         result = (*a[:-1], b[-1])
-        return 2.0 * math.prod(a) * b[-1], operand_bytes(signature) + bytes_of(result, signature.dtypes[first])
+        return 2.0 * math.prod(a) * b[-1], operand_bytes(signature) + bytes_of(
+            result, signature.dtypes[first]
+        )
 
     return rule
 
@@ -22,14 +24,18 @@ def mm(first: int) -> Rule:
 def mv(first: int) -> Rule:
     def rule(signature: Signature) -> tuple[float, float]:
         a = shape_of(signature, first)
-        return 2.0 * math.prod(a), operand_bytes(signature) + bytes_of(a[:-1], signature.dtypes[first])
+        return 2.0 * math.prod(a), operand_bytes(signature) + bytes_of(
+            a[:-1], signature.dtypes[first]
+        )
 
     return rule
 
 
 def linear(signature: Signature) -> tuple[float, float]:
     x, weight = shape_of(signature, 0), shape_of(signature, 1)
-    return 2.0 * math.prod(x) * weight[0], operand_bytes(signature) + bytes_of((*x[:-1], weight[0]), signature.dtypes[0])
+    return 2.0 * math.prod(x) * weight[0], operand_bytes(signature) + bytes_of(
+        (*x[:-1], weight[0]), signature.dtypes[0]
+    )
 
 
 def linear_backward(signature: Signature) -> tuple[float, float]:
@@ -37,25 +43,42 @@ def linear_backward(signature: Signature) -> tuple[float, float]:
     x, weight, mask = shape_of(signature, 0), shape_of(signature, 2), value_of(signature, 3)
     results = [x, weight, weight[:1]]
     written = sum(bytes_of(s, signature.dtypes[0]) for s, wanted in zip(results, mask) if wanted)
-    return 2.0 * math.prod(x) * weight[0] * sum(map(bool, mask[:2])), operand_bytes(signature) + written
+    return (
+        2.0 * math.prod(x) * weight[0] * sum(map(bool, mask[:2])),
+        operand_bytes(signature) + written,
+    )
 
 
-def convolution(stride: int, padding: int, dilation: int, transposed: int = -1, groups: int = -1, output_padding: int = -1) -> Rule:
+def convolution(
+    stride: int,
+    padding: int,
+    dilation: int,
+    transposed: int = -1,
+    groups: int = -1,
+    output_padding: int = -1,
+) -> Rule:
     """A convolution's forward; the places of its arguments differ between backends."""
 
     def rule(signature: Signature) -> tuple[float, float]:
         x, weight = shape_of(signature, 0), shape_of(signature, 1)
-        is_transposed = transposed == -2 or (transposed >= 0 and bool(value_of(signature, transposed)))
+        is_transposed = transposed == -2 or (
+            transposed >= 0 and bool(value_of(signature, transposed))
+        )
         spatial = len(x) - 2
         s, p, d = (each(value_of(signature, at), spatial) for at in (stride, padding, dilation))
         kernel = weight[2:]
         if is_transposed:
             extra = each(value_of(signature, output_padding), spatial)
-            sizes = [(n - 1) * s[i] - 2 * p[i] + d[i] * (kernel[i] - 1) + extra[i] + 1 for i, n in enumerate(x[2:])]
+            sizes = [
+                (n - 1) * s[i] - 2 * p[i] + d[i] * (kernel[i] - 1) + extra[i] + 1
+                for i, n in enumerate(x[2:])
+            ]
             result = (x[0], weight[1] * int(value_of(signature, groups)), *sizes)
             flops = 2.0 * x[0] * math.prod(x[2:]) * math.prod(weight)
         else:
-            sizes = [(n + 2 * p[i] - d[i] * (kernel[i] - 1) - 1) // s[i] + 1 for i, n in enumerate(x[2:])]
+            sizes = [
+                (n + 2 * p[i] - d[i] * (kernel[i] - 1) - 1) // s[i] + 1 for i, n in enumerate(x[2:])
+            ]
             result = (x[0], weight[0], *sizes)
             flops = 2.0 * x[0] * math.prod(sizes) * math.prod(weight)
         return flops, operand_bytes(signature) + bytes_of(result, signature.dtypes[0])
@@ -64,9 +87,12 @@ def convolution(stride: int, padding: int, dilation: int, transposed: int = -1, 
 
 
 def convolution_backward(signature: Signature) -> tuple[float, float]:
-    """(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask)"""
+    """(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
+    output_padding, groups, mask)
+    """
     grad, x, weight = (shape_of(signature, i) for i in range(3))
-    over = x if value_of(signature, 7) else grad  # the side whose every position meets the whole kernel
+    # the side whose every position meets the whole kernel
+    over = x if value_of(signature, 7) else grad
     mask = value_of(signature, 10)
     one = 2.0 * over[0] * math.prod(over[2:]) * math.prod(weight)
     results = [x, weight, (grad[1],)]
@@ -81,7 +107,8 @@ def attention(heads_second: bool = True) -> Rule:
         q, k, v = (shape_of(signature, i) for i in range(3))
         batch, heads, queries, keys = _attention_sizes(q, k, heads_second)
         pairs = 2.0 * batch * heads * queries * keys
-        written = bytes_of((*q[:-1], v[-1]), signature.dtypes[0]) + 4.0 * batch * heads * queries  # the result and its logsumexp
+        # the result and its logsumexp
+        written = bytes_of((*q[:-1], v[-1]), signature.dtypes[0]) + 4.0 * batch * heads * queries
         return pairs * (q[-1] + v[-1]), operand_bytes(signature) + written
 
     return rule

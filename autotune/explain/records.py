@@ -13,7 +13,9 @@ from autotune_trials.protocol.evidence import Place
 class Peak:
     """What this machine was measured to reach."""
 
-    name: str  # "float32", "tf32", "bfloat16", "float16": FLOP/s of a large matmul; "memory": bytes/s of a large copy; "dispatch": see value
+    # "float32", "tf32", "bfloat16", "float16": FLOP/s of a large matmul; "memory": bytes/s of a
+    # large copy; "dispatch": see value
+    name: str
     value: float  # FLOP/s or bytes/s; "dispatch": seconds of a call that does nothing
     vendor: float | None = None  # the data sheet's figure where known
     source: str = ""  # of the vendor's figure
@@ -21,7 +23,9 @@ class Peak:
 
 @dataclass(frozen=True)
 class Operator:
-    """One row of the operator table: an operator with one set of shapes and types, over the profiled window."""
+    """One row of the operator table: an operator with one set of shapes and types, over the
+    profiled window.
+    """
 
     name: str
     shapes: str  # "[64, 3, 32, 32] [16, 3, 3, 3]"
@@ -43,7 +47,8 @@ class Operator:
     bound: str = ""  # "compute", "memory", "overhead", "" (not judged)
     of_roof: float | None = None  # achieved / what the roofline allows at this intensity, 0..1
     why: str = ""  # one sentence: the verdict with its figures, or why there is none
-    above: str = ""  # faster than the roof allows, and how that can be: "cache", "fewer products"; of_roof is then 1
+    # faster than the roof allows, and how that can be: "cache", "fewer products"; of_roof is then 1
+    above: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ class PerfSummary:
     ips_variance: float
     steps: int
     steps_skipped: int  # left out at the start
-    device_utilisation: float | None = None  # share of the window with a kernel running; CPU jobs: share of all cores in use
+    # share of the window with a kernel running; CPU jobs: share of all cores in use
+    device_utilisation: float | None = None
     utilisation_of: str = ""  # what the figure means, in words
     peak_memory_gib: float = 0.0
     host_to_device_bytes: float | None = None  # a step
@@ -104,7 +110,9 @@ class NsightFacts:
 
 @dataclass(frozen=True)
 class KernelCounters:
-    """One launch under Nsight Compute; shares of what the card can sustain, 0..1, None where ncu did not say."""
+    """One launch under Nsight Compute; shares of what the card can sustain, 0..1, None where ncu
+    did not say.
+    """
 
     name: str
     duration_s: float | None = None
@@ -142,13 +150,15 @@ class Finding:
     side: str  # "baseline", "winner"
     evidence: str  # a sentence with the figures
     advice: str  # what to do
-    cost_s: float | None = None  # an iteration; None: not measurable, the evidence says what is known
+    # an iteration; None: not measurable, the evidence says what is known
+    cost_s: float | None = None
     place: Place | None = None
     places: tuple[Place, ...] = ()  # further ones
     knob: str = ""  # the knob that cures it, if there is one
     cured: bool = False  # the winner no longer has it
     how_cured: str = ""  # "num_workers=4 did it"
-    cost_after_s: float | None = None  # what it costs an iteration in the winner, where that was found too; 0.0: nothing
+    # what it costs an iteration in the winner, where that was found too; 0.0: nothing
+    cost_after_s: float | None = None
     share: float | None = None  # cost_s of the watched iteration, 0..1
 
 
@@ -168,8 +178,11 @@ class BuildUp:
     cumulative: float  # speed-up with this knob and all before it
     low: float
     high: float
-    source: str = "live"  # "live", "search" (a trial's live figure), "fresh" (from own gains in fresh processes), "confirmed"
-    together_with: tuple[str, ...] = ()  # further knobs this step adds: what they give one by one was not measured
+    # "live", "search" (a trial's live figure), "fresh" (from own gains in fresh processes),
+    # "confirmed"
+    source: str = "live"
+    # further knobs this step adds: what they give one by one was not measured
+    together_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,7 @@ class Explanation:
     not_judged: tuple[NotJudged, ...] = ()
     rules: int = 0  # how many were judged
     build_up: tuple[BuildUp, ...] = ()
-    importance: Mapping[str, float] = field(default_factory=dict)  # knob -> share of the trials' variance, 0..1
+    # knob -> share of the trials' variance, 0..1
+    importance: Mapping[str, float] = field(default_factory=dict)
     wall_s: float = 0.0
     notes: tuple[str, ...] = ()  # e.g. "nsys is not installed here; torch.profiler served"

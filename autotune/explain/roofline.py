@@ -1,4 +1,5 @@
-"""The roofline of an operator: what its FLOPs and bytes need at least on this machine, and what it took.
+"""The roofline of an operator: what its FLOPs and bytes need at least on this machine, and what it
+took.
 
                  peak of its type ─────────────────   compute-bound: the arithmetic needs longer than the memory
     FLOP/s      ╱
@@ -8,9 +9,10 @@
 
     ideal = max(FLOPs / peak, bytes / bandwidth)      Williams, Waterman, Patterson: Roofline, CACM 52 (2009) 65
 
-Pure functions of numbers. The peaks are measured (:mod:`autotune_trials.measure.peaks`), so is the time of a call that does
-nothing, ``dispatch``. Where ``dispatch`` is above ``ideal``, most of the least possible time of a call is not its work; such a call is
-overhead-bound if it took ``SLOWER`` times its ideal or more, as it then neither computes nor moves data for most of its time.
+Pure functions of numbers. The peaks are measured (:mod:`autotune_trials.measure.peaks`), so is the
+time of a call that does nothing, ``dispatch``. Where ``dispatch`` is above ``ideal``, most of the
+least possible time of a call is not its work; such a call is overhead-bound if it took ``SLOWER``
+times its ideal or more, as it then neither computes nor moves data for most of its time.
 """
 
 from __future__ import annotations
@@ -23,16 +25,22 @@ from autotune.explain.flops import hands_on
 from autotune.explain.records import Operator
 from autotune.words import duration_words
 
-SLOWER = 2.0  # more than half of the call is not its work: the majority decides, no figure from elsewhere
-HANDED_ON = "the work is done, and counted, by the"  # how the reason of a row begins whose operators others do the work for
+# more than half of the call is not its work: the majority decides, no figure from elsewhere
+SLOWER = 2.0
+# how the reason of a row begins whose operators others do the work for
+HANDED_ON = "the work is done, and counted, by the"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 SHORTEST_S = 50e-6  # a call; below it the profiler's clock is part of the figure
 STREAMED_BYTES = 1 << 28  # of one call: more than the last cache of all but the largest processors
-CACHED = 1.15  # above the roof by more than the error allowed to a measured peak (15 %): the data were in a cache
+# above the roof by more than the error allowed to a measured peak (15 %): the data were in a cache
+CACHED = 1.15
 
 ABOVE = {
     "cache": "its data were in a cache, or it writes where it reads",
-    "fewer products": "its algorithm needs fewer products than are counted (Winograd), or computes them in a lower precision",
+    "fewer products": (
+        "its algorithm needs fewer products than are counted (Winograd), or computes them in a"
+        " lower precision"
+    ),
 }
 
 
@@ -47,9 +55,11 @@ class Roof:
 
 
 def roof_for(dtypes: str, peaks: Mapping[str, float], tf32: bool = False) -> Roof | None:
-    """The roof for operands of these types (as :attr:`Operator.dtypes`); None if nothing was measured.
+    """The roof for operands of these types (as :attr:`Operator.dtypes`); None if nothing was
+    measured.
 
-    The type is that of the first floating-point operand. Without a peak of its own (float64, integers) float32's is taken.
+    The type is that of the first floating-point operand. Without a peak of its own (float64,
+    integers) float32's is taken.
     """
     if not peaks.get("memory") or not peaks.get("float32"):
         return None
@@ -61,43 +71,77 @@ def roof_for(dtypes: str, peaks: Mapping[str, float], tf32: bool = False) -> Roo
     return Roof(peaks[dtype], peaks["memory"], peaks.get("dispatch", 0.0), dtype)
 
 
-def judged(rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False) -> tuple[Operator, ...]:
-    """Every row with its verdict. ``tf32``: float32 products may use it; convolutions may wherever the device can, by torch's default."""
-    return tuple(judge(row, roof_for(row.dtypes, peaks, tf32 or "conv" in row.name)) for row in rows)
+def judged(
+    rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False
+) -> tuple[Operator, ...]:
+    """Every row with its verdict. ``tf32``: float32 products may use it; convolutions may wherever
+    the device can, by torch's default.
+    """
+    return tuple(
+        judge(row, roof_for(row.dtypes, peaks, tf32 or "conv" in row.name)) for row in rows
+    )
 
 
 def judge(row: Operator, roof: Roof | None) -> Operator:
     """The row with what bounds it, how far from the roof it is, and why in a sentence."""
     if row.flops is None or row.nbytes is None:
         if (hands_on(row.name) or row.why.startswith(HANDED_ON)) and row.self_time_s > 0:
-            return replace(row, bound="overhead", why=_sentence(row.why or "it only calls others") + " What it takes itself is dispatch.")
+            return replace(
+                row,
+                bound="overhead",
+                why=_sentence(row.why or "it only calls others")
+                + " What it takes itself is dispatch.",
+            )
         return replace(row, why=_sentence(f"not judged: {row.why}" if row.why else "not judged"))
     if row.mean_s <= 0:
         return replace(row, why="Not judged: it took no time of its own.")
     if row.flops == 0 and row.nbytes == 0:
-        return replace(row, bound="overhead", why=f"It moves and computes nothing; a call takes {duration_words(row.mean_s)}.")
+        return replace(
+            row,
+            bound="overhead",
+            why=f"It moves and computes nothing; a call takes {duration_words(row.mean_s)}.",
+        )
     achieved = row.flops / row.mean_s if row.flops else row.nbytes / row.mean_s
     if roof is None:
-        return replace(row, achieved=achieved, why="Not judged: the peaks of this machine were not measured.")
+        return replace(
+            row, achieved=achieved, why="Not judged: the peaks of this machine were not measured."
+        )
     compute_s, memory_s = row.flops / roof.flops_per_s, row.nbytes / roof.bytes_per_s
     ideal_s = max(compute_s, memory_s)
     of_roof = ideal_s / row.mean_s
-    needed = " and ".join(rate_words(v, u) for v, u in ((row.flops, "FLOP"), (row.nbytes, "B")) if v)
+    needed = " and ".join(
+        rate_words(v, u) for v, u in ((row.flops, "FLOP"), (row.nbytes, "B")) if v
+    )
     took = f"a call takes {duration_words(row.mean_s)}, its {needed} need {duration_words(ideal_s)}"
     if ideal_s < roof.dispatch_s and row.mean_s >= SLOWER * ideal_s:
-        why = f"{took}: less than the {duration_words(roof.dispatch_s)} that calling any operator takes here."
-        return replace(row, achieved=achieved, bound="overhead", of_roof=min(of_roof, 1.0), why=_capital(why))
+        why = (
+            f"{took}: less than the {duration_words(roof.dispatch_s)} that calling any operator"
+            " takes here."
+        )
+        return replace(
+            row, achieved=achieved, bound="overhead", of_roof=min(of_roof, 1.0), why=_capital(why)
+        )
     bound = "compute" if compute_s >= memory_s else "memory"
     what = f"at the {roof.dtype} peak" if bound == "compute" else "at the memory's bandwidth"
     why = f"{took} {what}: {100 * min(of_roof, 1.0):.0f} % of the roof."
     above = "" if of_roof <= CACHED else "cache" if bound == "memory" else "fewer products"
     if above:
         why += f" It is above it: {ABOVE[above]}."
-    return replace(row, achieved=achieved, bound=bound, of_roof=min(of_roof, 1.0), why=_capital(why), above=above)
+    return replace(
+        row,
+        achieved=achieved,
+        bound=bound,
+        of_roof=min(of_roof, 1.0),
+        why=_capital(why),
+        above=above,
+    )
 
 
-def beaten(rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False) -> dict[str, float]:
-    """Peaks that an operator is above, by name, with the highest rate seen: FLOP/s, or for ``memory`` bytes/s.
+def beaten(
+    rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False
+) -> dict[str, float]:
+    """Peaks that an operator is above, by name, with the highest rate seen: FLOP/s, or for
+    ``memory`` bytes/s.
 
     Bytes count only where there are so many in one call that no cache holds them.
     """
@@ -106,21 +150,31 @@ def beaten(rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = Fa
         roof = roof_for(row.dtypes, peaks, tf32 or "conv" in row.name)
         if roof is None or row.mean_s < SHORTEST_S:
             continue
-        rates = {roof.dtype: row.flops or 0.0, "memory": row.nbytes if (row.nbytes or 0.0) >= STREAMED_BYTES else 0.0}
+        rates = {
+            roof.dtype: row.flops or 0.0,
+            "memory": row.nbytes if (row.nbytes or 0.0) >= STREAMED_BYTES else 0.0,
+        }
         for name, amount in rates.items():
             if (amount or 0.0) / row.mean_s > peaks[name]:
                 found[name] = max(found.get(name, 0.0), (amount or 0.0) / row.mean_s)
     return found
 
 
-def raised(peaks: Mapping[str, float], rows: Sequence[Operator], tf32: bool = False) -> dict[str, float]:
-    """``peaks``, none of them below what a product of matrices in ``rows`` reached: all of its FLOPs are done, by this machine.
+def raised(
+    peaks: Mapping[str, float], rows: Sequence[Operator], tf32: bool = False
+) -> dict[str, float]:
+    """``peaks``, none of them below what a product of matrices in ``rows`` reached: all of its
+    FLOPs are done, by this machine.
 
-    Nothing else raises a peak. A convolution may need fewer products than are counted; operators on lists and in place move fewer bytes;
-    and float32 products that may be computed in less (``tf32``, where that has no peak of its own) say nothing of float32.
+    Nothing else raises a peak. A convolution may need fewer products than are counted; operators on
+    lists and in place move fewer bytes; and float32 products that may be computed in less
+    (``tf32``, where that has no peak of its own) say nothing of float32.
     """
     products = [row for row in rows if row.name in PRODUCTS and not (tf32 and "tf32" not in peaks)]
-    return {**peaks, **{name: rate for name, rate in beaten(products, peaks, tf32).items() if name != "memory"}}
+    return {
+        **peaks,
+        **{name: rate for name, rate in beaten(products, peaks, tf32).items() if name != "memory"},
+    }
 
 
 def rate_words(value: float, unit: str) -> str:

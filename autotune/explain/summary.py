@@ -3,8 +3,9 @@
     │ left out │ timed iterations: costs, rates, cores in use, memory │ watched │ profiled: device, copies, FLOPs │
                  nothing of the profiler is on                                    shares and counts only, no times
 
-Terms and shape are those of Paddle's profiler (``paddle.profiler.benchmark``: reader_cost, batch_cost, ips, reader ratio).
-Times come from iterations in which nothing watches or profiles; from the profiled ones only what profiling does not
+Terms and shape are those of Paddle's profiler (``paddle.profiler.benchmark``: reader_cost,
+batch_cost, ips, reader ratio). Times come from iterations in which nothing watches or profiles;
+from the profiled ones only what profiling does not
 stretch: counts, bytes, and the share of the time the device has work.
 """
 
@@ -29,6 +30,7 @@ class Copies:
     seconds: float  # on the device's copy engine, in all; 0: not known
     steps: int
 
+
 NAMED_SHARE = 0.05  # of the FLOPs: a number format with less is not named
 
 
@@ -42,17 +44,23 @@ class Compute:
 
 
 def summarize(
-    window: Window, *, device: str, cores: int, busy_share: float | None = None, copies: Copies | None = None,
+    window: Window,
+    *,
+    device: str,
+    cores: int,
+    busy_share: float | None = None,
+    copies: Copies | None = None,
     compute: Compute | None = None,
 ) -> PerfSummary | None:
     """The summary of ``window``; None if it holds no iterations.
 
     Args:
-        window: timed iterations from the first of the process on; warm-up is found and left out here.
+        window: timed iterations from the first of the process on; warm-up is found and left out
+            here.
         device: where the job computes, "cpu" or "cuda".
         cores: cores the job may use.
         busy_share: of the profiled window, the device at work, 0..1; CUDA only.
-    """  # fmt: skip
+    """
     skipped = warm_up_end(window.times_s) if window.times_s else 0
     steady = drop_start(window, skipped)
     times, samples = steady.times_s, steady.samples
@@ -66,7 +74,8 @@ def summarize(
         reader_cost_s=reader_s,
         batch_cost_s=batch_s,
         reader_ratio=reader_s / batch_s,
-        ips_mean=sum(samples) / sum(times),  # all samples over all time: the mean of single rates would flatter
+        # all samples over all time: the mean of single rates would flatter
+        ips_mean=sum(samples) / sum(times),
         ips_max=max(ips),
         ips_min=min(ips),
         ips_variance=pvariance(ips),
@@ -75,21 +84,41 @@ def summarize(
         device_utilisation=used,
         utilisation_of=used_of,
         peak_memory_gib=window.peak_memory_gib,
-        host_to_device_bytes=copies.nbytes / copies.steps if copies is not None and copies.steps else None,
-        host_to_device_bytes_per_s=copies.nbytes / copies.seconds if copies is not None and copies.seconds > 0 else None,
+        host_to_device_bytes=(
+            copies.nbytes / copies.steps if copies is not None and copies.steps else None
+        ),
+        host_to_device_bytes_per_s=(
+            copies.nbytes / copies.seconds if copies is not None and copies.seconds > 0 else None
+        ),
         model_flops=compute.flops if compute is not None else None,
-        mfu=min(compute.flops / batch_s / compute.peak, 1.0) if compute is not None and compute.peak else None,
-        mfu_of=f"of the measured {compute.peak_name} peak" if compute is not None and compute.peak else "",
+        mfu=(
+            min(compute.flops / batch_s / compute.peak, 1.0)
+            if compute is not None and compute.peak
+            else None
+        ),
+        mfu_of=(
+            f"of the measured {compute.peak_name} peak"
+            if compute is not None and compute.peak
+            else ""
+        ),
     )
 
 
-def utilisation(window: Window, device: str, cores: int, busy_share: float | None) -> tuple[float | None, str]:
+def utilisation(
+    window: Window, device: str, cores: int, busy_share: float | None
+) -> tuple[float | None, str]:
     """(share, what it is a share of)."""
     if device == "cuda":
-        return busy_share, "of the profiled time, the device at work" if busy_share is not None else ""
+        return (
+            busy_share,
+            "of the profiled time, the device at work" if busy_share is not None else "",
+        )
     if not window.session_load or cores < 1:
         return None, ""
-    return min(window.session_load / cores, 1.0), f"of the {cores} core{'s' * (cores != 1)} this job may use"
+    return (
+        min(window.session_load / cores, 1.0),
+        f"of the {cores} core{'s' * (cores != 1)} this job may use",
+    )
 
 
 def metrics(summaries: Mapping[str, PerfSummary | None]) -> dict[str, float]:
@@ -115,7 +144,9 @@ def metrics(summaries: Mapping[str, PerfSummary | None]) -> dict[str, float]:
             "model_flops": summary.model_flops,
             "mfu": summary.mfu,
         }
-        found |= {f"summary/{side}/{name}": value for name, value in values.items() if value is not None}
+        found |= {
+            f"summary/{side}/{name}": value for name, value in values.items() if value is not None
+        }
     return found
 
 
@@ -124,12 +155,16 @@ def copies_of(trace: Trace) -> Copies | None:
     if not trace.on_device:
         return None
     mine = [copy for copy in trace.copies if copy.to_device]
-    return Copies(float(sum(c.nbytes for c in mine)), sum(c.duration_s for c in mine), len(trace.iterations))
+    return Copies(
+        float(sum(c.nbytes for c in mine)), sum(c.duration_s for c in mine), len(trace.iterations)
+    )
 
 
-def compute_of(flops: float | None, operators: Sequence[Operator], peaks: Sequence[Peak], tf32: bool) -> Compute | None:
-    """``flops`` a step, against the measured peaks of the number formats in which they are done: the rate at which the machine would do
-    this mixture, each part at its own peak.
+def compute_of(
+    flops: float | None, operators: Sequence[Operator], peaks: Sequence[Peak], tf32: bool
+) -> Compute | None:
+    """``flops`` a step, against the measured peaks of the number formats in which they are done:
+    the rate at which the machine would do this mixture, each part at its own peak.
 
     Args:
         tf32: float32 products may run on TensorFloat-32 units.
@@ -146,5 +181,9 @@ def compute_of(flops: float | None, operators: Sequence[Operator], peaks: Sequen
         return Compute(flops)
     total = sum(done.values())
     ideal_s = sum(amount / values[name] for name, amount in done.items())
-    named = [name for name in sorted(done, key=lambda name: -done[name]) if done[name] >= NAMED_SHARE * total]
+    named = [
+        name
+        for name in sorted(done, key=lambda name: -done[name])
+        if done[name] >= NAMED_SHARE * total
+    ]
     return Compute(flops, total / ideal_s, " and ".join(named))

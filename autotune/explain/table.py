@@ -1,7 +1,7 @@
 """The operator table: calls of a trace grouped by operator, shapes and types, with their work.
 
-    row = all calls alike: times, kernels, FLOPs and bytes a call
-    self time: on the device if there is one, else on the CPU, without the operators called inside
+row = all calls alike: times, kernels, FLOPs and bytes a call
+self time: on the device if there is one, else on the CPU, without the operators called inside
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def operators(trace: Trace) -> tuple[Operator, ...]:
             if id(signature) not in works:
                 works[id(signature)] = work(signature, list_dtype)
             group.counted.append(works[id(signature)])
-    launched = [(k.op, k.name, k.duration_s) for k in trace.kernels] + [(c.op, c.name, c.duration_s) for c in trace.copies]
+    launched = [(k.op, k.name, k.duration_s) for k in trace.kernels] + [
+        (c.op, c.name, c.duration_s) for c in trace.copies
+    ]
     for place, name, duration_s in launched:
         if place >= 0:
             places[place].kernels[name] += duration_s
@@ -81,17 +83,31 @@ def _row(group: _Group, whole_s: float) -> Operator:
         nbytes = sum(w.nbytes or 0.0 for w in group.counted) / calls
     kernels = sorted(group.kernels, key=lambda k: -group.kernels[k])[:KERNELS]
     return Operator(
-        name=group.name, shapes=group.shapes, dtypes=group.dtypes, calls=calls, self_time_s=self_s, share=self_s / whole_s,
-        total_time_s=group.total_s, mean_s=self_s / calls, min_s=min(group.self_s), max_s=max(group.self_s),
-        self_cpu_s=group.cpu_s, self_device_s=group.device_s, kernels=tuple(kernels), flops=flops, nbytes=nbytes,
-        intensity=flops / nbytes if flops is not None and nbytes else None, why=unknown,
-    )  # fmt: skip
+        name=group.name,
+        shapes=group.shapes,
+        dtypes=group.dtypes,
+        calls=calls,
+        self_time_s=self_s,
+        share=self_s / whole_s,
+        total_time_s=group.total_s,
+        mean_s=self_s / calls,
+        min_s=min(group.self_s),
+        max_s=max(group.self_s),
+        self_cpu_s=group.cpu_s,
+        self_device_s=group.device_s,
+        kernels=tuple(kernels),
+        flops=flops,
+        nbytes=nbytes,
+        intensity=flops / nbytes if flops is not None and nbytes else None,
+        why=unknown,
+    )
 
 
 def _inner(ops: Sequence[Op]) -> list[str]:
     """For each operator that hands its work on: one that does it; "" for those that do their own.
 
-    Copies made on the way do not count: a product that first makes its operand contiguous is still the product.
+    Copies made on the way do not count: a product that first makes its operand contiguous is still
+    the product.
     """
     kinds: dict[str, Kind | None] = {}
     found = [""] * len(ops)
@@ -100,7 +116,9 @@ def _inner(ops: Sequence[Op]) -> list[str]:
         outer = op.parent
         while own is not None and outer >= 0:
             theirs = kinds[ops[outer].name]
-            if hands_on(ops[outer].name) or (own is Kind.PRODUCT if theirs is None else theirs <= own):
+            if hands_on(ops[outer].name) or (
+                own is Kind.PRODUCT if theirs is None else theirs <= own
+            ):
                 found[outer] = op.name
             outer = ops[outer].parent
     return found
@@ -108,28 +126,34 @@ def _inner(ops: Sequence[Op]) -> list[str]:
 
 def _device_totals(ops: Sequence[Op]) -> list[float]:
     totals = [op.device_s for op in ops]
-    for place in range(len(ops) - 1, -1, -1):  # operators are in order of start: an inner one comes after its outer one
+    # operators are in order of start: an inner one comes after its outer one
+    for place in range(len(ops) - 1, -1, -1):
         if ops[place].parent >= 0:
             totals[ops[place].parent] += totals[place]
     return totals
 
 
 def _parameter_dtype(trace: Trace) -> str:
-    """The one type all gradients have: lists of tensors, whose types a trace does not tell, are lists of parameters in an
-    optimizer's step. "" if gradients are of several types, or there are none."""
+    """The one type all gradients have: lists of tensors, whose types a trace does not tell, are
+    lists of parameters in an optimizer's step. "" if gradients are of several types, or there are
+    none."""
     found = {dtype for op in trace.ops if op.name == GRADIENT for _, dtype in op.signature.tensors}
     return found.pop() if len(found) == 1 else ""
 
 
 def _words(signature: Signature) -> tuple[str, str]:
-    """Shapes and types of the tensor arguments: ``[64, 3, 32, 32] [16, 3, 3, 3]``, ``float32 float32``."""
+    """Shapes and types of the tensor arguments: ``[64, 3, 32, 32] [16, 3, 3, 3]``, ``float32
+    float32``.
+    """
     shapes, dtypes = [], []
     for shape, dtype in zip(signature.shapes, signature.dtypes):
         if dtype:
             shapes.append(_shape_words(shape))
             dtypes.append(dtype)
     text = " ".join(shapes)
-    return text if len(text) <= LONGEST_SHAPES else text[: LONGEST_SHAPES - 1] + "…", " ".join(dtypes)
+    return text if len(text) <= LONGEST_SHAPES else text[: LONGEST_SHAPES - 1] + "…", " ".join(
+        dtypes
+    )
 
 
 def _shape_words(shape: Shape | tuple[Shape, ...]) -> str:

@@ -1,4 +1,6 @@
-"""What a few iterations of a trace look like, and how busy the device was: pure functions of a :class:`Trace`."""
+"""What a few iterations of a trace look like, and how busy the device was: pure functions of a
+:class:`Trace`.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ def kernels_per_step(trace: Trace) -> float:
 
 
 def idle_share(trace: Trace) -> float | None:
-    """Share of the profiled iterations in which the device neither computed nor copied; None where there is no device.
+    """Share of the profiled iterations in which the device neither computed nor copied; None where
+    there is no device.
 
-    From the first kernel that began in them: at the window's start the device may still be at work on what was asked before.
+    From the first kernel that began in them: at the window's start the device may still be at work
+    on what was asked before.
     """
     if not trace.on_device or not trace.iterations:
         return None
     start_s, end_s = trace.iterations[0].start_s, trace.iterations[-1].end_s
-    spans = [(k.start_s, k.end_s) for k in trace.kernels] + [(c.start_s, c.end_s) for c in trace.copies]
+    spans = [(k.start_s, k.end_s) for k in trace.kernels] + [
+        (c.start_s, c.end_s) for c in trace.copies
+    ]
     busy_s = covered(spans, start_s, end_s)
     return 1 - busy_s / (end_s - start_s) if end_s > start_s else None
 
@@ -41,7 +47,8 @@ def covered(spans: Iterable[tuple[float, float]], start_s: float, end_s: float) 
 
 
 def timeline(trace: Trace, iterations: int = ITERATIONS) -> tuple[Span, ...]:
-    """Phases, kernels and copies of some iterations from the middle of the trace; seconds from the start of the first of them.
+    """Phases, kernels and copies of some iterations from the middle of the trace; seconds from the
+    start of the first of them.
 
     Where there are more kernels than a page can hold, the shortest are left out.
     """
@@ -50,9 +57,23 @@ def timeline(trace: Trace, iterations: int = ITERATIONS) -> tuple[Span, ...]:
     first = max((len(trace.iterations) - iterations) // 2, 0)
     shown = trace.iterations[first : first + iterations]
     start_s, end_s = shown[0].start_s, shown[-1].end_s
-    lanes = [("device", k.name, k.start_s, k.end_s) for k in trace.kernels] + [("copy", c.name, c.start_s, c.end_s) for c in trace.copies]
-    device = [(lane, name, max(a, start_s), min(b, end_s)) for lane, name, a, b in lanes if a < end_s and b > start_s]
+    lanes = [("device", k.name, k.start_s, k.end_s) for k in trace.kernels] + [
+        ("copy", c.name, c.start_s, c.end_s) for c in trace.copies
+    ]
+    device = [
+        (lane, name, max(a, start_s), min(b, end_s))
+        for lane, name, a, b in lanes
+        if a < end_s and b > start_s
+    ]
     device = sorted(device, key=lambda d: d[2] - d[3])[:MOST_SPANS]
-    phases = [(p.name, p.name, max(p.start_s, start_s), min(p.end_s, end_s)) for p in trace.phases if p.start_s < end_s and p.end_s > start_s]
-    spans = (Span(lane, name[:80], round(a - start_s, 9), round(b - a, 9)) for lane, name, a, b in [*phases, *device] if b > a)
+    phases = [
+        (p.name, p.name, max(p.start_s, start_s), min(p.end_s, end_s))
+        for p in trace.phases
+        if p.start_s < end_s and p.end_s > start_s
+    ]
+    spans = (
+        Span(lane, name[:80], round(a - start_s, 9), round(b - a, 9))
+        for lane, name, a, b in [*phases, *device]
+        if b > a
+    )
     return tuple(sorted(spans, key=lambda s: s.start_s))

@@ -2,9 +2,10 @@
 
     trace.json.gz ── 4 MiB at a time ──▶ events (only the fields used are decoded) ──▶ Trace
 
-A trace of 200 iterations is 150 MB of JSON; decoding it whole into dictionaries would take a gigabyte. torch writes every
-event on lines of its own, so the text is cut between two events and no more than one piece is ever in memory. A trace in
-another layout is read as well, in one piece. Times are seconds since the first iteration of the trace began.
+A trace of 200 iterations is 150 MB of JSON; decoding it whole into dictionaries would take a
+gigabyte. torch writes every event on lines of its own, so the text is cut between two events and no
+more than one piece is ever in memory. A trace in another layout is read as well, in one piece.
+Times are seconds since the first iteration of the trace began.
 """
 
 from __future__ import annotations
@@ -20,17 +21,29 @@ from typing import Any, BinaryIO
 import msgspec
 
 PIECE_BYTES = 1 << 22
-BETWEEN_EVENTS = b"\n  },\n  {"  # how torch separates two events; a newline inside a string would be escaped
+# how torch separates two events; a newline inside a string would be escaped
+BETWEEN_EVENTS = b"\n  },\n  {"
 PHASE_PREFIX = "autotune::"  # see autotune_trials.measure.nvtx.ProfilerRanges
 STEP_PREFIX = "ProfilerStep#"
 
 Shape = tuple[int, ...]
 DTYPES = {  # C++ names, as the trace has them
-    "float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "long int": "int64", "long": "int64",
-    "int": "int32", "short": "int16", "signed char": "int8", "unsigned char": "uint8", "bool": "bool",
-    "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
-    "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "c10::BFloat16": "bfloat16",
+    "c10::Half": "float16",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +65,27 @@ class Signature:
     """What was called with what: shared by all calls alike. One entry an argument."""
 
     name: str  # "aten::addmm"
-    shapes: tuple[Shape | tuple[Shape, ...], ...] = ()  # of a list of tensors: one shape each; () for what is no tensor
-    dtypes: tuple[str, ...] = ()  # "float32"; "list" for a list of tensors; "" for what is no tensor
+    # of a list of tensors: one shape each; () for what is no tensor
+    shapes: tuple[Shape | tuple[Shape, ...], ...] = ()
+    # "float32"; "list" for a list of tensors; "" for what is no tensor
+    dtypes: tuple[str, ...] = ()
     values: tuple[str, ...] = ()  # of plain arguments, as text: "[2, 2]", "True"; "" for tensors
 
     @property
     def tensors(self) -> tuple[tuple[Shape, str], ...]:
         """Shape and type of each tensor argument (scalar tensors are ``()``); lists are left out."""
-        return tuple((shape, dtype) for shape, dtype in zip(self.shapes, self.dtypes) if dtype and dtype != "list")  # type: ignore[misc]
+        return tuple(
+            (shape, dtype)  # type: ignore[misc]
+            for shape, dtype in zip(self.shapes, self.dtypes)
+            if dtype and dtype != "list"
+        )
 
 
 @dataclass(slots=True)
 class Op:
-    """One call of an operator on the host. Operators of a thread are nested; :attr:`Trace.ops` is in order of start."""
+    """One call of an operator on the host. Operators of a thread are nested; :attr:`Trace.ops` is
+    in order of start.
+    """
 
     signature: Signature
     start_s: float
@@ -125,8 +146,10 @@ class Trace:
     ops: tuple[Op, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     copies: tuple[Copy, ...] = ()
-    runtime: tuple[Stretch, ...] = ()  # calls of the CUDA runtime: "cudaLaunchKernel", "cudaStreamSynchronize" …
-    ranges: tuple[Stretch, ...] = ()  # other annotations: "Optimizer.step#Adam.step", the job's own record_function
+    # calls of the CUDA runtime: "cudaLaunchKernel", "cudaStreamSynchronize" …
+    runtime: tuple[Stretch, ...] = ()
+    # other annotations: "Optimizer.step#Adam.step", the job's own record_function
+    ranges: tuple[Stretch, ...] = ()
     unreadable: int = 0  # events left out because they are no valid JSON
 
     @property
@@ -212,7 +235,8 @@ class _Reader:
         self._names: dict[str, str] = {}
         self._ops: list[Op] = []
         self._externals: list[int] = []
-        self._device: list[tuple[str, float, float, int, int, int]] = []  # name, start, duration, stream, external id, bytes or -1
+        # name, start, duration, stream, external id, bytes or -1
+        self._device: list[tuple[str, float, float, int, int, int]] = []
         self._stretches: dict[str, list[Stretch]] = {"user_annotation": [], "cuda_runtime": []}
         self._unreadable = 0
 
@@ -224,16 +248,34 @@ class _Reader:
             match event.cat:
                 case "cpu_op":
                     thread = event.tid if isinstance(event.tid, int) else 0
-                    self._ops.append(Op(self._signature(event.name, arguments), event.ts * 1e-6, event.dur * 1e-6, thread))
+                    self._ops.append(
+                        Op(
+                            self._signature(event.name, arguments),
+                            event.ts * 1e-6,
+                            event.dur * 1e-6,
+                            thread,
+                        )
+                    )
                     self._externals.append(arguments.external)
                 case "kernel" | "gpu_memcpy" | "gpu_memset":
                     nbytes = arguments.nbytes if event.cat == "gpu_memcpy" else -1
                     name = self._names.setdefault(event.name, event.name)
-                    self._device.append((name, event.ts * 1e-6, event.dur * 1e-6, arguments.stream, arguments.external, nbytes))
+                    self._device.append(
+                        (
+                            name,
+                            event.ts * 1e-6,
+                            event.dur * 1e-6,
+                            arguments.stream,
+                            arguments.external,
+                            nbytes,
+                        )
+                    )
                 case "user_annotation" | "cuda_runtime":
                     thread = event.tid if isinstance(event.tid, int) else 0
                     name = self._names.setdefault(event.name, event.name)
-                    self._stretches[event.cat].append(Stretch(name, event.ts * 1e-6, event.dur * 1e-6, thread))
+                    self._stretches[event.cat].append(
+                        Stretch(name, event.ts * 1e-6, event.dur * 1e-6, thread)
+                    )
 
     def _decoded(self, piece: bytes) -> Iterable[_Event]:
         try:
@@ -255,24 +297,36 @@ class _Reader:
         if found is None:
             dims, types, values = (msgspec.json.decode(part) for part in key[1:])
             found = self._signatures[key] = Signature(
-                self._names.setdefault(name, name), tuple(_shape(d) for d in dims), tuple(_dtype(t) for t in types), tuple(map(str, values))
+                self._names.setdefault(name, name),
+                tuple(_shape(d) for d in dims),
+                tuple(_dtype(t) for t in types),
+                tuple(map(str, values)),
             )
         return found
 
     def trace(self) -> Trace:
         annotations = sorted(self._stretches["user_annotation"], key=lambda s: s.start_s)
         steps = [s for s in annotations if s.name.startswith(STEP_PREFIX)]
-        starts = [*(s.start_s for s in steps), *(op.start_s for op in self._ops[:1]), *(d[1] for d in self._device[:1])]
+        starts = [
+            *(s.start_s for s in steps),
+            *(op.start_s for op in self._ops[:1]),
+            *(d[1] for d in self._device[:1]),
+        ]
         zero = starts[0] if starts else 0.0
 
         def moved(stretches: Iterable[Stretch], prefix: str = "") -> tuple[Stretch, ...]:
-            return tuple(Stretch(s.name.removeprefix(prefix), s.start_s - zero, s.duration_s, s.thread) for s in stretches)
+            return tuple(
+                Stretch(s.name.removeprefix(prefix), s.start_s - zero, s.duration_s, s.thread)
+                for s in stretches
+            )
 
         index = self._nest(zero)
         if steps and not any(op.start_s + zero >= steps[-1].start_s for op in self._ops):
             del steps[-1]  # torch opens a new iteration when told of the end of the last
         kernels, copies = [], []
-        for name, start_s, duration_s, stream, external, nbytes in sorted(self._device, key=lambda d: d[1]):
+        for name, start_s, duration_s, stream, external, nbytes in sorted(
+            self._device, key=lambda d: d[1]
+        ):
             op = index.get(external, -1) if external >= 0 else -1
             if op >= 0:
                 self._ops[op].device_s += duration_s
@@ -283,22 +337,31 @@ class _Reader:
         return Trace(
             iterations=moved(steps, STEP_PREFIX),
             phases=moved((s for s in annotations if s.name.startswith(PHASE_PREFIX)), PHASE_PREFIX),
-            ops=tuple(self._ops), kernels=tuple(kernels), copies=tuple(copies),
+            ops=tuple(self._ops),
+            kernels=tuple(kernels),
+            copies=tuple(copies),
             runtime=moved(sorted(self._stretches["cuda_runtime"], key=lambda s: s.start_s)),
-            ranges=moved(s for s in annotations if not s.name.startswith((PHASE_PREFIX, STEP_PREFIX))),
+            ranges=moved(
+                s for s in annotations if not s.name.startswith((PHASE_PREFIX, STEP_PREFIX))
+            ),
             unreadable=self._unreadable,
-        )  # fmt: skip
+        )
 
     def _nest(self, zero: float) -> dict[int, int]:
-        """Operators in order, each with its parent and self time; returns where each external id stands."""
-        order = sorted(range(len(self._ops)), key=lambda i: (self._ops[i].start_s, -self._ops[i].duration_s))
+        """Operators in order, each with its parent and self time; returns where each external id
+        stands.
+        """
+        order = sorted(
+            range(len(self._ops)), key=lambda i: (self._ops[i].start_s, -self._ops[i].duration_s)
+        )
         self._externals = [self._externals[i] for i in order]
         self._ops = [self._ops[i] for i in order]
         open_: dict[int, list[int]] = {}
         for place, op in enumerate(self._ops):
             outer = open_.setdefault(op.thread, [])
             op.self_s = op.duration_s
-            while outer and self._ops[outer[-1]].end_s <= op.start_s - zero:  # those before are on the trace's clock already
+            # those before are on the trace's clock already
+            while outer and self._ops[outer[-1]].end_s <= op.start_s - zero:
                 outer.pop()
             op.start_s -= zero
             if outer:
@@ -311,7 +374,11 @@ class _Reader:
 
 
 def _shape(dims: Any) -> Any:
-    return tuple(_shape(d) if isinstance(d, list) else int(d) for d in dims) if isinstance(dims, list) else ()
+    return (
+        tuple(_shape(d) if isinstance(d, list) else int(d) for d in dims)
+        if isinstance(dims, list)
+        else ()
+    )
 
 
 def _dtype(name: str) -> str:

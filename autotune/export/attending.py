@@ -3,7 +3,8 @@
     terminal, scheduler ──signals──▶ launcher ──▶ job          stdin, stdout, stderr are the job's own
                                         └ waits, removes the files, ends as the job ended (exit code or signal)
 
-The job dies with the launcher, should that be killed; what lies in /dev/shm then is removed by the next tuner or launcher here.
+The job dies with the launcher, should that be killed; what lies in /dev/shm then is removed by the
+next tuner or launcher here.
 """
 
 from __future__ import annotations
@@ -23,19 +24,31 @@ from autotune_trials.session.knob_files import Preparation, silent
 from autotune_trials.session.launch_environment import socket_folders
 from autotune_trials.supervisor import process_tags, procfs
 
-PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
-SI_KERNEL = 0x80  # a signal that the kernel sent, not a process: of a terminal's keys, which the whole foreground group gets
+PASSED_ON = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
+# a signal that the kernel sent, not a process: of a terminal's keys, which the whole foreground
+# group gets
+SI_KERNEL = 0x80
 
 
 def attend(launch: Callable[[Preparation], Launch], quiet: bool = False) -> int:
-    """Prepare the job, run it, put everything away. Returns its exit status, negative for a signal, as :mod:`subprocess` does.
+    """Prepare the job, run it, put everything away. Returns its exit status, negative for a signal,
+    as :mod:`subprocess` does.
 
     ``quiet``: nothing is said of what takes long before the job starts.
 
     Raises:
         InputError: it cannot be prepared or started.
     """
-    process_tags.sweep_stale(socket_folders())  # a launcher that was killed could not put its files away
+    # a launcher that was killed could not put its files away
+    process_tags.sweep_stale(socket_folders())
     with Preparation(say=silent if quiet else _say) as preparation:
         with _ended_by_term():
             job = launch(preparation)
@@ -49,12 +62,19 @@ def attend(launch: Callable[[Preparation], Launch], quiet: bool = False) -> int:
 
 @contextmanager
 def _ended_by_term() -> Iterator[None]:
-    """While data are copied TERM and HUP end it as Ctrl-C does: by an exception, so that the copy goes with it."""
+    """While data are copied TERM and HUP end it as Ctrl-C does: by an exception, so that the copy
+    goes with it.
+    """
 
     def stop(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    # nohup
+    heard = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
@@ -77,23 +97,32 @@ def end_as(status: int) -> None:
     raise SystemExit(status)
 
 
-def _start(job: Launch, program: str, env: dict[str, str], mask: set[int | signal.Signals]) -> subprocess.Popen[bytes]:
+def _start(
+    job: Launch, program: str, env: dict[str, str], mask: set[int | signal.Signals]
+) -> subprocess.Popen[bytes]:
     prctl = procfs.find_prctl()
 
     def in_child() -> None:
         if prctl:
             prctl(procfs.PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in PASSED_ON:
-            if callable(signal.getsignal(number)):  # ours: one that waits since the fork ends the job, as it would a moment later
+            # ours: one that waits since the fork ends the job, as it would a moment later
+            if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        return subprocess.Popen(list(job.argv), executable=program, env=env, close_fds=False, preexec_fn=in_child)
+        return subprocess.Popen(
+            list(job.argv), executable=program, env=env, close_fds=False, preexec_fn=in_child
+        )
     except OSError as error:
-        raise InputError(f"'{job.argv[0]}' cannot be started: {error.strerror}", where="command", expected="a program") from None
+        raise InputError(
+            f"'{job.argv[0]}' cannot be started: {error.strerror}",
+            where="command",
+            expected="a program",
+        ) from None
 
 
 def _wait(job: subprocess.Popen[bytes]) -> int:

@@ -38,7 +38,9 @@ def unpack(archive: Path, digest: str, folder: Path) -> None:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def cache_variables(archive: Path, digest: str, cache: Path, env: Mapping[str, str]) -> dict[str, str]:
+def cache_variables(
+    archive: Path, digest: str, cache: Path, env: Mapping[str, str]
+) -> dict[str, str]:
     """What the job is started with to find its compiled kernels.
 
     Args:

@@ -1,7 +1,7 @@
 """Do the settings of a tuned.yaml still fit the machine they are launched on?
 
-Nothing here imports torch, which would cost every launch a second: its version is read from its files, a GPU is seen by its
-device file.
+Nothing here imports torch, which would cost every launch a second: its version is read from its
+files, a GPU is seen by its device file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from typing import Any
 from autotune.export.tuned import TunedConfig
 from autotune_spaces import machine as machines
 from autotune_spaces.base import Knob, NotApplicable, Start
-from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_spaces.facts import (
+    DdpFacts,
+    JobFacts,
+    LoaderFacts,
+    Machine,
+    ModelFacts,
+    OptimizerFacts,
+)
 from autotune_spaces.knobs import create
 
 PROBE_TIMEOUT_S = 20
@@ -36,27 +43,46 @@ if spec and spec.submodule_search_locations:
     found.update(torch_version=str(names.get("__version__", "")), cuda_version=names.get("cuda") or "", hip=names.get("hip") or "")
 print(json.dumps(found))
 """
-# What is compared, and how it is called. A Python patch release or a few MiB of memory change nothing.
+# What is compared, and how it is called. A Python patch release or a few MiB of memory change
+# nothing.
 COMPARED = {
-    "device_name": "device", "device_count": "devices", "cpu_model": "CPU", "cores": "cores", "torch_version": "torch",
+    "device_name": "device",
+    "device_count": "devices",
+    "cpu_model": "CPU",
+    "cores": "cores",
+    "torch_version": "torch",
     "cuda_version": "CUDA",
-}  # fmt: skip
+}
 
 
 def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
-    """The machine as the job will find it; what cannot be known without starting CUDA is taken from ``tuned``."""
-    capability = tuned.provenance.machine.get("compute_capability") or (8, 0)  # unknown: give the knobs that ask for it the benefit of the doubt
+    """The machine as the job will find it; what cannot be known without starting CUDA is taken from
+    ``tuned``.
+    """
+    # unknown: give the knobs that ask for it the benefit of the doubt
+    capability = tuned.provenance.machine.get("compute_capability") or (8, 0)
     return here(tuned.command, env, tuned.workdir, tuple(capability))
 
 
-def here(command: Sequence[str], env: Mapping[str, str], workdir: Path, capability: tuple[int, ...] = (8, 0)) -> Machine:
-    """This machine, with the software that ``command`` finds on it. ``capability``: of its GPUs, if it has any."""
+def here(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    workdir: Path,
+    capability: tuple[int, ...] = (8, 0),
+) -> Machine:
+    """This machine, with the software that ``command`` finds on it. ``capability``: of its GPUs, if
+    it has any.
+    """
     model, flags = machines.cpu()
     software = _ask_python(interpreter(command, env, workdir), env, workdir)
     gpus = _gpus(env) if software.get("cuda_version") or software.get("hip") else []
     facts: dict[str, Any] = {}
     if gpus:
-        facts = {"device_count": len(gpus), "compute_capability": capability, "device_memory_gib": 1024.0}
+        facts = {
+            "device_count": len(gpus),
+            "compute_capability": capability,
+            "device_memory_gib": 1024.0,
+        }
     return Machine(
         cores=machines.cores(),
         memory_gib=machines.memory_gib(),
@@ -74,10 +100,19 @@ def here(command: Sequence[str], env: Mapping[str, str], workdir: Path, capabili
     )
 
 
-def differences(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None) -> list[str]:
-    """What is unlike the machine the settings were found on, in words. ``env``: the job's variables."""
-    nodes, told = tuned.provenance.footprint.nodes, env is not None and "PET_NNODES" in env  # torchrun's --nnodes
-    found = [f"tuned as one job over {nodes} nodes, started on this one alone"] if nodes > 1 and not told else []
+def differences(
+    tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None
+) -> list[str]:
+    """What is unlike the machine the settings were found on, in words. ``env``: the job's
+    variables.
+    """
+    # torchrun's --nnodes
+    nodes, told = tuned.provenance.footprint.nodes, env is not None and "PET_NNODES" in env
+    found = (
+        [f"tuned as one job over {nodes} nodes, started on this one alone"]
+        if nodes > 1 and not told
+        else []
+    )
     on_gpu = tuned.provenance.job_device == "cuda"
     found += ["tuned on a GPU, none here"] if on_gpu and now.device != "cuda" else []
     unlike = compared(tuned.provenance.machine, now, gpu=on_gpu and now.device == "cuda")
@@ -85,7 +120,9 @@ def differences(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None 
 
 
 def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[str, Any, Any]]:
-    """(what, before, now) of all in which two machines differ so much that their figures cannot be compared."""
+    """(what, before, now) of all in which two machines differ so much that their figures cannot be
+    compared.
+    """
     found = []
     for name, word in COMPARED.items():
         if name in ("device_name", "device_count", "cuda_version") and not gpu:
@@ -99,8 +136,11 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
 ANY_BATCH = 1 << 20  # samples: a batch that every portion of a batch fits into
 
 
-def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would take anything.
+def obstacles(
+    tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would
+    take anything.
 
     Args:
         env: the job's variables; None: those of this process.
@@ -109,7 +149,9 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
     willing = JobFacts(
         pid=0,
         device=device,
-        loader=LoaderFacts("", "", "", ANY_BATCH, 0, None, False, False, False, False, None, ANY_BATCH + 1, False),
+        loader=LoaderFacts(
+            "", "", "", ANY_BATCH, 0, None, False, False, False, False, None, ANY_BATCH + 1, False
+        ),
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
         models=(),
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
@@ -123,7 +165,9 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
     start = Start(tuned.command, dict(os.environ if env is None else env), str(tuned.workdir))
     for name, choice in tuned.knobs.items():
         knob: Knob = create(name, choice.options)
-        varying = ModelFacts("", 1, 1, repeated_blocks=2, input_shapes=2 if choice.value == "dynamic" else 1)
+        varying = ModelFacts(
+            "", 1, 1, repeated_blocks=2, input_shapes=2 if choice.value == "dynamic" else 1
+        )
         willing = replace(willing, surveys={name: knob.survey(start)}, models=(varying,))
         try:
             knob.candidates(now, willing)
@@ -137,7 +181,9 @@ def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = 
 
 
 def interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -> str:
-    """The Python that will run the job: the command itself, or the one its script names (torchrun, accelerate)."""
+    """The Python that will run the job: the command itself, or the one its script names (torchrun,
+    accelerate).
+    """
     word = command[0]
     program = str(workdir / word) if "/" in word else shutil.which(word, path=env.get("PATH"))
     if program is None:
@@ -156,22 +202,37 @@ def interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -
 def _ask_python(program: str, env: Mapping[str, str], workdir: Path) -> dict[str, str]:
     try:
         answer = subprocess.run(
-            [program, "-c", _PROBE], cwd=workdir, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_TIMEOUT_S
+            [program, "-c", _PROBE],
+            cwd=workdir,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_TIMEOUT_S,
         )
         return dict(json.loads(answer.stdout.decode().splitlines()[-1]))
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        return {}  # nothing is known, so nothing differs; the job itself will say what is wrong with its Python
+        # nothing is known, so nothing differs; the job itself will say what is wrong with its
+        # Python
+        return {}
 
 
-def _gpus(env: Mapping[str, str], devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
+def _gpus(
+    env: Mapping[str, str],
+    devices: Path = Path("/dev"),
+    driver: Path = Path("/proc/driver/nvidia/gpus"),
+) -> list[str]:
     """Names of the GPUs the job will see ("" where only the device file is there)."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and (not visible.strip() or visible.strip().startswith("-") or visible == "NoDevFiles"):
+    if visible is not None and (
+        not visible.strip() or visible.strip().startswith("-") or visible == "NoDevFiles"
+    ):
         return []
     files = [p for p in devices.glob("nvidia*") if p.name.removeprefix("nvidia").isdigit()] or [
         p for p in (devices / "dxg", devices / "kfd") if p.exists()
     ]
-    names = [_model(path) for path in sorted(driver.glob("*/information"))] if driver.is_dir() else []
+    names = (
+        [_model(path) for path in sorted(driver.glob("*/information"))] if driver.is_dir() else []
+    )
     names = names[: len(files)] + [""] * (len(files) - len(names))
     return names[: len(visible.split(","))] if visible else names
 

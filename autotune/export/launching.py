@@ -2,10 +2,13 @@
 
     tuned.yaml ──▶ plan ──▶ argv, env, workdir, session.json ──▶ execve: this process becomes the job
 
-Because the process is replaced, signals, exit code, stdin, stdout and stderr are the job's own, with nothing in between. It also
-means that nothing can clean up afterwards: session.json lies in the user's cache under a name made of its content, so that
-launching the same settings a thousand times leaves one file. A knob that needs cleaning up after (a copy of the data in memory)
-makes it :func:`autotune.export.attending.attend` instead: the launcher waits beside the job, and passes on what it is told.
+Because the process is replaced, signals, exit code, stdin, stdout and stderr are the job's own,
+with nothing in between. It also
+means that nothing can clean up afterwards: session.json lies in the user's cache under a name made
+of its content, so that launching the same settings a thousand times leaves one file. A knob that
+needs cleaning up after (a copy of the data in memory) makes it
+:func:`autotune.export.attending.attend` instead: the launcher waits beside the job, and passes on
+what it is told.
 """
 
 from __future__ import annotations
@@ -33,7 +36,12 @@ from autotune_spaces.knobs import create
 from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.space import command_line
 from autotune_trials.paths import SessionPaths, publish
-from autotune_trials.protocol.messages import SESSION_VARIABLE, KnobChoice, SessionConfig, SessionMode
+from autotune_trials.protocol.messages import (
+    SESSION_VARIABLE,
+    KnobChoice,
+    SessionConfig,
+    SessionMode,
+)
 from autotune_trials.session.knob_files import Preparation
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
@@ -56,7 +64,11 @@ def knobs_of(tuned: TunedConfig) -> dict[str, Knob]:
 def needs_agent(knob: Knob) -> bool:
     """Live knobs, and process knobs whose variable nobody else reads."""
     kind = type(knob)
-    return knob.scope is Scope.LIVE or kind.at_import is not Knob.at_import or kind.at_start is not Knob.at_start
+    return (
+        knob.scope is Scope.LIVE
+        or kind.at_import is not Knob.at_import
+        or kind.at_start is not Knob.at_start
+    )
 
 
 def needs_launch(knob: Knob) -> bool:
@@ -65,9 +77,15 @@ def needs_launch(knob: Knob) -> bool:
 
 
 def plan(
-    tuned: TunedConfig, extra: Sequence[str] = (), *, base: Mapping[str, str], seed: int = 0, out: Path | None = None, partial: bool = False,
+    tuned: TunedConfig,
+    extra: Sequence[str] = (),
+    *,
+    base: Mapping[str, str],
+    seed: int = 0,
+    out: Path | None = None,
+    partial: bool = False,
     preparation: Preparation | None = None,
-) -> Launch:  # fmt: skip
+) -> Launch:
     """How ``tuned`` is run.
 
     Args:
@@ -76,10 +94,12 @@ def plan(
         seed: what ``{seed}`` in the command stands for.
         out: what ``{trial_dir}`` stands for; by default ``out`` in the job's directory.
         partial: a missing secret is left out instead of an error.
-        preparation: where knobs may put the files they need; None: what needs files is not prepared, for nothing is started.
+        preparation: where knobs may put the files they need; None: what needs files is not
+            prepared, for nothing is started.
 
     Raises:
-        InputError: a secret of the job is not in the environment, a knob cannot be set here, or ``extra`` cannot be added.
+        InputError: a secret of the job is not in the environment, a knob cannot be set here, or
+            ``extra`` cannot be added.
     """
     knobs = knobs_of(tuned)
     values = {name: choice.value for name, choice in tuned.knobs.items()}
@@ -88,20 +108,39 @@ def plan(
     words = fill(command_line(tuned.command, knobs.values(), values), places)
     if extra and is_shell(words):
         raise InputError(
-            "the job is a line for a shell, to which no words can be added", where="-- " + " ".join(extra),
-            expected="a command that is a program and its words", remedy="write them into the line under 'command' of tuned.yaml",
-        )  # fmt: skip
-    argv = [re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words] + list(extra)
+            "the job is a line for a shell, to which no words can be added",
+            where="-- " + " ".join(extra),
+            expected="a command that is a program and its words",
+            remedy="write them into the line under 'command' of tuned.yaml",
+        )
+    argv = [
+        re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words
+    ] + list(extra)
     env = {**base, **{name: fill([value], places)[0] for name, value in tuned.env.items()}}
     start = _prepared(Start(tuple(argv), env, str(tuned.workdir)), knobs, values, preparation)
     session = None
     if any(needs_agent(k) for k in knobs.values()):
-        live = tuple(KnobChoice(n, values[n], dict(k.options)) for n, k in knobs.items() if k.scope is Scope.LIVE)
-        session = SessionConfig(SessionMode.LAUNCH, "", knobs=live, loader_key=tuned.provenance.loader_key, record_loss=False)
+        live = tuple(
+            KnobChoice(n, values[n], dict(k.options))
+            for n, k in knobs.items()
+            if k.scope is Scope.LIVE
+        )
+        session = SessionConfig(
+            SessionMode.LAUNCH,
+            "",
+            knobs=live,
+            loader_key=tuned.provenance.loader_key,
+            record_loss=False,
+        )
     return Launch(start.argv, start.env, tuned.workdir, session)
 
 
-def _prepared(start: Start, knobs: Mapping[str, Knob], values: Mapping[str, Value], preparation: Preparation | None) -> Start:
+def _prepared(
+    start: Start,
+    knobs: Mapping[str, Knob],
+    values: Mapping[str, Value],
+    preparation: Preparation | None,
+) -> Start:
     """``start`` with the process knobs set."""
     for name, knob in knobs.items():
         if knob.scope is not Scope.PROCESS or (knob.keeps_files and preparation is None):
@@ -110,9 +149,11 @@ def _prepared(start: Start, knobs: Mapping[str, Knob], values: Mapping[str, Valu
             start = (preparation or Preparation()).start(start, [(knob, values[name])])
         except NotApplicable as reason:
             raise InputError(
-                f"{name}={values[name]} cannot be set here: {reason}", where=f"knobs.{name}", expected="a machine like the one it was tuned on",
+                f"{name}={values[name]} cannot be set here: {reason}",
+                where=f"knobs.{name}",
+                expected="a machine like the one it was tuned on",
                 remedy=f"tune again here, or take {name} out of the file",
-            ) from None  # fmt: skip
+            ) from None
     return start
 
 
@@ -125,9 +166,12 @@ def _secrets(tuned: TunedConfig, base: Mapping[str, str], partial: bool) -> dict
     missing = [name for name in tuned.env_from_launch if name not in base]
     if missing and not partial:
         raise InputError(
-            f"{' and '.join(missing)} not set: the job was tuned with it, and tuned.yaml holds no secrets",
-            where="environment", expected="the variables under env_from_launch", remedy=f"export {missing[0]}=… first",
-        )  # fmt: skip
+            f"{' and '.join(missing)} not set: the job was tuned with it, and tuned.yaml holds no"
+            " secrets",
+            where="environment",
+            expected="the variables under env_from_launch",
+            remedy=f"export {missing[0]}=… first",
+        )
     return {name: base[name] for name in tuned.env_from_launch if name in base}
 
 
@@ -139,12 +183,16 @@ def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
         paths = _session_directory(root)
     except OSError:  # a home that cannot be written to
         paths = _session_directory(_temporary_directory() / digest)
-    publish(paths.config, json.dumps(encode(dataclasses.replace(session, directory=str(paths.root)))))
+    publish(
+        paths.config, json.dumps(encode(dataclasses.replace(session, directory=str(paths.root))))
+    )
     return paths.config
 
 
 def _temporary_directory() -> Path:
-    """A directory in the temporary one that is this user's alone: its usual name may be somebody else's trap."""
+    """A directory in the temporary one that is this user's alone: its usual name may be somebody
+    else's trap.
+    """
     usual = Path(tempfile.gettempdir()) / f"autotune-{os.getuid()}"
     usual.mkdir(mode=0o700, exist_ok=True)
     found = usual.lstat()
@@ -157,7 +205,8 @@ def _session_directory(root: Path) -> SessionPaths:
     if root.stat().st_uid != os.getuid():
         raise PermissionError(f"{root} belongs to somebody else")
     paths = SessionPaths(root)
-    # Crumbs tell a tuner how far each process came. Nobody reads them here, and a file in their place keeps them out.
+    # Crumbs tell a tuner how far each process came. Nobody reads them here, and a file in their
+    # place keeps them out.
     if not paths.crumbs.exists():
         paths.crumbs.touch()
     return paths
@@ -171,7 +220,8 @@ def user_cache() -> Path:
 def environment_of(launch: Launch) -> dict[str, str]:
     """The job's environment, the way in for the agent included."""
     env = dict(launch.env)
-    for name in (SESSION_VARIABLE, MARK_VARIABLE, "AUTOTUNE_PACKAGES"):  # launched from within a session
+    # launched from within a session
+    for name in (SESSION_VARIABLE, MARK_VARIABLE, "AUTOTUNE_PACKAGES"):
         env.pop(name, None)
     if launch.session is not None:
         import autotune_spaces
@@ -193,13 +243,18 @@ def become(launch: Launch) -> None:
     """
     program, env = arrive(launch)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so in the new program
+        # Python ignores them, and what is ignored stays so in the new program
+        signal.signal(number, signal.SIG_DFL)
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         os.execve(program, list(launch.argv), env)
     except OSError as error:
-        raise InputError(f"'{launch.argv[0]}' cannot be started: {error.strerror}", where="command", expected="a program") from None
+        raise InputError(
+            f"'{launch.argv[0]}' cannot be started: {error.strerror}",
+            where="command",
+            expected="a program",
+        ) from None
 
 
 def arrive(launch: Launch) -> tuple[str, dict[str, str]]:
@@ -212,13 +267,17 @@ def arrive(launch: Launch) -> tuple[str, dict[str, str]]:
     try:
         os.chdir(launch.workdir)
     except OSError as error:
-        raise InputError(f"{launch.workdir}: {error.strerror}", where="workdir", expected="the job's directory") from None
+        raise InputError(
+            f"{launch.workdir}: {error.strerror}", where="workdir", expected="the job's directory"
+        ) from None
     env["PWD"] = str(launch.workdir)
     word = launch.argv[0]
     program = word if "/" in word else shutil.which(word, path=env.get("PATH"))
     if program is None:
         raise InputError(
-            f"the command '{word}' was not found", where="command", expected="a program on PATH",
+            f"the command '{word}' was not found",
+            where="command",
+            expected="a program on PATH",
             remedy="activate the environment the job runs in",
-        )  # fmt: skip
+        )
     return program, env

@@ -8,7 +8,14 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from autotune.errors import InputError
-from autotune.export.tuned import FILE_NAME, TUNED_SCHEMA_VERSION, Footprint, Provenance, TunedConfig, TunedKnob
+from autotune.export.tuned import (
+    FILE_NAME,
+    TUNED_SCHEMA_VERSION,
+    Footprint,
+    Provenance,
+    TunedConfig,
+    TunedKnob,
+)
 from autotune.job.mistakes import Mistake, nearest, to_error
 from autotune.job.run_dir import PROFILE_SUMMARY, RUNS
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
@@ -17,10 +24,20 @@ from autotune_spaces.codec import decode
 from autotune_spaces.knobs import create, names
 from autotune_spaces.sites import JobSites
 
-KEYS = ("schema_version", "name", "command", "workdir", "env", "env_from_launch", "knobs", "provenance")
+KEYS = (
+    "schema_version",
+    "name",
+    "command",
+    "workdir",
+    "env",
+    "env_from_launch",
+    "knobs",
+    "provenance",
+)
 KNOB_KEYS = ("value", "was", "gain", "options")
 INTERVAL_KEYS = ("estimate", "low", "high")
-NESTED = ("speedup", "machine", "footprint", "compile_cache", "sites")  # of provenance: what is not text
+# of provenance: what is not text
+NESTED = ("speedup", "machine", "footprint", "compile_cache", "sites")
 T = TypeVar("T")
 
 
@@ -36,14 +53,23 @@ def find_tuned(path: Path) -> Path:
     if inside.is_file():
         return inside
     if (path / PROFILE_SUMMARY).is_file():
-        raise InputError("this is a profile, in which nothing was tuned", where=str(path), expected=f"a finished run's directory, or a {FILE_NAME}",
-                         remedy="`autotune run job.yaml` tunes the job")  # fmt: skip
+        raise InputError(
+            "this is a profile, in which nothing was tuned",
+            where=str(path),
+            expected=f"a finished run's directory, or a {FILE_NAME}",
+            remedy="`autotune run job.yaml` tunes the job",
+        )
     unfinished = (path / "journal.jsonl").is_file()
     raise InputError(
-        f"no {FILE_NAME} in it" + (": the run has not finished" if unfinished else ""), where=str(path),
+        f"no {FILE_NAME} in it" + (": the run has not finished" if unfinished else ""),
+        where=str(path),
         expected=f"a finished run's directory, or a {FILE_NAME}",
-        remedy="`autotune run` on the same job carries on where it stopped" if unfinished else "`autotune run job.yaml` makes one",
-    )  # fmt: skip
+        remedy=(
+            "`autotune run` on the same job carries on where it stopped"
+            if unfinished
+            else "`autotune run job.yaml` makes one"
+        ),
+    )
 
 
 def load_tuned(path: Path | str) -> TunedConfig:
@@ -55,15 +81,26 @@ def load_tuned(path: Path | str) -> TunedConfig:
     file = find_tuned(Path(path))
     try:
         # A pipe can be read only once, and has no place that relative paths could be relative to.
-        document = read_yaml(file) if file.is_file() else parse_yaml(file.read_text(encoding="utf-8"))
+        document = (
+            read_yaml(file) if file.is_file() else parse_yaml(file.read_text(encoding="utf-8"))
+        )
     except YamlMistake as mistake:
-        raise InputError(str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected) from None
+        raise InputError(
+            str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected
+        ) from None
     except FileNotFoundError:
         run = RUNS / file
         remedy = f"did you mean {run}?" if run.is_dir() else "`autotune run job.yaml` makes one"
-        raise InputError("no such file", where=str(file), expected=f"a {FILE_NAME} or a run directory", remedy=remedy) from None
+        raise InputError(
+            "no such file",
+            where=str(file),
+            expected=f"a {FILE_NAME} or a run directory",
+            remedy=remedy,
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)) from None
+        raise InputError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)
+        ) from None
     reader = _Reader(document, file)
     tuned = reader.tuned()
     if reader.mistakes:
@@ -79,7 +116,9 @@ class _Reader:
         self.mistakes: list[Mistake] = []
 
     def wrong(self, place: Place, found: str, expected: str, words: tuple[str, ...] = ()) -> None:
-        self.mistakes.append(Mistake(place, found, expected, nearest(place[-1], words) if words and place else ""))
+        self.mistakes.append(
+            Mistake(place, found, expected, nearest(place[-1], words) if words and place else "")
+        )
 
     def tuned(self) -> TunedConfig:
         data = self.document.data
@@ -87,8 +126,14 @@ class _Reader:
             self.wrong((), "no keys and values", f"the keys {', '.join(KEYS)}")
             return TunedConfig("", (), self.file.parent)
         number = data.get("schema_version")
-        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= TUNED_SCHEMA_VERSION:
-            found = "schema_version is missing" if number is None else f"schema_version is {number!r}"
+        if (
+            not isinstance(number, int)
+            or isinstance(number, bool)
+            or not 1 <= number <= TUNED_SCHEMA_VERSION
+        ):
+            found = (
+                "schema_version is missing" if number is None else f"schema_version is {number!r}"
+            )
             expected = f"schema_version: {TUNED_SCHEMA_VERSION}; a newer one needs a newer autotune"
             self.wrong(("schema_version",), found, expected)
             return TunedConfig("", (), self.file.parent)
@@ -98,10 +143,19 @@ class _Reader:
         return TunedConfig(
             name=self.text(data, ("name",), "job"),
             command=self.words(data, "command", needed=True),
-            workdir=(self.file.resolve().parent / workdir.expanduser()) if not workdir.is_absolute() else workdir,
-            env={name: read_text(self.document, ("env", name), value) for name, value in env.items()},
+            workdir=(
+                (self.file.resolve().parent / workdir.expanduser())
+                if not workdir.is_absolute()
+                else workdir
+            ),
+            env={
+                name: read_text(self.document, ("env", name), value) for name, value in env.items()
+            },
             env_from_launch=self.words(data, "env_from_launch"),
-            knobs={name: self.knob(name, entry) for name, entry in self.mapping(data, ("knobs",), needed=True).items()},
+            knobs={
+                name: self.knob(name, entry)
+                for name, entry in self.mapping(data, ("knobs",), needed=True).items()
+            },
             provenance=self.provenance(self.mapping(data, ("provenance",))),
         )
 
@@ -113,22 +167,38 @@ class _Reader:
     def text(self, data: dict[str, Any], place: Place, default: str = "") -> str:
         value = data.get(str(place[-1]), default)
         if isinstance(value, (dict, list)) or value is None:
-            self.wrong(place, f"'{place[-1]}' is {'empty' if value is None else 'not one value'}", "text")
+            self.wrong(
+                place, f"'{place[-1]}' is {'empty' if value is None else 'not one value'}", "text"
+            )
             return default
         return read_text(self.document, place, value)
 
     def words(self, data: dict[str, Any], key: str, *, needed: bool = False) -> tuple[str, ...]:
         value = data.get(key, [])
-        if not isinstance(value, list) or any(isinstance(v, (dict, list)) or v is None for v in value) or (needed and not value):
-            self.wrong((key,), f"'{key}' is {'missing' if key not in data else 'no list of words'}", "a list, one word an item")
+        if (
+            not isinstance(value, list)
+            or any(isinstance(v, (dict, list)) or v is None for v in value)
+            or (needed and not value)
+        ):
+            self.wrong(
+                (key,),
+                f"'{key}' is {'missing' if key not in data else 'no list of words'}",
+                "a list, one word an item",
+            )
             return ()
         return tuple(read_text(self.document, (key, i), v) for i, v in enumerate(value))
 
-    def mapping(self, data: dict[str, Any], place: Place, *, needed: bool = False) -> dict[str, Any]:
+    def mapping(
+        self, data: dict[str, Any], place: Place, *, needed: bool = False
+    ) -> dict[str, Any]:
         value: Any = data.get(str(place[-1]), None if needed else {})
         if not isinstance(value, dict):
             found = f"'{place[-1]}' is {'missing' if place[-1] not in data else 'not a mapping'}"
-            self.wrong(place, found, "keys and values" + ("; {} to change nothing" if place == ("knobs",) else ""))
+            self.wrong(
+                place,
+                found,
+                "keys and values" + ("; {} to change nothing" if place == ("knobs",) else ""),
+            )
             return {}
         return value
 
@@ -144,22 +214,39 @@ class _Reader:
         try:
             made = create(name, options)
         except KeyError:
-            self.mistakes.append(Mistake(place, f"unknown knob '{name}'", "a knob that `autotune knobs` lists", nearest(name, names())))
+            self.mistakes.append(
+                Mistake(
+                    place,
+                    f"unknown knob '{name}'",
+                    "a knob that `autotune knobs` lists",
+                    nearest(name, names()),
+                )
+            )
             return knob
         except ValueError as error:
-            self.wrong((*place, "options"), f"{name}: {error}", "the options as `autotune run` wrote them")
+            self.wrong(
+                (*place, "options"), f"{name}: {error}", "the options as `autotune run` wrote them"
+            )
             return knob
         trouble = made.check_value(knob.value)
         if trouble:
-            self.wrong((*place, "value"), f"{name}: {trouble}", f"{made.range or 'a value of this knob'}; see `autotune knobs {name}`")
+            self.wrong(
+                (*place, "value"),
+                f"{name}: {trouble}",
+                f"{made.range or 'a value of this knob'}; see `autotune knobs {name}`",
+            )
         return knob
 
     def interval(self, data: Any, place: Place) -> Interval | None:
         if data is None:
             return None
-        numbers: list[Any] = [data.get(k) for k in INTERVAL_KEYS] if isinstance(data, dict) else [None]
+        numbers: list[Any] = (
+            [data.get(k) for k in INTERVAL_KEYS] if isinstance(data, dict) else [None]
+        )
         if not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers):
-            self.wrong(place, f"'{place[-1]}' is not an interval", "{estimate: 1.2, low: 1.1, high: 1.3}")
+            self.wrong(
+                place, f"'{place[-1]}' is not an interval", "{estimate: 1.2, low: 1.1, high: 1.3}"
+            )
             return None
         return Interval(*map(float, numbers))
 
@@ -184,7 +271,11 @@ class _Reader:
             if not _well_formed(found):
                 raise TypeError
         except (TypeError, ValueError, KeyError, AttributeError):
-            self.wrong(place, f"'{place[-1]}' is not as it was written", "what `autotune run` wrote; or leave it out")
+            self.wrong(
+                place,
+                f"'{place[-1]}' is not as it was written",
+                "what `autotune run` wrote; or leave it out",
+            )
             return cls()
         return found
 
@@ -201,7 +292,11 @@ def _is_a(value: Any, hint: Any) -> bool:
         return any(_is_a(value, arg) for arg in args)
     if origin is tuple:
         inner = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
-        return isinstance(value, tuple) and len(inner) == len(value) and all(map(_is_a, value, inner))
+        return (
+            isinstance(value, tuple) and len(inner) == len(value) and all(map(_is_a, value, inner))
+        )
     if is_dataclass(hint):
         return isinstance(value, hint) and _well_formed(value)  # type: ignore[arg-type]
-    return isinstance(value, (int, float) if hint is float else hint) and (hint is bool or not isinstance(value, bool))
+    return isinstance(value, (int, float) if hint is float else hint) and (
+        hint is bool or not isinstance(value, bool)
+    )

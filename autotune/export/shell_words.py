@@ -17,7 +17,9 @@ PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
 
 
 def quote(word: str, variables: Collection[str]) -> str:
-    """``word`` for a shell, in which ``${NAME}`` is expanded for the names in ``variables`` and nothing else is."""
+    """``word`` for a shell, in which ``${NAME}`` is expanded for the names in ``variables`` and
+    nothing else is.
+    """
     parts = re.split(r"\$\{(\w+)\}", word)
     if len(parts) == 1:
         return shlex.quote(word)
@@ -31,7 +33,9 @@ def quote(word: str, variables: Collection[str]) -> str:
 
 
 def words_of(tuned: TunedConfig) -> list[str]:
-    """The job's command with the knobs that are part of it; ``{seed}`` and ``{trial_dir}`` as variables."""
+    """The job's command with the knobs that are part of it; ``{seed}`` and ``{trial_dir}`` as
+    variables.
+    """
     values = {name: choice.value for name, choice in tuned.knobs.items()}
     return fill(command_line(tuned.command, knobs_of(tuned).values(), values), PLACES)
 
@@ -45,7 +49,9 @@ def line(words: Sequence[str], tuned: TunedConfig) -> str:
 
 
 def set_up(tuned: TunedConfig) -> list[str]:
-    """Lines that bring a shell to where the job can start: directory, variables, what is asked of the caller."""
+    """Lines that bring a shell to where the job can start: directory, variables, what is asked of
+    the caller.
+    """
     lines = [f"cd -- {shlex.quote(str(tuned.workdir))}"]
     everything = " ".join([*tuned.command, *tuned.env.values()])
     if "{seed}" in everything:
@@ -53,12 +59,17 @@ def set_up(tuned: TunedConfig) -> list[str]:
     if "{trial_dir}" in everything:
         lines.append('TRIAL_DIR="${TRIAL_DIR:-$PWD/out}"; mkdir -p -- "$TRIAL_DIR"')
     lines += ask_for_secrets(tuned)
-    lines += [f"export {name}={quote(fill([value], PLACES)[0], variables_of(tuned))}" for name, value in tuned.env.items()]
+    lines += [
+        f"export {name}={quote(fill([value], PLACES)[0], variables_of(tuned))}"
+        for name, value in tuned.env.items()
+    ]
     return lines
 
 
 def exports(knob: Knob, value: Value, tuned: TunedConfig) -> list[str]:
-    """The lines that set a process knob's variables; one that is added to keeps what the calling shell has there."""
+    """The lines that set a process knob's variables; one that is added to keeps what the calling
+    shell has there.
+    """
     lines = []
     for name, text in knob.environment(value).items():
         between = knob.adds_to.get(name)
@@ -68,7 +79,10 @@ def exports(knob: Knob, value: Value, tuned: TunedConfig) -> list[str]:
 
 
 def ask_for_secrets(tuned: TunedConfig) -> list[str]:
-    return [f': "${{{name}:?set it first; secrets are not kept in this file}}"' for name in tuned.env_from_launch]
+    return [
+        f': "${{{name}:?set it first; secrets are not kept in this file}}"'
+        for name in tuned.env_from_launch
+    ]
 
 
 def in_words(name: str, knob: TunedKnob) -> str:
@@ -79,11 +93,17 @@ def in_words(name: str, knob: TunedKnob) -> str:
 
 def knob_comments(tuned: TunedConfig) -> list[str]:
     """Every setting in words, a comment each."""
-    return [text for name, choice in tuned.knobs.items() for text in comment(in_words(name, choice))]
+    return [
+        text for name, choice in tuned.knobs.items() for text in comment(in_words(name, choice))
+    ]
 
 
 def shown(value: object) -> str:
-    return {True: "true", False: "false", None: "unset"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
+    return (
+        {True: "true", False: "false", None: "unset"}.get(value, str(value))
+        if isinstance(value, (bool, type(None)))
+        else str(value)
+    )
 
 
 def comment(text: str, indent: str = "# ") -> list[str]:
@@ -100,11 +120,19 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
     p = tuned.provenance
     lines = comment(one_line(f"{tuned.name}: {what}"))
     if p.speedup and tuned.knobs:
-        lines += comment(f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}) with all of the settings below")
+        lines += comment(
+            f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}) with"
+            " all of the settings below"
+        )
     verdict = f"loss {p.loss}" if tuned.knobs else "nothing to change: this is the job as it is"
     lines += comment(
-        one_line(f"{verdict}; found on {p.machine.get('device_name', 'an unknown device')}, torch {p.machine.get('torch_version', '?')}")
+        one_line(
+            f"{verdict}; found on {p.machine.get('device_name', 'an unknown device')}, torch"
+            f" {p.machine.get('torch_version', '?')}"
+        )
     )
     if p.footprint.nodes > 1:
-        lines += comment(f"tuned as one job over {p.footprint.nodes} nodes: it has to be started on as many")
+        lines += comment(
+            f"tuned as one job over {p.footprint.nodes} nodes: it has to be started on as many"
+        )
     return lines

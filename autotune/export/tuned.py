@@ -1,7 +1,8 @@
 """tuned.yaml: a job with the settings proven for it, and where the proof comes from.
 
-Secrets are not in it. A variable that looks like one is named under ``env_from_launch`` and taken from the environment when the
-job is launched; where its value stood in the command stands ``${NAME}``.
+Secrets are not in it. A variable that looks like one is named under ``env_from_launch`` and taken
+from the environment when the job is launched; where its value stood in the command stands
+``${NAME}``.
 """
 
 from __future__ import annotations
@@ -31,9 +32,19 @@ TUNED_SCHEMA_VERSION = 2  # 2: provenance knows sites in the source and what the
 FILE_NAME = "tuned.yaml"
 # Of facts.Machine: what decides whether the settings still fit.
 FINGERPRINT = (
-    "device", "device_name", "device_count", "compute_capability", "cpu_model", "cores", "memory_gib", "torch_version",
-    "cuda_version", "cudnn_version", "python_version", "platform",
-)  # fmt: skip
+    "device",
+    "device_name",
+    "device_count",
+    "compute_capability",
+    "cpu_model",
+    "cores",
+    "memory_gib",
+    "torch_version",
+    "cuda_version",
+    "cudnn_version",
+    "python_version",
+    "platform",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,8 @@ class TunedKnob:
     value: Value
     was: Value = None  # the job's own value
     gain: Interval | None = None  # what this knob gives by itself, if it was measured
-    options: Mapping[str, Value] = field(default_factory=dict)  # e.g. lr_scaling; of a knob of the job's own: via
+    # e.g. lr_scaling; of a knob of the job's own: via
+    options: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,9 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Provenance:
-    """How the settings were found; read by people, and compared with the machine they are launched on."""
+    """How the settings were found; read by people, and compared with the machine they are launched
+    on.
+    """
 
     created: str = ""  # UTC, ISO 8601
     autotune: str = ""  # version
@@ -89,13 +103,19 @@ class TunedConfig:
 
 def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> TunedConfig:
     """What a finished run hands back; with the verdict keep-baseline, the job as it is."""
-    # Placeholders of knobs that stay as they are get the job's own value now: those knobs are not in the file.
+    # Placeholders of knobs that stay as they are get the job's own value now: those knobs are not
+    # in the file.
     unchanged = [k for k in spec.search_space.knobs if k.name not in result.knobs]
     env, command, secrets = _without_secrets(spec.env, command_line(spec.command, unchanged, {}))
     gains = {g.knob: g.speedup for g in result.gains if g.kept}
     own = {k.name: k for k in spec.search_space.knobs}
     knobs = {
-        name: TunedKnob(value, result.baseline.get(name), gains.get(name), dict(own[name].options) if name in own else {})
+        name: TunedKnob(
+            value,
+            result.baseline.get(name),
+            gains.get(name),
+            dict(own[name].options) if name in own else {},
+        )
         for name, value in result.knobs.items()
     }
     observation = result.observation
@@ -120,12 +140,22 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
 
 
 def _fingerprint(machine: Machine) -> dict[str, Any]:
-    known = {name: value for name, value in encode(machine).items() if name in FINGERPRINT and value not in ("", 0, 0.0, [])}
-    return {name: round(known[name], 2) if name == "memory_gib" else known[name] for name in FINGERPRINT if name in known}
+    known = {
+        name: value
+        for name, value in encode(machine).items()
+        if name in FINGERPRINT and value not in ("", 0, 0.0, [])
+    }
+    return {
+        name: round(known[name], 2) if name == "memory_gib" else known[name]
+        for name in FINGERPRINT
+        if name in known
+    }
 
 
 def _footprint(result: Result, spec: JobSpec) -> Footprint:
-    """Workers that were added hold memory of their own, so it is that of the job as it was or as it is tuned, whichever takes more."""
+    """Workers that were added hold memory of their own, so it is that of the job as it was or as it
+    is tuned, whichever takes more.
+    """
     observation, job = result.observation, result.observation.job
     tuned = result.confirmation.anatomy if result.knobs and result.confirmation else None
     seen_gib = [side.peak_memory_gib for side in (observation.anatomy, tuned) if side is not None]
@@ -145,9 +175,13 @@ def _version() -> str:
         return "unknown"
 
 
-def _without_secrets(env: Mapping[str, str], command: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
+def _without_secrets(
+    env: Mapping[str, str], command: Sequence[str]
+) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
     """The environment without its secrets, the command with ``${NAME}`` for them, and their names."""
-    secrets = {name: value for name, value in env.items() if is_secret(name) or mask_url(value) != value}
+    secrets = {
+        name: value for name, value in env.items() if is_secret(name) or mask_url(value) != value
+    }
     words = list(command)
     if words[:2] == ["/bin/sh", "-c"]:  # `shell: true`: the shell looks them up itself
         words[2], hidden = hide_secret_flags(words[2])
@@ -164,7 +198,7 @@ def _without_secrets(env: Mapping[str, str], command: Sequence[str]) -> tuple[di
     return {n: v for n, v in env.items() if n not in secrets}, tuple(words), tuple(sorted(secrets))
 
 
-# -- text ------------------------------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 def write_tuned(tuned: TunedConfig, path: Path) -> None:
@@ -173,27 +207,59 @@ def write_tuned(tuned: TunedConfig, path: Path) -> None:
 
 
 def to_yaml(tuned: TunedConfig) -> str:
-    """The text of tuned.yaml: the same settings give the same text, so that two of them can be compared line by line."""
+    """The text of tuned.yaml: the same settings give the same text, so that two of them can be
+    compared line by line.
+    """
     p = tuned.provenance
     lines = [f"# {line}" for line in _headline(tuned)]
-    lines += ["#     autotune launch tuned.yaml                    run the job with these settings",
-              "#     autotune export tuned.yaml --format diff       a patch that writes them into your own source instead",
-              f"schema_version: {tuned.schema_version}", f"name: {_scalar(tuned.name)}", "", "command:"]  # fmt: skip
+    lines += [
+        "#     autotune launch tuned.yaml                    run the job with these settings",
+        (
+            "#     autotune export tuned.yaml --format diff       a patch that writes them into"
+            " your own source instead"
+        ),
+        f"schema_version: {tuned.schema_version}",
+        f"name: {_scalar(tuned.name)}",
+        "",
+        "command:",
+    ]
     lines += [f"  - {_scalar(word)}" for word in tuned.command]
     lines += [f"workdir: {_scalar(str(tuned.workdir))}"]
     lines += _mapping("env", tuned.env)
     if tuned.env_from_launch:
-        lines += ["", "# These look like secrets. Their values are not kept here: set them where you launch."]
+        lines += [
+            "",
+            "# These look like secrets. Their values are not kept here: set them where you launch.",
+        ]
         lines += ["env_from_launch:", *(f"  - {_scalar(name)}" for name in tuned.env_from_launch)]
-    lines += ["", "# value: what to use; was: the job's own; gain: what this one gives by itself" if tuned.knobs else
-              "# Nothing to change: the job runs as it is.", "knobs:" if tuned.knobs else "knobs: {}"]  # fmt: skip
+    lines += [
+        "",
+        (
+            "# value: what to use; was: the job's own; gain: what this one gives by itself"
+            if tuned.knobs
+            else "# Nothing to change: the job runs as it is."
+        ),
+        "knobs:" if tuned.knobs else "knobs: {}",
+    ]
     for name, knob in tuned.knobs.items():
-        lines += [f"  {_scalar(name)}:", f"    value: {_scalar(knob.value)}", f"    was: {_scalar(knob.was)}"]
+        lines += [
+            f"  {_scalar(name)}:",
+            f"    value: {_scalar(knob.value)}",
+            f"    was: {_scalar(knob.was)}",
+        ]
         lines += [f"    gain: {_interval(knob.gain)}"] if knob.gain else []
-        remark = knob_registry.get(name).remark(knob.value, knob.was) if name in knob_registry.names() else ""
+        remark = (
+            knob_registry.get(name).remark(knob.value, knob.was)
+            if name in knob_registry.names()
+            else ""
+        )
         lines += [f"    # {remark}"] if remark else []
         lines += _mapping("options", knob.options, "    ") if knob.options else []
-    lines += ["", "# Where these settings come from. They hold for this machine and this software.", "provenance:"]
+    lines += [
+        "",
+        "# Where these settings come from. They hold for this machine and this software.",
+        "provenance:",
+    ]
     for name in ("created", "autotune", "verdict", "reason"):
         lines += [f"  {name}: {_scalar(getattr(p, name))}"]
     lines += [f"  speedup: {_interval(p.speedup)}"] if p.speedup else []
@@ -202,18 +268,36 @@ def to_yaml(tuned: TunedConfig) -> str:
     lines += _mapping("machine", p.machine, "  ")
     lines += _mapping("footprint", encode(p.footprint), "  ")
     if p.compile_cache.file:
-        lines += ["", "  # Compiled kernels: `autotune launch` starts with them where hardware and software are the same."]
+        lines += [
+            "",
+            (
+                "  # Compiled kernels: `autotune launch` starts with them where hardware and"
+                " software are the same."
+            ),
+        ]
         lines += _mapping("compile_cache", encode(p.compile_cache), "  ")
     if p.sites != JobSites():
-        lines += ["", "  # Where in the source: what `autotune export --format diff` looks for.", "  sites:", *_tree(_told(p.sites), "    ")]
+        lines += [
+            "",
+            "  # Where in the source: what `autotune export --format diff` looks for.",
+            "  sites:",
+            *_tree(_told(p.sites), "    "),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _headline(tuned: TunedConfig) -> list[str]:
     p = tuned.provenance
     if not tuned.knobs:
-        return [f"{_one_line(tuned.name)}: keep what you have. Nothing was proven faster with the loss unchanged."]
-    gain = f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}), " if p.speedup else ""
+        return [
+            f"{_one_line(tuned.name)}: keep what you have. Nothing was proven faster with the loss"
+            " unchanged."
+        ]
+    gain = (
+        f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}), "
+        if p.speedup
+        else ""
+    )
     return [f"{_one_line(tuned.name)}: {gain}loss {p.loss or 'not checked'}."]
 
 
@@ -224,7 +308,10 @@ def _one_line(text: str) -> str:
 def _mapping(key: str, values: Mapping[str, Any], indent: str = "") -> list[str]:
     if not values:
         return [f"{indent}{key}: {{}}"]
-    return [f"{indent}{key}:", *(f"{indent}  {_scalar(name)}: {_scalar(value)}" for name, value in values.items())]
+    return [
+        f"{indent}{key}:",
+        *(f"{indent}  {_scalar(name)}: {_scalar(value)}" for name, value in values.items()),
+    ]
 
 
 def _told(record: Any) -> Any:
@@ -233,7 +320,11 @@ def _told(record: Any) -> Any:
         return [_told(item) for item in record]
     if not is_dataclass(record):
         return record
-    return {f.name: _told(value) for f in fields(record) if (value := getattr(record, f.name)) != f.default}
+    return {
+        f.name: _told(value)
+        for f in fields(record)
+        if (value := getattr(record, f.name)) != f.default
+    }
 
 
 def _tree(data: Mapping[str, Any], indent: str) -> list[str]:
@@ -278,15 +369,23 @@ def _scalar(value: Any) -> str:
         return "[" + ", ".join(_scalar(v) for v in value) + "]"
     if not isinstance(value, str):
         return _number(value) if isinstance(value, float) else json.dumps(value)
-    if _BARE.fullmatch(value) and not _SPECIAL.fullmatch(value) and not re.match(r"\.?\d|\.\.?$", value):
+    if (
+        _BARE.fullmatch(value)
+        and not _SPECIAL.fullmatch(value)
+        and not re.match(r"\.?\d|\.\.?$", value)
+    ):
         return value
     text = json.dumps(value, ensure_ascii=False)
     # What YAML does not allow as it is, unpaired surrogates of undecodable file names among it.
-    return "".join(c if c == " " or c.isprintable() and ord(c) < 0x10000 else _escaped(c) for c in text)
+    return "".join(
+        c if c == " " or c.isprintable() and ord(c) < 0x10000 else _escaped(c) for c in text
+    )
 
 
 def _number(value: float) -> str:
-    """All its digits; YAML 1.1 wants a point in one with an exponent, and has words of its own for what is not finite."""
+    """All its digits; YAML 1.1 wants a point in one with an exponent, and has words of its own for
+    what is not finite.
+    """
     if math.isfinite(value):
         return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
     return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
@@ -296,4 +395,14 @@ def _escaped(char: str) -> str:
     return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"
 
 
-__all__ = ["FILE_NAME", "FINGERPRINT", "Footprint", "Provenance", "TunedConfig", "TunedKnob", "build_tuned", "to_yaml", "write_tuned"]
+__all__ = [
+    "FILE_NAME",
+    "FINGERPRINT",
+    "Footprint",
+    "Provenance",
+    "TunedConfig",
+    "TunedKnob",
+    "build_tuned",
+    "to_yaml",
+    "write_tuned",
+]

@@ -1,6 +1,7 @@
 """Ways of losing time: one file a rule, one line here.
 
-What cannot be judged says why; a healthy job gets nothing. How a rule is added stands in CONTRIBUTING.md.
+What cannot be judged says why; a healthy job gets nothing. How a rule is added stands in
+CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _RULES = {  # module -> class, in the order in which findings of one cost are to
     "cpu_governor": "CpuGovernor",
 }
 RULES: tuple[Rule, ...] = tuple(
-    getattr(importlib.import_module(f"{__name__}.{module}"), name)() for module, name in _RULES.items()
+    getattr(importlib.import_module(f"{__name__}.{module}"), name)()
+    for module, name in _RULES.items()
 )
 
 

@@ -10,8 +10,9 @@ class ArrayCopies(SiteRule):
     name = "array-copies"
     title = "Arrays copied into tensors"
     card = (
-        "Every step makes tensors of arrays or lists by torch.tensor(…) or torch.as_tensor(…), which copies them, lists element by element. "
-        f"The cost is that of the statement. Threshold {LEAST_SHARE:.0%} of an iteration. What DataLoader workers do is not seen."
+        "Every step makes tensors of arrays or lists by torch.tensor(…) or torch.as_tensor(…),"
+        " which copies them, lists element by element. The cost is that of the statement."
+        f" Threshold {LEAST_SHARE:.0%} of an iteration. What DataLoader workers do is not seen."
     )
     kinds = ("tensor_from_array",)
 
@@ -25,4 +26,7 @@ class ArrayCopies(SiteRule):
     def advice(self, case: Case, site: Site) -> str:
         if "array" in site.detail.rpartition(" of ")[2]:
             return "torch.from_numpy(array) shares the array's memory and copies nothing."
-        return "Keep the data in one array or tensor from the start: torch.from_numpy copies nothing; of arrays in a list, numpy.stack first."
+        return (
+            "Keep the data in one array or tensor from the start: torch.from_numpy copies nothing;"
+            " of arrays in a list, numpy.stack first."
+        )

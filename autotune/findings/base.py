@@ -3,8 +3,9 @@
     Case ──▶ Rule.judge ──▶ findings ([] = nothing found)
                         └─▶ NotJudgeable("why")       this rule cannot be judged here
 
-A cause is reported once. Where two rules can see the same one, the more particular names the more general in ``explains``:
-what the first found is taken off the second, and nothing is said of a rest too small to matter.
+A cause is reported once. Where two rules can see the same one, the more particular names the more
+general in ``explains``: what the first found is taken off the second, and nothing is said of a rest
+too small to matter.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class Case:
     evidence: Evidence
     machine: Machine
     job: JobFacts
-    defaults: Mapping[str, Value] = field(default_factory=dict)  # the job's own value of every knob that applies here
+    # the job's own value of every knob that applies here
+    defaults: Mapping[str, Value] = field(default_factory=dict)
     withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> why it does not
     peaks: Sequence[Peak] = ()  # what this machine was measured to reach
-    anatomy: Anatomy | None = None  # of the timed iterations, which nothing watched; None: there were none
+    # of the timed iterations, which nothing watched; None: there were none
+    anatomy: Anatomy | None = None
 
     @property
     def config(self) -> Mapping[str, Value]:
@@ -59,7 +62,8 @@ class Rule(ABC):
     Attributes:
         name: in kebab-case, for links: ``device-sync``.
         title: what is wrong, in a few words.
-        card: what it looks at, its threshold and where that comes from; docs/findings.md is made of it.
+        card: what it looks at, its threshold and where that comes from; docs/findings.md is made of
+            it.
         knob: the knob that cures it, or "".
         also: further knobs that can cure it.
         explains: names of more general rules that would report the same cause again.
@@ -81,12 +85,27 @@ class Rule(ABC):
         """
 
     def finding(
-        self, case: Case, evidence: str, advice: str, cost_s: float | None = None, places: Sequence[Place | None] = (),
-        knob: str | None = None, title: str = "",
+        self,
+        case: Case,
+        evidence: str,
+        advice: str,
+        cost_s: float | None = None,
+        places: Sequence[Place | None] = (),
+        knob: str | None = None,
+        title: str = "",
     ) -> Finding:
-        """A finding of this rule; the first of ``places`` is its place, ``knob`` defaults to the rule's."""
+        """A finding of this rule; the first of ``places`` is its place, ``knob`` defaults to the
+        rule's.
+        """
         known = tuple(dict.fromkeys(p for p in places if p is not None))
         return Finding(
-            rule=self.name, title=title or self.title, side=case.name, evidence=evidence, advice=advice, cost_s=cost_s,
-            place=known[0] if known else None, places=known[1:], knob=self.knob if knob is None else knob,
-        )  # fmt: skip
+            rule=self.name,
+            title=title or self.title,
+            side=case.name,
+            evidence=evidence,
+            advice=advice,
+            cost_s=cost_s,
+            place=known[0] if known else None,
+            places=known[1:],
+            knob=self.knob if knob is None else knob,
+        )

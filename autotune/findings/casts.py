@@ -8,7 +8,9 @@ from autotune.findings.measures import compute_s, dimensions, half_dtype, iterat
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls
 
-COST_SHARE = 0.05  # autocast's own casts of weights and losses stay below it in common models; a cure of less is hardly measured
+# autocast's own casts of weights and losses stay below it in common models; a cure of less is
+# hardly measured
+COST_SHARE = 0.05
 COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
 
 
@@ -16,12 +18,12 @@ class Casts(Rule):
     name = "casts"
     title = "Casts around an operator without half precision"
     card = (
-        "Under autocast (or with half-precision parameters), an operator that is given half precision gives back float32, or the job "
-        "casts up itself. The cost is "
-        "the time of the copies with the shapes of those tensors, in forward and backward: their share of all operator time, taken of "
-        "the time the watched "
-        f"iterations computed; reported from {COST_SHARE:.0%} of an iteration on. Source: the list of operators that autocast keeps in float32, "
-        "https://docs.pytorch.org/docs/stable/amp.html."
+        "Under autocast (or with half-precision parameters), an operator that is given half"
+        " precision gives back float32, or the job casts up itself. The cost is the time of the"
+        " copies with the shapes of those tensors, in forward and backward: their share of all"
+        " operator time, taken of the time the watched iterations computed; reported from"
+        f" {COST_SHARE:.0%} of an iteration on. Source: the list of operators that autocast keeps"
+        " in float32, https://docs.pytorch.org/docs/stable/amp.html."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -32,26 +34,47 @@ class Casts(Rule):
         whole, computing = iteration_s(case), compute_s(case)
         calls = [c for c in case.evidence.calls if c.kind == "cast"]
         shapes = {tuple(s) for c in calls for s in _shapes(c)}
-        copies = [row for row in case.operators if row.name in COPIES and any(tuple(s) in shapes for s in dimensions(row)) and _casts(row)]
+        copies = [
+            row
+            for row in case.operators
+            if row.name in COPIES
+            and any(tuple(s) in shapes for s in dimensions(row))
+            and _casts(row)
+        ]
         cost = sum(row.share for row in copies) * computing
         if not calls or cost < COST_SHARE * whole:
             return []
         calls.sort(key=lambda c: -c.nbytes)
         first = calls[0]
         evidence = (
-            f"Under {half}, {first.detail} is cast to float32 and back: casting takes {duration_words(cost)} of an iteration's {duration_words(whole)} "
-            f"({cost / whole:.0%})."
+            f"Under {half}, {first.detail} is cast to float32 and back: casting takes"
+            f" {duration_words(cost)} of an iteration's {duration_words(whole)}"
+            f" ({cost / whole:.0%})."
         )
         advice = (
-            "Keep the neighbours of this operator in one precision: a variant that takes half precision, or all of the stretch in float32 "
-            "(torch.autocast(…, enabled=False) around it)."
+            "Keep the neighbours of this operator in one precision: a variant that takes half"
+            " precision, or all of the stretch in float32 (torch.autocast(…, enabled=False) around"
+            " it)."
         )
         return [self.finding(case, evidence, advice, cost, [c.place for c in calls])]
 
 
 def _shapes(call: Calls) -> list[list[int]]:
     """Of "softmax of bfloat16[64, 128]"."""
-    return dimensions(Operator(name="", shapes=call.detail, dtypes="", calls=0, self_time_s=0, share=0, total_time_s=0, mean_s=0, min_s=0, max_s=0))
+    return dimensions(
+        Operator(
+            name="",
+            shapes=call.detail,
+            dtypes="",
+            calls=0,
+            self_time_s=0,
+            share=0,
+            total_time_s=0,
+            mean_s=0,
+            min_s=0,
+            max_s=0,
+        )
+    )
 
 
 def _casts(row: Operator) -> bool:

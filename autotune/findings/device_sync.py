@@ -10,20 +10,29 @@ from autotune.findings.measures import iteration_s
 from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
 
 CALLED = {
-    "item": ".item()", "tolist": ".tolist()", "numpy": ".numpy()", "cpu": ".cpu()", "bool": "evaluates a tensor as a bool",
-    "float": "float(…)", "int": "int(…)", "repr": "writes out a tensor", "format": "formats a tensor", "print": "prints a tensor",
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "numpy": ".numpy()",
+    "cpu": ".cpu()",
+    "bool": "evaluates a tensor as a bool",
+    "float": "float(…)",
+    "int": "int(…)",
+    "repr": "writes out a tensor",
+    "format": "formats a tensor",
+    "print": "prints a tensor",
     "synchronize": "torch.cuda.synchronize()",
-}  # fmt: skip
+}
 
 
 class DeviceSync(SiteRule):
     name = "device-sync"
     title = "The loop waits for the device"
     card = (
-        "Every step reads a tensor of the device (.item(), .cpu(), .numpy(), .tolist(), float, int, print, bool) or "
-        "synchronises by itself, and waits there until the device has caught up, while no further work reaches it. The cost is the time "
-        "waited, but never more than the device stands idle: a wait that keeps the device busy costs nothing. "
-        f"Threshold {LEAST_SHARE:.0%} of an iteration. Only on a GPU."
+        "Every step reads a tensor of the device (.item(), .cpu(), .numpy(), .tolist(), float,"
+        " int, print, bool) or synchronises by itself, and waits there until the device has caught"
+        " up, while no further work reaches it. The cost is the time waited, but never more than"
+        " the device stands idle: a wait that keeps the device busy costs nothing. Threshold"
+        f" {LEAST_SHARE:.0%} of an iteration. Only on a GPU."
     )
     kinds = tuple(CALLED)
     explains = ("host-bound",)
@@ -46,6 +55,6 @@ class DeviceSync(SiteRule):
 
     def advice(self, case: Case, site: Site) -> str:
         return (
-            "Keep it on the device (add up with detach()) and read it every some hundred steps only, or copy it with "
-            "non_blocking=True and look at it a step later."
+            "Keep it on the device (add up with detach()) and read it every some hundred steps"
+            " only, or copy it with non_blocking=True and look at it a step later."
         )

@@ -30,7 +30,11 @@ the more particular one does.
 def table() -> str:
     """All rules as a Markdown table."""
     rows = ["| finding | what is wrong | knobs that cure it |", "|---|---|---|"]
-    rows += [f"| [`{rule.name}`](#{rule.name}) | {rule.title} | {_knobs(rule) or 'none: it is in the code'} |" for rule in RULES]
+    rows += [
+        f"| [`{rule.name}`](#{rule.name}) | {rule.title} |"
+        f" {_knobs(rule) or 'none: it is in the code'} |"
+        for rule in RULES
+    ]
     return "\n".join(rows) + "\n"
 
 
@@ -40,7 +44,9 @@ def card(rule: Rule) -> str:
     if knobs := _knobs(rule):
         lines += ["", f"Knobs that cure it: {knobs}."]
     if rule.explains:
-        general = [f"[`{other.name}`](#{other.name})" for other in RULES if other.name in rule.explains]
+        general = [
+            f"[`{other.name}`](#{other.name})" for other in RULES if other.name in rule.explains
+        ]
         if general:
             lines += ["", f"What it explains is not reported again as {' or '.join(general)}."]
     return "\n".join(lines) + "\n"

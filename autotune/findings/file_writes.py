@@ -10,8 +10,9 @@ class FileWrites(SiteRule):
     name = "file-writes"
     title = "A file written in every step"
     card = (
-        "Every step saves or opens a file for writing. The cost is the time of these statements, of a file opened by `with` the whole block. "
-        f"Threshold {LEAST_SHARE:.0%} of an iteration. What is written now and then is periodic-stall's."
+        "Every step saves or opens a file for writing. The cost is the time of these statements,"
+        f" of a file opened by `with` the whole block. Threshold {LEAST_SHARE:.0%} of an iteration."
+        " What is written now and then is periodic-stall's."
     )
     kinds = ("file_write",)
 
@@ -19,4 +20,7 @@ class FileWrites(SiteRule):
         return f"{site.detail}, {times(site.per_step)} an iteration"
 
     def advice(self, case: Case, site: Site) -> str:
-        return "Write every some hundred steps, keep the file open, or hand what is to be written to a thread of its own."
+        return (
+            "Write every some hundred steps, keep the file open, or hand what is to be written to a"
+            " thread of its own."
+        )

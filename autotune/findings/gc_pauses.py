@@ -18,9 +18,10 @@ class GcPauses(Rule):
     title = "Garbage collection"
     knob = "gc"
     card = (
-        "Python's garbage collector, or the job by gc.collect(), looks through all objects and training stands still meanwhile. The cost is "
-        f"the time of all collections on the training thread (of full ones, if there were {LEAST_SEEN} at least). Threshold "
-        f"{LEAST_SHARE:.0%} of an iteration. The place is the line they interrupted most."
+        "Python's garbage collector, or the job by gc.collect(), looks through all objects and"
+        " training stands still meanwhile. The cost is the time of all collections on the training"
+        f" thread (of full ones, if there were {LEAST_SEEN} at least). Threshold {LEAST_SHARE:.0%}"
+        " of an iteration. The place is the line they interrupted most."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -38,13 +39,22 @@ class GcPauses(Rule):
         asked = sites(evidence, ("gc_collect",)) if "calls" not in evidence.blind else []
         by_hand = sum(s.call_s for s in asked) > 0.5 * cost
         text = (
-            f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%}) go to garbage collection: {full} full collections in "
-            f"{steps} iterations, the longest pause {duration_words(max(p.longest_s for p in pauses))}."
+            f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%})"
+            f" go to garbage collection: {full} full collections in {steps} iterations, the longest"
+            f" pause {duration_words(max(p.longest_s for p in pauses))}."
         )
         advice = (
-            "Leave gc.collect() out of the loop: Python collects by itself." if by_hand
-            else "gc.freeze() once everything is built keeps long-lived objects out of it; or gc.disable(), and gc.collect() every some "
-            "thousand steps. Fewer cycles and fewer small objects a step help as well."
+            "Leave gc.collect() out of the loop: Python collects by itself."
+            if by_hand
+            else (
+                "gc.freeze() once everything is built keeps long-lived objects out of it; or"
+                " gc.disable(), and gc.collect() every some thousand steps. Fewer cycles and fewer"
+                " small objects a step help as well."
+            )
         )
-        places = [s.place for s in asked] if by_hand else sorted(seconds, key=lambda place: -seconds[place])
+        places = (
+            [s.place for s in asked]
+            if by_hand
+            else sorted(seconds, key=lambda place: -seconds[place])
+        )
         return [self.finding(case, text, advice, cost, places[:3], knob="" if by_hand else None)]

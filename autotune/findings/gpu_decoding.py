@@ -15,10 +15,11 @@ class GpuDecoding(Rule):
     name = "gpu-decoding"
     title = "JPEG is decoded on the CPU while the GPU waits"
     card = (
-        f"At least {WAIT_SHARE:.0%} of an iteration is waiting for batches, and workers spend at least {DECODING_SHARE:.0%} of the "
-        "time in which they fetch them in PIL's decoding of JPEG. What a GPU would save is not known before it is tried, so no cost "
-        "is given; loader-bound has the cost of waiting. Pictures decoded by other libraries are not seen. The place is where the "
-        "DataLoader is built."
+        f"At least {WAIT_SHARE:.0%} of an iteration is waiting for batches, and workers spend at"
+        f" least {DECODING_SHARE:.0%} of the time in which they fetch them in PIL's decoding of"
+        " JPEG. What a GPU would save is not known before it is tried, so no cost is given;"
+        " loader-bound has the cost of waiting. Pictures decoded by other libraries are not seen."
+        " The place is where the DataLoader is built."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -33,12 +34,18 @@ class GpuDecoding(Rule):
         if wait < WAIT_SHARE * whole or decoding < DECODING_SHARE * fetching:
             return []
         evidence = (
-            f"{decoding / fetching:.0%} of the time in which {workers} workers fetch batches goes into PIL's decoding of JPEG, and "
-            f"{duration_words(wait)} of an iteration's {duration_words(whole)} ({wait / whole:.0%}) are spent waiting for the next batch."
+            f"{decoding / fetching:.0%} of the time in which {workers} workers fetch batches goes"
+            f" into PIL's decoding of JPEG, and {duration_words(wait)} of an iteration's"
+            f" {duration_words(whole)} ({wait / whole:.0%}) are spent waiting for the next batch."
         )
         advice = (
-            'Let the GPU decode: workers hand over the files\' bytes, and torchvision.io.decode_jpeg(list_of_bytes, device="cuda") '
-            "or NVIDIA DALI makes pictures of them (nvJPEG rounds a little differently). Or store the pictures in the size that is "
-            "trained on: smaller files decode faster."
+            "Let the GPU decode: workers hand over the files' bytes, and"
+            ' torchvision.io.decode_jpeg(list_of_bytes, device="cuda") or NVIDIA DALI makes'
+            " pictures of them (nvJPEG rounds a little differently). Or store the pictures in the"
+            " size that is trained on: smaller files decode faster."
         )
-        return [self.finding(case, evidence, advice, places=[place_of(case.evidence.loader.get("place"))])]
+        return [
+            self.finding(
+                case, evidence, advice, places=[place_of(case.evidence.loader.get("place"))]
+            )
+        ]

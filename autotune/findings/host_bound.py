@@ -7,7 +7,8 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import at, costliest_frames, iteration_s
 from autotune.words import duration_words
 
-# NVIDIA's and PyTorch's own advice ("Performance Tuning Guide") is to look into gaps once utilisation is below 85 to 90 %.
+# NVIDIA's and PyTorch's own advice ("Performance Tuning Guide") is to look into gaps once
+# utilisation is below 85 to 90 %.
 IDLE_SHARE = 0.15
 
 
@@ -15,8 +16,9 @@ class HostBound(Rule):
     name = "host-bound"
     title = "The device sits idle"
     card = (
-        f"At least {IDLE_SHARE:.0%} of the profiled iterations no kernel and no copy runs on the device. The cost is that time, without what more "
-        "particular findings explain of it. The places are the lines at which the training thread was seen meanwhile. Only on a GPU."
+        f"At least {IDLE_SHARE:.0%} of the profiled iterations no kernel and no copy runs on the"
+        " device. The cost is that time, without what more particular findings explain of it. The"
+        " places are the lines at which the training thread was seen meanwhile. Only on a GPU."
     )
     knob = "compile_mode"
     also = ("batch_size", "optimizer_impl", "num_workers")
@@ -32,9 +34,18 @@ class HostBound(Rule):
             return []
         frames = [(p, s) for p, s in costliest_frames(case.evidence.frames, limit=6) if p.own][:3]
         steps = len(case.evidence.times_s)
-        seen = ", ".join(f"{at(place)} ({duration_words(seconds / steps)} an iteration)" for place, seconds in frames)
-        evidence = f"The device does nothing for {duration_words(idle * whole)} of an iteration's {duration_words(whole)} ({idle:.0%})."
+        seen = ", ".join(
+            f"{at(place)} ({duration_words(seconds / steps)} an iteration)"
+            for place, seconds in frames
+        )
+        evidence = (
+            f"The device does nothing for {duration_words(idle * whole)} of an iteration's"
+            f" {duration_words(whole)} ({idle:.0%})."
+        )
         if seen:
             evidence += f" The training thread was seen most often at {seen}."
-        advice = "Take the work of these lines out of the loop, or give the device more for each call: larger batches, torch.compile."
+        advice = (
+            "Take the work of these lines out of the loop, or give the device more for each call:"
+            " larger batches, torch.compile."
+        )
         return [self.finding(case, evidence, advice, idle * whole, [p for p, _ in frames])]

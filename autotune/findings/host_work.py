@@ -19,7 +19,8 @@ from autotune_trials.protocol.evidence import Frames, Pause, Place
 RULES_ON_CALLS = (TensorReadout, LogPrinting, FileWrites, ArrayCopies, MadeOnHost)
 JUDGED = frozenset(kind for rule in RULES_ON_CALLS for kind in rule.kinds)
 
-# A tenth of the iteration, as for waiting for batches: what a perfect cure gives is clear of the noise of sampled lines.
+# A tenth of the iteration, as for waiting for batches: what a perfect cure gives is clear of the
+# noise of sampled lines.
 WORK_SHARE = 0.10
 LEAST_SAMPLED_S = 0.04  # in all: twenty looks of 2 ms. The cost is then known to about a fifth
 
@@ -28,42 +29,66 @@ class HostWork(Rule):
     name = "host-work"
     title = "Other work in the loop"
     card = (
-        f"At least {WORK_SHARE:.0%} of the usual iteration the training thread stands at one line of the job outside of forward, backward and optimizer, "
-        "in Python or in libraries other than torch. The cost is that time, sampled. Lines that print, write files, copy or read out tensors, and garbage "
-        "collection, are other findings' business. Not on a GPU, "
-        "where such work may run while the device computes: see host-bound."
+        f"At least {WORK_SHARE:.0%} of the usual iteration the training thread stands at one line"
+        " of the job outside of forward, backward and optimizer, in Python or in libraries other"
+        " than torch. The cost is that time, sampled. Lines that print, write files, copy or read"
+        " out tensors, and garbage collection, are other findings' business. Not on a GPU, where"
+        " such work may run while the device computes: see host-bound."
     )
 
     def judge(self, case: Case) -> list[Finding]:
         evidence, whole = case.evidence, iteration_s(case)
         if case.on_device:
-            raise NotJudgeable("the device may compute meanwhile; idle time of the device is judged instead")
+            raise NotJudgeable(
+                "the device may compute meanwhile; idle time of the device is judged instead"
+            )
         if "frames" in evidence.blind:
             raise NotJudgeable(evidence.blind["frames"])
         slow = set(slow_iterations(working_s(evidence)))
         ordinary = max(1, len(evidence.times_s) - len(slow))
-        statements = [(c.place.file, *c.lines) for c in evidence.calls if c.kind in JUDGED and any(c.lines)]
+        statements = [
+            (c.place.file, *c.lines) for c in evidence.calls if c.kind in JUDGED and any(c.lines)
+        ]
         seconds: dict[Place, float] = {}
         for frame in evidence.frames:
-            if frame.phase == "other" and frame.iteration not in slow and frame.place.own and not _told_elsewhere(frame, statements):
+            if (
+                frame.phase == "other"
+                and frame.iteration not in slow
+                and frame.place.own
+                and not _told_elsewhere(frame, statements)
+            ):
                 seconds[frame.place] = seconds.get(frame.place, 0.0) + frame.seconds
         _take_off_collections(seconds, [p for p in evidence.pauses if p.iteration not in slow])
         lines = sorted(((s, p) for p, s in seconds.items()), key=lambda line: -line[0])
-        lines = [(s, p) for s, p in lines if s >= LEAST_SAMPLED_S and s / ordinary >= WORK_SHARE * whole]
+        lines = [
+            (s, p) for s, p in lines if s >= LEAST_SAMPLED_S and s / ordinary >= WORK_SHARE * whole
+        ]
         if not lines:
             return []
         cost = sum(s for s, _ in lines) / ordinary
         named = "; ".join(f"{at(place)} {duration_words(s / ordinary)}" for s, place in lines[:3])
-        text = f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%}) go to work beside the training: {named}."
-        advice = "Do it less often, vectorise it, or hand it to a thread or to the DataLoader's workers."
+        text = (
+            f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%})"
+            f" go to work beside the training: {named}."
+        )
+        advice = (
+            "Do it less often, vectorise it, or hand it to a thread or to the DataLoader's workers."
+        )
         return [self.finding(case, text, advice, cost, [place for _, place in lines])]
 
 
 def _take_off_collections(seconds: dict[Place, float], pauses: Sequence[Pause]) -> None:
-    """A collection keeps the interpreter to itself: it is sampled where it ends, at the line it interrupted or the next ones."""
+    """A collection keeps the interpreter to itself: it is sampled where it ends, at the line it
+    interrupted or the next ones.
+    """
     for pause in pauses:
         left = pause.seconds
-        near = [p for p in seconds if pause.place is not None and (p.file, p.function) == (pause.place.file, pause.place.function)]
+        near = [
+            p
+            for p in seconds
+            if pause.place is not None
+            and (p.file, p.function) == (pause.place.file, pause.place.function)
+        ]
         for place in sorted(near, key=lambda p: (p != pause.place, -seconds[p])):
             taken = min(left, seconds[place])
             seconds[place] -= taken
@@ -72,5 +97,8 @@ def _take_off_collections(seconds: dict[Place, float], pauses: Sequence[Pause]) 
 
 def _told_elsewhere(frame: Frames, statements: Sequence[tuple[str, int, int]]) -> bool:
     """torch's own doing, or a statement that other rules look at."""
-    inside = any(file == frame.place.file and first <= frame.place.line <= last for file, first, last in statements)
+    inside = any(
+        file == frame.place.file and first <= frame.place.line <= last
+        for file, first, last in statements
+    )
     return inside or frame.leaf.startswith("torch.")

@@ -1,9 +1,9 @@
 """Every rule on both sides, and what became of each finding.
 
-    baseline │ found │ found │ found, costly │   –   │ cannot be judged
-    winner   │ found │   –   │ a fifth of it │ found │
-             ▼       ▼                       ▼       ▼
-           stays   cured, by the knob       new     NotJudged
+baseline │ found │ found │ found, costly │   –   │ cannot be judged
+winner   │ found │   –   │ a fifth of it │ found │
+         ▼       ▼                       ▼       ▼
+       stays   cured, by the knob       new     NotJudged
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.words import config_words, duration_words
 from autotune_spaces.base import Value
 
-# Below this share of its old cost a finding counts as cured: one is hardly ever gone to the last microsecond, and a fifth
-# left is as much as the noise of a watched window of 60 iterations can make of nothing.
+# Below this share of its old cost a finding counts as cured: one is hardly ever gone to the last
+# microsecond, and a fifth left is as much as the noise of a watched window of 60 iterations can
+# make of nothing.
 CURED_SHARE = 0.2
 # A general finding of which a more particular one explains all but this share is not reported.
 UNEXPLAINED_SHARE = 0.25
@@ -36,7 +37,8 @@ class Judgement:
 class _Heard:
     """One side, heard by all rules."""
 
-    found: Mapping[str, Sequence[Finding]]  # rule -> findings; a rule that could not judge is not in it
+    # rule -> findings; a rule that could not judge is not in it
+    found: Mapping[str, Sequence[Finding]]
     refused: Mapping[str, str]  # rule -> why it could not
 
 
@@ -55,14 +57,22 @@ def judge_by(rules: Sequence[Rule], cases: Mapping[str, Case]) -> Judgement:
             findings += _compared(rule, old, new, changed)
         elif old is not None and after is not None:
             why = after.refused.get(rule.name, "")
-            findings += [replace(f, evidence=f"{f.evidence} Not judged in the winner: {why}.") for f in old]
+            findings += [
+                replace(f, evidence=f"{f.evidence} Not judged in the winner: {why}.") for f in old
+            ]
         else:
             findings += [*(old or ()), *(new or ())]
     first = before or next(iter(heard.values()))
-    judged = {rule.name for rule in rules if any(rule.name in side.found for side in heard.values())}
+    judged = {
+        rule.name for rule in rules if any(rule.name in side.found for side in heard.values())
+    }
     return Judgement(
         findings=tuple(sorted(findings, key=_weight)),
-        not_judged=tuple(NotJudged(r.name, r.title, first.refused.get(r.name, "")) for r in rules if r.name not in judged),
+        not_judged=tuple(
+            NotJudged(r.name, r.title, first.refused.get(r.name, ""))
+            for r in rules
+            if r.name not in judged
+        ),
         rules=len(judged),
     )
 
@@ -81,7 +91,10 @@ def _hear(rules: Sequence[Rule], name: str, case: Case) -> _Heard:
     times = case.evidence.times_s
     whole = sum(times) / len(times) if times else 0.0
     once = _once(rules, found)
-    return _Heard({rule: [_placed(f, name, whole) for f in findings] for rule, findings in once.items()}, refused)
+    return _Heard(
+        {rule: [_placed(f, name, whole) for f in findings] for rule, findings in once.items()},
+        refused,
+    )
 
 
 def _placed(finding: Finding, side: str, whole_s: float) -> Finding:
@@ -89,7 +102,9 @@ def _placed(finding: Finding, side: str, whole_s: float) -> Finding:
     return replace(finding, side=side, share=share if finding.share is None else finding.share)
 
 
-def _once(rules: Sequence[Rule], found: Mapping[str, Sequence[Finding]]) -> dict[str, Sequence[Finding]]:
+def _once(
+    rules: Sequence[Rule], found: Mapping[str, Sequence[Finding]]
+) -> dict[str, Sequence[Finding]]:
     """``found`` without what more particular rules explain."""
     explained: dict[str, list[Finding]] = {}
     for rule in rules:
@@ -115,11 +130,19 @@ def _rest(findings: Sequence[Finding], explaining: Sequence[Finding]) -> list[Fi
             kept.append(finding)
         elif rest > UNEXPLAINED_SHARE * finding.cost_s:
             known = duration_words(finding.cost_s - rest)
-            kept.append(replace(finding, cost_s=rest, evidence=f"{finding.evidence} {known} of it are told by another finding."))
+            kept.append(
+                replace(
+                    finding,
+                    cost_s=rest,
+                    evidence=f"{finding.evidence} {known} of it are told by another finding.",
+                )
+            )
     return kept
 
 
-def _compared(rule: Rule, old: Sequence[Finding], new: Sequence[Finding], changed: Mapping[str, Value]) -> list[Finding]:
+def _compared(
+    rule: Rule, old: Sequence[Finding], new: Sequence[Finding], changed: Mapping[str, Value]
+) -> list[Finding]:
     """The findings of one rule on both sides: what stays, what is cured, what is new."""
     left = list(new)
     result = []
@@ -128,17 +151,34 @@ def _compared(rule: Rule, old: Sequence[Finding], new: Sequence[Finding], change
         if same is not None:
             left.remove(same)
         if same is None or _small(same.cost_s, finding.cost_s):
-            result.append(replace(finding, cured=True, how_cured=_cure(rule, finding, changed), cost_after_s=same.cost_s if same else 0.0))
+            result.append(
+                replace(
+                    finding,
+                    cured=True,
+                    how_cured=_cure(rule, finding, changed),
+                    cost_after_s=same.cost_s if same else 0.0,
+                )
+            )
             continue
-        said = f" In the winner it still costs {duration_words(same.cost_s)} an iteration." if same.cost_s is not None else " The winner has it, too."
+        said = (
+            f" In the winner it still costs {duration_words(same.cost_s)} an iteration."
+            if same.cost_s is not None
+            else " The winner has it, too."
+        )
         result.append(replace(finding, evidence=finding.evidence + said, cost_after_s=same.cost_s))
     return result + left
 
 
 def _counterpart(finding: Finding, candidates: Sequence[Finding]) -> Finding | None:
-    """The same finding on the other side: at the same line; else, where a side knows no line, the only one left."""
+    """The same finding on the other side: at the same line; else, where a side knows no line, the
+    only one left.
+    """
     for other in candidates:
-        if other.place and finding.place and (other.place.file, other.place.line) == (finding.place.file, finding.place.line):
+        if (
+            other.place
+            and finding.place
+            and (other.place.file, other.place.line) == (finding.place.file, finding.place.line)
+        ):
             return other
     loose = [c for c in candidates if c.place is None or finding.place is None]
     return loose[0] if loose else None

@@ -10,8 +10,10 @@ class LogPrinting(SiteRule):
     name = "log-printing"
     title = "Printing in every step"
     card = (
-        "Every step prints or logs. Formatting a tensor takes milliseconds whatever its size, and a line waits for whoever reads the other "
-        f"end. The cost is the time in these calls. Threshold {LEAST_SHARE:.0%} of an iteration. Prints that wait for a GPU are device-sync's."
+        "Every step prints or logs. Formatting a tensor takes milliseconds whatever its size, and"
+        " a line waits for whoever reads the other end. The cost is the time in these calls."
+        f" Threshold {LEAST_SHARE:.0%} of an iteration. Prints that wait for a GPU are"
+        " device-sync's."
     )
     kinds = ("print", "log", "repr", "format")
 
@@ -19,8 +21,16 @@ class LogPrinting(SiteRule):
         return site.device != "cuda"
 
     def says(self, case: Case, site: Site) -> str:
-        what = {"print": "prints", "log": "writes to the log", "repr": "writes out a tensor", "format": "formats a tensor"}[site.kind]
-        return f"{what} {site.detail if site.kind == 'print' else ''}".strip() + f", {times(site.per_step)} an iteration"
+        what = {
+            "print": "prints",
+            "log": "writes to the log",
+            "repr": "writes out a tensor",
+            "format": "formats a tensor",
+        }[site.kind]
+        return (
+            f"{what} {site.detail if site.kind == 'print' else ''}".strip()
+            + f", {times(site.per_step)} an iteration"
+        )
 
     def advice(self, case: Case, site: Site) -> str:
         if site.kind == "repr" or site.detail:

@@ -11,8 +11,9 @@ class MadeOnHost(SiteRule):
     name = "made-on-host"
     title = "Made on the host, then moved"
     card = (
-        "Every step makes a tensor on the host (torch.randn, zeros, arange …) only to move it to the device. The cost is the time of making and "
-        f"moving it, as the host saw it. Threshold {LEAST_SHARE:.0%} of an iteration."
+        "Every step makes a tensor on the host (torch.randn, zeros, arange …) only to move it to"
+        " the device. The cost is the time of making and moving it, as the host saw it. Threshold"
+        f" {LEAST_SHARE:.0%} of an iteration."
     )
     kinds = ("made_on_host",)
     explains = ("host-bound",)
@@ -27,4 +28,7 @@ class MadeOnHost(SiteRule):
         return f"makes {site.detail} on the host and moves it, {times(site.per_step)} an iteration"
 
     def advice(self, case: Case, site: Site) -> str:
-        return "Make it where it is used: torch.randn(…, device=device); for repeatable numbers give it a torch.Generator of that device."
+        return (
+            "Make it where it is used: torch.randn(…, device=device); for repeatable numbers give"
+            " it a torch.Generator of that device."
+        )

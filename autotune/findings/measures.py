@@ -1,4 +1,6 @@
-"""What rules ask a case again and again: the time of an iteration and of its phases, and places out of the agent's plain data."""
+"""What rules ask a case again and again: the time of an iteration and of its phases, and places out
+of the agent's plain data.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,23 @@ from autotune_trials.protocol.messages import PHASES
 
 COMPUTE = ("forward", "backward", "optimizer", "other")  # phases in which operators run
 
-PRODUCTS = frozenset({
-    "mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "convolution", "_convolution", "cudnn_convolution", "convolution_backward",
-    "cudnn_convolution_backward", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-})  # fmt: skip
+PRODUCTS = frozenset(
+    {
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "matmul",
+        "linear",
+        "convolution",
+        "_convolution",
+        "cudnn_convolution",
+        "convolution_backward",
+        "cudnn_convolution_backward",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+    }
+)
 
 
 def iteration_s(case: Case) -> float:
@@ -55,10 +70,11 @@ def phase_s(case: Case, *phases: str) -> float:
 
 
 def usual_s(times: Sequence[float], group: int = 1, limit: float = 2.0) -> float:
-    """Mean of ``times``, an entry an iteration, with what is out of the ordinary cut down: stragglers are another finding.
+    """Mean of ``times``, an entry an iteration, with what is out of the ordinary cut down:
+    stragglers are another finding.
 
-    Entries are taken ``group`` at a time (workers deliver in rounds: one long wait, then none), and no group counts for
-    more than ``limit`` times the median group.
+    Entries are taken ``group`` at a time (workers deliver in rounds: one long wait, then none), and
+    no group counts for more than ``limit`` times the median group.
     """
     group = max(1, min(group, len(times) // 4))
     sums = [sum(times[i : i + group]) for i in range(0, len(times) - group + 1, group)]
@@ -73,13 +89,20 @@ def place_of(data: Mapping[str, Any] | Place | None) -> Place | None:
     if not data or isinstance(data, Place):
         return data if isinstance(data, Place) else None
     try:
-        return Place(str(data["file"]), int(data["line"]), str(data.get("function", "")), str(data.get("code", "")),
-                     bool(data.get("own", True)))  # fmt: skip
+        return Place(
+            str(data["file"]),
+            int(data["line"]),
+            str(data.get("function", "")),
+            str(data.get("code", "")),
+            bool(data.get("own", True)),
+        )
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def costliest_frames(frames: Sequence[Frames], *phases: str, limit: int = 3) -> list[tuple[Place, float]]:
+def costliest_frames(
+    frames: Sequence[Frames], *phases: str, limit: int = 3
+) -> list[tuple[Place, float]]:
     """(place, seconds in all) of the lines the training thread was seen at most, in ``phases``."""
     seconds: dict[Place, float] = {}
     for frame in frames:
@@ -89,8 +112,8 @@ def costliest_frames(frames: Sequence[Frames], *phases: str, limit: int = 3) -> 
 
 
 def compute_s(case: Case) -> float:
-    """Seconds of an iteration in which operators run: what their shares of the profile are shares of. The profiler makes
-    every call dearer, so its own times are not taken for the job's.
+    """Seconds of an iteration in which operators run: what their shares of the profile are shares
+    of. The profiler makes every call dearer, so its own times are not taken for the job's.
 
     Raises:
         NotJudgeable: phases were not recorded, or there is no profile.
@@ -103,7 +126,7 @@ def compute_s(case: Case) -> float:
 
 
 def half_dtype(case: Case) -> str:
-    """"bfloat16" or "float16" if the job computes under autocast or in such parameters, else ""."""
+    """ "bfloat16" or "float16" if the job computes under autocast or in such parameters, else ""."""
     chosen = str(case.config.get("amp_dtype", "off"))
     if chosen != "off":
         return chosen
@@ -115,7 +138,10 @@ def half_dtype(case: Case) -> str:
 
 def dimensions(row: Operator) -> list[list[int]]:
     """The shapes of an operator's tensors, as numbers."""
-    return [[int(n) for n in re.findall(r"\d+", shape)] for shape in re.findall(r"\[([\d, ]+)\]", row.shapes)]
+    return [
+        [int(n) for n in re.findall(r"\d+", shape)]
+        for shape in re.findall(r"\[([\d, ]+)\]", row.shapes)
+    ]
 
 
 def is_product(row: Operator) -> bool:

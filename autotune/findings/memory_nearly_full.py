@@ -5,8 +5,8 @@ from __future__ import annotations
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 
-# The last tenth is what a longer sample, an evaluation or fragmentation of the allocator takes; autotune's own constraint on
-# the device (constraints.device_memory_fraction) is the same.
+# The last tenth is what a longer sample, an evaluation or fragmentation of the allocator takes;
+# autotune's own constraint on the device (constraints.device_memory_fraction) is the same.
 FULL_SHARE = 0.9
 
 
@@ -14,9 +14,9 @@ class MemoryNearlyFull(Rule):
     name = "memory-nearly-full"
     title = "Memory is nearly full"
     card = (
-        f"More than {FULL_SHARE:.0%} of the device's memory was reserved at the peak of the watched iterations; for a job on the CPU, of "
-        "the memory it may use. "
-        "No cost is given: it shows as a crash, or as an allocator that has to free and ask again."
+        f"More than {FULL_SHARE:.0%} of the device's memory was reserved at the peak of the watched"
+        " iterations; for a job on the CPU, of the memory it may use. No cost is given: it shows"
+        " as a crash, or as an allocator that has to free and ask again."
     )
     knob = "batch_size"
 
@@ -28,7 +28,10 @@ class MemoryNearlyFull(Rule):
             raise NotJudgeable(f"the memory of the {what} could not be read")
         if used <= FULL_SHARE * total:
             return []
-        evidence = f"{used:.1f} of {total:.1f} GiB of the {what}'s memory ({used / total:.0%}) are in use: a longer sample or an evaluation may not fit."
+        evidence = (
+            f"{used:.1f} of {total:.1f} GiB of the {what}'s memory ({used / total:.0%}) are in use:"
+            " a longer sample or an evaluation may not fit."
+        )
         advice = "Fewer workers, smaller batches, or less data kept in memory."
         if case.on_device:
             advice = "A smaller batch, activation checkpointing, or lower precision."

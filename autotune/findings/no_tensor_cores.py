@@ -12,17 +12,32 @@ TF32 = (8, 0)  # of the first that use them for float32 (Ampere)
 SMALLEST = 16  # below this a product is too small for a Tensor-core tile
 COST_SHARE = 0.05
 # Words in the names of kernels that run on Tensor cores (cuBLAS, cuDNN, CUTLASS).
-MARKS = ("tensorop", "16816", "1688", "884", "hmma", "wgmma", "gmma", "mma", "tf32", "bf16", "f16", "flash", "nvjet")
+MARKS = (
+    "tensorop",
+    "16816",
+    "1688",
+    "884",
+    "hmma",
+    "wgmma",
+    "gmma",
+    "mma",
+    "tf32",
+    "bf16",
+    "f16",
+    "flash",
+    "nvjet",
+)
 
 
 class NoTensorCores(Rule):
     name = "no-tensor-cores"
     title = "Tensor cores are not used"
     card = (
-        f"On a GPU with Tensor cores (compute capability {TENSOR_CORES[0]}.{TENSOR_CORES[1]} on), float32 products with dimensions of at "
-        f"least {SMALLEST} run on "
-        "other units: no kernel of theirs has a Tensor-core name, or, where kernels are not known, neither TF32 nor autocast is on. The cost is what the "
-        f"measured peaks say would be saved at the same distance from the roof; reported from {COST_SHARE:.0%} of an iteration on."
+        f"On a GPU with Tensor cores (compute capability {TENSOR_CORES[0]}.{TENSOR_CORES[1]} on),"
+        f" float32 products with dimensions of at least {SMALLEST} run on other units: no kernel of"
+        " theirs has a Tensor-core name, or, where kernels are not known, neither TF32 nor"
+        " autocast is on. The cost is what the measured peaks say would be saved at the same"
+        f" distance from the roof; reported from {COST_SHARE:.0%} of an iteration on."
     )
     knob = "amp_dtype"
     also = ("matmul_precision",)
@@ -33,7 +48,11 @@ class NoTensorCores(Rule):
         if tuple(case.machine.compute_capability) < TENSOR_CORES:
             raise NotJudgeable(f"{case.machine.device_name} has no Tensor cores")
         whole, computing = iteration_s(case), compute_s(case)
-        rows = [row for row in case.operators if is_product(row) and large(row) and not on_tensor_cores(row, case)]
+        rows = [
+            row
+            for row in case.operators
+            if is_product(row) and large(row) and not on_tensor_cores(row, case)
+        ]
         time_s = sum(row.share for row in rows) * computing
         gain = _gain(case)
         cost = time_s * (1.0 - 1.0 / gain) if gain else None
@@ -41,16 +60,27 @@ class NoTensorCores(Rule):
             return []
         rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
-            f"{rows[0].name} {rows[0].shapes} and {len(rows) - 1} more float32 products take {duration_words(time_s)} of an iteration's "
-            f"{duration_words(whole)} without Tensor cores"
-            if len(rows) > 1 else
-            f"{rows[0].name} {rows[0].shapes}, in float32, takes {duration_words(time_s)} of an iteration's {duration_words(whole)} without Tensor cores"
+            f"{rows[0].name} {rows[0].shapes} and {len(rows) - 1} more float32 products take"
+            f" {duration_words(time_s)} of an iteration's {duration_words(whole)} without Tensor"
+            " cores"
+            if len(rows) > 1
+            else (
+                f"{rows[0].name} {rows[0].shapes}, in float32, takes {duration_words(time_s)} of an"
+                f" iteration's {duration_words(whole)} without Tensor cores"
+            )
         )
-        evidence += f"; these were measured {gain:.1f} times as fast here." if gain else "; how much faster those are here was not measured."
+        evidence += (
+            f"; these were measured {gain:.1f} times as fast here."
+            if gain
+            else "; how much faster those are here was not measured."
+        )
         tf32 = tuple(case.machine.compute_capability) >= TF32
         advice = 'torch.autocast("cuda", dtype=torch.float16) with a GradScaler.'
         if tf32:
-            advice = 'torch.autocast("cuda", dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high").'
+            advice = (
+                'torch.autocast("cuda", dtype=torch.bfloat16), or'
+                ' torch.set_float32_matmul_precision("high").'
+            )
         return [self.finding(case, evidence, advice, cost)]
 
 
@@ -63,12 +93,15 @@ def on_tensor_cores(row: Operator, case: Case) -> bool:
     if tuple(case.machine.compute_capability) < TF32:
         return False
     precision = str(case.config.get("matmul_precision") or case.job.matmul_precision)
-    return precision in ("high", "medium") or "conv" in row.name  # cuDNN takes TF32 unless told otherwise
+    # cuDNN takes TF32 unless told otherwise
+    return precision in ("high", "medium") or "conv" in row.name
 
 
 def large(row: Operator) -> bool:
     matrices = [shape for shape in dimensions(row) if len(shape) >= 2]
-    return bool(matrices) and all(min(shape[-2:]) >= SMALLEST or "conv" in row.name for shape in matrices)
+    return bool(matrices) and all(
+        min(shape[-2:]) >= SMALLEST or "conv" in row.name for shape in matrices
+    )
 
 
 def _gain(case: Case) -> float | None:

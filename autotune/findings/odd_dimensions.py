@@ -8,17 +8,20 @@ from autotune.findings.measures import compute_s, dimensions, half_dtype, is_pro
 from autotune.findings.no_tensor_cores import COST_SHARE, large
 from autotune.words import duration_words
 
-MULTIPLE = 8  # of every dimension, for half precision: NVIDIA, "Deep Learning Performance: Matrix Multiplication Background", table 1
+# of every dimension, for half precision: NVIDIA, "Deep Learning Performance: Matrix Multiplication
+# Background", table 1
+MULTIPLE = 8
 
 
 class OddDimensions(Rule):
     name = "odd-dimensions"
     title = "Dimensions that are no multiples of 8"
     card = (
-        f"Under half precision on a GPU, products of which a dimension is no multiple of {MULTIPLE} take at least {COST_SHARE:.0%} of an "
-        "iteration. What padding "
-        "would save is not known before it is tried, so no cost is given. Source: NVIDIA, \"Matrix Multiplication Background\": Tensor cores are used "
-        "most efficiently if all dimensions are multiples of 16 bytes."
+        f"Under half precision on a GPU, products of which a dimension is no multiple of {MULTIPLE}"
+        f" take at least {COST_SHARE:.0%} of an iteration. What padding would save is not known"
+        ' before it is tried, so no cost is given. Source: NVIDIA, "Matrix Multiplication'
+        ' Background": Tensor cores are used most efficiently if all dimensions are multiples of'
+        " 16 bytes."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -33,17 +36,28 @@ class OddDimensions(Rule):
             return []
         rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
-            f"{rows[0].name} {rows[0].shapes} has dimensions that are no multiples of {MULTIPLE} ({', '.join(map(str, _odd(rows[0])))}); "
-            f"such products take {duration_words(time_s)} of an iteration's {duration_words(whole)} ({time_s / whole:.0%}). What padding saves is not measured."
+            f"{rows[0].name} {rows[0].shapes} has dimensions that are no multiples of {MULTIPLE}"
+            f" ({', '.join(map(str, _odd(rows[0])))}); such products take {duration_words(time_s)}"
+            f" of an iteration's {duration_words(whole)} ({time_s / whole:.0%}). What padding saves"
+            " is not measured."
         )
-        advice = f"Pad these dimensions (vocabulary, classes, channels, sequence) to the next multiple of {MULTIPLE}, better of 64."
+        advice = (
+            "Pad these dimensions (vocabulary, classes, channels, sequence) to the next multiple"
+            f" of {MULTIPLE}, better of 64."
+        )
         return [self.finding(case, evidence, advice)]
 
 
 def _odd(row: Operator) -> list[int]:
-    """The dimensions Tensor cores stumble over: the last two of matrices, the channels of images and kernels."""
+    """The dimensions Tensor cores stumble over: the last two of matrices, the channels of images
+    and kernels.
+    """
     found = []
     for shape in dimensions(row):
         if len(shape) >= 2:
-            found += [n for n in (shape[:2] if "conv" in row.name and len(shape) > 2 else shape[-2:]) if n % MULTIPLE]
+            found += [
+                n
+                for n in (shape[:2] if "conv" in row.name and len(shape) > 2 else shape[-2:])
+                if n % MULTIPLE
+            ]
     return list(dict.fromkeys(found))

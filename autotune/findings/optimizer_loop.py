@@ -10,7 +10,9 @@ from autotune.findings.measures import iteration_s, need, place_of
 from autotune.words import duration_words
 
 COST_SHARE = 0.05
-TENSORS = 50  # below, there is little for foreach and fused to gather: a loop over so few takes well under a millisecond
+# below, there is little for foreach and fused to gather: a loop over so few takes well under a
+# millisecond
+TENSORS = 50
 FASTER = 1.5  # times; less would be the noise of a few steps
 
 
@@ -18,10 +20,11 @@ class EagerOptimizer(Rule):
     name = "eager-optimizer"
     title = "The optimizer goes over its parameters one by one"
     card = (
-        f"An optimizer with at least {TENSORS} parameters whose step, tried out on copies of them after the watched iterations, is at "
-        f"least {FASTER:g} times as fast "
-        "by one of torch's other implementations (foreach, fused). The cost is that share of the watched optimizer phase, told from "
-        f"{COST_SHARE:.0%} of an iteration. The place is where the optimizer is built."
+        f"An optimizer with at least {TENSORS} parameters whose step, tried out on copies of them"
+        f" after the watched iterations, is at least {FASTER:g} times as fast by one of torch's"
+        " other implementations (foreach, fused). The cost is that share of the watched optimizer"
+        f" phase, told from {COST_SHARE:.0%} of an iteration. The place is where the optimizer is"
+        " built."
     )
     knob = "optimizer_impl"
     also = ("compile_mode",)
@@ -40,14 +43,20 @@ class EagerOptimizer(Rule):
         step_s = sum(float(o["own_s"]) for o in tried)
         found = []
         for each in tried:
-            own, best, tensors = float(each["own_s"]), float(each["best_s"]), int(each.get("tensors", 0))
-            part = fmean(phase) * own / step_s if phase else own  # of the optimizer phase as it was watched
+            own, best, tensors = (
+                float(each["own_s"]),
+                float(each["best_s"]),
+                int(each.get("tensors", 0)),
+            )
+            # of the optimizer phase as it was watched
+            part = fmean(phase) * own / step_s if phase else own
             cost = part * (1.0 - best / own)
             if tensors < TENSORS or own < FASTER * best or cost < COST_SHARE * whole:
                 continue
             evidence = (
-                f"{each.get('class', 'The optimizer')} takes {duration_words(part)} of an iteration's {duration_words(whole)} for {tensors:,} parameters; "
-                f"{each.get('best')} takes {duration_words(part * best / own)} for the same."
+                f"{each.get('class', 'The optimizer')} takes {duration_words(part)} of an"
+                f" iteration's {duration_words(whole)} for {tensors:,} parameters;"
+                f" {each.get('best')} takes {duration_words(part * best / own)} for the same."
             )
             advice = f"Build it with {each.get('best')}=True."
             found.append(self.finding(case, evidence, advice, cost, [place_of(each.get("place"))]))

@@ -1,4 +1,6 @@
-"""The allocator gives memory back to the system after every step, and the kernel maps and clears it again in the next."""
+"""The allocator gives memory back to the system after every step, and the kernel maps and clears it
+again in the next.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.words import duration_words
 from autotune_spaces.knobs.malloc import RETAINING
 
-LEAST_FAULTS = 1000.0  # an iteration. A steady loop whose allocator keeps its memory has 0 to some 300
+# an iteration. A steady loop whose allocator keeps its memory has 0 to some 300
+LEAST_FAULTS = 1000.0
 LEAST_SHARE = 0.05  # of the CPU time
-FAULT_S = 3e-6  # of the kernel for one, unmapping included; measured on a virtual machine: 1.7 to 2.6 µs
+# of the kernel for one, unmapping included; measured on a virtual machine: 1.7 to 2.6 µs
+FAULT_S = 3e-6
 
 
 class PageFaults(Rule):
@@ -19,17 +23,21 @@ class PageFaults(Rule):
     title = "Memory is mapped anew in every step"
     knob = "malloc"
     card = (
-        "The allocator gives freed memory back to the system, and the kernel maps and clears it again, page by page, when the next step "
-        "asks for it. Looked at are the page faults and the CPU time of the timed iterations: the profiler's own blocks, once freed, have the "
-        f"C library keep more. Threshold: {LEAST_FAULTS:,.0f} page faults an "
-        f"iteration, and {LEAST_SHARE:.0%} of the process's CPU time in the kernel for them (at most {FAULT_S * 1e6:.0f} µs each is put down to "
-        "them: reading files takes system time, too). The cost is that share of an iteration; what the caches lose with each fresh page comes "
-        "on top. Not judged where the job computes on a GPU."
+        "The allocator gives freed memory back to the system, and the kernel maps and clears it"
+        " again, page by page, when the next step asks for it. Looked at are the page faults and"
+        " the CPU time of the timed iterations: the profiler's own blocks, once freed, have the C"
+        f" library keep more. Threshold: {LEAST_FAULTS:,.0f} page faults an iteration, and"
+        f" {LEAST_SHARE:.0%} of the process's CPU time in the kernel for them (at most"
+        f" {FAULT_S * 1e6:.0f} µs each is put down to them: reading files takes system time, too)."
+        " The cost is that share of an iteration; what the caches lose with each fresh page comes"
+        " on top. Not judged where the job computes on a GPU."
     )
 
     def judge(self, case: Case) -> list[Finding]:
         if case.on_device:
-            raise NotJudgeable("on a GPU the driver's system time cannot be told from that of page faults")
+            raise NotJudgeable(
+                "on a GPU the driver's system time cannot be told from that of page faults"
+            )
         parts = case.anatomy
         if parts is None or not parts.user_s:
             raise NotJudgeable("page faults were not counted")
@@ -38,20 +46,29 @@ class PageFaults(Rule):
         if parts.minor_faults < LEAST_FAULTS or share < LEAST_SHARE:
             return []
         evidence = (
-            f"{parts.minor_faults:,.0f} page faults an iteration: the allocator gives memory back after every step, and the kernel maps and "
-            f"clears it again. {duration_words(kernel_s)} of {duration_words(parts.user_s + parts.system_s)} CPU time an iteration ({share:.0%}) "
-            "are spent on that in the kernel."
+            f"{parts.minor_faults:,.0f} page faults an iteration: the allocator gives memory back"
+            " after every step, and the kernel maps and clears it again."
+            f" {duration_words(kernel_s)} of {duration_words(parts.user_s + parts.system_s)} CPU"
+            f" time an iteration ({share:.0%}) are spent on that in the kernel."
         )
-        found = self.finding(case, evidence, _advice(str(case.config.get("malloc", "default"))), share * parts.iteration_s)
+        found = self.finding(
+            case,
+            evidence,
+            _advice(str(case.config.get("malloc", "default"))),
+            share * parts.iteration_s,
+        )
         return [replace(found, share=share)]
 
 
 def _advice(allocator: str) -> str:
-    others = "Memory-mapped files and blocks of more than 32 MiB make page faults whatever the allocator keeps."
+    others = (
+        "Memory-mapped files and blocks of more than 32 MiB make page faults whatever the allocator"
+        " keeps."
+    )
     if allocator != "default":
         return f"This is with malloc: {allocator}. {others}"
     variables = " ".join(f"{name}={value}" for name, value in RETAINING.items())
     return (
-        f"malloc: retain has the C library keep what is freed. By hand, before the command: {variables} (glibc); or preload jemalloc or "
-        f"tcmalloc. {others}"
+        "malloc: retain has the C library keep what is freed. By hand, before the command:"
+        f" {variables} (glibc); or preload jemalloc or tcmalloc. {others}"
     )

@@ -25,10 +25,12 @@ class PeriodicStall(Rule):
     name = "periodic-stall"
     title = "Training stops at regular intervals"
     card = (
-        f"Every N-th iteration (N of {LEAST_PERIOD} and more, seen {LEAST_SEEN} times at least, {RHYTHM_SHARE:.0%} of those due) takes more than "
-        f"{SLOW_SHARE:.0%} longer than the usual one: a checkpoint, pictures, statistics in the loop. The cost is the extra time, spread over all "
-        f"iterations; threshold {LEAST_SHARE:.0%}. The place is the line at which the training thread was seen meanwhile. Evaluation and new epochs "
-        "do not count, unless files are written in them."
+        f"Every N-th iteration (N of {LEAST_PERIOD} and more, seen {LEAST_SEEN} times at least,"
+        f" {RHYTHM_SHARE:.0%} of those due) takes more than {SLOW_SHARE:.0%} longer than the usual"
+        " one: a checkpoint, pictures, statistics in the loop. The cost is the extra time, spread"
+        f" over all iterations; threshold {LEAST_SHARE:.0%}. The place is the line at which the"
+        " training thread was seen meanwhile. Evaluation and new epochs do not count, unless files"
+        " are written in them."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -36,28 +38,54 @@ class PeriodicStall(Rule):
         if len(evidence.times_s) < 3 * LEAST_SEEN:
             raise NotJudgeable(f"only {len(evidence.times_s)} iterations were watched")
         found, rest = stalls(evidence)
-        slow = {index for stall in (*found, *([rest] if rest else [])) for index in stall.iterations}
-        return [self._told(case, stall, slow, whole) for stall in found if stall.amortised_s >= max(LEAST_SHARE * whole, LEAST_S)]
+        slow = {
+            index for stall in (*found, *([rest] if rest else [])) for index in stall.iterations
+        }
+        return [
+            self._told(case, stall, slow, whole)
+            for stall in found
+            if stall.amortised_s >= max(LEAST_SHARE * whole, LEAST_S)
+        ]
 
     def _told(self, case: Case, stall: Stall, slow: set[int], whole: float) -> Finding:
-        lines = [line for line in blamed(case.evidence, stall.iterations, slow) if line.excess_s > 0][:3]
+        lines = [
+            line for line in blamed(case.evidence, stall.iterations, slow) if line.excess_s > 0
+        ][:3]
         text = (
-            f"Every {stall.period} iterations training stops for {duration_words(stall.cost_s)}, which is {duration_words(stall.amortised_s)} an iteration "
-            f"({stall.amortised_s / whole:.0%})."
+            f"Every {stall.period} iterations training stops for {duration_words(stall.cost_s)},"
+            f" which is {duration_words(stall.amortised_s)} an iteration"
+            f" ({stall.amortised_s / whole:.0%})."
         )
         writing = writing_at(case.evidence, stall.iterations)
         inside = set(stall.iterations)
-        written = sum(s for i, s in zip(writing.iterations, writing.each_s) if i in inside) if writing is not None else 0.0
-        statement = sum(line.excess_s for line in lines if writing is not None and writing.lines[0] <= line.place.line <= writing.lines[1])
-        if writing is not None and max(written, statement) > WRITTEN_SHARE * stall.cost_s * len(stall.iterations):
+        written = (
+            sum(s for i, s in zip(writing.iterations, writing.each_s) if i in inside)
+            if writing is not None
+            else 0.0
+        )
+        statement = sum(
+            line.excess_s
+            for line in lines
+            if writing is not None and writing.lines[0] <= line.place.line <= writing.lines[1]
+        )
+        if writing is not None and max(written, statement) > WRITTEN_SHARE * stall.cost_s * len(
+            stall.iterations
+        ):
             text += f" It is spent in {writing.detail} at {at(writing.place)}."
             advice = (
-                "Write less often, or let a thread write what was copied aside (torch.distributed.checkpoint.async_save does so for checkpoints)."
+                "Write less often, or let a thread write what was copied aside"
+                " (torch.distributed.checkpoint.async_save does so for checkpoints)."
             )
             places = [writing.place, *(line.place for line in lines)]
         else:
             if lines:
-                text += f" The training thread was seen at {at(lines[0].place)} meanwhile ({lines[0].leaf})."
-            advice = "Do it less often, or move it out of the training loop: to a thread, to another process, to the end of the epoch."
+                text += (
+                    f" The training thread was seen at {at(lines[0].place)} meanwhile"
+                    f" ({lines[0].leaf})."
+                )
+            advice = (
+                "Do it less often, or move it out of the training loop: to a thread, to another"
+                " process, to the end of the epoch."
+            )
             places = [line.place for line in lines]
         return self.finding(case, text, advice, stall.amortised_s, places)

@@ -14,10 +14,10 @@ class Recompiles(Rule):
     name = "recompile"
     title = "Compiled code is compiled again"
     card = (
-        "Dynamo compiled a function again while iterations were watched, or gave up because it had done so too often. The cost is the "
-        "time spent compiling, an "
-        "iteration; the place is the function, the reason is dynamo's own. One recompilation in warm-up, when a size is found to "
-        "change, is as it should be."
+        "Dynamo compiled a function again while iterations were watched, or gave up because it had"
+        " done so too often. The cost is the time spent compiling, an iteration; the place is the"
+        " function, the reason is dynamo's own. One recompilation in warm-up, when a size is found"
+        " to change, is as it should be."
     )
     explains = ("straggler-steps", "periodic-stall", "host-work", "host-bound")
 
@@ -31,14 +31,19 @@ class Recompiles(Rule):
             cost = each.seconds / steps if each.seconds else None
             if cost is not None:
                 evidence = (
-                    f"Dynamo compiled{where} again {each.count} times in {steps} iterations, {duration_words(cost)} of an iteration's "
-                    f"{duration_words(whole)}: {each.reason}"
+                    f"Dynamo compiled{where} again {each.count} times in {steps} iterations,"
+                    f" {duration_words(cost)} of an iteration's {duration_words(whole)}:"
+                    f" {each.reason}"
                 )
             else:
-                evidence = f"Dynamo compiled{where} {each.count} times and then gave up: {each.reason}. Since then it runs uncompiled"
+                evidence = (
+                    f"Dynamo compiled{where} {each.count} times and then gave up: {each.reason}."
+                    " Since then it runs uncompiled"
+                )
             advice = (
-                "Keep out of compiled code what changes from call to call (a counter, a flag, a length), make it a tensor, mark sizes that change with "
-                "torch._dynamo.mark_dynamic, or pad batches to a few lengths."
+                "Keep out of compiled code what changes from call to call (a counter, a flag, a"
+                " length), make it a tensor, mark sizes that change with"
+                " torch._dynamo.mark_dynamic, or pad batches to a few lengths."
             )
             found.append(self.finding(case, evidence.rstrip(".") + ".", advice, cost, [each.place]))
         return found

@@ -1,4 +1,5 @@
-"""Lines of the job from which calls of some kind are made in every step: what most of the rules on calls look at.
+"""Lines of the job from which calls of some kind are made in every step: what most of the rules on
+calls look at.
 
     Calls (a kind, a line, a phase) ──▶ Site (a kind, a line) ──▶ steady? ──▶ cost of its statement ──▶ one finding a rule
 """
@@ -17,13 +18,26 @@ from autotune.findings.measures import at, iteration_s
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls, Evidence, Place
 
-LEAST_SHARE = 0.02  # of an iteration: confirm does not call less a gain (stages/confirm.py), so it is not worth a person's time
+# of an iteration: confirm does not call less a gain (stages/confirm.py), so it is not worth a
+# person's time
+LEAST_SHARE = 0.02
 LEAST_S = 50e-6  # an iteration: below, watching a call costs as much as the call
-STEADY_SHARE = 0.4  # of the iterations: what happens in fewer is no part of every step, and judged as a stall
-# A call that takes this share of its statement stands for it by its exact time; else the statement was sampled.
+# of the iterations: what happens in fewer is no part of every step, and judged as a stall
+STEADY_SHARE = 0.4
+# A call that takes this share of its statement stands for it by its exact time; else the statement
+# was sampled.
 STATEMENT_SHARE = 0.8
-TRAINING = ("torch.nn.", "torch.optim.", "torch.autograd.", "torch.utils.data.", "torch._tensor.Tensor.backward", "torch._dynamo.", "torch._inductor.")
-NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})  # phases in which a line stands for more than its own calls
+TRAINING = (
+    "torch.nn.",
+    "torch.optim.",
+    "torch.autograd.",
+    "torch.utils.data.",
+    "torch._tensor.Tensor.backward",
+    "torch._dynamo.",
+    "torch._inductor.",
+)
+# phases in which a line stands for more than its own calls
+NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})
 NAMED = 3  # lines an evidence names
 
 
@@ -47,8 +61,12 @@ def sites(evidence: Evidence, kinds: Collection[str]) -> list[Site]:
     groups: dict[tuple[str, str, int, str], list[Calls]] = {}
     for calls in evidence.calls:
         if calls.kind in kinds:
-            groups.setdefault((calls.kind, calls.place.file, calls.place.line, calls.device), []).append(calls)
-    return sorted((_site(evidence, group) for group in groups.values()), key=lambda site: -site.cost_s)
+            groups.setdefault(
+                (calls.kind, calls.place.file, calls.place.line, calls.device), []
+            ).append(calls)
+    return sorted(
+        (_site(evidence, group) for group in groups.values()), key=lambda site: -site.cost_s
+    )
 
 
 def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
@@ -56,20 +74,31 @@ def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
     call_s = sum(c.seconds for c in group) / steps
     line_s = statement_s(evidence, first, {c.phase for c in group} - NOT_SAMPLED) / steps
     return Site(
-        kind=first.kind, place=first.place, device=first.device, detail=first.detail, per_step=sum(c.count for c in group) / steps,
-        call_s=call_s, cost_s=call_s if call_s >= STATEMENT_SHARE * line_s else line_s, nbytes=sum(c.nbytes for c in group) / steps,
+        kind=first.kind,
+        place=first.place,
+        device=first.device,
+        detail=first.detail,
+        per_step=sum(c.count for c in group) / steps,
+        call_s=call_s,
+        cost_s=call_s if call_s >= STATEMENT_SHARE * line_s else line_s,
+        nbytes=sum(c.nbytes for c in group) / steps,
         iterations=frozenset().union(*(c.iterations for c in group)),
-    )  # fmt: skip
+    )
 
 
 def statement_s(evidence: Evidence, calls: Calls, phases: Collection[str]) -> float:
-    """Sampled seconds in the statement that makes ``calls``, in all; what torch does in it for the training itself does not count."""
+    """Sampled seconds in the statement that makes ``calls``, in all; what torch does in it for the
+    training itself does not count.
+    """
     first, last = calls.lines if any(calls.lines) else (calls.place.line, calls.place.line)
     return math.fsum(
-        frame.seconds for frame in evidence.frames
-        if frame.place.file == calls.place.file and first <= frame.place.line <= last and frame.phase in phases
+        frame.seconds
+        for frame in evidence.frames
+        if frame.place.file == calls.place.file
+        and first <= frame.place.line <= last
+        and frame.phase in phases
         and not frame.leaf.startswith(TRAINING)
-    )  # fmt: skip
+    )
 
 
 def steady(evidence: Evidence, site: Site) -> bool:
@@ -112,14 +141,26 @@ class SiteRule(Rule):
 
     def judge(self, case: Case) -> list[Finding]:
         evidence, whole = seen(case), iteration_s(case)
-        found = [s for s in sites(evidence, self.kinds) if self.counts(case, s) and steady(evidence, s)]
+        found = [
+            s for s in sites(evidence, self.kinds) if self.counts(case, s) and steady(evidence, s)
+        ]
         cost = self.cost_s(case, found)
         if cost < max(LEAST_SHARE * whole, LEAST_S):
             return []
         named = [site for site in found if site.cost_s >= 0.1 * found[0].cost_s][:NAMED]
-        lines = "; ".join(f"{at(site.place)} {self.says(case, site)} ({duration_words(site.cost_s)})" for site in named)
-        text = f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%}): {lines}."
-        return [self.finding(case, text, self.advice(case, found[0]), cost, [site.place for site in named])]
+        lines = "; ".join(
+            f"{at(site.place)} {self.says(case, site)} ({duration_words(site.cost_s)})"
+            for site in named
+        )
+        text = (
+            f"{duration_words(cost)} of an iteration's {duration_words(whole)}"
+            f" ({cost / whole:.0%}): {lines}."
+        )
+        return [
+            self.finding(
+                case, text, self.advice(case, found[0]), cost, [site.place for site in named]
+            )
+        ]
 
 
 def times(per_step: float) -> str:

@@ -1,10 +1,13 @@
 """Iterations that take longer than the others, with a rhythm and without.
 
     time of an iteration     ▁▁▁▁▂▁▁▁█▁▁▁▂▁▁▁▁▁▁█▁▁▁▁▁▁▁▁▂█     every 10th: a Stall with period 10
-    what counts: the iteration without waiting for batches (loader-bound) and for the garbage collector (gc-pauses), and with the
-    files that were written between iterations; which are slow is decided without the time a thread had to wait for a core, too
+    what counts: the iteration without waiting for batches (loader-bound) and for the garbage
+        collector (gc-pauses), and with the
+    files that were written between iterations; which are slow is decided without the time a thread
+    had to wait for a core, too
 
-Evaluation and the turnover between epochs are part of a job and no stall, unless files are written in them.
+Evaluation and the turnover between epochs are part of a job and no stall, unless files are written
+in them.
 """
 
 from __future__ import annotations
@@ -17,12 +20,15 @@ from statistics import median
 from autotune_trials.protocol.evidence import Calls, Evidence, Place
 
 SLOW_SHARE = 0.25  # of the median, and
-SLOW_DEVIATIONS = 6.0  # robust standard deviations (1.4826 MAD) above the median: an iteration is slow. Of a normal one in 1e9
+# robust standard deviations (1.4826 MAD) above the median: an iteration is slow. Of a normal one in
+# 1e9
+SLOW_DEVIATIONS = 6.0
 LEAST_PERIOD = 3  # every second iteration is a rhythm of the training itself (GANs, accumulation)
 LEAST_SEEN = 3  # times, before anything is called a habit
 RHYTHM_SHARE = 0.8  # of the iterations in step with a period must be slow
 COVERED_SHARE = 0.5  # of the excess of all slow iterations a period must hold
-MOST_SHARE = 0.4  # of the iterations: what is slower than the median more often is the training itself
+# of the iterations: what is slower than the median more often is the training itself
+MOST_SHARE = 0.4
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,9 @@ class Stall:
 
 
 def working_s(evidence: Evidence, queued: bool = False) -> list[float]:
-    """Seconds of each iteration that may hold a stall, see above; ``queued``: with the time it had no core."""
+    """Seconds of each iteration that may hold a stall, see above; ``queued``: with the time it had
+    no core.
+    """
     times = list(evidence.times_s)
     for index, seconds in enumerate(evidence.phase_times_s.get("data", ())):
         times[index] -= seconds
@@ -92,7 +100,9 @@ def _rhythm(slow: dict[int, float], count: int) -> Stall | None:
         phase, excess = phases.most_common(1)[0]
         hits = [index for index in slow if index % period == phase]
         due = len(range(phase, count, period))
-        if len(hits) >= max(LEAST_SEEN, RHYTHM_SHARE * due) and excess > max(COVERED_SHARE * whole, covered):
+        if len(hits) >= max(LEAST_SEEN, RHYTHM_SHARE * due) and excess > max(
+            COVERED_SHARE * whole, covered
+        ):
             best, covered = _stall(period, slow, sorted(hits), count), excess
     return best
 
@@ -113,8 +123,12 @@ class Blamed:
     seen_in: int  # of the slow iterations
 
 
-def blamed(evidence: Evidence, members: Collection[int], others: Collection[int] = ()) -> list[Blamed]:
-    """Where the iterations ``members`` spend their extra time, the costliest line first; ``others`` are slow for other reasons."""
+def blamed(
+    evidence: Evidence, members: Collection[int], others: Collection[int] = ()
+) -> list[Blamed]:
+    """Where the iterations ``members`` spend their extra time, the costliest line first; ``others``
+    are slow for other reasons.
+    """
     inside, outside = set(members), set(others) - set(members)
     ordinary = max(1, len(evidence.times_s) - len(inside | outside))
     slow_s: Counter[tuple[str, int]] = Counter()
@@ -125,7 +139,11 @@ def blamed(evidence: Evidence, members: Collection[int], others: Collection[int]
     written = {(c.place.file, c.place.line) for c in evidence.calls if c.kind == "file_write"}
     for frame in evidence.frames:
         key = frame.place.file, frame.place.line
-        if frame.phase == "data" or frame.iteration in outside or (frame.phase == "away" and key not in written):
+        if (
+            frame.phase == "data"
+            or frame.iteration in outside
+            or (frame.phase == "away" and key not in written)
+        ):
             continue
         places[key] = frame.place
         if frame.iteration in inside:
@@ -135,7 +153,13 @@ def blamed(evidence: Evidence, members: Collection[int], others: Collection[int]
         else:
             usual_s[key] += frame.seconds  # type: ignore[assignment]
     found = [
-        Blamed(places[key], leaves[key].most_common(1)[0][0], seconds - len(inside) * usual_s[key] / ordinary, usual_s[key] / ordinary, len(seen[key]))
+        Blamed(
+            places[key],
+            leaves[key].most_common(1)[0][0],
+            seconds - len(inside) * usual_s[key] / ordinary,
+            usual_s[key] / ordinary,
+            len(seen[key]),
+        )
         for key, seconds in slow_s.items()
     ]
     return sorted(found, key=lambda line: -line.excess_s)
@@ -145,4 +169,8 @@ def writing_at(evidence: Evidence, members: Collection[int]) -> Calls | None:
     """The costliest file written in ``members``."""
     inside = set(members)
     writes = [c for c in evidence.calls if c.kind == "file_write" and inside & set(c.iterations)]
-    return max(writes, key=lambda c: sum(s for i, s in zip(c.iterations, c.each_s) if i in inside), default=None)
+    return max(
+        writes,
+        key=lambda c: sum(s for i, s in zip(c.iterations, c.each_s) if i in inside),
+        default=None,
+    )

@@ -6,7 +6,12 @@ from autotune.findings.base import Case
 from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
 
 CALLED = {
-    "item": ".item()", "tolist": ".tolist()", "numpy": ".numpy()", "bool": "evaluates a tensor as a bool", "float": "float(…)", "int": "int(…)",
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "numpy": ".numpy()",
+    "bool": "evaluates a tensor as a bool",
+    "float": "float(…)",
+    "int": "int(…)",
 }
 
 
@@ -14,19 +19,30 @@ class TensorReadout(SiteRule):
     name = "tensor-readout"
     title = "Values computed only to be looked at"
     card = (
-        "Every step checks tensors on the host (NaN checks, norms) or turns them into Python numbers and lists. Reading them waits for "
-        "nothing on a CPU; the cost is that of the statement, with all that is computed in it only to be read. "
-        f"Threshold {LEAST_SHARE:.0%} of an iteration."
+        "Every step checks tensors on the host (NaN checks, norms) or turns them into Python"
+        " numbers and lists. Reading them waits for nothing on a CPU; the cost is that of the"
+        f" statement, with all that is computed in it only to be read. Threshold {LEAST_SHARE:.0%}"
+        " of an iteration."
     )
     kinds = tuple(CALLED)
 
     def counts(self, case: Case, site: Site) -> bool:
-        return site.device == "cpu" and not (site.kind == "numpy" and site.cost_s <= site.call_s)  # numpy() itself copies nothing
+        # numpy() itself copies nothing
+        return site.device == "cpu" and not (site.kind == "numpy" and site.cost_s <= site.call_s)
 
     def says(self, case: Case, site: Site) -> str:
-        return f"{CALLED[site.kind]}{f' of {site.detail}' if site.kind == 'tolist' else ''}, {times(site.per_step)} an iteration"
+        return (
+            f"{CALLED[site.kind]}{f' of {site.detail}' if site.kind == 'tolist' else ''},"
+            f" {times(site.per_step)} an iteration"
+        )
 
     def advice(self, case: Case, site: Site) -> str:
         if site.kind == "tolist":
-            return "Keep tensors (detach()) or NumPy arrays (numpy() copies nothing); Python lists hold an object for every number."
-        return "Check every some hundred steps, or only when the loss itself is not finite; torch.isfinite(loss) tells as much at once."
+            return (
+                "Keep tensors (detach()) or NumPy arrays (numpy() copies nothing); Python lists"
+                " hold an object for every number."
+            )
+        return (
+            "Check every some hundred steps, or only when the loss itself is not finite;"
+            " torch.isfinite(loss) tells as much at once."
+        )

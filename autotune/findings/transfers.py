@@ -14,9 +14,11 @@ class TransfersNotOverlapped(Rule):
     name = "transfer-not-overlapped"
     title = "Copies to the device wait"
     card = (
-        "Batches are copied to the device from memory that is not pinned, or by blocking calls, so that copying does not overlap with computing. "
-        f"The cost is the time the stream copies, at most what the host waited in the calls; reported from {COPY_SHARE:.0%} of an iteration on. Only on a GPU. "
-        "Source: PyTorch, \"A guide on good usage of non_blocking and pin_memory()\"."
+        "Batches are copied to the device from memory that is not pinned, or by blocking calls, so"
+        " that copying does not overlap with computing. The cost is the time the stream copies, at"
+        f" most what the host waited in the calls; reported from {COPY_SHARE:.0%} of an iteration"
+        ' on. Only on a GPU. Source: PyTorch, "A guide on good usage of non_blocking and'
+        ' pin_memory()".'
     )
     knob = "pin_memory"
     also = ("non_blocking",)
@@ -29,17 +31,36 @@ class TransfersNotOverlapped(Rule):
         whole, steps = iteration_s(case), len(case.evidence.times_s)
         blocking = [t for t in case.evidence.transfers if not (t.pinned and t.non_blocking)]
         waited = sum(t.seconds for t in blocking) / steps
-        copying = phase_s(case, "to_device") if case.evidence.phase_times_s.get("to_device") else waited
+        copying = (
+            phase_s(case, "to_device") if case.evidence.phase_times_s.get("to_device") else waited
+        )
         cost = min(waited, copying)
         if not blocking or cost < COPY_SHARE * whole:
             return []
         blocking.sort(key=lambda t: -t.seconds)
         unpinned = not all(t.pinned for t in blocking)
         moved = sum(t.nbytes for t in blocking) / steps
-        why = "from memory that is not pinned" if unpinned else "from pinned memory, but by blocking calls"
-        evidence = (
-            f"{moved / 1e6:,.1f} MB an iteration are copied {why}; {duration_words(cost)} of {duration_words(whole)} ({cost / whole:.0%}) go by "
-            "in copying while nothing else runs."
+        why = (
+            "from memory that is not pinned"
+            if unpinned
+            else "from pinned memory, but by blocking calls"
         )
-        advice = "DataLoader(…, pin_memory=True), and tensor.to(device, non_blocking=True): the copy then runs beside the computation."
-        return [self.finding(case, evidence, advice, cost, [t.place for t in blocking], knob="pin_memory" if unpinned else "non_blocking")]
+        evidence = (
+            f"{moved / 1e6:,.1f} MB an iteration are copied {why}; {duration_words(cost)} of"
+            f" {duration_words(whole)} ({cost / whole:.0%}) go by in copying while nothing else"
+            " runs."
+        )
+        advice = (
+            "DataLoader(…, pin_memory=True), and tensor.to(device, non_blocking=True): the copy"
+            " then runs beside the computation."
+        )
+        return [
+            self.finding(
+                case,
+                evidence,
+                advice,
+                cost,
+                [t.place for t in blocking],
+                knob="pin_memory" if unpinned else "non_blocking",
+            )
+        ]

@@ -3,8 +3,8 @@
     one run     its configurations, taken apart into effects of single values (ridge regression)
     all of them the mean of their effects, each weighted by its error and by how like its job is
 
-The result is a mean only. It moves the prior of the search; how wide that is stays as it was, so that
-a few blocks of the job itself outweigh it.
+The result is a mean only. It moves the prior of the search; how wide that is stays as it was, so
+that a few blocks of the job itself outweigh it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from autotune.history.records import PastRun, revealed
 from autotune_spaces.base import Value
 
-Effects = dict[tuple[str, Value], tuple[float, float]]  # (knob, value) -> effect on log cost, its standard error
+# (knob, value) -> effect on log cost, its standard error
+Effects = dict[tuple[str, Value], tuple[float, float]]
 MAIN_SD = 0.3  # of a value's effect in one run, before it is fitted
-PRIOR_SD = 0.15  # of a value's effect in this job, if nothing is known: what history is weighed against
+# of a value's effect in this job, if nothing is known: what history is weighed against
+PRIOR_SD = 0.15
 SAME_JOB_SD = 0.02  # by which an effect differs from one run of a job to the next
 UNLIKE_SD = 0.12  # and from one job to another of likeness 1/2
 LARGEST = 1.5  # log cost: nothing that was recorded counts for more
@@ -64,4 +66,8 @@ def expected_effects(found: Iterable[tuple[float, Effects]]) -> dict[tuple[str, 
             precision = 1 / (error**2 + between)
             total, weighted = sums.get(item, (1 / PRIOR_SD**2, 0.0))
             sums[item] = (total + precision, weighted + precision * mean)
-    return {item: weighted / total for item, (total, weighted) in sums.items() if math.isfinite(weighted)}
+    return {
+        item: weighted / total
+        for item, (total, weighted) in sums.items()
+        if math.isfinite(weighted)
+    }

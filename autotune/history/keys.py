@@ -1,9 +1,9 @@
 """Is it the same job, or one like it?
 
-    Keys        three hashes: job, machine, software. All the same: an exact hit
-    features    what decides which knobs matter, as numbers
-    likeness    exp(-d²/2), with d² the sum of the squared differences of the features, each divided
-                by its scale; 0 between a CPU and a GPU. 1: the same; 0.6: one scale apart; 0.1: two
+Keys        three hashes: job, machine, software. All the same: an exact hit
+features    what decides which knobs matter, as numbers
+likeness    exp(-d²/2), with d² the sum of the squared differences of the features, each divided
+            by its scale; 0 between a CPU and a GPU. 1: the same; 0.6: one scale apart; 0.1: two
 """
 
 from __future__ import annotations
@@ -23,10 +23,20 @@ MACHINE = ("device", "device_name", "device_count", "compute_capability", "cpu_m
 SOFTWARE = ("torch_version", "python_version", "cuda_version", "cudnn_version", "platform")
 LOADER_PLACE = ("site", "key")  # of LoaderFacts: where it stands, not what it is
 SETTINGS = (
-    "device", "own_autocast", "own_scaler", "own_compile", "matmul_precision", "cudnn_benchmark", "intra_op_threads",
-    "world_size", "backend", "sharded", "attention",
-)  # fmt: skip
-# Feature -> the difference that counts as one. Shares are of an iteration; "log" is the natural logarithm.
+    "device",
+    "own_autocast",
+    "own_scaler",
+    "own_compile",
+    "matmul_precision",
+    "cudnn_benchmark",
+    "intra_op_threads",
+    "world_size",
+    "backend",
+    "sharded",
+    "attention",
+)
+# Feature -> the difference that counts as one. Shares are of an iteration; "log" is the natural
+# logarithm.
 SCALES: Mapping[str, float] = {
     "waiting": 0.25,  # share that the job would save if batches cost nothing
     "to_device": 0.25,
@@ -63,7 +73,10 @@ def keys_of(spec: JobSpec, observation: Observation) -> Keys:
         "loader": {k: v for k, v in loader.items() if k not in ("batch_mib",)},
         "executor": encode(spec.executor.identity()) if spec.executor.kind != "replay" else "",
     }
-    of_machine = {**{name: machine[name] for name in MACHINE}, "memory_gib": round(machine["memory_gib"])}
+    of_machine = {
+        **{name: machine[name] for name in MACHINE},
+        "memory_gib": round(machine["memory_gib"]),
+    }
     of_software = {**{name: machine[name] for name in SOFTWARE}, "autotune": _version()}
     return Keys(digest(of_job), digest(of_machine), digest(of_software))
 
@@ -79,11 +92,20 @@ def features_of(observation: Observation) -> dict[str, float]:
     """What of a job decides which knobs matter."""
     job, machine, parts = observation.job, observation.machine, observation.anatomy
     whole = sum(parts.phases_s.values()) or 1.0
-    waiting = parts.reader_ratio if observation.ceiling is None else 1 - 1 / max(observation.ceiling, 1.0)
-    capability = float(f"{machine.compute_capability[0]}.{machine.compute_capability[1]}") if len(machine.compute_capability) > 1 else 0.0
+    waiting = (
+        parts.reader_ratio if observation.ceiling is None else 1 - 1 / max(observation.ceiling, 1.0)
+    )
+    capability = (
+        float(f"{machine.compute_capability[0]}.{machine.compute_capability[1]}")
+        if len(machine.compute_capability) > 1
+        else 0.0
+    )
     found = {
         "waiting": waiting,
-        **{phase: parts.phases_s.get(phase, 0.0) / whole for phase in ("to_device", "forward", "backward", "optimizer", "other")},
+        **{
+            phase: parts.phases_s.get(phase, 0.0) / whole
+            for phase in ("to_device", "forward", "backward", "optimizer", "other")
+        },
         "log_iteration_s": math.log(max(parts.iteration_s, 1e-9)),
         "log_parameters": math.log(1 + sum(m.parameters for m in job.models)),
         "log_samples": math.log(max(job.samples_per_step, 1e-9)),

@@ -1,7 +1,7 @@
 """One finished run as the history keeps it: hashes, numbers, and names out of autotune's own knobs.
 
-Names and values of knobs that the user wrote are the job's business. They are kept as hashes and found
-again by hashing what the search space holds.
+Names and values of knobs that the user wrote are the job's business. They are kept as hashes and
+found again by hashing what the search space holds.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ class Measured:
     """What one configuration was found to do."""
 
     config: Mapping[str, Value]  # hidden, see :func:`hidden`
-    source: str  # "live", "process" (fresh processes in the search), "confirmed"; or a trial's state that is no figure
-    log_ratio: float | None = None  # log(time a sample, configuration / baseline): negative is faster
+    # "live", "process" (fresh processes in the search), "confirmed"; or a trial's state that is no
+    # figure
+    source: str
+    # log(time a sample, configuration / baseline): negative is faster
+    log_ratio: float | None = None
     error: float | None = None  # its standard error
     pairs: int = 0
 
@@ -61,7 +64,8 @@ class PastRun:
     loss: str  # "unchanged", "changed", …
     answer: Mapping[str, Value]  # hidden; {}: keep the baseline
     log_gain: float = 0.0  # of the answer, as confirmed
-    gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)  # knob -> its own speed-up, low, high
+    # knob -> its own speed-up, low, high
+    gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
     withdrawn: tuple[str, ...] = ()  # knobs that did not apply
     version: int = RECORD_VERSION
@@ -79,8 +83,12 @@ def hidden_item(name: str, value: Value) -> tuple[str, Value]:
 
 
 def revealed(config: Config, domains: Mapping[str, Sequence[Value]]) -> dict[str, Value] | None:
-    """The configuration that was kept as ``config``; None where the search space no longer holds it."""
-    known = {_typed(hidden_item(name, v)): (name, v) for name, values in domains.items() for v in values}
+    """The configuration that was kept as ``config``; None where the search space no longer holds
+    it.
+    """
+    known = {
+        _typed(hidden_item(name, v)): (name, v) for name, values in domains.items() for v in values
+    }
     found = [known.get(_typed(item)) for item in config.items()]
     return None if None in found else dict(item for item in found if item is not None)
 

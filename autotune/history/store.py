@@ -1,8 +1,9 @@
 """The history on disk: one SQLite file, one row a finished run, append-only.
 
-SQLite locks, flushes and rolls back. A rollback journal and not WAL: that needs shared memory, which
-network file systems lack, and a file that its reader may write to, which a team's store is not.
-What :meth:`Store.add` returned from is on the disk; a writer killed before that leaves nothing behind.
+SQLite locks, flushes and rolls back. A rollback journal and not WAL: that needs shared memory,
+which network file systems lack, and a file that its reader may write to, which a team's store is
+not. What :meth:`Store.add` returned from is on the disk; a writer killed before that leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Store:
         Raises:
             StoreError
         """
-        rows = [(r.id, r.at, r.keys.job, json.dumps(encode(r), separators=(",", ":"))) for r in runs]
+        rows = [
+            (r.id, r.at, r.keys.job, json.dumps(encode(r), separators=(",", ":"))) for r in runs
+        ]
         with self._opened(write=True) as db, db:
             before = db.total_changes
             db.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?)", rows)
@@ -111,8 +114,11 @@ class Store:
         try:
             if write:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            mode = "ro" if self.read_only else "rwc" if write else "rw"  # rw: a killed writer is rolled back
-            db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=WAIT_S)
+            # rw: a killed writer is rolled back
+            mode = "ro" if self.read_only else "rwc" if write else "rw"
+            db = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=WAIT_S
+            )
             try:
                 self._check(db)
                 if write:
@@ -120,7 +126,8 @@ class Store:
                     if not _has_table(db):
                         db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
                 elif not _has_table(db):
-                    db.execute("CREATE TEMP TABLE runs (id, at, job, record)")  # nothing was added yet
+                    # nothing was added yet
+                    db.execute("CREATE TEMP TABLE runs (id, at, job, record)")
                 yield db
             finally:
                 db.close()
@@ -133,12 +140,18 @@ class Store:
         """
         application = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if not application and not version and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        if (
+            not application
+            and not version
+            and not db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        ):
             return  # new and empty
         if application != APPLICATION:
             raise StoreError(f"{self.path}: is a database of another program")
         if version != SCHEMA_VERSION:
-            raise StoreError(f"{self.path}: has version {version}, this autotune knows {SCHEMA_VERSION}")
+            raise StoreError(
+                f"{self.path}: has version {version}, this autotune knows {SCHEMA_VERSION}"
+            )
 
 
 def _has_table(db: sqlite3.Connection) -> bool:
@@ -152,7 +165,9 @@ def _words(error: Exception) -> str:
 
 
 def readable(text: str) -> PastRun | None:
-    """The run that a row or a line holds; None where it is none of this version, or its figures are none."""
+    """The run that a row or a line holds; None where it is none of this version, or its figures are
+    none.
+    """
     try:
         data: Any = json.loads(text)
         run = decode(PastRun, data)

@@ -24,7 +24,8 @@ from autotune.job.spec import JobSpec
 from autotune.results import Interval, KnobGain, Observation, Recalled, Result
 from autotune_spaces.base import Value
 
-SLOWER_SD, SLOWER = 3.0, 0.10  # the baseline is slower than recorded: by so many standard deviations, and by so much
+# the baseline is slower than recorded: by so many standard deviations, and by so much
+SLOWER_SD, SLOWER = 3.0, 0.10
 ALIKE = 12  # runs that a prior is made of, most alike first
 
 
@@ -70,17 +71,31 @@ class History:
         if not alike:
             return Recall()
         effects = ((like, effects_of(run, observation.domains)) for like, run in alike)
-        expected = tuple(Expected(*item, round(e, 5)) for item, e in expected_effects(effects).items())
+        expected = tuple(
+            Expected(*item, round(e, 5)) for item, e in expected_effects(effects).items()
+        )
         if not same:
-            return Recall(Recalled("near", "", len(alike), round(alike[0][0], 3)), expected=expected)
+            return Recall(
+                Recalled("near", "", len(alike), round(alike[0][0], 3)), expected=expected
+            )
         last = same[0]
         summary = Recalled(
-            "exact" if last.keys.software == keys.software else "other-software", last.id, len(alike), 1.0,
-            last.iteration_s, observation.anatomy.iteration_s, slower(last, observation),
-        )  # fmt: skip
+            "exact" if last.keys.software == keys.software else "other-software",
+            last.id,
+            len(alike),
+            1.0,
+            last.iteration_s,
+            observation.anatomy.iteration_s,
+            slower(last, observation),
+        )
         answer = _answer(spec, observation, last)
         gains = tuple(
-            KnobGain(name, value, Interval(*own) if (own := last.gains.get(hidden_item(name, value)[0])) else None, True)
+            KnobGain(
+                name,
+                value,
+                Interval(*own) if (own := last.gains.get(hidden_item(name, value)[0])) else None,
+                True,
+            )
             for name, value in (answer or {}).items()
         )
         return Recall(summary, answer, gains, last.log_gain, expected)
@@ -113,7 +128,9 @@ def open_history(store: Path | None, warn: Callable[[str], None]) -> History:
 def slower(run: PastRun, observation: Observation) -> bool:
     """Whether the unchanged job is slower than it was recorded, beyond the noise of both."""
     noise = math.hypot(run.noise, observation.noise)
-    return math.log(observation.anatomy.iteration_s / run.iteration_s) > max(SLOWER, SLOWER_SD * noise)
+    return math.log(observation.anatomy.iteration_s / run.iteration_s) > max(
+        SLOWER, SLOWER_SD * noise
+    )
 
 
 def past_run(spec: JobSpec, result: Result, number: str) -> PastRun:
@@ -121,26 +138,54 @@ def past_run(spec: JobSpec, result: Result, number: str) -> PastRun:
     observation, confirmation = result.observation, result.confirmation
     measured = [
         Measured(
-            hidden(t.config), ("process" if t.origin == "process" else "live") if t.state == "complete" else t.state,
-            t.log_ratio, t.standard_error, t.pairs,
+            hidden(t.config),
+            ("process" if t.origin == "process" else "live") if t.state == "complete" else t.state,
+            t.log_ratio,
+            t.standard_error,
+            t.pairs,
         )
         for t in result.trials
-    ]  # fmt: skip
+    ]
     if confirmation is not None and confirmation.pairs:
         s = confirmation.speedup
         error = math.log(s.high / s.low) / 4 if s.high > s.low > 0 else 0.0
-        measured.append(Measured(hidden(confirmation.config), "confirmed", -math.log(s.estimate), error, confirmation.pairs))
-    own = {g.knob: g.speedup for g in result.gains if g.kept and g.speedup is not None and g.knob in result.knobs}
+        measured.append(
+            Measured(
+                hidden(confirmation.config),
+                "confirmed",
+                -math.log(s.estimate),
+                error,
+                confirmation.pairs,
+            )
+        )
+    own = {
+        g.knob: g.speedup
+        for g in result.gains
+        if g.kept and g.speedup is not None and g.knob in result.knobs
+    }
     return PastRun(
-        id=number, at=round(time.time(), 1), keys=keys_of(spec, observation), features=features_of(observation),
-        iteration_s=observation.anatomy.iteration_s, noise=observation.noise, verdict=result.verdict, loss=result.loss.verdict,
-        answer=hidden(result.knobs), log_gain=math.log(result.speedup.estimate),
-        gains={next(iter(hidden({k: result.knobs[k]}))): (s.estimate, s.low, s.high) for k, s in own.items()},
-        measured=tuple(measured), withdrawn=tuple(next(iter(hidden({name: None}))) for name in observation.withdrawn),
-    )  # fmt: skip
+        id=number,
+        at=round(time.time(), 1),
+        keys=keys_of(spec, observation),
+        features=features_of(observation),
+        iteration_s=observation.anatomy.iteration_s,
+        noise=observation.noise,
+        verdict=result.verdict,
+        loss=result.loss.verdict,
+        answer=hidden(result.knobs),
+        log_gain=math.log(result.speedup.estimate),
+        gains={
+            next(iter(hidden({k: result.knobs[k]}))): (s.estimate, s.low, s.high)
+            for k, s in own.items()
+        },
+        measured=tuple(measured),
+        withdrawn=tuple(next(iter(hidden({name: None}))) for name in observation.withdrawn),
+    )
 
 
-def _alike(runs: Sequence[PastRun], keys: Keys, observation: Observation) -> list[tuple[float, PastRun]]:
+def _alike(
+    runs: Sequence[PastRun], keys: Keys, observation: Observation
+) -> list[tuple[float, PastRun]]:
     """The runs most like this one, with their likeness; one of each job, that which measured most."""
     own, seen, found = features_of(observation), set[str](), []
     for run in sorted(runs, key=lambda run: (len(run.measured), run.at), reverse=True):

@@ -17,9 +17,12 @@ from autotune.job.mistakes import listing, nearest
 OWN_PLACEHOLDERS = ("seed", "trial_dir")
 # {name}, but neither ${name} (a shell's or Hydra's) nor {"json": 1}.
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")  # at the start of a word: what a shell takes for an assignment
+# at the start of a word: what a shell takes for an assignment
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
-_RENDEZVOUS = re.compile(r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)")
+_RENDEZVOUS = re.compile(
+    r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)"
+)
 _ISOLATING = "IES"  # python flags under which PYTHONPATH or sitecustomize is not read
 _PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
 
@@ -28,11 +31,15 @@ def split(command: str) -> tuple[str, ...]:
     """The words of ``command``, by a shell's rules of quoting but without a shell.
 
     Raises:
-        ValueError: unbalanced quotes, nothing in it, or something only a shell would understand; ``str()`` says what.
+        ValueError: unbalanced quotes, nothing in it, or something only a shell would understand;
+            ``str()`` says what.
     """
     operator = shell_operator(command)
     if operator:
-        raise ValueError(f"'{operator}' in the command: no shell reads it, so it would reach the program as it stands")
+        raise ValueError(
+            f"'{operator}' in the command: no shell reads it, so it would reach the program as it"
+            " stands"
+        )
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
@@ -41,7 +48,8 @@ def split(command: str) -> tuple[str, ...]:
         raise ValueError("the command is empty")
     if VARIABLE.match(words[0]):
         raise ValueError(
-            f"'{words[0]}' before the command: no shell reads it; environment variables belong under 'env'"
+            f"'{words[0]}' before the command: no shell reads it; environment variables belong"
+            " under 'env'"
         )
     return words
 
@@ -60,7 +68,9 @@ def shell_operator(command: str) -> str:
             quote = char
         elif char in "|&;<>`":
             return (re.match(r"[|&;<>`]+", command[index:]) or [char])[0]
-        elif match := re.match(r"\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})", command[index:]):
+        elif match := re.match(
+            r"\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})", command[index:]
+        ):
             return match[0]
         index += 1
     return ""
@@ -78,16 +88,23 @@ def fill(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
 
 def is_torchrun(command: Sequence[str]) -> bool:
     """It starts torchrun, by its name or as a module."""
-    return any(os.path.basename(word) == "torchrun" for word in command) or "torch.distributed.run" in command
+    return (
+        any(os.path.basename(word) == "torchrun" for word in command)
+        or "torch.distributed.run" in command
+    )
 
 
 def rendezvous_words(command: Sequence[str]) -> str:
-    """The first option with which a torchrun command says how several nodes find each other; "" if it leaves that open."""
+    """The first option with which a torchrun command says how several nodes find each other; "" if
+    it leaves that open.
+    """
     own = itertools.takewhile(lambda word: not word.endswith(".py") and word != "--module", command)
     return next((word.partition("=")[0] for word in own if _RENDEZVOUS.match(word)), "")
 
 
-def check_command(command: Sequence[str], workdir: Path, env: Mapping[str, str], where: str = "") -> None:
+def check_command(
+    command: Sequence[str], workdir: Path, env: Mapping[str, str], where: str = ""
+) -> None:
     """Look at the command without running it: does the program exist, can its python find torch?
 
     Raises:
@@ -115,7 +132,12 @@ def _find_program(word: str, workdir: Path, environment: Mapping[str, str], wher
             )
         if not os.access(path, os.X_OK):
             how = f"write 'python {word}'" if path.suffix == ".py" else f"chmod +x {path}"
-            raise InputError(f"the command '{word}' is not executable", where=where, expected="a program", remedy=how)
+            raise InputError(
+                f"the command '{word}' is not executable",
+                where=where,
+                expected="a program",
+                remedy=how,
+            )
         return str(path)
     found = shutil.which(word, path=environment.get("PATH"))
     if found:
@@ -126,7 +148,9 @@ def _find_program(word: str, workdir: Path, environment: Mapping[str, str], wher
         how = f"did you mean '{close}'?"
     else:
         how = "install it, or activate the environment that has it"
-    raise InputError(f"the command '{word}' was not found", where=where, expected="a program on PATH", remedy=how)
+    raise InputError(
+        f"the command '{word}' was not found", where=where, expected="a program on PATH", remedy=how
+    )
 
 
 def _programs(path: str) -> Collection[str]:
@@ -144,7 +168,11 @@ def _like_file(path: Path) -> str:
         close = nearest(path.name, os.listdir(path.parent))
     except OSError:
         return "check 'workdir'; paths in the command are relative to it"
-    return f"did you mean '{close}'?" if close else "check 'workdir'; paths in the command are relative to it"
+    return (
+        f"did you mean '{close}'?"
+        if close
+        else "check 'workdir'; paths in the command are relative to it"
+    )
 
 
 def _check_python(
@@ -164,7 +192,8 @@ def _check_python(
             for flag in argument[1:]:
                 if flag in _ISOLATING:
                     raise HookError(
-                        f"the command runs python with -{flag}, which keeps the agent out of the job",
+                        f"the command runs python with -{flag}, which keeps the agent out of"
+                        " the job",
                         where=where,
                         expected="a python that reads PYTHONPATH and sitecustomize",
                         remedy=f"leave out -{flag}",
@@ -203,15 +232,27 @@ def _check_torch(program: str, workdir: Path, environment: Mapping[str, str], wh
             f"{program} has no torch",
             where=where,
             expected="the Python the job is usually run with",
-            remedy="activate the job's environment first, or write the path of its python in 'command'",
+            remedy=(
+                "activate the job's environment first, or write the path of its python in 'command'"
+            ),
         )
     if probe.returncode != 0:
         last = probe.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise InputError(f"{program} does not run: {last[0]}", where=where, expected="a working Python interpreter")
+        raise InputError(
+            f"{program} does not run: {last[0]}",
+            where=where,
+            expected="a working Python interpreter",
+        )
 
 
-def unknown_placeholders(command: Sequence[str], knobs: Collection[str]) -> list[tuple[str, str, str]]:
+def unknown_placeholders(
+    command: Sequence[str], knobs: Collection[str]
+) -> list[tuple[str, str, str]]:
     """(name, nearest, expected) of every placeholder that nothing would fill."""
     valid = [*OWN_PLACEHOLDERS, *knobs]
     expected = listing(f"{{{v}}}" for v in valid)
-    return [(name, nearest(name, valid), expected) for name in placeholders(command) if name not in valid]
+    return [
+        (name, nearest(name, valid), expected)
+        for name in placeholders(command)
+        if name not in valid
+    ]

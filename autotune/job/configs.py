@@ -19,7 +19,9 @@ def key_of(config: Config) -> str:
 
 
 def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
-    """What a running job is switched to, of ``config``, as the agent is told it; in the order of the search space."""
+    """What a running job is switched to, of ``config``, as the agent is told it; in the order of
+    the search space.
+    """
     return tuple(
         KnobChoice(k.name, config[k.name], dict(k.options))
         for k in space.knobs
@@ -29,11 +31,17 @@ def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
 
 def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
     """The rest of ``config``: what a live session must be started with."""
-    return {k.name: config[k.name] for k in space.knobs if k.name in config and k.scope_of(config[k.name]) is Scope.PROCESS}
+    return {
+        k.name: config[k.name]
+        for k in space.knobs
+        if k.name in config and k.scope_of(config[k.name]) is Scope.PROCESS
+    }
 
 
 def held_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
-    """What the agent holds from the start of a fresh run of ``config``, which is as the user will run it."""
+    """What the agent holds from the start of a fresh run of ``config``, which is as the user will
+    run it.
+    """
     return tuple(
         KnobChoice(k.name, config[k.name], dict(k.options))
         for k in space.knobs
@@ -43,14 +51,22 @@ def held_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
 
 def started_with(config: Config, space: SearchSpace) -> dict[str, Value]:
     """What a fresh run of ``config`` is started with."""
-    return {k.name: config[k.name] for k in space.knobs if k.name in config and k.scope is Scope.PROCESS}
+    return {
+        k.name: config[k.name] for k in space.knobs if k.name in config and k.scope is Scope.PROCESS
+    }
 
 
-def live_domains(domains: Mapping[str, Sequence[Value]], defaults: Config, space: SearchSpace) -> dict[str, tuple[Value, ...]]:
-    """Of each knob the values that a running job can be switched to, and the job's own; without knobs that have no other."""
+def live_domains(
+    domains: Mapping[str, Sequence[Value]], defaults: Config, space: SearchSpace
+) -> dict[str, tuple[Value, ...]]:
+    """Of each knob the values that a running job can be switched to, and the job's own; without
+    knobs that have no other.
+    """
     found = {}
     for name, values in domains.items():
-        live = tuple(v for v in values if _same(v, defaults[name]) or space[name].scope_of(v) is Scope.LIVE)
+        live = tuple(
+            v for v in values if _same(v, defaults[name]) or space[name].scope_of(v) is Scope.LIVE
+        )
         if len(live) > 1:
             found[name] = live
     return found
@@ -62,10 +78,14 @@ def without(config: Config, *names: str) -> dict[str, Value]:
 
 def numerics_of(config: Config, space: SearchSpace) -> Numerics:
     """The worst class among the knobs of ``config``; exact for the baseline."""
-    return max((space[name].numerics for name in config), key=lambda n: n.severity, default=Numerics.EXACT)
+    return max(
+        (space[name].numerics for name in config), key=lambda n: n.severity, default=Numerics.EXACT
+    )
 
 
-def normalise(values: Config, defaults: Mapping[str, Value], space: SearchSpace) -> dict[str, Value]:
+def normalise(
+    values: Config, defaults: Mapping[str, Value], space: SearchSpace
+) -> dict[str, Value]:
     """Drop what equals the job's own value and what another knob makes meaningless."""
     full = {**defaults, **values}
     return {

@@ -81,12 +81,21 @@ def _kind(entry: dict[str, Any]) -> str:
     if "anyOf" in entry:
         return " or ".join(k for part in entry["anyOf"] if (k := _kind(part)))
     bounds = [
-        f"{sign} {entry[name]:,}" for name, sign in (("exclusiveMinimum", ">"), ("minimum", "≥")) if name in entry
+        f"{sign} {entry[name]:,}"
+        for name, sign in (("exclusiveMinimum", ">"), ("minimum", "≥"))
+        if name in entry
     ]
     if entry.get("maximum", 2) <= 1:
         bounds.append(f"≤ {entry['maximum']}")
-    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true`, `false`",
-             "object": "mapping", "array": "list", "null": ""}  # fmt: skip
+    words = {
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "`true`, `false`",
+        "object": "mapping",
+        "array": "list",
+        "null": "",
+    }
     return " ".join([words[entry["type"]], *bounds])
 
 
@@ -101,7 +110,10 @@ def render() -> str:
     """The whole page."""
     return (
         HEAD
-        + "".join(f"| `{key}` | {kind} | {default} | {meaning} |\n" for key, kind, default, meaning in rows())
+        + "".join(
+            f"| `{key}` | {kind} | {default} | {meaning} |\n"
+            for key, kind, default, meaning in rows()
+        )
         + NOTES
     )
 

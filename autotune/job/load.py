@@ -3,8 +3,9 @@
     read_yaml ─▶ JobFile (types, bounds: validation.py) ─▶ words, placeholders, knobs ─▶ JobSpec ─▶ does the command exist?
                        └───────────────── every mistake of the file, with its line ─────────┘
 
-Nothing is started and nothing is written. What the file says is checked first, in one go; what the machine says
-(the program, its torch, the run directory) comes after, because it only makes sense for a file that can be read.
+Nothing is started and nothing is written. What the file says is checked first, in one go; what the
+machine says (the program, its torch, the run directory) comes after, because it only makes sense
+for a file that can be read.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
 
     Args:
         path: job.yaml; relative paths in it are relative to its folder.
-        check: also look whether the command exists and its python has torch (one short subprocess), if it is to run on this machine.
+        check: also look whether the command exists and its python has torch (one short subprocess),
+            if it is to run on this machine.
 
     Raises:
         InputError: with file and line of every mistake.
@@ -57,7 +59,8 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
     spec, more = _build(parsed or what_is_right(document.data, mistakes), document, file)
     if mistakes or spec is None:
         raise to_error([*mistakes, *more], document, file)
-    if check and spec.executor.kind == "local":  # elsewhere the machines of the cluster have to have it
+    # elsewhere the machines of the cluster have to have it
+    if check and spec.executor.kind == "local":
         place: Place = ("command",)
         where = f"{file}:{document.line(place)}"
         commands.check_command(spec.command, spec.workdir, spec.env, where)
@@ -68,17 +71,33 @@ def _read(file: Path) -> Document:
     try:
         document = read_yaml(file)
     except YamlMistake as mistake:
-        raise InputError(str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected) from None
+        raise InputError(
+            str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected
+        ) from None
     except FileNotFoundError:
-        raise InputError("no such file", where=str(file), expected="a job.yaml", remedy=_other_file(file)) from None
+        raise InputError(
+            "no such file", where=str(file), expected="a job.yaml", remedy=_other_file(file)
+        ) from None
     except IsADirectoryError:
         inside = file / "job.yaml"
-        remedy = f"did you mean '{inside}'?" if inside.is_file() else "autotune init -- COMMAND writes a job.yaml"
-        raise InputError("it is a directory", where=str(file), expected="a job.yaml", remedy=remedy) from None
+        remedy = (
+            f"did you mean '{inside}'?"
+            if inside.is_file()
+            else "autotune init -- COMMAND writes a job.yaml"
+        )
+        raise InputError(
+            "it is a directory", where=str(file), expected="a job.yaml", remedy=remedy
+        ) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(file), expected="a job.yaml") from None
+        raise InputError(
+            f"cannot be read: {error.strerror or error}", where=str(file), expected="a job.yaml"
+        ) from None
     if not isinstance(document.data, dict):
-        found = "the file is empty" if document.data is None else f"the file holds {shown(document.data)}"
+        found = (
+            "the file is empty"
+            if document.data is None
+            else f"the file holds {shown(document.data)}"
+        )
         raise InputError(
             found,
             where=f"{file}:1",
@@ -90,10 +109,14 @@ def _read(file: Path) -> Document:
 
 def _other_file(file: Path) -> str:
     try:
-        close = nearest(file.name, [p.name for p in file.parent.iterdir() if p.suffix in (".yaml", ".yml")])
+        close = nearest(
+            file.name, [p.name for p in file.parent.iterdir() if p.suffix in (".yaml", ".yml")]
+        )
     except OSError:
         close = ""
-    return f"did you mean '{file.parent / close}'?" if close else "autotune init -- COMMAND writes one"
+    return (
+        f"did you mean '{file.parent / close}'?" if close else "autotune init -- COMMAND writes one"
+    )
 
 
 def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | None, list[Mistake]]:
@@ -105,7 +128,8 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         mistakes.append(
             Mistake(
                 ("workdir",),
-                f"workdir is {shown(parsed.workdir)}: no directory {' '.join(str(home / parsed.workdir).split())[:300]}",
+                f"workdir is {shown(parsed.workdir)}: no directory"
+                f" {' '.join(str(home / parsed.workdir).split())[:300]}",
                 "a directory, relative to this file",
             )
         )
@@ -118,7 +142,9 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
             if "no shell reads it, so" in str(error)
             else ""
         )
-        mistakes.append(Mistake(("command",), str(error), "a program and its arguments", remedy=remedy))
+        mistakes.append(
+            Mistake(("command",), str(error), "a program and its arguments", remedy=remedy)
+        )
     from autotune_spaces.knobs.via import ViaKnob
 
     space, space_mistakes = _space(parsed.search_space, words or tuple(str(parsed.command).split()))
@@ -128,7 +154,10 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         for name, close, expected in commands.unknown_placeholders(words, own):
             mistakes.append(
                 Mistake(
-                    ("command",), f"nothing fills {{{name}}} in the command", expected, f"{{{close}}}" if close else ""
+                    ("command",),
+                    f"nothing fills {{{name}}} in the command",
+                    expected,
+                    f"{{{close}}}" if close else "",
                 )
             )
     mistakes += _slots_in_one_directory(parsed) + _slots_of_several_nodes(parsed, words)
@@ -140,15 +169,23 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
 def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
     """Trials that run at the same time in one directory would put back each other's files."""
     ray = parsed.executor.ray
-    if ray is None or ray.workdir == "ship" or not parsed.side_effects.put_back or (ray.slots == 1 and (ray.nodes_per_slot or 1) == 1):
+    if (
+        ray is None
+        or ray.workdir == "ship"
+        or not parsed.side_effects.put_back
+        or (ray.slots == 1 and (ray.nodes_per_slot or 1) == 1)
+    ):
         return []
     return [
         Mistake(
-            ("executor",), "several slots share the working directory, and each would put back what the others write",
-            "side_effects: {put_back: false} and a job that writes to {trial_dir} only, or slots: 1",
+            ("executor",),
+            "several slots share the working directory, and each would put back what the others"
+            " write",
+            "side_effects: {put_back: false} and a job that writes to {trial_dir} only, or"
+            " slots: 1",
             remedy="leave out 'workdir: shared': every slot then has its own copy",
         )
-    ]  # fmt: skip
+    ]
 
 
 def _slots_of_several_nodes(parsed: JobFile, words: Sequence[str]) -> list[Mistake]:
@@ -158,22 +195,42 @@ def _slots_of_several_nodes(parsed: JobFile, words: Sequence[str]) -> list[Mista
         return []
     if ray.gpus_per_slot or ray.cpus_per_slot:
         share = "gpus_per_slot" if ray.gpus_per_slot else "cpus_per_slot"
-        return [Mistake(("executor",), f"nodes_per_slot together with {share}", "whole nodes, or a share of one", remedy=f"leave out {share}")]
+        return [
+            Mistake(
+                ("executor",),
+                f"nodes_per_slot together with {share}",
+                "whole nodes, or a share of one",
+                remedy=f"leave out {share}",
+            )
+        ]
     if not commands.is_torchrun(words):
         found = f"nodes_per_slot is {ray.nodes_per_slot}, and the command does not start torchrun"
-        return [Mistake(("command",), found, "torchrun --nproc-per-node N program.py, which each of the nodes starts")]
+        return [
+            Mistake(
+                ("command",),
+                found,
+                "torchrun --nproc-per-node N program.py, which each of the nodes starts",
+            )
+        ]
     if own := commands.rendezvous_words(words):
         return [
             Mistake(
-                ("command",), f"the command says {own} itself", f"torchrun without it: it is told by nodes_per_slot: {ray.nodes_per_slot}",
-                remedy="leave out --nnodes, --node-rank, --master-addr, --master-port, --rdzv-… and --standalone",
+                ("command",),
+                f"the command says {own} itself",
+                f"torchrun without it: it is told by nodes_per_slot: {ray.nodes_per_slot}",
+                remedy=(
+                    "leave out --nnodes, --node-rank, --master-addr, --master-port, --rdzv-… and"
+                    " --standalone"
+                ),
             )
-        ]  # fmt: skip
+        ]
     return []
 
 
 def _directory(home: Path, named: str) -> Path | None:
-    """The directory that ``named`` means, None if there is none: also no such user (``~name``), a name too long, a NUL in it."""
+    """The directory that ``named`` means, None if there is none: also no such user (``~name``), a
+    name too long, a NUL in it.
+    """
     try:
         path = (home / Path(named).expanduser()).resolve()
         return path if path.is_dir() else None
@@ -184,23 +241,34 @@ def _directory(home: Path, named: str) -> Path | None:
 def _words(parsed: JobFile) -> tuple[str, ...]:
     if parsed.shell:
         if not isinstance(parsed.command, str):
-            raise ValueError("'shell: true' with a command that is a list; a shell reads one line of text")
+            raise ValueError(
+                "'shell: true' with a command that is a list; a shell reads one line of text"
+            )
         return ("/bin/sh", "-c", parsed.command)
     return parsed.command if isinstance(parsed.command, tuple) else commands.split(parsed.command)
 
 
-def _space(choice: str | dict[str, Any], words: tuple[str, ...]) -> tuple[SearchSpace | None, list[Mistake]]:
+def _space(
+    choice: str | dict[str, Any], words: tuple[str, ...]
+) -> tuple[SearchSpace | None, list[Mistake]]:
     from autotune_spaces.space import SpaceError, load_space
 
     try:
         loaded = load_space(choice, command=words)
     except SpaceError as error:
-        return None, [Mistake(("search_space", *e.path), e.found, e.expected, e.nearest) for e in error.each()]
+        return None, [
+            Mistake(("search_space", *e.path), e.found, e.expected, e.nearest) for e in error.each()
+        ]
     return SearchSpace(loaded.preset, tuple(loaded.knobs)), []
 
 
 def _spec(
-    parsed: JobFile, document: Document, file: Path, words: tuple[str, ...], workdir: Path, space: SearchSpace
+    parsed: JobFile,
+    document: Document,
+    file: Path,
+    words: tuple[str, ...],
+    workdir: Path,
+    space: SearchSpace,
 ) -> JobSpec:
     source = file.resolve()
     return JobSpec(

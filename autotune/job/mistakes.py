@@ -1,4 +1,6 @@
-"""What is wrong with a file, said in one way: where, what was found, what was expected, the nearest valid word."""
+"""What is wrong with a file, said in one way: where, what was found, what was expected, the nearest
+valid word.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,18 @@ class InputErrors(InputError):
     """Several mistakes of one file; every one is shown."""
 
     def __init__(self, mistakes: Sequence[InputError], file: str) -> None:
-        super().__init__(f"{len(mistakes)} mistakes", where=file, remedy="correct them; nothing was started")
+        super().__init__(
+            f"{len(mistakes)} mistakes", where=file, remedy="correct them; nothing was started"
+        )
         self.mistakes = tuple(mistakes)
 
     def __str__(self) -> str:
-        return "\n".join([*(str(m) for m in self.mistakes), f"{len(self.mistakes)} mistakes; nothing was started"])
+        return "\n".join(
+            [
+                *(str(m) for m in self.mistakes),
+                f"{len(self.mistakes)} mistakes; nothing was started",
+            ]
+        )
 
 
 def nearest(word: object, words: Iterable[str]) -> str:

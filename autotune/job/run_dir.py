@@ -22,13 +22,18 @@ def check_run_dir(path: Path) -> None:
     """
     place, remedy = path.absolute(), "choose another with --run-dir"
     if place.exists() and not place.is_dir():
-        raise InputError("it is a file", where=str(path), expected="a directory for the run", remedy=remedy)
+        raise InputError(
+            "it is a file", where=str(path), expected="a directory for the run", remedy=remedy
+        )
     while not place.exists():
         place = place.parent
     if not place.is_dir():
-        raise InputError(f"{place} is a file", where=str(path), expected="a directory for the run", remedy=remedy)
+        raise InputError(
+            f"{place} is a file", where=str(path), expected="a directory for the run", remedy=remedy
+        )
     try:
-        # Asking for permission is not enough: root is always allowed, also where nothing can be written.
+        # Asking for permission is not enough: root is always allowed, also where nothing can be
+        # written.
         with tempfile.TemporaryFile(dir=place) as probe:
             probe.write(b"autotune")
     except OSError as error:
@@ -36,7 +41,10 @@ def check_run_dir(path: Path) -> None:
             raise _disk_full(path, place, 0) from None
         reason = error.strerror or str(error)
         raise InputError(
-            f"cannot write in {place}: {reason}", where=str(path), expected="a directory to write to", remedy=remedy
+            f"cannot write in {place}: {reason}",
+            where=str(path),
+            expected="a directory to write to",
+            remedy=remedy,
         ) from None
     free_mib = shutil.disk_usage(place).free / 2**20
     if free_mib < MIN_FREE_MIB:

@@ -1,7 +1,8 @@
 """The keys of job.yaml: their types, bounds, defaults and descriptions.
 
-One set of models serves three readers: the validator, the JSON Schema for editors (:func:`json_schema`), and the
-comments of ``autotune init``. Units stand in the name or the description of a key.
+One set of models serves three readers: the validator, the JSON Schema for editors
+(:func:`json_schema`), and the comments of ``autotune init``. Units stand in the name or the
+description of a key.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+)
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
@@ -30,8 +39,13 @@ URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "datab
 
 def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> PydanticCustomError:
     """A validation error in our own words; :mod:`autotune.job.load` adds the place."""
-    said = found.encode("utf-8", "backslashreplace").decode()  # pydantic cannot put bytes that are no text into a message
-    return PydanticCustomError("autotune", "{found}", {"found": said, "expected": expected, "nearest": nearest, "remedy": remedy})
+    # pydantic cannot put bytes that are no text into a message
+    said = found.encode("utf-8", "backslashreplace").decode()
+    return PydanticCustomError(
+        "autotune",
+        "{found}",
+        {"found": said, "expected": expected, "nearest": nearest, "remedy": remedy},
+    )
 
 
 def shown(value: object) -> str:
@@ -62,7 +76,9 @@ def _one_of(words: tuple[str, ...], what: str) -> Any:
 def _command(value: object) -> tuple[str, ...] | str:
     if isinstance(value, str):
         if not value.strip():
-            raise wrong("the command is empty", "what you type to start the job, such as: python train.py")
+            raise wrong(
+                "the command is empty", "what you type to start the job, such as: python train.py"
+            )
         if "\0" in value:
             raise wrong("the command holds a NUL character", "text")
         return value
@@ -75,20 +91,25 @@ def _command(value: object) -> tuple[str, ...] | str:
             raise wrong("the command holds a NUL character", "text")
         return tuple(str(v) for v in value)
     raise wrong(
-        f"the command is {shown(value) if value else 'empty'}", "a line of text, or a list of words (text and numbers)"
+        f"the command is {shown(value) if value else 'empty'}",
+        "a line of text, or a list of words (text and numbers)",
     )
 
 
 def _env_name(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[^=\0]+", value):
-        raise wrong(f"{shown(value)} cannot be the name of an environment variable", "letters, digits and _")
+        raise wrong(
+            f"{shown(value)} cannot be the name of an environment variable", "letters, digits and _"
+        )
     return value
 
 
 def _env_value(value: object) -> str | int | float:
     if isinstance(value, bool):
         raise wrong(
-            f"the value is {shown(value)}", "text or a number", remedy=f'write "{shown(value)}" or "1" with its quotes'
+            f"the value is {shown(value)}",
+            "text or a number",
+            remedy=f'write "{shown(value)}" or "1" with its quotes',
         )
     if not isinstance(value, (str, int, float)) or "\0" in str(value):
         raise wrong(f"the value is {shown(value)}", "text or a number")
@@ -103,18 +124,28 @@ def _search_space(value: object) -> str | dict[str, Any]:
 
 def _objective(value: object) -> object:
     if value == "energy":
-        raise wrong("objective is 'energy', which this version does not measure", listing(OBJECTIVES))
+        raise wrong(
+            "objective is 'energy', which this version does not measure", listing(OBJECTIVES)
+        )
     if isinstance(value, list):
-        raise wrong("objective is a list; this version tunes for one objective", listing(OBJECTIVES))
+        raise wrong(
+            "objective is a list; this version tunes for one objective", listing(OBJECTIVES)
+        )
     return value
 
 
 def _executor(value: object) -> object:
-    """A name, or a mapping of the name to settings, as the mapping that :class:`Executor` is made of."""
+    """A name, or a mapping of the name to settings, as the mapping that :class:`Executor` is made
+    of.
+    """
     if isinstance(value, Executor):
         return value
     name = next(iter(value), None) if isinstance(value, dict) else value
-    if not isinstance(name, str) or name not in EXECUTORS or (isinstance(value, dict) and len(value) != 1):
+    if (
+        not isinstance(name, str)
+        or name not in EXECUTORS
+        or (isinstance(value, dict) and len(value) != 1)
+    ):
         raise wrong(f"executor is {shown(name)}", listing(EXECUTORS), nearest(name, EXECUTORS))
     if name not in Executor.model_fields:
         if isinstance(value, dict):
@@ -125,7 +156,10 @@ def _executor(value: object) -> object:
 
 
 def _address(value: object) -> str:
-    expected = f"auto (the cluster of this machine), local (one of our own, on this machine), HOST:PORT or ray://HOST:PORT, a port of at most {LAST_PORT}"
+    expected = (
+        "auto (the cluster of this machine), local (one of our own, on this machine), HOST:PORT or"
+        f" ray://HOST:PORT, a port of at most {LAST_PORT}"
+    )
     if not isinstance(value, str) or not value:
         raise wrong(f"address is {shown(value)}", expected)
     found = re.fullmatch(r"(?:ray://)?(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})", value)
@@ -156,7 +190,10 @@ def _metric(value: object) -> object:
     if isinstance(value, str):
         return {"pattern": value}
     if not isinstance(value, (dict, Metric)):
-        raise wrong(f"a metric is {shown(value)}", "a regular expression with one group, or pattern and tolerance")
+        raise wrong(
+            f"a metric is {shown(value)}",
+            "a regular expression with one group, or pattern and tolerance",
+        )
     return value
 
 
@@ -192,11 +229,15 @@ def _uri(value: object) -> str | None:
 
 
 _EnvName = Annotated[str, PlainValidator(_env_name, json_schema_input_type=str)]
-_EnvValue = Annotated[str | int | float, PlainValidator(_env_value, json_schema_input_type=str | int | float)]
+_EnvValue = Annotated[
+    str | int | float, PlainValidator(_env_value, json_schema_input_type=str | int | float)
+]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, title=None)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, title=None
+    )
 
 
 class Constraints(_Model):
@@ -206,7 +247,9 @@ class Constraints(_Model):
         0.9, gt=0, le=1, description="Share of the GPU's memory a configuration may use, 0 to 1."
     )
     host_memory_gib: float | None = Field(
-        None, gt=0, description="Host memory of the whole job in GiB; default: what the machine has."
+        None,
+        gt=0,
+        description="Host memory of the whole job in GiB; default: what the machine has.",
     )
 
 
@@ -215,25 +258,39 @@ class Metric(_Model):
 
     pattern: Annotated[str, AfterValidator(_pattern)] = Field(
         "",
-        description="Regular expression searched in each line of the job's output; its group is the number. "
-        "Default: the job calls autotune.metric(NAME, value).",
+        description=(
+            "Regular expression searched in each line of the job's output; its group is the number."
+            " Default: the job calls autotune.metric(NAME, value)."
+        ),
         examples=["val_acc=([0-9.]+)"],
     )
-    tolerance: Annotated[float | None, PlainValidator(_own_tolerance, json_schema_input_type=float | str | None)] = Field(
-        None, description="Share of the metric by which it may differ. Default: the loss's tolerance."
+    tolerance: Annotated[
+        float | None, PlainValidator(_own_tolerance, json_schema_input_type=float | str | None)
+    ] = Field(
+        None,
+        description="Share of the metric by which it may differ. Default: the loss's tolerance.",
     )
 
 
 class Convergence(_Model):
     """How closely the loss curve must stay the same."""
 
-    tolerance: Annotated[float, PlainValidator(_tolerance, json_schema_input_type=float | str)] = Field(
-        0.01, description="Share of the loss by which it may differ, such as 1% or 0.01.", examples=["1%"]
+    tolerance: Annotated[float, PlainValidator(_tolerance, json_schema_input_type=float | str)] = (
+        Field(
+            0.01,
+            description="Share of the loss by which it may differ, such as 1% or 0.01.",
+            examples=["1%"],
+        )
     )
-    steps: int = Field(240, ge=40, le=100_000, description="Optimizer steps over which seeded runs are compared.")
+    steps: int = Field(
+        240, ge=40, le=100_000, description="Optimizer steps over which seeded runs are compared."
+    )
     metrics: dict[str, Annotated[Metric, BeforeValidator(_metric)]] = Field(
         default_factory=dict,
-        description="Metrics of the job's own that have to stay the same, too: a name, and a pattern on the job's output.",
+        description=(
+            "Metrics of the job's own that have to stay the same, too: a name, and a pattern on the"
+            " job's output."
+        ),
         examples=[{"val_acc": "val_acc=([0-9.]+)"}],
     )
 
@@ -242,12 +299,23 @@ class Budget(_Model):
     """Where the search stops at the latest."""
 
     minutes: float = Field(
-        20.0, gt=0, le=10_080,
-        description="Wall time of the run, in minutes. Nothing is begun that would end more than a tenth later, except that a proof "
-        "takes its first five pairs, its loss check and its traces; a run that will need more says so before it searches.",
-    )  # fmt: skip
+        20.0,
+        gt=0,
+        le=10_080,
+        description=(
+            "Wall time of the run, in minutes. Nothing is begun that would end more than a tenth"
+            " later, except that a proof takes its first five pairs, its loss check and its traces;"
+            " a run that will need more says so before it searches."
+        ),
+    )
     trials: int | None = Field(
-        None, ge=1, le=100_000, description="Most configurations tried in the search; default: as many as there is time and reason for."
+        None,
+        ge=1,
+        le=100_000,
+        description=(
+            "Most configurations tried in the search; default: as many as there is time and reason"
+            " for."
+        ),
     )
 
 
@@ -256,8 +324,10 @@ class Tracking(_Model):
 
     uri: Annotated[str | None, PlainValidator(_uri, json_schema_input_type=str | None)] = Field(
         "auto",
-        description="auto (MLFLOW_TRACKING_URI if set, else sqlite beside the run directory), none, "
-        "sqlite:///FILE.db (relative to this file), or a server's address.",
+        description=(
+            "auto (MLFLOW_TRACKING_URI if set, else sqlite beside the run directory), none, "
+            "sqlite:///FILE.db (relative to this file), or a server's address."
+        ),
         examples=["sqlite:///mlflow.db", "http://localhost:5000"],
     )
     experiment: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
@@ -269,11 +339,18 @@ class SideEffects(_Model):
     """What becomes of the files the job writes during trials."""
 
     put_back: bool = Field(
-        True, description="After every trial, put back the files it changed and remove those it made; false leaves them as they are."
+        True,
+        description=(
+            "After every trial, put back the files it changed and remove those it made; false"
+            " leaves them as they are."
+        ),
     )
     keep: list[Annotated[str, StringConstraints(min_length=1)]] = Field(
         default_factory=list,
-        description="Files and directories the job may write during trials, relative to workdir, * and ? allowed: they are left alone.",
+        description=(
+            "Files and directories the job may write during trials, relative to workdir, * and ?"
+            " allowed: they are left alone."
+        ),
         examples=[["data", "cache/*.npy"]],
     )
 
@@ -283,20 +360,50 @@ class Ray(_Model):
 
     address: Annotated[str, PlainValidator(_address, json_schema_input_type=str)] = Field(
         "auto",
-        description="auto: the cluster this machine belongs to; local: one of our own, on this machine; or HOST:PORT, or ray://HOST:PORT.",
+        description=(
+            "auto: the cluster this machine belongs to; local: one of our own, on this machine; or"
+            " HOST:PORT, or ray://HOST:PORT."
+        ),
         examples=["ray://head:10001"],
     )
-    slots: int | None = Field(None, ge=1, le=10_000, description="Most slots used at once, each with a trial in flight; default: all there are.")
-    gpus_per_slot: int | None = Field(None, ge=1, le=64, description="GPUs of one slot, with their share of the node's cores; default: a node as a whole.")
-    cpus_per_slot: int | None = Field(None, ge=1, le=4096, description="Cores of one slot; default: its share of the node.")
+    slots: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Most slots used at once, each with a trial in flight; default: all there are.",
+    )
+    gpus_per_slot: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description=(
+            "GPUs of one slot, with their share of the node's cores; default: a node as a whole."
+        ),
+    )
+    cpus_per_slot: int | None = Field(
+        None, ge=1, le=4096, description="Cores of one slot; default: its share of the node."
+    )
     nodes_per_slot: int | None = Field(
-        None, ge=1, le=10_000, description="Nodes of one slot: a torchrun command runs on all of them as one job; default: 1."
+        None,
+        ge=1,
+        le=10_000,
+        description=(
+            "Nodes of one slot: a torchrun command runs on all of them as one job; default: 1."
+        ),
     )
     resource: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = Field(
-        None, description="Ray resource that marks nodes for tuning: a node has as many slots as it has units of it, and none without it."
+        None,
+        description=(
+            "Ray resource that marks nodes for tuning: a node has as many slots as it has units of"
+            " it, and none without it."
+        ),
     )
     workdir: Annotated[Literal["ship", "shared"], _one_of(WORKDIRS, "workdir")] = Field(
-        "ship", description="ship: every slot gets its own copy of workdir; shared: it lies at the same path on every node."
+        "ship",
+        description=(
+            "ship: every slot gets its own copy of workdir; shared: it lies at the same path on"
+            " every node."
+        ),
     )
 
 
@@ -313,32 +420,54 @@ class JobFile(_Model):
     model_config = ConfigDict(title="autotune job.yaml")
 
     name: Annotated[str, StringConstraints(pattern=NAME)] | None = Field(
-        None, description="Names the run directory; letters, digits, dot, dash. Default: the folder's name."
+        None,
+        description=(
+            "Names the run directory; letters, digits, dot, dash. Default: the folder's name."
+        ),
     )
     command: Annotated[
-        tuple[str, ...] | str, PlainValidator(_command, json_schema_input_type=str | list[str | int | float])
+        tuple[str, ...] | str,
+        PlainValidator(_command, json_schema_input_type=str | list[str | int | float]),
     ] = Field(
-        description="What you type to start the job, as a line or a list. {seed} and {trial_dir} may be used in it."
+        description=(
+            "What you type to start the job, as a line or a list. {seed} and {trial_dir} may be"
+            " used in it."
+        )
     )
     shell: bool = Field(False, description="Run the command line through /bin/sh -c.")
-    workdir: str = Field(".", min_length=1, description="Where the command is run, relative to this file.")
+    workdir: str = Field(
+        ".", min_length=1, description="Where the command is run, relative to this file."
+    )
     env: dict[_EnvName, _EnvValue] = Field(
-        default_factory=dict, description="Environment variables added for the job; text or numbers."
+        default_factory=dict,
+        description="Environment variables added for the job; text or numbers.",
     )
     search_space: Annotated[
-        str | dict[str, Any], PlainValidator(_search_space, json_schema_input_type=str | dict[str, Any])
+        str | dict[str, Any],
+        PlainValidator(_search_space, json_schema_input_type=str | dict[str, Any]),
     ] = Field(
         "auto",
-        description="A preset (auto, cpu, cuda, quick, thorough, loader), or a mapping of knobs, optionally with 'preset'.",
+        description=(
+            "A preset (auto, cpu, cuda, quick, thorough, loader), or a mapping of knobs, optionally"
+            " with 'preset'."
+        ),
     )
     search: Annotated[Literal["model", "tpe", "random"], _one_of(SEARCHES, "search")] = Field(
         "model",
-        description="model: every block measured informs every knob. tpe, random: Optuna's samplers, one configuration after another.",
+        description=(
+            "model: every block measured informs every knob. tpe, random: Optuna's samplers, one"
+            " configuration after another."
+        ),
     )
     objective: Annotated[
-        Literal["throughput", "time_to_train"], _one_of(OBJECTIVES, "objective"), BeforeValidator(_objective)
+        Literal["throughput", "time_to_train"],
+        _one_of(OBJECTIVES, "objective"),
+        BeforeValidator(_objective),
     ] = Field(
-        "throughput", description="throughput: samples a second. time_to_train: start-up included, over planned_steps."
+        "throughput",
+        description=(
+            "throughput: samples a second. time_to_train: start-up included, over planned_steps."
+        ),
     )
     planned_steps: int = Field(
         20_000,
@@ -353,19 +482,29 @@ class JobFile(_Model):
         Executor, BeforeValidator(_executor, json_schema_input_type=Literal[*EXECUTORS] | Executor)
     ] = Field(
         default_factory=lambda: Executor(),
-        description="local: on this machine. ray, or ray with settings: on a Ray cluster, see docs/ray.md.",
+        description=(
+            "local: on this machine. ray, or ray with settings: on a Ray cluster, see docs/ray.md."
+        ),
         examples=[{"ray": {"address": "auto"}}],
     )
     tracking: Tracking = Field(default_factory=lambda: Tracking())
     side_effects: SideEffects = Field(default_factory=lambda: SideEffects())
     traces: Annotated[Literal["none", "finalists", "all"], _one_of(TRACES, "traces")] = Field(
-        "finalists", description="Profiler traces kept: none, of baseline and winner, or of every trial."
+        "finalists",
+        description="Profiler traces kept: none, of baseline and winner, or of every trial.",
     )
     hang_timeout_s: float | None = Field(
-        None, ge=1, le=86_400, description="Seconds without an iteration after which the job is taken for hung, if it does "
-        "nothing meanwhile. Left out: 50 times the longest it has gone without one, and at least 15.",
+        None,
+        ge=1,
+        le=86_400,
+        description=(
+            "Seconds without an iteration after which the job is taken for hung, if it does nothing"
+            " meanwhile. Left out: 50 times the longest it has gone without one, and at least 15."
+        ),
     )
-    startup_timeout_s: float = Field(600.0, ge=1, le=86_400, description="Seconds until the first optimizer step.")
+    startup_timeout_s: float = Field(
+        600.0, ge=1, le=86_400, description="Seconds until the first optimizer step."
+    )
 
 
 def json_schema() -> dict[str, Any]:

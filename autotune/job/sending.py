@@ -1,9 +1,34 @@
-"""What of a job's folder never goes to another machine, whichever way it is sent there. Patterns as in .gitignore."""
+"""What of a job's folder never goes to another machine, whichever way it is sent there. Patterns as
+in .gitignore.
+"""
 
 from __future__ import annotations
 
 NEVER = (
-    ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[cod]", ".venv/", "venv/", ".tox/", "node_modules/", ".ipynb_checkpoints/",
-    ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", "autotune-runs/", "mlruns/", "mlartifacts/", "mlflow.db*", "wandb/",
-    ".env", ".netrc", ".ssh/", ".aws/", ".kaggle/", "id_rsa", "id_ed25519", "*.pem",
-)  # fmt: skip
+    ".git/",
+    ".hg/",
+    ".svn/",
+    "__pycache__/",
+    "*.py[cod]",
+    ".venv/",
+    "venv/",
+    ".tox/",
+    "node_modules/",
+    ".ipynb_checkpoints/",
+    ".mypy_cache/",
+    ".pytest_cache/",
+    ".ruff_cache/",
+    "autotune-runs/",
+    "mlruns/",
+    "mlartifacts/",
+    "mlflow.db*",
+    "wandb/",
+    ".env",
+    ".netrc",
+    ".ssh/",
+    ".aws/",
+    ".kaggle/",
+    "id_rsa",
+    "id_ed25519",
+    "*.pem",
+)

@@ -1,7 +1,9 @@
-"""What the job's own code was when a run began: an interrupted run must not compare one version of it with another.
+"""What the job's own code was when a run began: an interrupted run must not compare one version of
+it with another.
 
-Looked at are the files that the command names (script, configuration) and the Python files beside the program. That is where jobs are edited; it
-is not all that a job imports, so a difference proves a change, and no difference proves nothing.
+Looked at are the files that the command names (script, configuration) and the Python files beside
+the program. That is where jobs are edited; it is not all that a job imports, so a difference proves
+a change, and no difference proves nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ def digests(command: Sequence[str], workdir: Path) -> dict[str, str]:
     for path in _files(_words(command), workdir):
         try:
             if path.stat().st_size <= MOST_BYTES:
-                found[str(path.relative_to(workdir))] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+                found[str(path.relative_to(workdir))] = hashlib.sha256(
+                    path.read_bytes()
+                ).hexdigest()[:16]
         except (OSError, ValueError):
             continue
     return found
@@ -44,12 +48,18 @@ def _words(command: Sequence[str]) -> list[str]:
 
 def _files(words: Sequence[str], workdir: Path) -> Iterator[Path]:
     for before, word in zip(["", *words], words, strict=False):
-        named = workdir / (word.replace(".", "/") + ".py" if before in ("-m", "--module") else word.rpartition("=")[2])
+        named = workdir / (
+            word.replace(".", "/") + ".py"
+            if before in ("-m", "--module")
+            else word.rpartition("=")[2]
+        )
         try:
             if named.suffix not in CODE or not named.is_file():
                 continue
             yield named
             if named.suffix == ".py":
-                yield from [p for p in sorted(named.parent.glob("*.py"))[:MOST_FILES] if p.is_file()]
+                yield from [
+                    p for p in sorted(named.parent.glob("*.py"))[:MOST_FILES] if p.is_file()
+                ]
         except (OSError, ValueError):  # a word too long for a name, or with a NUL in it
             continue

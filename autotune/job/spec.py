@@ -1,7 +1,7 @@
 """The job as its owner described it: job.yaml, typed and checked.
 
-Plain frozen dataclasses, so that every stage takes them as arguments; :mod:`autotune.job.load` reads and
-checks the file.
+Plain frozen dataclasses, so that every stage takes them as arguments; :mod:`autotune.job.load`
+reads and checks the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Constraints:
 class Metric:
     """A metric of the job's own that has to stay the same, too."""
 
-    pattern: str = ""  # regular expression on a line of the job's output; "": the job calls autotune.metric()
+    # regular expression on a line of the job's output; "": the job calls autotune.metric()
+    pattern: str = ""
     tolerance: float | None = None  # share of the metric; None: the loss's
 
 
@@ -49,7 +50,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Tracking:
-    uri: str | None = "auto"  # "auto": MLFLOW_TRACKING_URI, else sqlite in the run directory's parent; None: no MLflow, the spool only
+    # "auto": MLFLOW_TRACKING_URI, else sqlite in the run directory's parent; None: no MLflow, the
+    # spool only
+    uri: str | None = "auto"
     experiment: str | None = None  # None: the job's name
 
 
@@ -74,8 +77,13 @@ class ExecutorSpec:
     options: Mapping[str, object] = field(default_factory=dict)  # of ray: the fields of schema.Ray
 
     def identity(self) -> ExecutorSpec:
-        """What decides which hardware a trial sees. Where the cluster is reached and how many slots are used may change in mid-run."""
-        return ExecutorSpec(self.kind, {k: v for k, v in self.options.items() if self.kind != "ray" or k in SHARE_OPTIONS})
+        """What decides which hardware a trial sees. Where the cluster is reached and how many slots
+        are used may change in mid-run.
+        """
+        return ExecutorSpec(
+            self.kind,
+            {k: v for k, v in self.options.items() if self.kind != "ray" or k in SHARE_OPTIONS},
+        )
 
 
 @dataclass(frozen=True)
@@ -106,17 +114,21 @@ class JobSpec:
     tracking: Tracking = Tracking()
     side_effects: SideEffects = SideEffects()
     traces: str = "finalists"  # none, finalists, all
-    hang_timeout_s: float | None = None  # no iteration for this long: the session is taken for hung; None: judged by the job's own pace
+    # no iteration for this long: the session is taken for hung; None: judged by the job's own pace
+    hang_timeout_s: float | None = None
     startup_timeout_s: float = 600.0  # until the first optimizer step
     source: Path | None = None  # the job.yaml it came from
 
     def digest(self) -> str:
         """Identity of what is tuned: decides whether a run resumes.
 
-        Command, environment, search space, objective, limits and tolerance count. Name, budget, tracking, traces, side
+        Command, environment, search space, objective, limits and tolerance count. Name, budget,
+        tracking, traces, side
         effects and timeouts do not: changing them in mid-run is fine.
         """
-        space = [[type(k).__qualname__, k.name, k.values, k.options] for k in self.search_space.knobs]
+        space = [
+            [type(k).__qualname__, k.name, k.values, k.options] for k in self.search_space.knobs
+        ]
         identity = {
             "command": self.command,
             "workdir": str(self.workdir),

@@ -12,7 +12,8 @@ from autotune.job.command import VARIABLE
 from autotune.job.load import clean_name
 from autotune.job.schema import Budget, Constraints, Convergence, JobFile, SideEffects, Tracking
 
-_PLAIN_SCRIPTS = ("train", "main", "run", "trainer", "training", "__main__")  # names that do not tell jobs apart
+# names that do not tell jobs apart
+_PLAIN_SCRIPTS = ("train", "main", "run", "trainer", "training", "__main__")
 
 
 def suggest_name(command: Sequence[str], folder: Path) -> str:
@@ -35,7 +36,9 @@ def take_variables(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return variables, words
 
 
-def job_yaml(command: Sequence[str], name: str, workdir: str = ".", env: Mapping[str, str] | None = None) -> str:
+def job_yaml(
+    command: Sequence[str], name: str, workdir: str = ".", env: Mapping[str, str] | None = None
+) -> str:
     """The text of a commented job.yaml for ``command``, run in ``workdir`` (relative to the file)."""
     fields = JobFile.model_fields
     budget, limits, loss = Budget(), Constraints(), Convergence()

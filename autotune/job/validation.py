@@ -24,12 +24,16 @@ def validate(data: dict[Any, Any]) -> tuple[JobFile | None, list[Mistake]]:
     meant = {m.nearest for m in mistakes if m.nearest}
     # "comand" is one mistake, not an unknown key and a missing one.
     return None, [
-        m for m, d in zip(mistakes, details, strict=True) if d["type"] != "missing" or d["loc"][-1] not in meant
+        m
+        for m, d in zip(mistakes, details, strict=True)
+        if d["type"] != "missing" or d["loc"][-1] not in meant
     ]
 
 
 def what_is_right(data: dict[Any, Any], mistakes: list[Mistake]) -> JobFile:
-    """The job file without its wrong keys, so that the mistakes in the others are found in the same go."""
+    """The job file without its wrong keys, so that the mistakes in the others are found in the same
+    go.
+    """
     wrong = {m.place[0] for m in mistakes if m.place}
     rest = {key: value for key, value in data.items() if key not in wrong}
     if "command" not in rest:
@@ -50,13 +54,26 @@ def _mistake(detail: Mapping[str, Any]) -> Mistake:
     if kind == "autotune":
         found = context["found"]
         if place[:1] == ("env",) and found.startswith("the value"):
-            found = f"{key}: the value is neither text nor a number" if is_secret(str(place[-1])) else f"{key}: {found}"
+            found = (
+                f"{key}: the value is neither text nor a number"
+                if is_secret(str(place[-1]))
+                else f"{key}: {found}"
+            )
         return Mistake(place, found, context["expected"], context["nearest"], context["remedy"])
     if kind in ("extra_forbidden", "invalid_key"):
         keys = _keys(place[:-1])
-        return Mistake(place, f"unknown key {shown(place[-1])}", f"one of {', '.join(keys)}", nearest(place[-1], keys))
+        return Mistake(
+            place,
+            f"unknown key {shown(place[-1])}",
+            f"one of {', '.join(keys)}",
+            nearest(place[-1], keys),
+        )
     if kind == "missing":
-        return Mistake(place[:-1], f"'{key}' is missing", "the command that starts the job, such as: python train.py")
+        return Mistake(
+            place[:-1],
+            f"'{key}' is missing",
+            "the command that starts the job, such as: python train.py",
+        )
     return Mistake(place, f"{key or 'a key'} is {shown(value)}", _expected(kind, context))
 
 
@@ -67,22 +84,38 @@ def _keys(place: Place) -> list[str]:
             model = get_args(get_args(model)[1])[0]
         else:
             model = model.model_fields[part].annotation
-        model = next((a for a in get_args(model) if a is not type(None)), model) if get_origin(model) is UnionType else model
+        model = (
+            next((a for a in get_args(model) if a is not type(None)), model)
+            if get_origin(model) is UnionType
+            else model
+        )
     return list(model.model_fields)
 
 
 def _expected(kind: str, context: Mapping[str, Any]) -> str:
-    bounds = {"greater_than": ("gt", "above"), "greater_than_equal": ("ge", "at least"),
-              "less_than": ("lt", "below"), "less_than_equal": ("le", "at most")}  # fmt: skip
+    bounds = {
+        "greater_than": ("gt", "above"),
+        "greater_than_equal": ("ge", "at least"),
+        "less_than": ("lt", "below"),
+        "less_than_equal": ("le", "at most"),
+    }
     if kind in bounds:
         name, word = bounds[kind]
         return f"a number, {word} {context[name]:g}"
     known = {
-        "int_type": "a whole number", "int_from_float": "a whole number",
-        "float_type": "a number (the unit is in the key's name)", "finite_number": "a finite number",
-        "string_type": "text", "string_unicode": "text, without bytes that stand for no character", "bool_type": "true or false",
-        "model_type": "a mapping: key: value", "dict_type": "a mapping: key: value",
-        "string_too_short": "text that is not empty", "string_too_long": "a shorter text",
-        "string_pattern_mismatch": "letters, digits, dot, dash and underscore, a letter or digit first",
-    }  # fmt: skip
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_type": "a number (the unit is in the key's name)",
+        "finite_number": "a finite number",
+        "string_type": "text",
+        "string_unicode": "text, without bytes that stand for no character",
+        "bool_type": "true or false",
+        "model_type": "a mapping: key: value",
+        "dict_type": "a mapping: key: value",
+        "string_too_short": "text that is not empty",
+        "string_too_long": "a shorter text",
+        "string_pattern_mismatch": (
+            "letters, digits, dot, dash and underscore, a letter or digit first"
+        ),
+    }
     return known.get(kind, kind.replace("_", " "))

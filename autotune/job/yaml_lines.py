@@ -1,15 +1,17 @@
 """YAML read safely, with the line of everything in it.
 
-Error messages name the line a mistake stands on, so the reader keeps one for every key and item. Four things differ
-from ``yaml.safe_load``, each because of a mistake people really make:
+Error messages name the line a mistake stands on, so the reader keeps one for every key and item.
+Four things differ from ``yaml.safe_load``, each because of a mistake people really make:
 
-* ``on``, ``off``, ``yes`` and ``no`` stay words (YAML 1.2), so ``amp_dtype: [off, bfloat16]`` means what it says;
+* ``on``, ``off``, ``yes`` and ``no`` stay words (YAML 1.2), so ``amp_dtype: [off, bfloat16]`` means
+what it says;
 * ``1e-3`` is a number, ``1:30`` and ``2026-01-02`` are not turned into something else;
 * a key is a word (``1:`` is "1"), and one given twice is an error, not a silent overwrite;
 * a document that grows beyond :data:`MAX_NODES` through aliases is refused.
 
-It may come from anywhere, so that nothing in it is taken on trust: tags other than those of plain data are refused before anything is made
-of them, and what is read is bounded in size, depth, digits and time.
+It may come from anywhere, so that nothing in it is taken on trust: tags other than those of plain
+data are refused before anything is made of them, and what is read is bounded in size, depth, digits
+and time.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ MAX_NODES = 10_000
 MAX_BYTES = 1 << 17  # read in 3 s at worst; a long tuned.yaml has a tenth of it
 MAX_DIGITS = 100  # of a whole number
 MAX_DEPTH = 50
-NO_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates, but for those that stand for undecodable bytes of file names
+# surrogates, but for those that stand for undecodable bytes of file names
+NO_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 Place = tuple[str | int, ...]  # keys and indexes from the top: ("budget", "minutes")
@@ -70,17 +73,23 @@ class _Loader(yaml.SafeLoader):
         return "str"
 
 
-# ``int``: also 20_000, as Python writes it; no octal by a leading zero, no base 60. Each digit can be read in one way only, so that a
-# long row of them is read in one go.
+# ``int``: also 20_000, as Python writes it; no octal by a leading zero, no base 60. Each digit can
+# be read in one way only, so that a long row of them is read in one go.
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?(?:0x[0-9a-fA-F]+|[0-9][0-9_]*)", "-+0123456789"),
-    ("float", r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-              r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+0123456789."),
+    (
+        "float",
+        r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("merge", r"<<", "<"),
-):  # fmt: skip
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first)
+    )
 
 
 def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -97,7 +106,8 @@ def read_yaml(path: Path) -> Document:
 
     Raises:
         OSError: it cannot be read.
-        YamlMistake: it is not YAML, holds more than data (``!!python/…``), a key twice, or too much.
+        YamlMistake: it is not YAML, holds more than data (``!!python/…``), a key twice, or too
+            much.
     """
     raw = path.read_bytes()
     if len(raw) > MAX_BYTES:
@@ -122,7 +132,8 @@ def parse_yaml(text: str) -> Document:
                 return Document(None, {}, {})
             _Walk(lines, spelling).visit(node, (), ())
             return Document(loader.construct_document(node), lines, spelling)
-        except (ValueError, OverflowError) as error:  # of the reader itself: "\\UFFFFFFFF", %YAML 1.(5000 digits)
+        # of the reader itself: "\\UFFFFFFFF", %YAML 1.(5000 digits)
+        except (ValueError, OverflowError) as error:
             raise YamlMistake(f"not valid YAML: {error}", loader.get_mark().line + 1) from None
         finally:
             loader.dispose()
@@ -131,7 +142,9 @@ def parse_yaml(text: str) -> Document:
         raise YamlMistake(_describe(error), mark.line + 1 if mark else 1) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        raise YamlMistake(f"a character that YAML does not allow: {chr(error.character)!r}", line) from None
+        raise YamlMistake(
+            f"a character that YAML does not allow: {chr(error.character)!r}", line
+        ) from None
     except RecursionError:
         raise YamlMistake("nested too deeply", 1) from None
 
@@ -147,7 +160,8 @@ def _describe(error: yaml.MarkedYAMLError) -> str:
 
 
 class _Walk:
-    """Notes the line of every part; aliases are followed, so that what they stand for has a line in each place.
+    """Notes the line of every part; aliases are followed, so that what they stand for has a line in
+    each place.
 
     Raises (its methods):
         YamlMistake: at the line of what is refused.
@@ -190,12 +204,16 @@ class _Walk:
                 # What is merged in is found at its own lines; keys written out here win.
                 for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if not isinstance(source, yaml.MappingNode):
-                        raise YamlMistake("'<<' merges in what is no mapping", line, "<<: *NAME, of a mapping")
+                        raise YamlMistake(
+                            "'<<' merges in what is no mapping", line, "<<: *NAME, of a mapping"
+                        )
                     self.visit(source, place, above)
                 continue
             if key.value in first:
                 raise YamlMistake(
-                    f"the key '{key.value}' stands here again, first on line {first[key.value]}", line, "each key once"
+                    f"the key '{key.value}' stands here again, first on line {first[key.value]}",
+                    line,
+                    "each key once",
                 )
             first[key.value] = line
             key.tag = _CORE + "str"  # a key is a word, also one that looks like a number
@@ -207,7 +225,9 @@ class _Walk:
 
 
 def _check_tag(node: yaml.Node, line: int) -> None:
-    """A tag that somebody has written may make anything of a node: it must be the one the node has without it."""
+    """A tag that somebody has written may make anything of a node: it must be the one the node has
+    without it.
+    """
     if isinstance(node, yaml.ScalarNode):
         usual = _Loader.meaning(node.value) if node.style is None else "str"
     else:
@@ -225,8 +245,12 @@ def _check_scalar(node: yaml.ScalarNode, line: int) -> None:
 
 
 def _joined(text: str, line: int) -> str:
-    """``text`` with the halves put together in which JSON writes a character beyond 0xFFFF: "\\ud83d\\ude82"."""
-    joined = PAIR.sub(lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+    """``text`` with the halves put together in which JSON writes a character beyond 0xFFFF:
+    "\\ud83d\\ude82".
+    """
+    joined = PAIR.sub(
+        lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text
+    )
     if NO_CHARACTER.search(joined):
         raise YamlMistake("half of a character (an unpaired surrogate)", line, "text")
     return joined

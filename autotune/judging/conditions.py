@@ -47,7 +47,9 @@ def parse_condition(text: str) -> Condition:
     """
     kind, _, share = text.partition(":")
     try:
-        value = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1) if share else 0.0
+        value = (
+            float(share.removesuffix("%")) / (100 if share.endswith("%") else 1) if share else 0.0
+        )
     except ValueError:
         value = math.nan
     if kind not in CONDITIONS or not 0 <= value < 1 or (share and kind not in ("slower", "faster")):

@@ -55,7 +55,9 @@ class SidePairs(Pairs):
         except SessionFailed as failure:  # of a side with knobs; a failure of either ends it all
             raise explain_failure(own, failure) from failure
 
-    def _first_steps(self, name: str, config: Config, seed: int, loss_scale: float | None) -> Record:
+    def _first_steps(
+        self, name: str, config: Config, seed: int, loss_scale: float | None
+    ) -> Record:
         label = f"{self.label}-gradient-{name}"
         own = self._contexts["candidate"]
         return own.recorded(
@@ -196,7 +198,9 @@ def _speed(context: RunContext, pairs: Pairs, margin: float) -> tuple[Difference
         pairs.ensure(count)
         made = max(count - have, 1)
         pair_s = (time.monotonic() - began) / made
-        found = difference(pairs.log_speedups(), look=look, levels=pairs.log_levels(), margin=margin)
+        found = difference(
+            pairs.log_speedups(), look=look, levels=pairs.log_levels(), margin=margin
+        )
         if found.state != "open" or look + 1 == len(LOOKS):
             break
         began = time.monotonic()
@@ -217,7 +221,9 @@ def _reason(found: Difference, margin: float, minutes: float) -> str:
     return figures
 
 
-def _asked(context: RunContext, sides: tuple[Side, Side], observation: Observation, loss: str) -> Asked:
+def _asked(
+    context: RunContext, sides: tuple[Side, Side], observation: Observation, loss: str
+) -> Asked:
     """What B has to show."""
     convergence = context.spec.convergence
     declared = {
@@ -227,12 +233,8 @@ def _asked(context: RunContext, sides: tuple[Side, Side], observation: Observati
         for path in side.spec.search_space[name].declares
     }
     kinds = [numerics_of(s.knobs, s.spec.search_space) for s in sides if s.knobs]
-    numerics = loss or max(
-        [Numerics.ROUNDING, *kinds], key=lambda kind: kind.severity
-    ).value
-    return Asked(
-        numerics, convergence.tolerance, convergence.steps, declared, convergence.metrics
-    )
+    numerics = loss or max([Numerics.ROUNDING, *kinds], key=lambda kind: kind.severity).value
+    return Asked(numerics, convergence.tolerance, convergence.steps, declared, convergence.metrics)
 
 
 # ------------------------------------------------------------------ why?
@@ -256,7 +258,11 @@ def _placed(finding: Finding, side: Side) -> Finding:
 
     def within(place: Place) -> Place:
         path = Path(place.file)
-        return replace(place, file=str(path.relative_to(side.root))) if path.is_relative_to(side.root) else place
+        return (
+            replace(place, file=str(path.relative_to(side.root)))
+            if path.is_relative_to(side.root)
+            else place
+        )
 
     return replace(
         finding,

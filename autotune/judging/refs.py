@@ -31,7 +31,8 @@ def checked_out(side: Side, refs: Sequence[str], folder: Path) -> Iterator[tuple
     root = Path(_git(side.spec.workdir, "rev-parse", "--show-toplevel")).resolve()
     if changes := _git(root, "status", "--porcelain", "--untracked-files=no"):
         raise InputError(
-            f"changes that are not committed: {', '.join(line[2:].strip() for line in changes.splitlines()[:3])}",
+            "changes that are not committed:"
+            f" {', '.join(line[2:].strip() for line in changes.splitlines()[:3])}",
             where=str(root),
             expected="a clean tree, so that what is judged is what the commits hold",
             remedy="commit or stash them",
@@ -59,7 +60,9 @@ def _moved(side: Side, name: str, ref: str, root: Path, place: Path) -> Side:
     workdir = place / side.spec.workdir.resolve().relative_to(root)
     if not workdir.is_dir():
         raise InputError(
-            f"no directory {workdir.relative_to(place)} in it", where=ref, expected="the job's directory"
+            f"no directory {workdir.relative_to(place)} in it",
+            where=ref,
+            expected="the job's directory",
         )
     words = [_word(word, side.spec.workdir.resolve(), root, place) for word in side.spec.command]
     spec = replace(side.spec, command=tuple(words), workdir=workdir)
@@ -68,7 +71,9 @@ def _moved(side: Side, name: str, ref: str, root: Path, place: Path) -> Side:
 
 
 def _word(word: str, workdir: Path, root: Path, place: Path) -> str:
-    """Files of the repository are those of the worktree; what git does not know (data, an environment) stays."""
+    """Files of the repository are those of the worktree; what git does not know (data, an
+    environment) stays.
+    """
     path = Path(os.path.normpath(workdir / word))  # not resolved: an environment's python is a link
     if "/" not in word or not path.is_relative_to(root) or not path.exists():
         return word
@@ -80,12 +85,16 @@ def _word(word: str, workdir: Path, root: Path, place: Path) -> str:
 
 def _commit(root: Path, ref: str) -> str:
     try:
-        return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+        return _git(
+            root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
+        )
     except InputError:
         raise InputError(
-            "no such commit", where=ref, expected="a branch, a tag or a commit of this repository",
+            "no such commit",
+            where=ref,
+            expected="a branch, a tag or a commit of this repository",
             remedy="in a shallow clone, fetch it first (git fetch --depth=1 origin REF)",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _remove(root: Path, place: Path) -> None:
@@ -104,7 +113,9 @@ def _git(where: Path, *words: str) -> str:
             ["git", "-C", str(where), *words], capture_output=True, text=True, timeout=LONGEST_S
         )
     except FileNotFoundError:
-        raise InputError("git is not installed", where="--base-ref", expected="git on PATH") from None
+        raise InputError(
+            "git is not installed", where="--base-ref", expected="git on PATH"
+        ) from None
     except subprocess.TimeoutExpired:
         raise InputError(f"git {words[0]} took too long", where=str(where)) from None
     if done.returncode:

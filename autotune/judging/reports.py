@@ -10,8 +10,12 @@ from autotune.judging.records import Judgement
 
 
 def junit(it: Judgement, conditions: Sequence[Condition]) -> str:
-    """One test case for the speed, one for the loss: failed where a condition holds, an error where one is open."""
-    suite = ElementTree.Element("testsuite", name="autotune judge", tests="2", time=f"{it.wall_s:.1f}")
+    """One test case for the speed, one for the loss: failed where a condition holds, an error where
+    one is open.
+    """
+    suite = ElementTree.Element(
+        "testsuite", name="autotune judge", tests="2", time=f"{it.wall_s:.1f}"
+    )
     counts = {"failure": 0, "error": 0}
     for name, said, reason in (
         ("speed", it.speed, it.speed_reason),

@@ -101,9 +101,11 @@ def load_judgement(path: Path) -> Judgement:
         return decode(Judgement, data)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(
-            f"cannot be read: {error}", where=str(path), expected="what `autotune judge` wrote",
+            f"cannot be read: {error}",
+            where=str(path),
+            expected="what `autotune judge` wrote",
             remedy="run the same command with --fresh",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _claim(journal: Journal, identity: str, run_dir: Path) -> None:
@@ -112,6 +114,8 @@ def _claim(journal: Journal, identity: str, run_dir: Path) -> None:
         journal.append("study", "", {"digest": identity})
     elif known["digest"] != identity:
         raise InputError(
-            "this directory holds a judgement of other sides", where=str(run_dir), expected="the sides it was started with",
+            "this directory holds a judgement of other sides",
+            where=str(run_dir),
+            expected="the sides it was started with",
             remedy="--fresh moves it aside and starts anew, --run-dir names another place",
-        )  # fmt: skip
+        )

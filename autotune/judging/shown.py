@@ -66,7 +66,10 @@ def markdown(it: Judgement) -> str:
 
 
 def _reasons(it: Judgement) -> list[str]:
-    return [f"speed {it.speed}: {it.speed_reason}", f"loss {it.loss}: {words.clean(it.loss_verdict.reason)}"]
+    return [
+        f"speed {it.speed}: {it.speed_reason}",
+        f"loss {it.loss}: {words.clean(it.loss_verdict.reason)}",
+    ]
 
 
 def _tables(it: Judgement) -> Iterable[tuple[str, Table]]:
@@ -76,7 +79,10 @@ def _tables(it: Judgement) -> Iterable[tuple[str, Table]]:
     shown = [o for o in operators if abs(o.b_s - o.a_s) >= LEAST_SHARE * a.anatomy.iteration_s]
     if shown and it.speed in ("faster", "slower"):
         heads = ("operator", "A", "B", "change")
-        yield "Operators that changed most, per profiled iteration", (heads, [_operator(o) for o in shown])
+        yield (
+            "Operators that changed most, per profiled iteration",
+            (heads, [_operator(o) for o in shown]),
+        )
 
 
 def _phases(a: SideRecord, b: SideRecord) -> Iterable[tuple[str, ...]]:
@@ -114,10 +120,13 @@ def _findings(it: Judgement) -> Iterable[tuple[str, tuple[Finding, ...]]]:
 
 def _footnote(it: Judgement) -> str:
     machine = it.environment.get("machine", {})
-    where = f"{machine.get('device_name') or machine.get('cpu_model', '')}, torch {machine.get('torch_version', '')}"
+    where = (
+        f"{machine.get('device_name') or machine.get('cpu_model', '')}, torch"
+        f" {machine.get('torch_version', '')}"
+    )
     return (
         f"{it.pairs} pairs of fresh processes in {duration_words(it.wall_s)} on {where}. "
-        f"The interval is 95 %. An unchanged loss is the same early trajectory "
+        "The interval is 95 %. An unchanged loss is the same early trajectory "
         f"({it.loss_verdict.steps} steps), not the same final quality."
     )
 

@@ -1,9 +1,9 @@
 """The two sides of a judgement, each a job as it stands.
 
-    job.yaml                       the job
-    tuned.yaml, a run's directory  the job with its tuned settings
-    job.yaml + --b-command, --b-env, --b-python     B is A with that changed
-    job.yaml + --base-ref, --head-ref               the job in two commits (refs.py)
+job.yaml                       the job
+tuned.yaml, a run's directory  the job with its tuned settings
+job.yaml + --b-command, --b-env, --b-python     B is A with that changed
+job.yaml + --base-ref, --head-ref               the job in two commits (refs.py)
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def changed(a: Side, change: Change) -> Side:
         try:
             words = commands.split(change.command)
         except ValueError as error:
-            raise InputError(str(error), where="--b-command", expected="a program and its words") from None
+            raise InputError(
+                str(error), where="--b-command", expected="a program and its words"
+            ) from None
         what.append(f"--b-command {change.command}")
     for assignment in change.env:
         name, sign, value = assignment.partition("=")
         if not sign or not name.isidentifier():
-            raise InputError(
-                "not a variable", where=f"--b-env {assignment}", expected="NAME=VALUE"
-            )
+            raise InputError("not a variable", where=f"--b-env {assignment}", expected="NAME=VALUE")
         env[name] = value
         what.append(f"--b-env {name}=…")
     if change.python:
@@ -130,7 +130,8 @@ def common(a: Side, b: Side) -> tuple[Side, Side]:
     for side in (a, b):
         if side.spec.executor.kind != "local":
             raise InputError(
-                f"judge runs both sides on this machine; {side.name} has executor: {side.spec.executor.kind}",
+                f"judge runs both sides on this machine; {side.name} has executor:"
+                f" {side.spec.executor.kind}",
                 where=side.what,
                 expected="executor: local",
                 remedy="run it on one machine of the cluster",

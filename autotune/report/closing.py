@@ -1,4 +1,6 @@
-"""The closing screen: what was found, what to change, how sure it is, what to type next. One screen, whatever the verdict."""
+"""The closing screen: what was found, what to change, how sure it is, what to type next. One
+screen, whatever the verdict.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,23 @@ def closing_text(result: Result, run_dir: Path, width: int = PLAIN_WIDTH) -> str
     from rich.console import Console
 
     buffer = io.StringIO()
-    console = Console(file=buffer, width=width, color_system=None, force_terminal=False, highlight=False, markup=False, emoji=False)
+    console = Console(
+        file=buffer,
+        width=width,
+        color_system=None,
+        force_terminal=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
     print_closing(console, result, run_dir)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
 def print_closing(console: Console, result: Result, run_dir: Path) -> None:
-    """Print the closing screen. ``console`` must have markup and emoji off: the job's words are not ours to interpret."""
+    """Print the closing screen. ``console`` must have markup and emoji off: the job's words are not
+    ours to interpret.
+    """
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -48,9 +60,17 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
         console.print(Text(line))
     back = story.given_back(result)
     if result.knobs:
-        notes = [Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note]
+        notes = [
+            Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note
+        ]
         if back:
-            notes.append(Text("not worth changing: " + ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back), style="dim"))
+            notes.append(
+                Text(
+                    "not worth changing: "
+                    + ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back),
+                    style="dim",
+                )
+            )
         section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
     _loss(section, result)
     time_section(section, result)
@@ -64,14 +84,22 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
         for config, reason in rejected[:LAST_REJECTED]:
             table.add_row(Text(config), Text(reason))
         rest = len(rejected) - LAST_REJECTED
-        section("Rejected", table, *([Text(f"and {rest} more, in the report", style="dim")] if rest > 0 else []))
+        section(
+            "Rejected",
+            table,
+            *([Text(f"and {rest} more, in the report", style="dim")] if rest > 0 else []),
+        )
     if files := written_lines(result.written):
-        section("Files", *(Text(line, style="yellow" if urgent else "dim") for line, urgent in files))
+        section(
+            "Files", *(Text(line, style="yellow" if urgent else "dim") for line, urgent in files)
+        )
     section("Next", *_next(console, result, run_dir))
 
 
 def print_trials(console: Console, result: Result) -> None:
-    """Every configuration tried, in order, with its live figure, its state and why it ended as it did."""
+    """Every configuration tried, in order, with its live figure, its state and why it ended as it
+    did.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -85,12 +113,17 @@ def print_trials(console: Console, result: Result) -> None:
     table.add_column("state", no_wrap=True)
     for trial in result.trials:
         notes = [words.clean(trial.reason, 200)] if trial.reason else []
-        notes += [f"{words.clean(knob)} had no effect: {words.clean(why, 120)}" for knob, why in trial.no_effect.items()]
+        notes += [
+            f"{words.clean(knob)} had no effect: {words.clean(why, 120)}"
+            for knob, why in trial.no_effect.items()
+        ]
         knobs = Text(words.config_words(trial.config))
         for note in notes:
             knobs.append(f"\n  {note}", style="dim")
         speedup = words.trial_words(trial) if trial.speedup is not None else ""
-        table.add_row(Text(str(trial.number)), knobs, Text(speedup), Text(words.clean(trial.state, 12)))
+        table.add_row(
+            Text(str(trial.number)), knobs, Text(speedup), Text(words.clean(trial.state, 12))
+        )
     console.print(table)
     console.print(Text("Live figures: they steer the search and are not the result.", style="dim"))
 
@@ -121,7 +154,9 @@ def _loss(section: Any, result: Result) -> None:
 
 
 def time_section(section: Any, result: Result) -> None:
-    """Where the time of one iteration goes: bars on a common scale, the longer of before and after being the whole."""
+    """Where the time of one iteration goes: bars on a common scale, the longer of before and after
+    being the whole.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -129,7 +164,10 @@ def time_section(section: Any, result: Result) -> None:
     rows = story.phase_rows(result)
     if not rows or not words.known(before.iteration_s) or before.iteration_s <= 0:
         return
-    whole = max(before.iteration_s, after.iteration_s if after is not None and words.known(after.iteration_s) else 0.0)
+    whole = max(
+        before.iteration_s,
+        after.iteration_s if after is not None and words.known(after.iteration_s) else 0.0,
+    )
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     table.add_column("one iteration", no_wrap=True)
     table.add_column("before" if after is not None else "", justify="right", no_wrap=True)
@@ -141,19 +179,30 @@ def time_section(section: Any, result: Result) -> None:
         if after is not None:
             cells.append(Text(words.duration_words(row.after_s)))
         table.add_row(*cells, _bar(row.before_s, row.after_s, whole))
-    total = [Text("total", style="bold"), Text(words.duration_words(before.iteration_s), style="bold")]
+    total = [
+        Text("total", style="bold"),
+        Text(words.duration_words(before.iteration_s), style="bold"),
+    ]
     if after is not None:
         total.append(Text(words.duration_words(after.iteration_s), style="bold"))
     table.add_row(*total, Text(""))
     unit = result.observation.job.sample_unit
-    body: list[Any] = [table, Text(f"{'before: ' if after is not None else ''}{story.iteration_words(before, unit)}", style="dim")]
+    body: list[Any] = [
+        table,
+        Text(
+            f"{'before: ' if after is not None else ''}{story.iteration_words(before, unit)}",
+            style="dim",
+        ),
+    ]
     if after is not None:
         body.append(Text(f"after: {story.iteration_words(after, unit)}", style="dim"))
     unlike = story.unlike_iterations(result)
     body += [Text(unlike, style="yellow")] if unlike else []
     why = story.sentence(result.observation.bottleneck_why)
     if after is None and why:
-        body.append(Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim"))
+        body.append(
+            Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim")
+        )
     section("Where the time goes", *body)
 
 
@@ -188,5 +237,9 @@ def _next(console: Console, result: Result, run_dir: Path) -> list[Any]:
             lines.append(Text(f"  {what}", style="dim"))
     report = Path(run_dir) / "report.html"
     if report.exists():
-        lines.append(Text(f"report: {story.shown_path(report)}", style="dim", no_wrap=True, overflow="ignore"))
+        lines.append(
+            Text(
+                f"report: {story.shown_path(report)}", style="dim", no_wrap=True, overflow="ignore"
+            )
+        )
     return lines

@@ -30,13 +30,36 @@ def print_comparison(console: Console, it: Comparison) -> None:
     console.print(Text(compared.said_of_speedups(it), style="bold"))
     if it.differences:
         section("These runs are unlike", *(Text(said, style="yellow") for said in it.differences))
-    section("Figures", _table(("", "A", "B", "B over A"), figure_rows(it)), *(Text(said, style="dim") for said in compared.said_of_times(it)))
+    section(
+        "Figures",
+        _table(("", "A", "B", "B over A"), figure_rows(it)),
+        *(Text(said, style="dim") for said in compared.said_of_times(it)),
+    )
     if it.knobs:
-        section("Knobs", _table(("knob", "A", "B", ""), [(k.knob, k.a, k.b, "differ" if k.differ else "") for k in it.knobs]))
-    section("One iteration", _table(("", "A before", "A after", "B before", "B after"), phase_rows(it)))
+        section(
+            "Knobs",
+            _table(
+                ("knob", "A", "B", ""),
+                [(k.knob, k.a, k.b, "differ" if k.differ else "") for k in it.knobs],
+            ),
+        )
+    section(
+        "One iteration", _table(("", "A before", "A after", "B before", "B after"), phase_rows(it))
+    )
     if it.operators:
-        rows = [(o.name, words.duration_words(o.a_s), words.duration_words(o.b_s), signed_words(o.b_s - o.a_s)) for o in it.operators]
-        section("Operators that changed most (about, an iteration)", _table(("operator", "A", "B", "change"), rows))
+        rows = [
+            (
+                o.name,
+                words.duration_words(o.a_s),
+                words.duration_words(o.b_s),
+                signed_words(o.b_s - o.a_s),
+            )
+            for o in it.operators
+        ]
+        section(
+            "Operators that changed most (about, an iteration)",
+            _table(("operator", "A", "B", "change"), rows),
+        )
     for name, findings in (("A", it.only_a), ("B", it.only_b)):
         if findings:
             section(f"Found in {name} only", *(Text(finding_words(f)) for f in findings))
@@ -54,8 +77,18 @@ def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
         ("verdict", words.clean(it.a.verdict), words.clean(it.b.verdict), ""),
         ("speed-up", speedup_words(it.a), speedup_words(it.b), ratio(it.speedups)),
         ("loss", story.loss_story(it.a).title, story.loss_story(it.b).title, ""),
-        (f"{unit}/s before", words.number_words(before_a.samples_per_s), words.number_words(before_b.samples_per_s), ratio(it.baselines)),
-        (f"{unit}/s after", words.number_words(after_a.samples_per_s), words.number_words(after_b.samples_per_s), ratio(it.tuned)),
+        (
+            f"{unit}/s before",
+            words.number_words(before_a.samples_per_s),
+            words.number_words(before_b.samples_per_s),
+            ratio(it.baselines),
+        ),
+        (
+            f"{unit}/s after",
+            words.number_words(after_a.samples_per_s),
+            words.number_words(after_b.samples_per_s),
+            ratio(it.tuned),
+        ),
         ("trials", str(len(it.a.trials)), str(len(it.b.trials)), ""),
         ("tuning took", words.duration_words(it.a.wall_s), words.duration_words(it.b.wall_s), ""),
     ]
@@ -71,8 +104,12 @@ def phase_rows(it: Comparison) -> list[tuple[str, ...]]:
     sides = [*compared.ends(it.a), *compared.ends(it.b)]
     names = list(dict.fromkeys([*story.PHASE_WORDS, *(p for side in sides for p in side.phases_s)]))
     rows = [
-        (story.PHASE_WORDS.get(name, words.clean(name, 40)), *(words.duration_words(side.phases_s.get(name, 0.0)) for side in sides))
-        for name in names if any(side.phases_s.get(name, 0.0) > 0 for side in sides)
+        (
+            story.PHASE_WORDS.get(name, words.clean(name, 40)),
+            *(words.duration_words(side.phases_s.get(name, 0.0)) for side in sides),
+        )
+        for name in names
+        if any(side.phases_s.get(name, 0.0) > 0 for side in sides)
     ]
     return [*rows, ("in all", *(words.duration_words(side.iteration_s) for side in sides))]
 
@@ -82,9 +119,19 @@ def signed_words(seconds: float) -> str:
 
 
 def finding_words(finding: Finding) -> str:
-    """``device-sync at train.py:41, 3.10 ms an iteration: a value is read from the device in every step``"""
-    place = f" at {words.clean(finding.place.file)}:{finding.place.line}" if finding.place is not None else ""
-    cost = f", {words.duration_words(finding.cost_s)} an iteration" if words.known(finding.cost_s) else ""
+    """``device-sync at train.py:41, 3.10 ms an iteration: a value is read from the device in every
+    step``
+    """
+    place = (
+        f" at {words.clean(finding.place.file)}:{finding.place.line}"
+        if finding.place is not None
+        else ""
+    )
+    cost = (
+        f", {words.duration_words(finding.cost_s)} an iteration"
+        if words.known(finding.cost_s)
+        else ""
+    )
     return f"{words.clean(finding.rule, 60)}{place}{cost}: {words.clean(finding.title, 200)}"
 
 

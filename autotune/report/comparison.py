@@ -1,9 +1,11 @@
 """Two finished runs beside each other: what can be compared, and how sure it is.
 
     speed-ups      each has an interval from fresh processes: their ratio gets one too
-    absolute times each comes from another day of the machine: only as sure as both runs' noise, if that is known at all
+    absolute times each comes from another day of the machine: only as sure as both runs' noise, if
+        that is known at all
 
-Runs of other hardware, another torch or another command are unlike; that is asked first (:func:`unlike`).
+Runs of other hardware, another torch or another command are unlike; that is asked first
+(:func:`unlike`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class KnobRow:
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """About how long an iteration spends in one operator: its share of the profile, of a timed iteration."""
+    """About how long an iteration spends in one operator: its share of the profile, of a timed
+    iteration.
+    """
 
     name: str
     a_s: float
@@ -45,7 +49,8 @@ class Comparison:
     b: Result
     differences: tuple[str, ...]  # what makes them unlike; () if they are alike
     speedups: Interval | None  # speed-up of B over that of A
-    baselines: Interval | None  # samples/s of the unchanged job, B over A; None: the noise of one of them is unknown
+    # samples/s of the unchanged job, B over A; None: the noise of one of them is unknown
+    baselines: Interval | None
     tuned: Interval | None  # samples/s with the answer, B over A
     knobs: tuple[KnobRow, ...]
     operators: tuple[OperatorRow, ...]
@@ -58,20 +63,33 @@ def compare(a: Result, b: Result) -> Comparison:
     before_b, after_b = ends(b)
     noises = a.observation.noise, b.observation.noise
     return Comparison(
-        a, b, tuple(unlike(a, b)), ratio_of_speedups(a.speedup, b.speedup),
+        a,
+        b,
+        tuple(unlike(a, b)),
+        ratio_of_speedups(a.speedup, b.speedup),
         ratio_of_rates(before_a.samples_per_s, before_b.samples_per_s, *noises),
         ratio_of_rates(after_a.samples_per_s, after_b.samples_per_s, *noises),
-        knob_rows(a, b), operator_rows(a, b), *findings_apart(a, b),
+        knob_rows(a, b),
+        operator_rows(a, b),
+        *findings_apart(a, b),
     )
 
 
 def unlike(a: Result, b: Result) -> list[str]:
-    """What is different about the machine, the software or the job, in words; in the terms of `autotune launch`."""
+    """What is different about the machine, the software or the job, in words; in the terms of
+    `autotune launch`.
+    """
     one, other = a.observation, b.observation
     found = []
     on_gpus = [o.job.device == "cuda" for o in (one, other)]
     if on_gpus[0] != on_gpus[1]:
-        found.append("device of the job: " + ", ".join(f"{'GPU' if gpu else 'CPU'} in {name}" for gpu, name in zip(on_gpus, "AB", strict=True)))
+        found.append(
+            "device of the job: "
+            + ", ".join(
+                f"{'GPU' if gpu else 'CPU'} in {name}"
+                for gpu, name in zip(on_gpus, "AB", strict=True)
+            )
+        )
     for field, word in COMPARED.items():
         if field in OF_GPUS and not all(on_gpus):
             continue
@@ -82,7 +100,10 @@ def unlike(a: Result, b: Result) -> list[str]:
     if commands[0] != commands[1]:
         found.append(f"command: {commands[0] or 'unknown'} in A, {commands[1] or 'unknown'} in B")
     if one.job.sample_unit != other.job.sample_unit:
-        found.append(f"counted in: {words.clean(one.job.sample_unit)} in A, {words.clean(other.job.sample_unit)} in B")
+        found.append(
+            f"counted in: {words.clean(one.job.sample_unit)} in A,"
+            f" {words.clean(other.job.sample_unit)} in B"
+        )
     return found
 
 
@@ -93,7 +114,9 @@ def ends(result: Result) -> tuple[Anatomy, Anatomy]:
 
 
 def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
-    """``b`` over ``a``; their errors are independent, so they add in squares on the log scale. None: one is not measured."""
+    """``b`` over ``a``; their errors are independent, so they add in squares on the log scale.
+    None: one is not measured.
+    """
     if not all(words.measured(i) and i.low > 0 for i in (a, b)):
         return None
     half = math.sqrt(sum((math.log(i.high / i.low) / 2) ** 2 for i in (a, b)))
@@ -101,10 +124,11 @@ def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
 
 
 def ratio_of_rates(a: float, b: float, noise_a: float, noise_b: float) -> Interval | None:
-    """Samples a second of ``b`` over those of ``a``, with both runs' noise (standard deviations of the log time).
+    """Samples a second of ``b`` over those of ``a``, with both runs' noise (standard deviations of
+    the log time).
 
-    Each counts as one draw of its noise, however many iterations it is the mean of: what the state of the machine in that run
-    has in common does not average away within the run.
+    Each counts as one draw of its noise, however many iterations it is the mean of: what the state
+    of the machine in that run has in common does not average away within the run.
     """
     if not all(words.known(x) and x > 0 for x in (a, b, noise_a, noise_b)):
         return None
@@ -121,14 +145,22 @@ def knob_rows(a: Result, b: Result) -> tuple[KnobRow, ...]:
     names = dict.fromkeys([*a.knobs, *b.knobs])
     rows = []
     for name in names:
-        values = [words.value_words(r.knobs.get(name, r.baseline.get(name, "not in the search"))) for r in (a, b)]
-        said = [f"{value}{'' if name in r.knobs else ' (as it was)' if name in r.baseline else ''}" for value, r in zip(values, (a, b), strict=True)]
+        values = [
+            words.value_words(r.knobs.get(name, r.baseline.get(name, "not in the search")))
+            for r in (a, b)
+        ]
+        said = [
+            f"{value}{'' if name in r.knobs else ' (as it was)' if name in r.baseline else ''}"
+            for value, r in zip(values, (a, b), strict=True)
+        ]
         rows.append(KnobRow(words.clean(name, 60), said[0], said[1], values[0] != values[1]))
     return tuple(rows)
 
 
 def operator_rows(a: Result, b: Result) -> tuple[OperatorRow, ...]:
-    """The operators of the job as it runs after tuning that take most more or less time, of those both profiles can tell."""
+    """The operators of the job as it runs after tuning that take most more or less time, of those
+    both profiles can tell.
+    """
     return changed_operators(_times_s(a), _times_s(b))
 
 
@@ -136,7 +168,10 @@ def changed_operators(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[O
     """Operators whose seconds an iteration differ most; () if one side has none."""
     if not a or not b:
         return ()
-    rows = [OperatorRow(words.clean(name, 80), a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b}]
+    rows = [
+        OperatorRow(words.clean(name, 80), a.get(name, 0.0), b.get(name, 0.0))
+        for name in {**a, **b}
+    ]
     return tuple(sorted(rows, key=lambda row: -abs(row.b_s - row.a_s))[:MOST_OPERATORS])
 
 
@@ -155,16 +190,22 @@ def _share(row: Operator) -> float:
 
 
 def findings_apart(a: Result, b: Result) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Findings that stand after the run in one of the two only. A line that moved is the same place if its function is."""
+    """Findings that stand after the run in one of the two only. A line that moved is the same place
+    if its function is.
+    """
     if not all(r.explanation.rules or r.explanation.findings for r in (a, b)):
         return (), ()  # one of them was never looked through: what it lacks says nothing
     return apart(a.explanation.findings, b.explanation.findings)
 
 
-def apart(a: Sequence[Finding], b: Sequence[Finding]) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+def apart(
+    a: Sequence[Finding], b: Sequence[Finding]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Findings that stand in one of two lists only."""
     left, right = _standing(a), _standing(b)
-    return tuple(f for key, f in left.items() if key not in right), tuple(f for key, f in right.items() if key not in left)
+    return tuple(f for key, f in left.items() if key not in right), tuple(
+        f for key, f in right.items() if key not in left
+    )
 
 
 def _standing(findings: Sequence[Finding]) -> dict[tuple[str, str, str | int], Finding]:
@@ -173,7 +214,9 @@ def _standing(findings: Sequence[Finding]) -> dict[tuple[str, str, str | int], F
     for finding in findings:
         if not finding.cured:
             place = finding.place
-            where: tuple[str, str | int] = ("", "") if place is None else (Path(place.file).name, place.function or place.line)
+            where: tuple[str, str | int] = (
+                ("", "") if place is None else (Path(place.file).name, place.function or place.line)
+            )
             found.setdefault((finding.rule, *where), finding)
     return found
 
@@ -193,19 +236,34 @@ def said_of_speedups(comparison: Comparison) -> str:
 def said_of_times(comparison: Comparison) -> list[str]:
     """What the absolute figures say, and how little that may be."""
     if comparison.baselines is None or comparison.tuned is None:
-        return ["The noise of one of the runs is not known, so no ratio is claimed between their times."]
-    noises = " and ".join(f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b))
+        return [
+            "The noise of one of the runs is not known, so no ratio is claimed between their times."
+        ]
+    noises = " and ".join(
+        f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b)
+    )
     said = []
     base = comparison.baselines
     if clear(base) and not comparison.differences:
-        said.append(f"The unchanged job itself ran {words.interval_words(base)} as fast in B as in A: the machine, the data or the code was not "
-                    "the same. Compare the speed-ups, not the times.")
+        said.append(
+            f"The unchanged job itself ran {words.interval_words(base)} as fast in B as in A: the"
+            " machine, the data or the code was not the same. Compare the speed-ups, not the"
+            " times."
+        )
     else:
         tuned = comparison.tuned
         verb = "runs" if clear(tuned) else "cannot be told apart in speed from A: it runs"
-        said.append(f"After tuning, B {verb} {words.interval_words(tuned)} as fast as A, in {words.clean(comparison.a.observation.job.sample_unit)} a second.")
-    return [*said, f"Times of two runs are only as sure as the noise of both ({noises} between stretches of the unchanged job), and know nothing of "
-            "what changed on the machine between them."]
+        said.append(
+            f"After tuning, B {verb} {words.interval_words(tuned)} as fast as A, in"
+            f" {words.clean(comparison.a.observation.job.sample_unit)} a second."
+        )
+    return [
+        *said,
+        (
+            f"Times of two runs are only as sure as the noise of both ({noises} between stretches"
+            " of the unchanged job), and know nothing of what changed on the machine between them."
+        ),
+    ]
 
 
 def runs_words(results: Sequence[Result]) -> list[str]:

@@ -12,7 +12,9 @@ def event_words(event: Event) -> str:
     """One event as one line of plain text."""
     data, source = event.data, event.source
     if event.kind == "stage":
-        return f"== {words.clean(data['name'])}" + (f": {words.clean(data['detail'])}" if data["detail"] else "")
+        return f"== {words.clean(data['name'])}" + (
+            f": {words.clean(data['detail'])}" if data["detail"] else ""
+        )
     if event.kind == "note":
         return words.clean(data["text"])
     if event.kind == "warning":
@@ -20,8 +22,10 @@ def event_words(event: Event) -> str:
     if event.kind == "measuring":
         return f"measuring {words.clean(data['label'])}: {words.config_words(data['config'])}"
     if event.kind == "fixed_run":
-        return (f"run {data['index']} of {data['total']}, {words.clean(data['label'])}: "
-                f"{words.config_words(data['config'])}")
+        return (
+            f"run {data['index']} of {data['total']}, {words.clean(data['label'])}: "
+            f"{words.config_words(data['config'])}"
+        )
     if event.kind == "observed":
         return observed_words(source["observation"])
     if event.kind == "trial":
@@ -30,17 +34,26 @@ def event_words(event: Event) -> str:
         return confirmed_words(source["confirmation"])
     if event.kind == "loss":
         verdict: LossVerdict = source["verdict"]
-        return (f"loss {words.clean(verdict.verdict)} for {words.config_words(data['config'])}"
-                + (f": {words.clean(verdict.reason)}" if verdict.reason else ""))
+        return f"loss {words.clean(verdict.verdict)} for {words.config_words(data['config'])}" + (
+            f": {words.clean(verdict.reason)}" if verdict.reason else ""
+        )
     return words.clean(event.kind)
 
 
 def observed_words(observation: Observation) -> str:
     anatomy = observation.anatomy
     parts = [
-        f"bottleneck {words.clean(observation.bottleneck)}: {words.clean(observation.bottleneck_why)}".rstrip(": ."),
-        f"{words.duration_words(anatomy.iteration_s)} an iteration, {words.number_words(anatomy.samples_per_s)} {words.clean(observation.job.sample_unit)}/s",
-        f"{words.plural(len(observation.domains), 'knob')} to search, {len(observation.withdrawn)} not applicable",
+        f"bottleneck {words.clean(observation.bottleneck)}:"
+        f" {words.clean(observation.bottleneck_why)}".rstrip(": ."),
+        (
+            f"{words.duration_words(anatomy.iteration_s)} an iteration,"
+            f" {words.number_words(anatomy.samples_per_s)}"
+            f" {words.clean(observation.job.sample_unit)}/s"
+        ),
+        (
+            f"{words.plural(len(observation.domains), 'knob')} to search,"
+            f" {len(observation.withdrawn)} not applicable"
+        ),
     ]
     ceiling = ceiling_words(observation)
     if ceiling:
@@ -55,12 +68,21 @@ def trial_line(trial: Trial, best: Trial | None) -> str:
     if trial.reason:
         text += f" ({words.clean(trial.reason, 160)})"
     if best is not None:
-        text += "  [best so far]" if best.number == trial.number else f"  [best {words.factor_words(best.speedup)}]"
+        text += (
+            "  [best so far]"
+            if best.number == trial.number
+            else f"  [best {words.factor_words(best.speedup)}]"
+        )
     return text
 
 
 def confirmed_words(confirmation: Confirmation) -> str:
     said = "confirmed" if confirmation.adopted else "not confirmed"
-    text = f"{said} {words.config_words(confirmation.config)}: {words.interval_words(confirmation.speedup)}"
-    text += f" in {words.plural(confirmation.pairs, 'fresh process', 'fresh processes')} of each side"
+    text = (
+        f"{said} {words.config_words(confirmation.config)}:"
+        f" {words.interval_words(confirmation.speedup)}"
+    )
+    text += (
+        f" in {words.plural(confirmation.pairs, 'fresh process', 'fresh processes')} of each side"
+    )
     return text + (f"; {words.clean(confirmation.reason)}" if confirmation.reason else "")

@@ -1,6 +1,8 @@
-"""Findings in words: rows for the page, lines for the closing screen, the whole list for ``autotune show --findings``.
+"""Findings in words: rows for the page, lines for the closing screen, the whole list for ``autotune
+show --findings``.
 
-All that comes from the job (paths, lines of code, dynamo's reasons) goes through :func:`words.clean`.
+All that comes from the job (paths, lines of code, dynamo's reasons) goes through
+:func:`words.clean`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ TOP = 3  # findings on the closing screen
 
 @dataclass(frozen=True)
 class PlaceRow:
-    """``where``: "train.py:41 in main"; ``full``: the whole path; ``code``: the line itself, "" if it could not be read."""
+    """``where``: "train.py:41 in main"; ``full``: the whole path; ``code``: the line itself, "" if
+    it could not be read.
+    """
 
     where: str
     full: str
@@ -51,7 +55,9 @@ class FindingRow:
 
 @dataclass(frozen=True)
 class FindingsStory:
-    """``summary``: one sentence; "" if nothing was judged at all, and then there is nothing to show."""
+    """``summary``: one sentence; "" if nothing was judged at all, and then there is nothing to
+    show.
+    """
 
     summary: str
     open: tuple[FindingRow, ...]
@@ -66,7 +72,9 @@ def findings_story(result: Result) -> FindingsStory:
         return FindingsStory("", (), (), ())
     still = tuple(_row(f, result) for f in explanation.findings if not f.cured)
     cured = tuple(_row(f, result) for f in explanation.findings if f.cured)
-    refused = tuple((words.clean(n.title, 120), words.clean(n.reason, LONGEST)) for n in explanation.not_judged)
+    refused = tuple(
+        (words.clean(n.title, 120), words.clean(n.reason, LONGEST)) for n in explanation.not_judged
+    )
     return FindingsStory(_summary(result, len(still), len(cured)), still, cured, refused)
 
 
@@ -80,7 +88,10 @@ def _summary(result: Result, still: int, cured: int) -> str:
     if not story.tuned(result):
         return f"{words.plural(still, 'finding')}; {looked}."
     if not still:
-        return f"{words.plural(cured, 'finding')} in the job as it was, none left after tuning; {looked}."
+        return (
+            f"{words.plural(cured, 'finding')} in the job as it was, none left after tuning;"
+            f" {looked}."
+        )
     return f"{words.plural(still, 'finding')} left after tuning, {cured} fixed by it; {looked}."
 
 
@@ -88,12 +99,21 @@ def _row(finding: Finding, result: Result) -> FindingRow:
     places = [p for p in (finding.place, *finding.places) if p is not None]
     workdir = str(result.environment.get("workdir", "") or "")
     return FindingRow(
-        title=words.clean(finding.title, 120), rule=words.clean(finding.rule, 60), cost=_cost(finding),
-        width=round(100 * min(max(finding.share, 0.0), 1.0), 2) if words.known(finding.share) else 0.0, after=_after(finding),
-        evidence=words.clean(finding.evidence, LONGEST), advice=words.clean(finding.advice, LONGEST), knob=words.clean(finding.knob, 60),
-        cured=(words.clean(finding.how_cured, 120) or "gone") if finding.cured else "", new=finding.side == "winner" and not finding.cured,
-        places=tuple(_place(p, workdir) for p in places[: FURTHER + 1]), more=max(0, len(places) - FURTHER - 1),
-    )  # fmt: skip
+        title=words.clean(finding.title, 120),
+        rule=words.clean(finding.rule, 60),
+        cost=_cost(finding),
+        width=(
+            round(100 * min(max(finding.share, 0.0), 1.0), 2) if words.known(finding.share) else 0.0
+        ),
+        after=_after(finding),
+        evidence=words.clean(finding.evidence, LONGEST),
+        advice=words.clean(finding.advice, LONGEST),
+        knob=words.clean(finding.knob, 60),
+        cured=(words.clean(finding.how_cured, 120) or "gone") if finding.cured else "",
+        new=finding.side == "winner" and not finding.cured,
+        places=tuple(_place(p, workdir) for p in places[: FURTHER + 1]),
+        more=max(0, len(places) - FURTHER - 1),
+    )
 
 
 def _cost(finding: Finding) -> str:
@@ -111,16 +131,29 @@ def _after(finding: Finding) -> str:
 
 def _place(place: Place, workdir: str) -> PlaceRow:
     file = words.clean(place.file, 300)
-    shown = os.path.relpath(file, workdir) if workdir and file.startswith(os.path.join(workdir, "")) else os.path.join(*file.split(os.sep)[-2:])
-    function = "" if place.function in ("", "<module>") else f" in {words.clean(place.function, 80)}"
-    return PlaceRow(f"{shown}:{place.line}{function}", f"{file}:{place.line}", words.clean(place.code, LONGEST_CODE), place.own)
+    shown = (
+        os.path.relpath(file, workdir)
+        if workdir and file.startswith(os.path.join(workdir, ""))
+        else os.path.join(*file.split(os.sep)[-2:])
+    )
+    function = (
+        "" if place.function in ("", "<module>") else f" in {words.clean(place.function, 80)}"
+    )
+    return PlaceRow(
+        f"{shown}:{place.line}{function}",
+        f"{file}:{place.line}",
+        words.clean(place.code, LONGEST_CODE),
+        place.own,
+    )
 
 
 # ---------------------------------------------------------------- in the terminal
 
 
 def findings_lines(result: Result) -> list[Any]:
-    """The closing screen's: at most three that are left, a line each, and what the answer already cured."""
+    """The closing screen's: at most three that are left, a line each, and what the answer already
+    cured.
+    """
     from rich.text import Text
 
     told = findings_story(result)
@@ -146,7 +179,12 @@ def print_findings(console: Console, result: Result) -> None:
 
     told = findings_story(result)
     if not told.summary:
-        console.print(Text("Nothing was looked at: the run was made with traces: none, or could not be profiled."))
+        console.print(
+            Text(
+                "Nothing was looked at: the run was made with traces: none, or could not be"
+                " profiled."
+            )
+        )
         return
     console.print(Text(told.summary, style="bold"))
     for row in (*told.open, *told.cured):
@@ -156,10 +194,15 @@ def print_findings(console: Console, result: Result) -> None:
         console.print(Text.assemble((row.title, f"bold {style}"), (badge, style)))
         body = [Text(", ".join(filter(None, (row.cost, row.after))))] if row.cost else []
         for place in row.places:
-            body.append(Text(place.where + (f"    {place.code}" if place.code else ""), style="cyan"))
+            body.append(
+                Text(place.where + (f"    {place.code}" if place.code else ""), style="cyan")
+            )
         if row.more:
             body.append(Text(f"and {words.plural(row.more, 'more place')}", style="dim"))
-        body += [Text(row.evidence), Text(row.advice + (f" Knob: {row.knob}." if row.knob else ""), style="dim")]
+        body += [
+            Text(row.evidence),
+            Text(row.advice + (f" Knob: {row.knob}." if row.knob else ""), style="dim"),
+        ]
         for part in body:
             console.print(Padding(part, (0, 0, 0, 2)))
     if told.not_judged:

@@ -14,7 +14,8 @@ FILE_NAME = "findings.json"
 
 
 def write_findings(result: Result, path: Path) -> bool:
-    """Write the findings, those that could not be judged, and how many rules were; False where no rule was asked.
+    """Write the findings, those that could not be judged, and how many rules were; False where no
+    rule was asked.
 
     The fields are those of ``explanation`` in result.json.
 
@@ -24,6 +25,10 @@ def write_findings(result: Result, path: Path) -> bool:
     explanation = result.explanation
     if not explanation.rules and not explanation.findings:
         return False
-    data = {"rules": explanation.rules, "findings": encode(explanation.findings), "not_judged": encode(explanation.not_judged)}
+    data = {
+        "rules": explanation.rules,
+        "findings": encode(explanation.findings),
+        "not_judged": encode(explanation.not_judged),
+    }
     publish(path, json.dumps(finite(data), indent=2, default=str, allow_nan=False) + "\n")
     return True

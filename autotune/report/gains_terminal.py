@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAR = 30  # characters the longest bar is drawn in
-SOURCES = {"live": "live", "search": "live, from the search", "fresh": "from own gains", "confirmed": "confirmed"}
+SOURCES = {
+    "live": "live",
+    "search": "live, from the search",
+    "fresh": "from own gains",
+    "confirmed": "confirmed",
+}
 
 
 def print_gains(console: Console, result: Result) -> None:
@@ -30,21 +35,41 @@ def print_gains(console: Console, result: Result) -> None:
         for step in steps:
             interval = words.interval_words(Interval(step.cumulative, step.low, step.high))
             source = SOURCES.get(step.source, words.clean(step.source, 20))
-            table.add_row(Text(step_words(result, step)), Text(interval), Text(source, style="dim"), _bar(before, step.cumulative, top))
+            table.add_row(
+                Text(step_words(result, step)),
+                Text(interval),
+                Text(source, style="dim"),
+                _bar(before, step.cumulative, top),
+            )
             before = step.cumulative
         console.print(Padding(table, (0, 0, 0, 2)))
         console.print(Padding(Text(story.build_up_words(result), style="dim"), (0, 0, 0, 2)))
         console.print()
     console.print(Text("Which knobs mattered", style="bold"))
-    shares = {knob: share for knob, share in result.explanation.importance.items() if words.known(share)}
+    shares = {
+        knob: share for knob, share in result.explanation.importance.items() if words.known(share)
+    }
     if not shares:
         console.print(Padding(Text(story.no_importance(result), style="dim"), (0, 0, 0, 2)))
         return
     table = _table()
     for knob, share in shares.items():
-        table.add_row(Text(words.clean(knob, 40)), Text(f"{100 * share:.0f} %"), Text(""), _bar(0.0, share, max(shares.values())))
+        table.add_row(
+            Text(words.clean(knob, 40)),
+            Text(f"{100 * share:.0f} %"),
+            Text(""),
+            _bar(0.0, share, max(shares.values())),
+        )
     console.print(Padding(table, (0, 0, 0, 2)))
-    console.print(Padding(Text("share of the differences between the trials, up or down; not what is gained", style="dim"), (0, 0, 0, 2)))
+    console.print(
+        Padding(
+            Text(
+                "share of the differences between the trials, up or down; not what is gained",
+                style="dim",
+            ),
+            (0, 0, 0, 2),
+        )
+    )
 
 
 def _table() -> Any:
@@ -63,4 +88,6 @@ def _bar(start: float, end: float, top: float) -> Any:
     from rich.text import Text
 
     low, high = (round(BAR * max(min(v, top), 0.0) / top) for v in sorted((start, end)))
-    return Text("░" * low, style="dim") + Text("█" * (high - low), style="green" if end >= start else "yellow")
+    return Text("░" * low, style="dim") + Text(
+        "█" * (high - low), style="green" if end >= start else "yellow"
+    )

@@ -1,7 +1,8 @@
 """report.html: the whole result on one self-contained page.
 
-No script, no request to any network (a content security policy forbids both), light and dark by the reader's setting.
-Everything that comes from the job is escaped by the template engine; only our own SVG is let through as it is.
+No script, no request to any network (a content security policy forbids both), light and dark by the
+reader's setting. Everything that comes from the job is escaped by the template engine; only our own
+SVG is let through as it is.
 """
 
 from __future__ import annotations
@@ -30,9 +31,18 @@ __all__ = ["render", "write_loss_plot", "write_report"]
 FILE_NAME = "report.html"
 # id of a section -> what the navigation calls it
 NAVIGATION = {
-    "changes": "change", "time": "time", "summary": "summary", "findings": "findings", "timeline": "timeline", "operators": "operators",
-    "roofline": "roofline", "loss": "loss", "trials": "trials", "reproduce": "reproduce", "environment": "environment",
-}  # fmt: skip
+    "changes": "change",
+    "time": "time",
+    "summary": "summary",
+    "findings": "findings",
+    "timeline": "timeline",
+    "operators": "operators",
+    "roofline": "roofline",
+    "loss": "loss",
+    "trials": "trials",
+    "reproduce": "reproduce",
+    "environment": "environment",
+}
 LONGEST_TEXT = 600  # characters of a job's own text in one cell
 
 
@@ -48,16 +58,27 @@ def write_report(result: Result, run_dir: Path) -> Path:
 
 
 def page_environment() -> Environment:
-    """The template engine, with the words of :mod:`autotune.report.words` as filters; it escapes everything."""
+    """The template engine, with the words of :mod:`autotune.report.words` as filters; it escapes
+    everything.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
-        loader=PackageLoader("autotune.report"), autoescape=select_autoescape(default=True, default_for_string=True),
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=PackageLoader("autotune.report"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
-        clean=lambda text: words.clean(text, LONGEST_TEXT), config=words.config_words, duration=words.duration_words,
-        factor=words.factor_words, interval=words.interval_words, value=words.value_words, number=words.number_words, sections=_sections,
+        clean=lambda text: words.clean(text, LONGEST_TEXT),
+        config=words.config_words,
+        duration=words.duration_words,
+        factor=words.factor_words,
+        interval=words.interval_words,
+        value=words.value_words,
+        number=words.number_words,
+        sections=_sections,
     )
     return environment
 
@@ -67,29 +88,62 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
     from markupsafe import Markup
 
     strips = timeline.strips(result)
-    page = page_environment().get_template(template).render(
-        result=result, bottleneck=_bottleneck(result), tuned=story.tuned(result), headline=story.headline(result), evidence=story.evidence(result),
-        tried=story.tried(result), loss=story.loss_story(result), show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
-        changes=[(change, _bar(change.speedup, _top(result))) for change in story.changes(result)],
-        given_back=story.given_back(result), waterfall_svg=Markup(waterfall_svg(result)), waterfall_words=story.build_up_words(result),
-        bars=_iteration_bars(result), time_axis=axis(_longest(result)), phases=story.phase_rows(result), unlike_iterations=story.unlike_iterations(result),
-        anatomy=story.anatomies(result), trials=[_trial_row(t) for t in result.trials],
-        trials_svg=Markup(trials_svg(result)), parallel_svg=Markup(parallel_svg(result)), importance=_shares(result),
-        no_importance=story.no_importance(result), loss_svg=Markup(loss_svg(result)), operators=section(result.explanation),
-        timelines=strips, timeline_axis=axis(timeline.whole(result)), timeline_kinds=timeline.kinds(strips),
-        rejected=story.rejected_rows(result), withdrawn=story.withdrawn_rows(result), commands=story.next_commands(result, run_dir),
-        findings=findings_story(result), **page_summary(result),
-        environment=list(_flat(result.environment)),
-        command=words.clean(story.command_words(result), LONGEST_TEXT), again=reproduce(result, run_dir), run_dir=story.shown_path(run_dir), **more,
+    page = (
+        page_environment()
+        .get_template(template)
+        .render(
+            result=result,
+            bottleneck=_bottleneck(result),
+            tuned=story.tuned(result),
+            headline=story.headline(result),
+            evidence=story.evidence(result),
+            tried=story.tried(result),
+            loss=story.loss_story(result),
+            show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
+            changes=[
+                (change, _bar(change.speedup, _top(result))) for change in story.changes(result)
+            ],
+            given_back=story.given_back(result),
+            waterfall_svg=Markup(waterfall_svg(result)),
+            waterfall_words=story.build_up_words(result),
+            bars=_iteration_bars(result),
+            time_axis=axis(_longest(result)),
+            phases=story.phase_rows(result),
+            unlike_iterations=story.unlike_iterations(result),
+            anatomy=story.anatomies(result),
+            trials=[_trial_row(t) for t in result.trials],
+            trials_svg=Markup(trials_svg(result)),
+            parallel_svg=Markup(parallel_svg(result)),
+            importance=_shares(result),
+            no_importance=story.no_importance(result),
+            loss_svg=Markup(loss_svg(result)),
+            operators=section(result.explanation),
+            timelines=strips,
+            timeline_axis=axis(timeline.whole(result)),
+            timeline_kinds=timeline.kinds(strips),
+            rejected=story.rejected_rows(result),
+            withdrawn=story.withdrawn_rows(result),
+            commands=story.next_commands(result, run_dir),
+            findings=findings_story(result),
+            **page_summary(result),
+            environment=list(_flat(result.environment)),
+            command=words.clean(story.command_words(result), LONGEST_TEXT),
+            again=reproduce(result, run_dir),
+            run_dir=story.shown_path(run_dir),
+            **more,
+        )
     )
-    # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not stop the page.
+    # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not
+    # stop the page.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def _bottleneck(result: Result) -> str:
     observation = result.observation
     ceiling = story.ceiling_words(observation)
-    return " ".join(filter(None, (story.sentence(observation.bottleneck_why), story.sentence(ceiling))))
+    return " ".join(
+        filter(None, (story.sentence(observation.bottleneck_why), story.sentence(ceiling)))
+    )
 
 
 def _top(result: Result) -> float:
@@ -99,12 +153,17 @@ def _top(result: Result) -> float:
 
 
 def _bar(interval: Interval | None, top: float) -> dict[str, float] | None:
-    """Left edge, width and mark of an interval in percent of a scale from 1 (or the lowest bound) to ``top``."""
+    """Left edge, width and mark of an interval in percent of a scale from 1 (or the lowest bound)
+    to ``top``.
+    """
     if interval is None or not words.measured(interval):
         return None
     bottom = min(1.0, interval.low)
     scale = 100 / (top - bottom) if top > bottom else 0.0
-    low, high, estimate = ((min(max(v, bottom), top) - bottom) * scale for v in (interval.low, interval.high, interval.estimate))
+    low, high, estimate = (
+        (min(max(v, bottom), top) - bottom) * scale
+        for v in (interval.low, interval.high, interval.estimate)
+    )
     return {"left": round(low, 2), "width": round(high - low, 2), "mark": round(estimate, 2)}
 
 
@@ -112,7 +171,9 @@ def _iteration_bars(result: Result) -> list[dict[str, Any]]:
     """One stacked bar before, one after; widths in percent of the longer of the two."""
     before, after = story.anatomies(result)
     rows = story.phase_rows(result)
-    sides: list[tuple[str, Anatomy, list[float]]] = [("before" if after else "now", before, [row.before_s for row in rows])]
+    sides: list[tuple[str, Anatomy, list[float]]] = [
+        ("before" if after else "now", before, [row.before_s for row in rows])
+    ]
     if after is not None:
         sides.append(("after", after, [row.after_s or 0.0 for row in rows]))
     whole = _longest(result)
@@ -120,11 +181,16 @@ def _iteration_bars(result: Result) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "name": name, "total": words.duration_words(anatomy.iteration_s),
+            "name": name,
+            "total": words.duration_words(anatomy.iteration_s),
             "parts": [
-                {"width": round(100 * s / whole, 3), "phase": row.phase if row.phase in story.PHASE_WORDS else "other",
-                 "title": f"{row.label}: {words.duration_words(s)}"}
-                for row, s in zip(rows, seconds, strict=True) if s > 0
+                {
+                    "width": round(100 * s / whole, 3),
+                    "phase": row.phase if row.phase in story.PHASE_WORDS else "other",
+                    "title": f"{row.label}: {words.duration_words(s)}",
+                }
+                for row, s in zip(rows, seconds, strict=True)
+                if s > 0
             ],
         }
         for name, anatomy, seconds in sides
@@ -143,34 +209,70 @@ def axis(whole_s: float) -> list[dict[str, Any]]:
 
     if not words.known(whole_s) or whole_s <= 0:
         return []
-    ticks = [t for t in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, whole_s) if 0 <= t <= whole_s]
-    factor, unit = next((f, u) for limit, f, u in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (float("inf"), 1.0, "s")) if whole_s < limit)
-    return [{"at": round(100 * t / whole_s, 2), "said": f"{t * factor:g} {unit}" if t else "0"} for t in ticks]
+    ticks = [
+        t
+        for t in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, whole_s)
+        if 0 <= t <= whole_s
+    ]
+    factor, unit = next(
+        (f, u)
+        for limit, f, u in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (float("inf"), 1.0, "s"))
+        if whole_s < limit
+    )
+    return [
+        {"at": round(100 * t / whole_s, 2), "said": f"{t * factor:g} {unit}" if t else "0"}
+        for t in ticks
+    ]
 
 
 def _shares(result: Result) -> list[dict[str, Any]]:
     """Rows of the importance bars, the longest one as wide as there is room."""
     shares = {k: v for k, v in result.explanation.importance.items() if words.known(v)}
     top = max(shares.values(), default=0.0)
-    return [] if top <= 0 else [
-        {"knob": words.clean(k, 40), "share": f"{100 * v:.0f} %", "width": round(100 * v / top, 1)} for k, v in shares.items()
-    ]
+    return (
+        []
+        if top <= 0
+        else [
+            {
+                "knob": words.clean(k, 40),
+                "share": f"{100 * v:.0f} %",
+                "width": round(100 * v / top, 1),
+            }
+            for k, v in shares.items()
+        ]
+    )
 
 
 def _sections(body: str) -> list[tuple[str, str]]:
-    """(id, title) of the sections that are there and belong in the navigation. The job's own text is escaped: it holds no tags."""
-    return [(place, NAVIGATION[place]) for place in re.findall(r'<section id="([\w-]+)"', body) if place in NAVIGATION]
+    """(id, title) of the sections that are there and belong in the navigation. The job's own text
+    is escaped: it holds no tags.
+    """
+    return [
+        (place, NAVIGATION[place])
+        for place in re.findall(r'<section id="([\w-]+)"', body)
+        if place in NAVIGATION
+    ]
 
 
 def _trial_row(trial: Trial) -> dict[str, Any]:
     notes = [words.clean(trial.reason, LONGEST_TEXT)] if trial.reason else []
-    notes += [f"{words.clean(knob)} had no effect: {words.clean(why, LONGEST_TEXT)}" for knob, why in trial.no_effect.items()]
+    notes += [
+        f"{words.clean(knob)} had no effect: {words.clean(why, LONGEST_TEXT)}"
+        for knob, why in trial.no_effect.items()
+    ]
     interval = words.trial_interval(trial)
     return {
-        "number": trial.number, "config": words.config_words(trial.config), "state": words.clean(trial.state, 40),
-        "kind": trial.state if trial.state in ("complete", "pruned", "infeasible", "failed") else "other",
-        "speedup": words.interval_words(interval) if interval else "", "pairs": trial.pairs or "",
-        "origin": words.clean(trial.origin, 40), "wall": words.duration_words(trial.wall_s) if trial.wall_s else "", "notes": notes,
+        "number": trial.number,
+        "config": words.config_words(trial.config),
+        "state": words.clean(trial.state, 40),
+        "kind": trial.state
+        if trial.state in ("complete", "pruned", "infeasible", "failed")
+        else "other",
+        "speedup": words.interval_words(interval) if interval else "",
+        "pairs": trial.pairs or "",
+        "origin": words.clean(trial.origin, 40),
+        "wall": words.duration_words(trial.wall_s) if trial.wall_s else "",
+        "notes": notes,
     }
 
 
@@ -181,11 +283,19 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]
         if isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         elif isinstance(value, (list, tuple, set, frozenset)):
-            yield name, words.clean(_masked(value) if name == "command" else ", ".join(str(v) for v in value), LONGEST_TEXT)
+            yield (
+                name,
+                words.clean(
+                    _masked(value) if name == "command" else ", ".join(str(v) for v in value),
+                    LONGEST_TEXT,
+                ),
+            )
         elif value is not None and value != "":
             yield name, words.clean(value, LONGEST_TEXT)
 
 
 def _masked(command: Iterable[object]) -> str:
-    """A command line without the secrets on it: a page is passed on more easily than a run directory."""
+    """A command line without the secrets on it: a page is passed on more easily than a run
+    directory.
+    """
     return shlex.join(mask_command([str(word) for word in command]))

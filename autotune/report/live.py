@@ -6,8 +6,9 @@
       7   num_workers=2, amp_dtype=bfloat16  1.83× ± 4 %  best
     now: trial 8, compile_mode=default
 
-Drawn anew once a second at most: the terminal is drawn on the machine that is being measured. What is worth keeping
-(stages, warnings, verdicts) scrolls by above the table; trials do not, the last few stand in it.
+Drawn anew once a second at most: the terminal is drawn on the machine that is being measured. What
+is worth keeping (stages, warnings, verdicts) scrolls by above the table; trials do not, the last
+few stand in it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class RichProgress(Progress):
         spent_s: of the budget, by earlier processes that worked on the run.
     """
 
-    def __init__(self, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0) -> None:
+    def __init__(
+        self, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -46,7 +49,9 @@ class RichProgress(Progress):
         self._trials: deque[Trial] = deque(maxlen=LAST_TRIALS)
         self._count = 0
         self._best: Trial | None = None
-        self._live = Live(get_renderable=self._view, console=self._console, refresh_per_second=1, transient=True)
+        self._live = Live(
+            get_renderable=self._view, console=self._console, refresh_per_second=1, transient=True
+        )
 
     def __enter__(self) -> RichProgress:
         try:
@@ -55,7 +60,12 @@ class RichProgress(Progress):
             pass
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop()
         super().__exit__(kind, error, trace)
 
@@ -82,15 +92,27 @@ class RichProgress(Progress):
         elif event.kind == "measuring":
             self._now = f"{words.clean(data['label'])}: {words.config_words(data['config'])}"
         elif event.kind == "fixed_run":
-            self._now = f"run {data['index']} of {data['total']}, {words.clean(data['label'])}: {words.config_words(data['config'])}"
+            self._now = (
+                f"run {data['index']} of {data['total']}, {words.clean(data['label'])}:"
+                f" {words.config_words(data['config'])}"
+            )
         elif event.kind == "trial":
             self._add(event.source["trial"], event.source["best"])
         elif event.kind == "confirmed":
-            self._keep("green" if event.source["confirmation"].adopted else "", f"  {confirmed_words(event.source['confirmation'])}")
+            self._keep(
+                "green" if event.source["confirmation"].adopted else "",
+                f"  {confirmed_words(event.source['confirmation'])}",
+            )
         elif event.kind == "loss":
             verdict: LossVerdict = event.source["verdict"]
-            style = {"unchanged": "green", "changed": "red"}.get(verdict.verdict, "yellow" if verdict.verdict == "undecided" else "")
-            self._keep(style, f"  loss {words.clean(verdict.verdict)}: {words.config_words(data['config'])}; {words.clean(verdict.reason)}")
+            style = {"unchanged": "green", "changed": "red"}.get(
+                verdict.verdict, "yellow" if verdict.verdict == "undecided" else ""
+            )
+            self._keep(
+                style,
+                f"  loss {words.clean(verdict.verdict)}: {words.config_words(data['config'])};"
+                f" {words.clean(verdict.reason)}",
+            )
 
         self._live.refresh()  # now, between two measurements, rather than within one
 
@@ -122,7 +144,9 @@ class RichProgress(Progress):
 
         try:
             return self._table()
-        except Exception:  # in that thread it would end the refreshing, and in this one the run; the next events draw it again
+        # in that thread it would end the refreshing, and in this one the run; the next events draw
+        # it again
+        except Exception:
             return Text("")
 
     def _table(self) -> Any:
@@ -134,7 +158,12 @@ class RichProgress(Progress):
         if self._trials:
             table = Table(box=None, padding=(0, 2, 0, 0), expand=False, show_edge=False)
             table.add_column("trial", justify="right", style="dim", no_wrap=True)
-            table.add_column("knobs", overflow="ellipsis", no_wrap=True, max_width=max(self._console.width - 38, 16))
+            table.add_column(
+                "knobs",
+                overflow="ellipsis",
+                no_wrap=True,
+                max_width=max(self._console.width - 38, 16),
+            )
             table.add_column("speed-up", justify="right", no_wrap=True)
             table.add_column("", no_wrap=True)
             rows = list(self._trials)
@@ -150,10 +179,18 @@ class RichProgress(Progress):
         from rich.text import Text
 
         best = self._best is not None and trial.number == self._best.number
-        mark = "best" if best else trial.state if trial.speedup is not None and trial.state != "complete" else ""
+        mark = (
+            "best"
+            if best
+            else trial.state
+            if trial.speedup is not None and trial.state != "complete"
+            else ""
+        )
         return (
-            Text(str(trial.number)), Text(words.config_words(trial.config)),
-            Text(words.trial_words(trial), style="bold green" if best else ""), Text(words.clean(mark, 12), style="green" if best else "dim"),
+            Text(str(trial.number)),
+            Text(words.config_words(trial.config)),
+            Text(words.trial_words(trial), style="bold green" if best else ""),
+            Text(words.clean(mark, 12), style="green" if best else "dim"),
         )
 
     def _footer(self) -> Any:
@@ -161,8 +198,11 @@ class RichProgress(Progress):
 
         elapsed = self.spent_s + time.monotonic() - self._start
         left = self.budget_s - elapsed
-        clock = f"{words.clock_words(left)} left of {words.clock_words(self.budget_s)}" if left > 0 else \
-            f"{words.clock_words(elapsed)}, finishing"
+        clock = (
+            f"{words.clock_words(left)} left of {words.clock_words(self.budget_s)}"
+            if left > 0
+            else f"{words.clock_words(elapsed)}, finishing"
+        )
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(f"{self._stage}", style="bold")
         line.append(f" · {clock}", style="dim")

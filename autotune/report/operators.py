@@ -15,43 +15,79 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 TOP = 5  # of each side; the CSV has them all
-BOUND_WORDS = {"compute": "compute-bound", "memory": "memory-bound", "overhead": "overhead-bound", "": "not judged"}
-BEYOND = {"cache": "at the roof (works from cache)", "fewer products": "at the roof (fewer products than counted)"}
+BOUND_WORDS = {
+    "compute": "compute-bound",
+    "memory": "memory-bound",
+    "overhead": "overhead-bound",
+    "": "not judged",
+}
+BEYOND = {
+    "cache": "at the roof (works from cache)",
+    "fewer products": "at the roof (fewer products than counted)",
+}
 NAMES = {"baseline": "before", "winner": "after"}
 
 
 def section(explanation: Explanation) -> dict[str, Any] | None:
-    """What the page's part on operators shows (``operators.html.j2``); None if nothing was profiled."""
+    """What the page's part on operators shows (``operators.html.j2``); None if nothing was
+    profiled.
+    """
     from markupsafe import Markup
 
     sides = [
         {
-            "name": words.clean(NAMES.get(name, name), 60), "rows": [row_words(row) for row in side.operators[:TOP]],
-            "more": max(len(side.operators) - TOP, 0), "table": words.clean(side.table), "trace": words.clean(side.trace),
+            "name": words.clean(NAMES.get(name, name), 60),
+            "rows": [row_words(row) for row in side.operators[:TOP]],
+            "more": max(len(side.operators) - TOP, 0),
+            "table": words.clean(side.table),
+            "trace": words.clean(side.trace),
             "stacks": words.clean(side.stacks),
         }
-        for name, side in explanation.sides.items() if side.operators
-    ]  # fmt: skip
+        for name, side in explanation.sides.items()
+        if side.operators
+    ]
     if not sides:
         return None
-    return {"sides": sides, "peaks": peak_rows(explanation.peaks), "svg": Markup(roofline_svg(explanation.sides, explanation.peaks))}
+    return {
+        "sides": sides,
+        "peaks": peak_rows(explanation.peaks),
+        "svg": Markup(roofline_svg(explanation.sides, explanation.peaks)),
+    }
 
 
 def row_words(row: Operator) -> dict[str, Any]:
     """One row, every figure in words."""
     verdict = BOUND_WORDS.get(row.bound, row.bound)
     if row.of_roof is not None and row.bound in ("compute", "memory"):
-        verdict += f", {BEYOND[row.above]}" if row.above in BEYOND else f", {100 * row.of_roof:.0f} % of the roof"
+        verdict += (
+            f", {BEYOND[row.above]}"
+            if row.above in BEYOND
+            else f", {100 * row.of_roof:.0f} % of the roof"
+        )
     return {
-        "name": words.clean(row.name, 120), "shapes": words.clean(row.shapes, 200), "dtypes": words.clean(_once(row.dtypes), 80),
-        "kernels": [words.clean(k, 100) for k in row.kernels], "self": words.duration_words(row.self_time_s),
-        "share": f"{100 * row.share:.1f} %", "width": round(min(max(100 * row.share, 0.0), 100.0), 2),
-        "total": words.duration_words(row.total_time_s), "calls": f"{row.calls:,.0f}", "mean": words.duration_words(row.mean_s),
-        "min": words.duration_words(row.min_s), "max": words.duration_words(row.max_s),
-        "flops": "" if row.flops is None else rate_words(row.flops, "FLOP"), "bytes": "" if row.nbytes is None else rate_words(row.nbytes, "B"),
-        "achieved": "" if row.achieved is None else rate_words(row.achieved, "FLOP/s" if row.flops else "B/s"),
-        "bound": row.bound if row.bound in BOUND_WORDS else "", "verdict": words.clean(verdict, 80), "why": words.clean(row.why, 400),
-    }  # fmt: skip
+        "name": words.clean(row.name, 120),
+        "shapes": words.clean(row.shapes, 200),
+        "dtypes": words.clean(_once(row.dtypes), 80),
+        "kernels": [words.clean(k, 100) for k in row.kernels],
+        "self": words.duration_words(row.self_time_s),
+        "share": f"{100 * row.share:.1f} %",
+        "width": round(min(max(100 * row.share, 0.0), 100.0), 2),
+        "total": words.duration_words(row.total_time_s),
+        "calls": f"{row.calls:,.0f}",
+        "mean": words.duration_words(row.mean_s),
+        "min": words.duration_words(row.min_s),
+        "max": words.duration_words(row.max_s),
+        "flops": "" if row.flops is None else rate_words(row.flops, "FLOP"),
+        "bytes": "" if row.nbytes is None else rate_words(row.nbytes, "B"),
+        "achieved": (
+            ""
+            if row.achieved is None
+            else rate_words(row.achieved, "FLOP/s" if row.flops else "B/s")
+        ),
+        "bound": row.bound if row.bound in BOUND_WORDS else "",
+        "verdict": words.clean(verdict, 80),
+        "why": words.clean(row.why, 400),
+    }
 
 
 def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
@@ -60,11 +96,30 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
     for peak in peaks:
         unit = UNITS.get(peak.name)
         if unit is None:
-            rows.append({"name": "a call that does nothing", "measured": words.duration_words(peak.value), "vendor": "", "source": ""})
+            rows.append(
+                {
+                    "name": "a call that does nothing",
+                    "measured": words.duration_words(peak.value),
+                    "vendor": "",
+                    "source": "",
+                }
+            )
             continue
-        vendor = f"{rate_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f} % reached)" if peak.vendor else "not known"
+        vendor = (
+            f"{rate_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f} %"
+            " reached)"
+            if peak.vendor
+            else "not known"
+        )
         name = "memory" if peak.name == "memory" else f"{peak.name} products"
-        rows.append({"name": name, "measured": rate_words(peak.value, unit), "vendor": vendor, "source": words.clean(peak.source, 120)})
+        rows.append(
+            {
+                "name": name,
+                "measured": rate_words(peak.value, unit),
+                "vendor": vendor,
+                "source": words.clean(peak.source, 120),
+            }
+        )
     return rows
 
 
@@ -73,21 +128,63 @@ def print_operators(console: Console, explanation: Explanation, run_dir: str = "
     from rich.table import Table
 
     if not any(side.operators for side in explanation.sides.values()):
-        console.print("No operators: nothing was profiled in this run (traces: none), or its trace could not be read.")
+        console.print(
+            "No operators: nothing was profiled in this run (traces: none), or its trace could not"
+            " be read."
+        )
         return
     for name, side in explanation.sides.items():
-        title = f"{words.clean(NAMES.get(name, name), 60)}: the {min(TOP, len(side.operators))} operators that take the most time"
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, show_edge=False)
-        for head in ("operator", "self", "share", "total", "calls", "mean", "min", "max", "verdict"):
-            table.add_column(head, justify="left" if head in ("operator", "verdict") else "right", no_wrap=head not in ("operator", "verdict"))
+        title = (
+            f"{words.clean(NAMES.get(name, name), 60)}: the {min(TOP, len(side.operators))}"
+            " operators that take the most time"
+        )
+        table = Table(
+            title=title,
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+            show_edge=False,
+        )
+        for head in (
+            "operator",
+            "self",
+            "share",
+            "total",
+            "calls",
+            "mean",
+            "min",
+            "max",
+            "verdict",
+        ):
+            table.add_column(
+                head,
+                justify="left" if head in ("operator", "verdict") else "right",
+                no_wrap=head not in ("operator", "verdict"),
+            )
         shown = [row_words(row) for row in side.operators[:TOP]]
         for row in shown:
-            table.add_row(row["name"], row["self"], row["share"], row["total"], row["calls"], row["mean"], row["min"], row["max"], row["verdict"])
+            table.add_row(
+                row["name"],
+                row["self"],
+                row["share"],
+                row["total"],
+                row["calls"],
+                row["mean"],
+                row["min"],
+                row["max"],
+                row["verdict"],
+            )
         console.print(table)
         for row in shown:
-            console.print(f"  {row['name']} {row['shapes']}" + (f": {row['why']}" if row["why"] else ""))
+            console.print(
+                f"  {row['name']} {row['shapes']}" + (f": {row['why']}" if row["why"] else "")
+            )
         if side.table:
-            console.print(f"  all {len(side.operators)} and more columns: {words.clean(f'{run_dir}/{side.table}' if run_dir else side.table)}")
+            console.print(
+                f"  all {len(side.operators)} and more columns:"
+                f" {words.clean(f'{run_dir}/{side.table}' if run_dir else side.table)}"
+            )
         console.print()
     _print_peaks(console, peak_rows(explanation.peaks))
 

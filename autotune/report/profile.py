@@ -30,14 +30,29 @@ OPEN_WITH = "ui.perfetto.dev or chrome://tracing"
 
 
 def as_result(profile: Profile) -> Result:
-    """The profile in the shape the parts of the report are written for: a result in which nothing was tried."""
+    """The profile in the shape the parts of the report are written for: a result in which nothing
+    was tried.
+    """
     nothing = Interval(1.0, 1.0, 1.0)
-    sides = {setting_words(profile): side for side in profile.explanation.sides.values()}  # there is one; it is no "before"
+    # there is one; it is no "before"
+    sides = {setting_words(profile): side for side in profile.explanation.sides.values()}
     return Result(
-        name=profile.name, verdict="profile", reason="", speedup=nothing, loss=LossVerdict("not-needed", "nothing was changed", 0, 0), knobs={},
-        baseline=profile.observation.defaults, observation=profile.observation, confirmation=None, gains=(), rejected=(), trials=(),
-        wall_s=profile.wall_s, environment=profile.environment, explanation=replace(profile.explanation, sides=sides),
-    )  # fmt: skip
+        name=profile.name,
+        verdict="profile",
+        reason="",
+        speedup=nothing,
+        loss=LossVerdict("not-needed", "nothing was changed", 0, 0),
+        knobs={},
+        baseline=profile.observation.defaults,
+        observation=profile.observation,
+        confirmation=None,
+        gains=(),
+        rejected=(),
+        trials=(),
+        wall_s=profile.wall_s,
+        environment=profile.environment,
+        explanation=replace(profile.explanation, sides=sides),
+    )
 
 
 def write_profile(profile: Profile, directory: Path) -> None:
@@ -49,16 +64,30 @@ def write_profile(profile: Profile, directory: Path) -> None:
     from autotune.report.result_file import finite
     from autotune_spaces.codec import encode
 
-    publish(directory / PROFILE_SUMMARY, json.dumps(finite(encode(profile)), indent=2, default=str, allow_nan=False) + "\n")
-    page = render(as_result(profile), directory, "profile.html.j2", title=headline(profile), setting=setting_words(profile),
-                  no_effect=no_effect(profile), files=files(profile))  # fmt: skip
+    publish(
+        directory / PROFILE_SUMMARY,
+        json.dumps(finite(encode(profile)), indent=2, default=str, allow_nan=False) + "\n",
+    )
+    page = render(
+        as_result(profile),
+        directory,
+        "profile.html.j2",
+        title=headline(profile),
+        setting=setting_words(profile),
+        no_effect=no_effect(profile),
+        files=files(profile),
+    )
     publish(directory / PAGE, page)
 
 
 def headline(profile: Profile) -> str:
     """``Loader-bound: 59 % of the time is spent waiting for the next batch.``"""
     observation = profile.observation
-    names = {"balanced": "No single bottleneck", "overhead": "Bound by overhead", "epoch ends": "Bound by the ends of its epochs"}
+    names = {
+        "balanced": "No single bottleneck",
+        "overhead": "Bound by overhead",
+        "epoch ends": "Bound by the ends of its epochs",
+    }
     name = names.get(observation.bottleneck, f"{observation.bottleneck}-bound".capitalize())
     return f"{words.clean(name, 60)}: {words.clean(observation.bottleneck_why)}"
 
@@ -68,17 +97,32 @@ def setting_words(profile: Profile) -> str:
 
 
 def no_effect(profile: Profile) -> list[str]:
-    """What was asked for and not to be had: ranges inside the model, knobs that did nothing. What concerns tools is in the summary."""
-    said = [story.sentence(note) for note in profile.explanation.notes if not note.startswith(TOOLS)]
-    return said + [f"{words.clean(k, 60)} had no effect: {words.clean(why, 200)}" for k, why in profile.no_effect.items()]
+    """What was asked for and not to be had: ranges inside the model, knobs that did nothing. What
+    concerns tools is in the summary.
+    """
+    said = [
+        story.sentence(note) for note in profile.explanation.notes if not note.startswith(TOOLS)
+    ]
+    return said + [
+        f"{words.clean(k, 60)} had no effect: {words.clean(why, 200)}"
+        for k, why in profile.no_effect.items()
+    ]
 
 
 def files(profile: Profile) -> list[tuple[str, str]]:
     """(path within the directory, what it is) of everything a person would open."""
-    found = [(PAGE, "this screen and more, as a page"), (PROFILE_SUMMARY, "all figures, for programs")]
+    found = [
+        (PAGE, "this screen and more, as a page"),
+        (PROFILE_SUMMARY, "all figures, for programs"),
+    ]
     for side in profile.explanation.sides.values():
-        found += [(side.trace, f"timeline: open it in {OPEN_WITH}"), (side.stacks, "timeline with Python frames"), (side.table, "every operator"),
-                  (side.nsight, "for nsys-ui"), (side.ncu, "for ncu-ui")]  # fmt: skip
+        found += [
+            (side.trace, f"timeline: open it in {OPEN_WITH}"),
+            (side.stacks, "timeline with Python frames"),
+            (side.table, "every operator"),
+            (side.nsight, "for nsys-ui"),
+            (side.ncu, "for ncu-ui"),
+        ]
     return [(words.clean(path), what) for path, what in found if path]
 
 
@@ -87,14 +131,23 @@ def profile_text(profile: Profile, directory: Path, job: Path, width: int | None
     from rich.console import Console
 
     buffer = io.StringIO()
-    console = Console(file=buffer, width=width or PLAIN_WIDTH, color_system="auto" if width is not None else None, force_terminal=width is not None,
-                      highlight=False, markup=False, emoji=False)  # fmt: skip
+    console = Console(
+        file=buffer,
+        width=width or PLAIN_WIDTH,
+        color_system="auto" if width is not None else None,
+        force_terminal=width is not None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
     print_profile(console, profile, directory, job)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
 def print_profile(console: Any, profile: Profile, directory: Path, job: Path) -> None:
-    """Print the screen. ``console`` must have markup and emoji off: the job's words are not ours to interpret."""
+    """Print the screen. ``console`` must have markup and emoji off: the job's words are not ours to
+    interpret.
+    """
     from rich.padding import Padding
     from rich.text import Text
 
@@ -110,7 +163,10 @@ def print_profile(console: Any, profile: Profile, directory: Path, job: Path) ->
     console.print(Text(headline(profile), style="bold"))
     for note in no_effect(profile):
         console.print(Text(note, style="yellow"))
-    time_section(section, replace(result, observation=replace(result.observation, bottleneck_why="")))  # the headline has it
+    # the headline has it
+    time_section(
+        section, replace(result, observation=replace(result.observation, bottleneck_why=""))
+    )
     sides = profile.explanation.sides
     table = result_summary(result)
     if table is not None:
@@ -124,11 +180,25 @@ def print_profile(console: Any, profile: Profile, directory: Path, job: Path) ->
     judged = replace(result, explanation=replace(profile.explanation, not_judged=()))
     _indented(console, lambda inner: print_findings(inner, judged))
     if unjudged:
-        console.print(Text(f"  {words.plural(unjudged, 'rule')} could not be judged here; the page says why", style="dim"))
+        console.print(
+            Text(
+                f"  {words.plural(unjudged, 'rule')} could not be judged here; the page says why",
+                style="dim",
+            )
+        )
     if lines := written_lines(profile.written, "The job"):
-        section("Your files", *(Text(line, style="yellow" if urgent else "dim") for line, urgent in lines))
+        section(
+            "Your files",
+            *(Text(line, style="yellow" if urgent else "dim") for line, urgent in lines),
+        )
     section(f"Files, in {story.shown_path(directory)}", *_listed(console, files(profile)))
-    section("Next", *_listed(console, [(f"autotune run {shlex.quote(str(job))}", "find the settings it runs fastest with")]))
+    section(
+        "Next",
+        *_listed(
+            console,
+            [(f"autotune run {shlex.quote(str(job))}", "find the settings it runs fastest with")],
+        ),
+    )
 
 
 def _listed(console: Any, rows: list[tuple[str, str]]) -> list[Any]:
@@ -140,7 +210,9 @@ def _listed(console: Any, rows: list[tuple[str, str]]) -> list[Any]:
     lines = []
     for left, what in rows:
         text = Text(left, no_wrap=True, overflow="ignore")
-        lines.append(text.append(" " * (column - len(left) + 3) + what, style="dim") if wide else text)
+        lines.append(
+            text.append(" " * (column - len(left) + 3) + what, style="dim") if wide else text
+        )
         if not wide:
             lines.append(Text(f"  {what}", style="dim"))
     return lines
@@ -167,13 +239,33 @@ def _operators(section: Any, side: Side) -> None:
     if not side.operators:
         return
     table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
-    for title, right in (("operator", False), ("self time", True), ("share", True), ("calls", True), ("verdict", False)):
-        table.add_column(title, justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for title, right in (
+        ("operator", False),
+        ("self time", True),
+        ("share", True),
+        ("calls", True),
+        ("verdict", False),
+    ):
+        table.add_column(
+            title, justify="right" if right else "left", overflow="fold", no_wrap=right
+        )
     for row in side.operators[:TOP_OPERATORS]:
-        figures = (words.duration_words(row.self_time_s), f"{100 * row.share:.1f} %", f"{row.calls:,}")
+        figures = (
+            words.duration_words(row.self_time_s),
+            f"{100 * row.share:.1f} %",
+            f"{row.calls:,}",
+        )
         table.add_row(Text(words.clean(row.name, 80)), *figures, Text(row_words(row)["verdict"]))
     more = len(side.operators) - TOP_OPERATORS
-    section("Top operators", table, *([Text(f"and {more} more, in {words.clean(side.table)}", style="dim")] if more > 0 else []))
+    section(
+        "Top operators",
+        table,
+        *(
+            [Text(f"and {more} more, in {words.clean(side.table)}", style="dim")]
+            if more > 0
+            else []
+        ),
+    )
 
 
 def _counters(section: Any, side: Side) -> None:
@@ -187,13 +279,19 @@ def _counters(section: Any, side: Side) -> None:
         table.add_column(title, justify="left" if title == "kernel" else "right", overflow="fold")
     for one in side.counters:
         shares = (one.compute_share, one.memory_share, one.occupancy)
-        table.add_row(Text(words.clean(one.name, 80)), words.duration_words(one.duration_s), *(f"{100 * s:.0f} %" if words.known(s) else "–" for s in shares))
+        table.add_row(
+            Text(words.clean(one.name, 80)),
+            words.duration_words(one.duration_s),
+            *(f"{100 * s:.0f} %" if words.known(s) else "–" for s in shares),
+        )
     section("Nsight Compute, share of what the card can sustain", table)
 
 
 @contextmanager
 def status(name: str, shown: bool) -> Iterator[Callable[[str], None]]:
-    """A line that says what is going on, on a terminal; nothing elsewhere. Yields what says more above it."""
+    """A line that says what is going on, on a terminal; nothing elsewhere. Yields what says more
+    above it.
+    """
     if not shown or not sys.stderr.isatty():
         yield lambda text: None
         return

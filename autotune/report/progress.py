@@ -2,9 +2,10 @@
 
     stage ── observed(…) ──▶ Progress ── Event ──▶ show(event)      one event, four ways to show it (terminal.py, live.py)
 
-The stages call the methods of :class:`Progress`; each makes one :class:`Event`, plain data that docs/events.md
-describes, and hands it to ``show``. Nothing a progress does may stop a run: whatever goes wrong while showing
-is dropped (a closed pipe, a terminal that went away, a value nobody thought of).
+The stages call the methods of :class:`Progress`; each makes one :class:`Event`, plain data that
+docs/events.md
+describes, and hands it to ``show``. Nothing a progress does may stop a run: whatever goes wrong
+while showing is dropped (a closed pipe, a terminal that went away, a value nobody thought of).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ P = TypeVar("P", bound="Progress")
 
 @dataclass(frozen=True)
 class Event:
-    """``kind`` and ``data`` are what ``--json`` prints; ``source`` holds the records the event was made of."""
+    """``kind`` and ``data`` are what ``--json`` prints; ``source`` holds the records the event was
+    made of.
+    """
 
     kind: str
     time_s: float  # since this process started on the run
@@ -63,14 +66,21 @@ class Progress(ABC):
         self._tell("observed", lambda: _observed_data(observation), observation=observation)
 
     def trial(self, trial: Trial, best: Trial | None) -> None:
-        self._tell("trial", lambda: trial_data(trial) | {"best": None if best is None else trial_data(best)},
-                   trial=trial, best=best)
+        self._tell(
+            "trial",
+            lambda: trial_data(trial) | {"best": None if best is None else trial_data(best)},
+            trial=trial,
+            best=best,
+        )
 
     def measuring(self, label: str, config: Mapping[str, Any]) -> None:
         self._tell("measuring", lambda: {"label": label, "config": dict(config)})
 
     def fixed_run(self, label: str, index: int, total: int, config: Mapping[str, Any]) -> None:
-        self._tell("fixed_run", lambda: {"label": label, "index": index, "total": total, "config": dict(config)})
+        self._tell(
+            "fixed_run",
+            lambda: {"label": label, "index": index, "total": total, "config": dict(config)},
+        )
 
     def confirmed(self, confirmation: Confirmation) -> None:
         self._tell("confirmed", lambda: _confirmed_data(confirmation), confirmation=confirmation)
@@ -79,7 +89,9 @@ class Progress(ABC):
         self._tell("loss", lambda: _loss_data(verdict) | {"config": dict(config)}, verdict=verdict)
 
     def finished(self, result: Result, run_dir: Path) -> None:
-        self._tell("finished", lambda: _finished_data(result, run_dir), result=result, run_dir=run_dir)
+        self._tell(
+            "finished", lambda: _finished_data(result, run_dir), result=result, run_dir=run_dir
+        )
 
     def _tell(self, kind: str, data: Any, **source: Any) -> None:
         if self._closed:
@@ -87,15 +99,22 @@ class Progress(ABC):
         try:
             elapsed = time.monotonic() - self._start
             with self._turn:
-                self.show(Event(kind, round(elapsed, 3), data() if callable(data) else data, source))
-        except (BrokenPipeError, ValueError) as error:  # `| head` has read enough, or the stream is closed
-            self._closed = isinstance(error, BrokenPipeError) or bool(getattr(self.stream, "closed", False))
+                self.show(
+                    Event(kind, round(elapsed, 3), data() if callable(data) else data, source)
+                )
+        # `| head` has read enough, or the stream is closed
+        except (BrokenPipeError, ValueError) as error:
+            self._closed = isinstance(error, BrokenPipeError) or bool(
+                getattr(self.stream, "closed", False)
+            )
             self._silence_stdout(error)
         except Exception:  # showing progress must never end a run that works
             pass
 
     def _silence_stdout(self, error: Exception) -> None:
-        """After a broken pipe, let the interpreter's last flush of stdout go nowhere instead of complaining."""
+        """After a broken pipe, let the interpreter's last flush of stdout go nowhere instead of
+        complaining.
+        """
         if isinstance(error, BrokenPipeError) and self.stream is sys.stdout:
             try:
                 null = os.open(os.devnull, os.O_WRONLY)
@@ -105,50 +124,81 @@ class Progress(ABC):
                 pass
 
     def _line(self, text: str) -> None:
-        self.stream.write(words.for_encoding(text, getattr(self.stream, "encoding", None) or "utf-8") + "\n")
+        self.stream.write(
+            words.for_encoding(text, getattr(self.stream, "encoding", None) or "utf-8") + "\n"
+        )
         self.stream.flush()
 
     def __enter__(self: P) -> P:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._closed = True
 
 
 def trial_data(trial: Trial) -> dict[str, Any]:
     interval = words.trial_interval(trial)
     return {
-        "number": trial.number, "config": dict(trial.config), "state": trial.state, "origin": trial.origin,
-        "speedup": None if interval is None else encode(interval), "pairs": trial.pairs, "reason": trial.reason,
-        "no_effect": dict(trial.no_effect), "wall_s": trial.wall_s,
+        "number": trial.number,
+        "config": dict(trial.config),
+        "state": trial.state,
+        "origin": trial.origin,
+        "speedup": None if interval is None else encode(interval),
+        "pairs": trial.pairs,
+        "reason": trial.reason,
+        "no_effect": dict(trial.no_effect),
+        "wall_s": trial.wall_s,
     }
 
 
 def _observed_data(observation: Observation) -> dict[str, Any]:
     return {
-        "bottleneck": observation.bottleneck, "why": observation.bottleneck_why, "ceiling": observation.ceiling,
-        "noise": observation.noise, "anatomy": encode(observation.anatomy), "defaults": dict(observation.defaults),
-        "domains": encode(observation.domains), "withdrawn": dict(observation.withdrawn),
+        "bottleneck": observation.bottleneck,
+        "why": observation.bottleneck_why,
+        "ceiling": observation.ceiling,
+        "noise": observation.noise,
+        "anatomy": encode(observation.anatomy),
+        "defaults": dict(observation.defaults),
+        "domains": encode(observation.domains),
+        "withdrawn": dict(observation.withdrawn),
     }
 
 
 def _confirmed_data(confirmation: Confirmation) -> dict[str, Any]:
     return {
-        "config": dict(confirmation.config), "speedup": encode(confirmation.speedup), "pairs": confirmation.pairs,
-        "adopted": confirmation.adopted, "reason": confirmation.reason,
+        "config": dict(confirmation.config),
+        "speedup": encode(confirmation.speedup),
+        "pairs": confirmation.pairs,
+        "adopted": confirmation.adopted,
+        "reason": confirmation.reason,
     }
 
 
 def _loss_data(verdict: LossVerdict) -> dict[str, Any]:
     return {
-        "verdict": verdict.verdict, "reason": verdict.reason, "pairs": verdict.pairs, "steps": verdict.steps,
-        "margin": verdict.margin, "largest_difference": verdict.largest_difference, "numerics": verdict.numerics,
+        "verdict": verdict.verdict,
+        "reason": verdict.reason,
+        "pairs": verdict.pairs,
+        "steps": verdict.steps,
+        "margin": verdict.margin,
+        "largest_difference": verdict.largest_difference,
+        "numerics": verdict.numerics,
     }
 
 
 def _finished_data(result: Result, run_dir: Path) -> dict[str, Any]:
     return {
-        "verdict": result.verdict, "reason": result.reason, "speedup": encode(result.speedup),
-        "loss": _loss_data(result.loss), "knobs": dict(result.knobs), "trials": len(result.trials),
-        "wall_s": result.wall_s, "run_dir": str(run_dir),
+        "verdict": result.verdict,
+        "reason": result.reason,
+        "speedup": encode(result.speedup),
+        "loss": _loss_data(result.loss),
+        "knobs": dict(result.knobs),
+        "trials": len(result.trials),
+        "wall_s": result.wall_s,
+        "run_dir": str(run_dir),
     }

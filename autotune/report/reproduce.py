@@ -1,4 +1,6 @@
-"""How to get to the same result again: commands, versions, places, and what tuned.yaml is pinned to."""
+"""How to get to the same result again: commands, versions, places, and what tuned.yaml is pinned
+to.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,15 @@ from autotune.report import story, words
 from autotune.results import Result
 
 FILES = {
-    "tuned.yaml": "the settings, for autotune launch", "result.json": "all figures of this page (docs/result.md)",
-    "journal.jsonl": "every finished measurement, in order", "records": "every fresh run: each iteration's time, the losses",
-    "optuna.log": "the search, as Optuna's journal", "traces": "profiler traces of baseline and winner",
-    "sessions": "what the job itself printed", "loss.png": "the loss plot",
-}  # fmt: skip
+    "tuned.yaml": "the settings, for autotune launch",
+    "result.json": "all figures of this page (docs/result.md)",
+    "journal.jsonl": "every finished measurement, in order",
+    "records": "every fresh run: each iteration's time, the losses",
+    "optuna.log": "the search, as Optuna's journal",
+    "traces": "profiler traces of baseline and winner",
+    "sessions": "what the job itself printed",
+    "loss.png": "the loss plot",
+}
 
 
 def reproduce(result: Result, run_dir: Path) -> dict[str, Any]:
@@ -25,7 +31,9 @@ def reproduce(result: Result, run_dir: Path) -> dict[str, Any]:
     return {
         "command": words.clean(_again(environment)),
         "workdir": words.clean(environment.get("workdir", ""), 300),
-        "versions": [(words.clean(name, 60), words.clean(version, 120)) for name, version in versions(result)],
+        "versions": [
+            (words.clean(name, 60), words.clean(version, 120)) for name, version in versions(result)
+        ],
         "files": [(name, what) for name, what in FILES.items() if (Path(run_dir) / name).exists()],
         "pinned": ", ".join(pinned(result)) if story.tuned(result) else "",
     }
@@ -35,20 +43,39 @@ def versions(result: Result) -> list[tuple[str, object]]:
     """(name, version) of what the figures depend on first."""
     machine = result.observation.machine
     packages = result.environment.get("packages", {})
-    rows: list[tuple[str, object]] = [("torch", machine.torch_version), ("Python", machine.python_version)]
+    rows: list[tuple[str, object]] = [
+        ("torch", machine.torch_version),
+        ("Python", machine.python_version),
+    ]
     if machine.cuda_version:
         rows.append(("CUDA", machine.cuda_version))
-    rows += [("autotune" if name == "autotune-torch" else name, version)
-             for name, version in (packages.items() if isinstance(packages, Mapping) else ())]
+    rows += [
+        ("autotune" if name == "autotune-torch" else name, version)
+        for name, version in (packages.items() if isinstance(packages, Mapping) else ())
+    ]
     if machine.device == "cuda":
-        rows.append(("GPU", f"{machine.device_count} × {machine.device_name}" if machine.device_count > 1 else machine.device_name))
-    rows.append(("CPU", f"{machine.cpu_model or machine.device_name}, {words.plural(machine.cores, 'core')}"))
+        rows.append(
+            (
+                "GPU",
+                f"{machine.device_count} × {machine.device_name}"
+                if machine.device_count > 1
+                else machine.device_name,
+            )
+        )
+    rows.append(
+        (
+            "CPU",
+            f"{machine.cpu_model or machine.device_name}, {words.plural(machine.cores, 'core')}",
+        )
+    )
     seed = result.environment.get("seed")
     return [*rows, *([("seed of the search", seed)] if seed is not None else [])]
 
 
 def pinned(result: Result) -> list[str]:
-    """``torch 2.13.0``, ``4 cores`` …: what `autotune launch` compares (:data:`autotune.export.fingerprint.COMPARED`)."""
+    """``torch 2.13.0``, ``4 cores`` …: what `autotune launch` compares
+    (:data:`autotune.export.fingerprint.COMPARED`).
+    """
     machine = result.observation.machine
     on_gpu = result.observation.job.device == "cuda"
     found = []
@@ -56,7 +83,9 @@ def pinned(result: Result) -> list[str]:
         value = getattr(machine, name)
         if not value or (name in ("device_name", "device_count", "cuda_version") and not on_gpu):
             continue
-        found.append(f"{value} {word}" if isinstance(value, int) else f"{word} {words.clean(value, 60)}")
+        found.append(
+            f"{value} {word}" if isinstance(value, int) else f"{word} {words.clean(value, 60)}"
+        )
     return found
 
 

@@ -28,7 +28,11 @@ def can_draw(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> bool:
 
 def roofline_svg(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> str:
     """As SVG in the page's colours; "" if nothing can be drawn."""
-    return svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline", (1,)) if can_draw(sides, peaks) else ""
+    return (
+        svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline", (1,))
+        if can_draw(sides, peaks)
+        else ""
+    )
 
 
 def write_roofline_plot(sides: Mapping[str, Side], peaks: Sequence[Peak], path: Path) -> None:
@@ -46,7 +50,11 @@ def below_roof(row: Operator, measured: Mapping[str, float]) -> float:
     """FLOP/s of ``row``; of one that works from cache what the roof allows, as its table says."""
     roof = roof_for(row.dtypes, measured, tf32=True)
     achieved = row.achieved or 0.0
-    return achieved if roof is None else min(achieved, roof.flops_per_s, (row.intensity or 0.0) * roof.bytes_per_s)
+    return (
+        achieved
+        if roof is None
+        else min(achieved, roof.flops_per_s, (row.intensity or 0.0) * roof.bytes_per_s)
+    )
 
 
 def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: Palette) -> None:
@@ -55,25 +63,60 @@ def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: 
     used = {d for rows in drawn.values() for row in rows for d in row.dtypes.split()}
     intensities = [row.intensity or 0.0 for rows in drawn.values() for row in rows]
     memory = measured["memory"]
-    roofs = [f for f in FORMATS if f in measured and (f == "float32" or f in used or (f == "tf32" and "float32" in used))]
-    left, right = min(*intensities, 0.1) / 2, 2 * max(*intensities, max(measured[f] for f in roofs) / memory)
+    roofs = [
+        f
+        for f in FORMATS
+        if f in measured and (f == "float32" or f in used or (f == "tf32" and "float32" in used))
+    ]
+    left, right = (
+        min(*intensities, 0.1) / 2,
+        2 * max(*intensities, max(measured[f] for f in roofs) / memory),
+    )
     for name in roofs:
         peak = measured[name]
-        axes.plot([left, peak / memory, right], [left * memory / 1e9, peak / 1e9, peak / 1e9], color=palette.muted, linewidth=1)
-        axes.annotate(name, (right, peak / 1e9), xytext=(-2, 3), textcoords="offset points", ha="right", color=palette.muted, fontsize=9)
+        axes.plot(
+            [left, peak / memory, right],
+            [left * memory / 1e9, peak / 1e9, peak / 1e9],
+            color=palette.muted,
+            linewidth=1,
+        )
+        axes.annotate(
+            name,
+            (right, peak / 1e9),
+            xytext=(-2, 3),
+            textcoords="offset points",
+            ha="right",
+            color=palette.muted,
+            fontsize=9,
+        )
     longest = max((row.self_time_s for rows in drawn.values() for row in rows), default=1.0)
     for name, rows in drawn.items():
         role, marker = SIDES.get(name, ("good", "s"))
         heights = [below_roof(row, measured) / 1e9 for row in rows]
         sizes = [14 + 120 * row.self_time_s / longest for row in rows]
-        axes.scatter([row.intensity for row in rows], heights, s=sizes, marker=marker, alpha=0.75,
-                     color=getattr(palette, role), linewidths=0, label=NAMES.get(name, "other"))  # fmt: skip
+        axes.scatter(
+            [row.intensity for row in rows],
+            heights,
+            s=sizes,
+            marker=marker,
+            alpha=0.75,
+            color=getattr(palette, role),
+            linewidths=0,
+            label=NAMES.get(name, "other"),
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.tick_params(which="minor", color=palette.line, labelcolor=palette.muted, labelsize=8)
     axes.set_xlim(left, right)
     axes.set_xlabel("FLOP a byte")
     axes.set_ylabel("GFLOP/s")
-    legend = axes.figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=9, handletextpad=0.4, markerscale=0.8)
+    legend = axes.figure.legend(
+        loc="outside upper left",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        handletextpad=0.4,
+        markerscale=0.8,
+    )
     for text in legend.get_texts():
         text.set_color(palette.ink)

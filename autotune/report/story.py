@@ -1,7 +1,7 @@
 """What a result says, in words and rows: told once, shown by the closing screen and by the page.
 
-Every sentence here must be true of every result: nothing measured, nothing gained, a loss check that could not decide,
-a machine too noisy to tell.
+Every sentence here must be true of every result: nothing measured, nothing gained, a loss check
+that could not decide, a machine too noisy to tell.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.report import words
-from autotune.results import NO_FASTER, Anatomy, Confirmation, Interval, KnobGain, Observation, Result
+from autotune.results import (
+    NO_FASTER,
+    Anatomy,
+    Confirmation,
+    Interval,
+    KnobGain,
+    Observation,
+    Result,
+)
 from autotune.secrets import mask_command, mask_url
 from autotune.verdict.words import certificate
 from autotune_spaces import knobs as knob_registry
@@ -20,18 +28,27 @@ from autotune_spaces.base import Value
 from autotune_trials.protocol.messages import PHASES
 
 PHASE_WORDS = {
-    "data": "waiting for data", "to_device": "copy to device", "forward": "forward", "backward": "backward",
-    "optimizer": "optimizer", "other": "other",
+    "data": "waiting for data",
+    "to_device": "copy to device",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "other",
 }
 LOSS_TITLES = {
-    "unchanged": "Loss unchanged", "changed": "Loss changed", "undecided": "Loss check undecided",
-    "no-proof": "Loss check impossible", "not-needed": "Loss check not needed",
-}  # fmt: skip
+    "unchanged": "Loss unchanged",
+    "changed": "Loss changed",
+    "undecided": "Loss check undecided",
+    "no-proof": "Loss check impossible",
+    "not-needed": "Loss check not needed",
+}
 
 
 @dataclass(frozen=True)
 class LossStory:
-    """``title`` in three words, ``said`` what was found, ``limit`` what it does not say ("" if nothing was claimed)."""
+    """``title`` in three words, ``said`` what was found, ``limit`` what it does not say ("" if
+    nothing was claimed).
+    """
 
     title: str
     said: str
@@ -67,7 +84,8 @@ def headline(result: Result) -> str:
     """The verdict in one line."""
     if tuned(result):
         loss = {"unchanged": "loss unchanged", "not-needed": "loss check not needed"}.get(
-            result.loss.verdict, f"loss {words.clean(result.loss.verdict)}")
+            result.loss.verdict, f"loss {words.clean(result.loss.verdict)}"
+        )
         return f"{faster_words(result.speedup)}, {loss}"
     reason = words.clean(result.reason)
     return "Keep your settings" + (f": {reason}" if reason else "")
@@ -77,8 +95,15 @@ def faster_words(interval: Interval) -> str:
     """``2.10× faster (95 % interval 1.93–2.29)``"""
     if not words.known(interval.estimate):
         return "Speed-up not measured"
-    said = f"{words.factor_words(interval.estimate)} {'faster' if interval.estimate >= 1 else 'of the speed it had'}"
-    return f"{said} (95 % interval {words.range_words(interval)})" if words.measured(interval) else said
+    said = (
+        f"{words.factor_words(interval.estimate)}"
+        f" {'faster' if interval.estimate >= 1 else 'of the speed it had'}"
+    )
+    return (
+        f"{said} (95 % interval {words.range_words(interval)})"
+        if words.measured(interval)
+        else said
+    )
 
 
 def evidence(result: Result) -> list[str]:
@@ -94,8 +119,9 @@ def evidence(result: Result) -> list[str]:
     noise = result.observation.noise
     if words.known(noise) and noise >= words.NOISY:
         lines.append(
-            f"This machine was noisy: stretches of the unchanged job differed by {100 * noise:.0f} % (standard deviation). "
-            "Smaller gains cannot be told from chance here; end other programs and run again for a finer answer."
+            f"This machine was noisy: stretches of the unchanged job differed by {100 * noise:.0f}"
+            " % (standard deviation). Smaller gains cannot be told from chance here; end other"
+            " programs and run again for a finer answer."
         )
     return lines
 
@@ -107,36 +133,58 @@ def _confirmed(result: Result, confirmation: Confirmation) -> str:
     reason = words.clean(confirmation.reason).rstrip(".")
     config = words.config_words(confirmation.config)
     if confirmation.pairs == 0:
-        return f"The last finalist, {config}, could not be measured" + (f": {reason}." if reason else ".")
-    said = f"The last finalist, {config}, came to {words.interval_words(confirmation.speedup)} in {runs} of each side"
+        return f"The last finalist, {config}, could not be measured" + (
+            f": {reason}." if reason else "."
+        )
+    said = (
+        f"The last finalist, {config}, came to {words.interval_words(confirmation.speedup)} in"
+        f" {runs} of each side"
+    )
     # the run's own reason often is this one: once is enough
-    return f"{said}." if not reason or reason in words.clean(result.reason) else f"{said}: {reason}."
+    return (
+        f"{said}." if not reason or reason in words.clean(result.reason) else f"{said}: {reason}."
+    )
 
 
 def _tried(result: Result) -> str:
     counts: dict[str, int] = {}
     for trial in result.trials:
         counts[trial.state] = counts.get(trial.state, 0) + 1
-    said = ", ".join(f"{count} {words.clean(state)}" for state, count in counts.items() if state != "complete")
-    return words.plural(len(result.trials), "configuration") + (" was" if len(result.trials) == 1 else " were") + " tried" + (
-        f" ({said})" if said else "")
+    said = ", ".join(
+        f"{count} {words.clean(state)}" for state, count in counts.items() if state != "complete"
+    )
+    return (
+        words.plural(len(result.trials), "configuration")
+        + (" was" if len(result.trials) == 1 else " were")
+        + " tried"
+        + (f" ({said})" if said else "")
+    )
 
 
 def tried(result: Result) -> str:
     """``18 configurations were tried (3 pruned, 1 infeasible) in 6 min 12 s``"""
-    said = f"{_tried(result) if result.trials else 'no configuration was tried'} in {words.duration_words(result.wall_s)}"
+    said = (
+        f"{_tried(result) if result.trials else 'no configuration was tried'} in"
+        f" {words.duration_words(result.wall_s)}"
+    )
     if not result.disturbed:
         return said
-    windows = words.plural(result.disturbed, "window") + (" was" if result.disturbed == 1 else " were")
+    windows = words.plural(result.disturbed, "window") + (
+        " was" if result.disturbed == 1 else " were"
+    )
     return f"{said}; {windows} measured again ({words.clean(result.disturbed_why)})"
 
 
 def loss_story(result: Result) -> LossStory:
-    """What was certified and what was not, in the words of :func:`~autotune.verdict.words.certificate`."""
+    """What was certified and what was not, in the words of
+    :func:`~autotune.verdict.words.certificate`.
+    """
     loss = result.loss
     title = LOSS_TITLES.get(loss.verdict, f"Loss {words.clean(loss.verdict)}")
     said, mark, limit = words.clean(certificate(loss)).partition("Not certified:")
-    return LossStory(title, said.strip(), f"{mark}{limit}", loss.verdict in ("unchanged", "not-needed"))
+    return LossStory(
+        title, said.strip(), f"{mark}{limit}", loss.verdict in ("unchanged", "not-needed")
+    )
 
 
 def changes(result: Result) -> list[Change]:
@@ -151,14 +199,28 @@ def _change(result: Result, knob: str, value: Value, gain: KnobGain | None) -> C
     if speedup is not None and words.known(speedup.estimate):
         said = words.interval_words(speedup)
     else:
-        # Of one changed knob the whole speed-up is its own; of several, nobody knows unless it was measured.
+        # Of one changed knob the whole speed-up is its own; of several, nobody knows unless it was
+        # measured.
         said = "all of it" if len(result.knobs) == 1 else "not measured alone"
-    return Change(words.clean(knob, 60), was, words.value_words(value), said, speedup, _note(result, knob, value, gain))
+    return Change(
+        words.clean(knob, 60),
+        was,
+        words.value_words(value),
+        said,
+        speedup,
+        _note(result, knob, value, gain),
+    )
 
 
 def _note(result: Result, knob: str, value: Value, gain: KnobGain | None) -> str:
-    remark = knob_registry.get(knob).remark(value, result.baseline.get(knob)) if knob in result.knobs and knob in knob_registry.names() else ""
-    return "; ".join(part for part in (_gain_note(gain, result.environment.get("planned_steps")), remark) if part)
+    remark = (
+        knob_registry.get(knob).remark(value, result.baseline.get(knob))
+        if knob in result.knobs and knob in knob_registry.names()
+        else ""
+    )
+    return "; ".join(
+        part for part in (_gain_note(gain, result.environment.get("planned_steps")), remark) if part
+    )
 
 
 def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:
@@ -177,8 +239,14 @@ def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:
 
 
 def given_back(result: Result) -> list[Change]:
-    """Knobs the winner had and that went back to the job's own value, as they gave nothing by themselves."""
-    return [_change(result, gain.knob, gain.value, gain) for gain in result.gains if not gain.kept and gain.knob not in result.knobs]
+    """Knobs the winner had and that went back to the job's own value, as they gave nothing by
+    themselves.
+    """
+    return [
+        _change(result, gain.knob, gain.value, gain)
+        for gain in result.gains
+        if not gain.kept and gain.knob not in result.knobs
+    ]
 
 
 def build_up_words(result: Result) -> str:
@@ -189,9 +257,15 @@ def build_up_words(result: Result) -> str:
     said = "Each bar is the speed-up with this knob and all above it, over the job as it is."
     between = {step.source for step in steps[:-1]}
     if between & {"live", "search"}:
-        said += " The steps in between are live figures from one running process, for orientation: their intervals are too narrow."
+        said += (
+            " The steps in between are live figures from one running process, for orientation:"
+            " their intervals are too narrow."
+        )
     if "fresh" in between:
-        said += " Where a knob must be set before the process starts, the step before it is the confirmed figure without that knob's own gain."
+        said += (
+            " Where a knob must be set before the process starts, the step before it is the"
+            " confirmed figure without that knob's own gain."
+        )
     if any(step.together_with for step in steps):
         said += " Knobs in one bar were not measured one by one."
     return said + " The last bar is the confirmed figure, from fresh processes."
@@ -199,12 +273,21 @@ def build_up_words(result: Result) -> str:
 
 def no_importance(result: Result) -> str:
     """Why there is no knob importance."""
-    said = next((n.partition(": ")[2] for n in result.explanation.notes if n.startswith("knob importance: ")), "")
+    said = next(
+        (
+            n.partition(": ")[2]
+            for n in result.explanation.notes
+            if n.startswith("knob importance: ")
+        ),
+        "",
+    )
     return f"Not judged: {words.clean(said)}." if said else "Not judged in this run."
 
 
 def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
-    """Before and after. Both from fresh processes if the answer was confirmed, else the observed job alone."""
+    """Before and after. Both from fresh processes if the answer was confirmed, else the observed
+    job alone.
+    """
     confirmation = result.confirmation
     if tuned(result) and confirmation is not None and confirmation.anatomy is not None:
         return confirmation.baseline_anatomy or result.observation.anatomy, confirmation.anatomy
@@ -212,33 +295,47 @@ def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
 
 
 def iteration_words(anatomy: Anatomy, unit: str) -> str:
-    """The spread of one iteration, what of it is the reader's, and over how many iterations all this was measured.
+    """The spread of one iteration, what of it is the reader's, and over how many iterations all
+    this was measured.
 
     ``unit``: what is counted a second, see :class:`~autotune_spaces.facts.JobFacts`.
     """
     spread = (
-        f"median {words.duration_words(anatomy.median_s)}, from {words.duration_words(anatomy.min_s)} to "
-        f"{words.duration_words(anatomy.max_s)}"
+        f"median {words.duration_words(anatomy.median_s)}, from"
+        f" {words.duration_words(anatomy.min_s)} to {words.duration_words(anatomy.max_s)}"
     )
     reader = (
         f"reader cost {words.duration_words(anatomy.reader_cost_s)} of a batch cost of "
         f"{words.duration_words(anatomy.batch_cost_s)} ({anatomy.reader_ratio:.0%})"
     )
     counted = f"{anatomy.iterations} iterations, the first {anatomy.left_out} left out"
-    return f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} {words.clean(unit)}/s; {counted}"
+    return (
+        f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} {words.clean(unit)}/s;"
+        f" {counted}"
+    )
 
 
-LIKE_SIZES = 1.2  # apart by less, the samples of two iterations may be the same: samples a second count an epoch's end, which iterations leave out
+# apart by less, the samples of two iterations may be the same: samples a second count an epoch's
+# end, which iterations leave out
+LIKE_SIZES = 1.2
 
 
 def unlike_iterations(result: Result) -> str:
-    """That an iteration after is not one before, where the batch has grown or shrunk; "" where it is."""
-    sizes = [side.samples_per_s * side.iteration_s for side in anatomies(result)
-             if side is not None and words.known(side.samples_per_s) and words.known(side.iteration_s)]  # fmt: skip
+    """That an iteration after is not one before, where the batch has grown or shrunk; "" where it
+    is.
+    """
+    sizes = [
+        side.samples_per_s * side.iteration_s
+        for side in anatomies(result)
+        if side is not None and words.known(side.samples_per_s) and words.known(side.iteration_s)
+    ]
     if len(sizes) < 2 or min(sizes) <= 0 or max(sizes) / min(sizes) < LIKE_SIZES:
         return ""
     unit = words.clean(result.observation.job.sample_unit)
-    return f"An iteration after holds about {words.factor_words(sizes[1] / sizes[0])} the {unit} of one before: compare {unit} a second, not iterations."
+    return (
+        f"An iteration after holds about {words.factor_words(sizes[1] / sizes[0])} the {unit} of"
+        f" one before: compare {unit} a second, not iterations."
+    )
 
 
 def phase_rows(result: Result) -> list[PhaseRow]:
@@ -246,7 +343,12 @@ def phase_rows(result: Result) -> list[PhaseRow]:
     before, after = anatomies(result)
     names = [*PHASES, *(p for p in before.phases_s if p not in PHASES)]
     rows = [
-        PhaseRow(name, PHASE_WORDS.get(name, words.clean(name)), _seconds(before, name), None if after is None else _seconds(after, name))
+        PhaseRow(
+            name,
+            PHASE_WORDS.get(name, words.clean(name)),
+            _seconds(before, name),
+            None if after is None else _seconds(after, name),
+        )
         for name in names
     ]
     return [row for row in rows if row.before_s > 0 or (row.after_s or 0) > 0]
@@ -258,18 +360,29 @@ def _seconds(anatomy: Anatomy, phase: str) -> float:
 
 
 def ceiling_words(observation: Observation) -> str:
-    """What an infinitely fast loader would give; "" if unknown, or if the bottleneck's reason holds the figure already."""
+    """What an infinitely fast loader would give; "" if unknown, or if the bottleneck's reason holds
+    the figure already.
+    """
     ceiling = observation.ceiling
-    if not words.known(ceiling) or ceiling < NO_FASTER or f"{ceiling:.2f}" in observation.bottleneck_why:
+    if (
+        not words.known(ceiling)
+        or ceiling < NO_FASTER
+        or f"{ceiling:.2f}" in observation.bottleneck_why
+    ):
         return ""
     return f"with an infinitely fast loader it would run {words.factor_words(ceiling)} as fast"
 
 
 def rejected_rows(result: Result) -> list[tuple[str, str]]:
-    """(configuration, reason) of what was turned down after the search; the run's own reason, which stands above, in short."""
+    """(configuration, reason) of what was turned down after the search; the run's own reason, which
+    stands above, in short.
+    """
     said = headline(result)
     reasons = [(r, words.clean(r.reason)) for r in result.rejected]
-    return [(words.config_words(r.config), reason.partition(":")[0] if reason in said else reason) for r, reason in reasons]
+    return [
+        (words.config_words(r.config), reason.partition(":")[0] if reason in said else reason)
+        for r, reason in reasons
+    ]
 
 
 def withdrawn_rows(result: Result) -> list[tuple[str, str]]:
@@ -285,8 +398,18 @@ def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
     where = shown_path(run_dir)
     lines = []
     if tuned(result):
-        lines.append((f"autotune launch {shlex.quote(str(Path(where) / 'tuned.yaml'))}", "run the job, tuned"))
-        lines.append((f"autotune export {shlex.quote(where)} --format diff", "as a patch of your source; also shell, sbatch …"))
+        lines.append(
+            (
+                f"autotune launch {shlex.quote(str(Path(where) / 'tuned.yaml'))}",
+                "run the job, tuned",
+            )
+        )
+        lines.append(
+            (
+                f"autotune export {shlex.quote(where)} --format diff",
+                "as a patch of your source; also shell, sbatch …",
+            )
+        )
     elif result.trials:
         lines.append((f"autotune show {shlex.quote(where)} --trials", "every configuration tried"))
     if _in_mlflow(run_dir):
@@ -295,7 +418,9 @@ def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
 
 
 def _in_mlflow(run_dir: Path) -> bool:
-    """False where the run was made without (`tracking: {uri: null}`): there are no pages to look at."""
+    """False where the run was made without (`tracking: {uri: null}`): there are no pages to look
+    at.
+    """
     from autotune.errors import InputError
     from autotune.tracking.sync import target_of
 
@@ -306,13 +431,17 @@ def _in_mlflow(run_dir: Path) -> bool:
 
 
 def shown_path(path: Path) -> str:
-    """``path`` as a person in this directory would type it; without characters that would change the line it stands in."""
+    """``path`` as a person in this directory would type it; without characters that would change
+    the line it stands in.
+    """
     relative = os.path.relpath(path)
     return words.clean(relative if not relative.startswith("..") else str(Path(path).absolute()))
 
 
 def command_words(result: Result) -> str:
-    """The job's command line without the secrets on it: a page is passed on more easily than a run directory."""
+    """The job's command line without the secrets on it: a page is passed on more easily than a run
+    directory.
+    """
     command = result.environment.get("command", "")
     if isinstance(command, (list, tuple)):
         return words.clean(shlex.join(mask_command([str(word) for word in command])))

@@ -1,4 +1,6 @@
-"""The performance summary as rows: before and after side by side, for the terminal and for the page."""
+"""The performance summary as rows: before and after side by side, for the terminal and for the
+page.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class SummaryTable:
     foot: tuple[str, ...]  # sentences below it
 
 
-def summary_table(sides: Mapping[str, Side], unit: str = "samples", device: str = "") -> SummaryTable | None:
+def summary_table(
+    sides: Mapping[str, Side], unit: str = "samples", device: str = ""
+) -> SummaryTable | None:
     """The table; None if no side has a summary.
 
     Args:
@@ -45,12 +49,22 @@ def summary_table(sides: Mapping[str, Side], unit: str = "samples", device: str 
     if not known:
         return None
     summaries = list(known.values())
-    names = tuple(NAMES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known)
-    rows = [row for row in (_row(spec, summaries) for spec in _rows(words.clean(unit, 40))) if row is not None]
+    names = tuple(
+        NAMES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known
+    )
+    rows = [
+        row
+        for row in (_row(spec, summaries) for spec in _rows(words.clean(unit, 40)))
+        if row is not None
+    ]
     foot = [
-        "One process a side, timed before anything was watched or profiled. How much faster is what fresh processes proved, not the ratio of these."
-        if len(known) > 1 else "Timed in one process, before anything was watched or profiled."
-    ]  # fmt: skip
+        (
+            "One process a side, timed before anything was watched or profiled. How much faster is"
+            " what fresh processes proved, not the ratio of these."
+            if len(known) > 1
+            else "Timed in one process, before anything was watched or profiled."
+        )
+    ]
     if device == "cpu":
         foot.append("Nothing is copied to a device: the job computes on the CPU.")
     elif device == "cuda" and all(s.host_to_device_bytes is None for s in summaries):
@@ -68,22 +82,57 @@ class _Spec:
 def _rows(unit: str) -> tuple[_Spec, ...]:
     rate = f"{unit}/s"
     return (
-        _Spec("reader cost", lambda s: words.duration_words(s.reader_cost_s), lambda _: "waiting for a batch"),
-        _Spec("batch cost", lambda s: words.duration_words(s.batch_cost_s), lambda _: "a whole iteration"),
+        _Spec(
+            "reader cost",
+            lambda s: words.duration_words(s.reader_cost_s),
+            lambda _: "waiting for a batch",
+        ),
+        _Spec(
+            "batch cost",
+            lambda s: words.duration_words(s.batch_cost_s),
+            lambda _: "a whole iteration",
+        ),
         _Spec("reader ratio", lambda s: _percent(s.reader_ratio)),
         _Spec(f"ips, {rate}", lambda s: words.number_words(s.ips_mean), lambda _: "mean"),
         _Spec("ips, fastest", lambda s: words.number_words(s.ips_max)),
         _Spec("ips, slowest", lambda s: words.number_words(s.ips_min)),
-        _Spec("ips, variance", lambda s: f"{words.number_words(s.ips_variance)} (± {words.number_words(sqrt(max(s.ips_variance, 0.0)))})",
-              lambda _: "and standard deviation"),
-        _Spec("steps", lambda s: f"{s.steps:,} ({s.steps_skipped:,} skipped)", lambda _: "warm-up is skipped"),
-        _Spec("device utilisation", lambda s: _percent(s.device_utilisation), lambda s: s.utilisation_of),
-        _Spec("peak memory", lambda s: f"{words.number_words(s.peak_memory_gib)} GiB" if s.peak_memory_gib else NOTHING),
+        _Spec(
+            "ips, variance",
+            lambda s: (
+                f"{words.number_words(s.ips_variance)} (±"
+                f" {words.number_words(sqrt(max(s.ips_variance, 0.0)))})"
+            ),
+            lambda _: "and standard deviation",
+        ),
+        _Spec(
+            "steps",
+            lambda s: f"{s.steps:,} ({s.steps_skipped:,} skipped)",
+            lambda _: "warm-up is skipped",
+        ),
+        _Spec(
+            "device utilisation",
+            lambda s: _percent(s.device_utilisation),
+            lambda s: s.utilisation_of,
+        ),
+        _Spec(
+            "peak memory",
+            lambda s: (
+                f"{words.number_words(s.peak_memory_gib)} GiB" if s.peak_memory_gib else NOTHING
+            ),
+        ),
         _Spec("host to device, a step", lambda s: bytes_words(s.host_to_device_bytes)),
-        _Spec("host to device, rate", lambda s: _rate(s.host_to_device_bytes_per_s), lambda _: "while copying"),
-        _Spec("model FLOPs, a step", lambda s: scaled_words(s.model_flops, "FLOP"), lambda _: "forward and backward"),
+        _Spec(
+            "host to device, rate",
+            lambda s: _rate(s.host_to_device_bytes_per_s),
+            lambda _: "while copying",
+        ),
+        _Spec(
+            "model FLOPs, a step",
+            lambda s: scaled_words(s.model_flops, "FLOP"),
+            lambda _: "forward and backward",
+        ),
         _Spec("model FLOPs utilisation", lambda s: _percent(s.mfu), lambda s: s.mfu_of),
-    )  # fmt: skip
+    )
 
 
 def _row(spec: _Spec, summaries: list[PerfSummary]) -> SummaryRow | None:
@@ -121,11 +170,22 @@ def scaled_words(number: float | None, unit: str) -> str:
 
 def nsight_words(facts: NsightFacts) -> list[str]:
     """What Nsight Systems saw, a sentence each."""
-    said = [f"the device was at work {100 * facts.busy_s / facts.window_s:.0f} % of {words.duration_words(facts.window_s)}"] if facts.window_s > 0 else []
+    said = (
+        [
+            f"the device was at work {100 * facts.busy_s / facts.window_s:.0f} % of"
+            f" {words.duration_words(facts.window_s)}"
+        ]
+        if facts.window_s > 0
+        else []
+    )
     per_step = f", {facts.launches / facts.steps:,.0f} an iteration" if facts.steps else ""
     said.append(f"{words.plural(facts.launches, 'kernel launch', 'kernel launches')}{per_step}")
     if facts.host_to_device_bytes:
-        rate = f" at {bytes_words(facts.host_to_device_bytes / facts.host_to_device_s)}/s" if facts.host_to_device_s else ""
+        rate = (
+            f" at {bytes_words(facts.host_to_device_bytes / facts.host_to_device_s)}/s"
+            if facts.host_to_device_s
+            else ""
+        )
         said.append(f"{bytes_words(facts.host_to_device_bytes)} copied to the device{rate}")
     return [story.sentence(text) for text in said]
 
@@ -135,7 +195,13 @@ def print_summary(console: Console, table: SummaryTable) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim", show_header=len(table.sides) > 1)
+    shown = Table(
+        box=None,
+        padding=(0, 3, 0, 0),
+        show_edge=False,
+        header_style="dim",
+        show_header=len(table.sides) > 1,
+    )
     shown.add_column("", no_wrap=True)
     for name in table.sides:
         shown.add_column(name, justify="right", no_wrap=True)
@@ -153,7 +219,11 @@ def print_result_summary(console: Console, result: Result) -> None:
 
     table = result_summary(result)
     if table is None:
-        console.print(Text("There is no summary: the run was made with traces: none, or could not be profiled."))
+        console.print(
+            Text(
+                "There is no summary: the run was made with traces: none, or could not be profiled."
+            )
+        )
     else:
         print_summary(console, table)
 
@@ -172,8 +242,14 @@ def _tools(explanation: Explanation) -> list[str]:
         if side.nsight_facts is not None:
             said.append(f"Nsight Systems{of}: {' '.join(nsight_words(side.nsight_facts))}")
         if side.counters:
-            top = [f"{words.clean(c.name, 80)} {_percent(c.compute_share)} and {_percent(c.memory_share)}" for c in side.counters[:3]]
-            said.append(f"Nsight Compute{of}, share of the card's compute and memory: {'; '.join(top)}.")
+            top = [
+                f"{words.clean(c.name, 80)} {_percent(c.compute_share)} and"
+                f" {_percent(c.memory_share)}"
+                for c in side.counters[:3]
+            ]
+            said.append(
+                f"Nsight Compute{of}, share of the card's compute and memory: {'; '.join(top)}."
+            )
     return said
 
 

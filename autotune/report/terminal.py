@@ -1,4 +1,6 @@
-"""Progress shown as plain lines, as JSON, or hardly at all; and which way is taken. The live table stands in live.py."""
+"""Progress shown as plain lines, as JSON, or hardly at all; and which way is taken. The live table
+stands in live.py.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class SilentProgress(Progress):
 
 
 class JsonProgress(Progress):
-    """One JSON object a line: ``event``, ``time_s`` and the fields docs/events.md lists. ASCII, no NaN."""
+    """One JSON object a line: ``event``, ``time_s`` and the fields docs/events.md lists. ASCII, no
+    NaN.
+    """
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         super().__init__(stream)
@@ -50,7 +54,9 @@ class JsonProgress(Progress):
 
 
 class PlainProgress(Progress):
-    """One plain line an event, no control codes: for logs and pipes. The closing screen follows at the end."""
+    """One plain line an event, no control codes: for logs and pipes. The closing screen follows at
+    the end.
+    """
 
     def show(self, event: Event) -> None:
         if event.kind == "finished":
@@ -62,8 +68,11 @@ class PlainProgress(Progress):
         self._line(f"[{words.clock_words(event.time_s):>7}] {event_words(event)}")
 
 
-def open_progress(kind: str, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0) -> Progress:
-    """The progress for ``kind``: "auto" (a live table on a terminal, else plain lines), "quiet", "silent" or "json".
+def open_progress(
+    kind: str, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0
+) -> Progress:
+    """The progress for ``kind``: "auto" (a live table on a terminal, else plain lines), "quiet",
+    "silent" or "json".
 
     Args:
         budget_s: the time the run may take, for the clock.
@@ -95,5 +104,7 @@ def _can_draw(stream: IO[str]) -> bool:
         terminal = stream.isatty()
     except (AttributeError, ValueError):
         return False
-    utf8 = (getattr(stream, "encoding", None) or "").lower().replace("-", "").replace("_", "") == "utf8"
+    utf8 = (getattr(stream, "encoding", None) or "").lower().replace("-", "").replace(
+        "_", ""
+    ) == "utf8"
     return terminal and utf8 and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")

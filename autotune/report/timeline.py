@@ -1,7 +1,9 @@
 """The timeline strip: what happened in a few iterations, before and after, on one scale of seconds.
 
-One row for the phases of the iteration, and one for each other lane of the spans (device kernels, copies, operators).
-Thousands of kernels are narrower than a pixel: neighbours of one kind that nobody could tell apart become one stretch.
+One row for the phases of the iteration, and one for each other lane of the spans (device kernels,
+copies, operators).
+Thousands of kernels are narrower than a pixel: neighbours of one kind that nobody could tell apart
+become one stretch.
 """
 
 from __future__ import annotations
@@ -23,10 +25,22 @@ FINEST = 0.5  # units; a stretch is at least this wide
 SIDE_WORDS = {"baseline": "before", "winner": "after"}
 LANE_WORDS = {"device": "device", "copy": "copies", "operators": "operators", "cpu": "CPU"}
 KINDS = {
-    "matrix": (re.compile(r"gemm|matmul|\bmm\b|bmm|addmm|linear|conv|cutlass|xmma|attention|fmha", re.IGNORECASE), "products and convolutions"),
-    "move": (re.compile(r"copy|memcpy|memset|clone|contiguous|\bcat\b|_to\b|::to\b", re.IGNORECASE), "copies"),
-}  # fmt: skip
-KIND_WORDS = {**PHASE_WORDS, **{kind: said for kind, (_, said) in KINDS.items()}, "rest": "everything else"}
+    "matrix": (
+        re.compile(
+            r"gemm|matmul|\bmm\b|bmm|addmm|linear|conv|cutlass|xmma|attention|fmha", re.IGNORECASE
+        ),
+        "products and convolutions",
+    ),
+    "move": (
+        re.compile(r"copy|memcpy|memset|clone|contiguous|\bcat\b|_to\b|::to\b", re.IGNORECASE),
+        "copies",
+    ),
+}
+KIND_WORDS = {
+    **PHASE_WORDS,
+    **{kind: said for kind, (_, said) in KINDS.items()},
+    "rest": "everything else",
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +61,12 @@ def strips(result: Result) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "name": SIDE_WORDS.get(name, words.clean(name, 60)), "total": words.duration_words(_end(side)), "trace": words.clean(side.trace),
-            "lanes": [{"name": said, "spans": stretches(spans, whole_s)} for said, spans in _lanes(side)],
+            "name": SIDE_WORDS.get(name, words.clean(name, 60)),
+            "total": words.duration_words(_end(side)),
+            "trace": words.clean(side.trace),
+            "lanes": [
+                {"name": said, "spans": stretches(spans, whole_s)} for said, spans in _lanes(side)
+            ],
             "marks": [round(WIDTH * at / whole_s, 2) for at in _beginnings(side)],
         }
         for name, side in sides.items()
@@ -75,7 +93,10 @@ def stretches(spans: Sequence[Span], whole_s: float) -> list[Stretch]:
         finest_s *= 1.5
         found = _merged(ordered, finest_s)
     unit = WIDTH / whole_s
-    return [Stretch(kind, round(a * unit, 2), round(max((b - a) * unit, FINEST), 2), title) for kind, a, b, title in found]
+    return [
+        Stretch(kind, round(a * unit, 2), round(max((b - a) * unit, FINEST), 2), title)
+        for kind, a, b, title in found
+    ]
 
 
 def _merged(spans: Sequence[Span], finest_s: float) -> list[tuple[str, float, float, str]]:
@@ -83,14 +104,26 @@ def _merged(spans: Sequence[Span], finest_s: float) -> list[tuple[str, float, fl
     counts: list[int] = []
     for span in spans:
         kind, end_s = _kind(span), span.start_s + span.duration_s
-        if found and found[-1][0] == kind and end_s - span.start_s < 4 * finest_s and span.start_s - found[-1][2] < finest_s and (
-            found[-1][2] - found[-1][1] < 8 * finest_s):
+        if (
+            found
+            and found[-1][0] == kind
+            and end_s - span.start_s < 4 * finest_s
+            and span.start_s - found[-1][2] < finest_s
+            and (found[-1][2] - found[-1][1] < 8 * finest_s)
+        ):
             counts[-1] += 1
             start_s, end_s = found[-1][1], max(end_s, found[-1][2])
-            found[-1] = (kind, start_s, end_s, f"{counts[-1]} in {words.duration_words(end_s - start_s)}")
+            found[-1] = (
+                kind,
+                start_s,
+                end_s,
+                f"{counts[-1]} in {words.duration_words(end_s - start_s)}",
+            )
             continue
         name = PHASE_WORDS.get(span.name, words.clean(span.name, 90))
-        found.append((kind, span.start_s, end_s, f"{name}: {words.duration_words(span.duration_s)}"))
+        found.append(
+            (kind, span.start_s, end_s, f"{name}: {words.duration_words(span.duration_s)}")
+        )
         counts.append(1)
     return found
 
@@ -108,11 +141,21 @@ def _lanes(side: Side) -> list[tuple[str, list[Span]]]:
     for span in _spans(side):
         lanes.setdefault("phases" if span.lane in PHASES else span.lane, []).append(span)
     first = [name for name in ("phases", "device", "copy") if name in lanes]
-    return [(LANE_WORDS.get(name, words.clean(name, 20)), lanes[name]) for name in (*first, *(n for n in lanes if n not in first))]
+    return [
+        (LANE_WORDS.get(name, words.clean(name, 20)), lanes[name])
+        for name in (*first, *(n for n in lanes if n not in first))
+    ]
 
 
 def _spans(side: Side) -> list[Span]:
-    return [s for s in side.timeline if words.known(s.start_s) and words.known(s.duration_s) and s.start_s >= 0 and s.duration_s >= 0]
+    return [
+        s
+        for s in side.timeline
+        if words.known(s.start_s)
+        and words.known(s.duration_s)
+        and s.start_s >= 0
+        and s.duration_s >= 0
+    ]
 
 
 def _end(side: Side) -> float:

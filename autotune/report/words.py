@@ -21,11 +21,27 @@ from autotune.words import (
 )
 
 __all__ = [
-    "NOISY", "NOT_MEASURED", "clean", "clock_words", "config_words", "duration_words", "factor_words", "for_encoding", "interval_words", "known",
-    "measured", "number_words", "plural", "range_words", "trial_interval", "trial_words", "value_words",
-]  # fmt: skip
+    "NOISY",
+    "NOT_MEASURED",
+    "clean",
+    "clock_words",
+    "config_words",
+    "duration_words",
+    "factor_words",
+    "for_encoding",
+    "interval_words",
+    "known",
+    "measured",
+    "number_words",
+    "plural",
+    "range_words",
+    "trial_interval",
+    "trial_words",
+    "value_words",
+]
 
-# A baseline that differs this much from itself between neighbouring blocks cannot show the gains of a few percent
+# A baseline that differs this much from itself between neighbouring blocks cannot show the gains of
+# a few percent
 # that most knobs give: pyperf warns at a standard deviation of 10 % of the mean, we at half of it.
 NOISY = 0.05
 Z95 = 1.96  # half-width of a 95 % normal interval in standard errors
@@ -33,7 +49,12 @@ Z95 = 1.96  # half-width of a 95 % normal interval in standard errors
 
 def measured(interval: Interval | None) -> TypeGuard[Interval]:
     """False for a missing interval and for one with a hole in it."""
-    return interval is not None and known(interval.estimate) and known(interval.low) and known(interval.high)
+    return (
+        interval is not None
+        and known(interval.estimate)
+        and known(interval.low)
+        and known(interval.high)
+    )
 
 
 def range_words(interval: Interval) -> str:
@@ -44,13 +65,19 @@ def interval_words(interval: Interval | None) -> str:
     """``1.62× (1.50–1.75)``"""
     if interval is None or not known(interval.estimate):
         return NOT_MEASURED
-    return f"{factor_words(interval.estimate)} ({range_words(interval)})" if measured(interval) else factor_words(interval.estimate)
+    return (
+        f"{factor_words(interval.estimate)} ({range_words(interval)})"
+        if measured(interval)
+        else factor_words(interval.estimate)
+    )
 
 
 def trial_interval(trial: Trial) -> Interval | None:
-    """Speed-up of a trial in the search with its normal 95 % interval; the bounds are NaN with too few pairs to tell.
+    """Speed-up of a trial in the search with its normal 95 % interval; the bounds are NaN with too
+    few pairs to tell.
 
-    Live pairs come from one process, so this interval is too narrow to be reported as a result; it steers the search.
+    Live pairs come from one process, so this interval is too narrow to be reported as a result; it
+    steers the search.
     """
     if not known(trial.log_ratio):
         return None
@@ -66,4 +93,8 @@ def trial_words(trial: Trial) -> str:
     if not measured(interval):
         return factor_words(interval.estimate)
     percent = 100 * (interval.high / interval.estimate - 1)
-    return f"{factor_words(interval.estimate)} ± {percent:.1f} %" if percent < 1 else f"{factor_words(interval.estimate)} ± {percent:.0f} %"
+    return (
+        f"{factor_words(interval.estimate)} ± {percent:.1f} %"
+        if percent < 1
+        else f"{factor_words(interval.estimate)} ± {percent:.0f} %"
+    )

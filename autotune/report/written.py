@@ -1,4 +1,6 @@
-"""What trials wrote, in sentences: what was put back is one quiet line, what was not is said with what to do about it."""
+"""What trials wrote, in sentences: what was put back is one quiet line, what was not is said with
+what to do about it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ SHOWN = 4  # names in one sentence
 
 
 def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool]]:
-    """(sentence, does somebody have to do something) each. ``who`` wrote: trials, or the job that was profiled."""
+    """(sentence, does somebody have to do something) each. ``who`` wrote: trials, or the job that
+    was profiled.
+    """
     lines: list[tuple[str, bool]] = []
     quiet = [
         f"{what} {_names(names, written.counts.get(kind, len(names)))}"
@@ -25,14 +29,42 @@ def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool
     if quiet:
         lines.append((f"Files that {who[0].lower()}{who[1:]} wrote: {'; '.join(quiet)}.", False))
     for path, why in written.unkept.items():
-        lines.append((f"{words.clean(path)} was changed by {who[0].lower()}{who[1:]} and not put back: {words.clean(why)}. {REMEDY}", True))
+        lines.append(
+            (
+                (
+                    f"{words.clean(path)} was changed by {who[0].lower()}{who[1:]} and not put"
+                    f" back: {words.clean(why)}. {REMEDY}"
+                ),
+                True,
+            )
+        )
     if written.left:
         names = _names(written.left, written.counts.get("left", len(written.left)))
-        lines.append((f"Left where {who[0].lower()}{who[1:]} wrote, since something else may have written it: {names}. Remove what you do not need.", True))
+        lines.append(
+            (
+                (
+                    f"Left where {who[0].lower()}{who[1:]} wrote, since something else may have"
+                    f" written it: {names}. Remove what you do not need."
+                ),
+                True,
+            )
+        )
     if written.noticed:
-        lines.append((f"Changed while a trial ran, by something that could not be watched: {_names(written.noticed, len(written.noticed))}. {REMEDY}", True))
+        lines.append(
+            (
+                (
+                    "Changed while a trial ran, by something that could not be watched:"
+                    f" {_names(written.noticed, len(written.noticed))}. {REMEDY}"
+                ),
+                True,
+            )
+        )
     for path, original in written.failed.items():
-        what = f"what it was before lies in {words.clean(original)}" if os.path.isabs(original) else words.clean(original)
+        what = (
+            f"what it was before lies in {words.clean(original)}"
+            if os.path.isabs(original)
+            else words.clean(original)
+        )
         lines.append((f"{words.clean(path)} could not be put back; {what}.", True))
     return lines
 

@@ -10,22 +10,35 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-LOADER = ("num_workers", "persistent_workers", "prefetch_factor", "data_staging", "pin_memory",
-          "non_blocking", "cuda_prefetch", "in_order")
+LOADER = (
+    "num_workers",
+    "persistent_workers",
+    "prefetch_factor",
+    "data_staging",
+    "pin_memory",
+    "non_blocking",
+    "cuda_prefetch",
+    "in_order",
+)
 LOADER_KINDS = ("loader", "epoch ends")  # of a bottleneck, see verdict/bottleneck.py
-AT_CEILING = 0.97  # of what an infinitely fast loader would give: the 3 % left are less than a search can tell apart in reasonable time
+# of what an infinitely fast loader would give: the 3 % left are less than a search can tell apart
+# in reasonable time
+AT_CEILING = 0.97
 SURE = 2.0  # standard deviations by which a gain must be beyond it
 
 
 def at_ceiling(gain: float, sd: float, ceiling: float | None) -> bool:
-    """Whether a log ``gain`` with that standard deviation is surely what an infinitely fast loader would give.
+    """Whether a log ``gain`` with that standard deviation is surely what an infinitely fast loader
+    would give.
 
     False where the ceiling (a speed-up) is not known.
     """
     return ceiling is not None and gain - SURE * sd >= math.log(AT_CEILING * ceiling)
 
 
-def knobs_that_matter(bottleneck: str, domains: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def knobs_that_matter(
+    bottleneck: str, domains: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(what can matter now, what waits), each in the order of ``domains``.
 
     Args:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-BEST, LATEST = 50, 100  # finished trials that the sampler looks at: with 200 it found no better ones in 500 trials
+# finished trials that the sampler looks at: with 200 it found no better ones in 500 trials
+BEST, LATEST = 50, 100
 STRIDE = 10  # trials from one choice of them to the next: the sampler asks five times a proposal
 
 
 def remember_less(storage: Any) -> None:
-    """Have ``storage`` give the sampler the best and the latest of a long study's finished trials, not all of them.
+    """Have ``storage`` give the sampler the best and the latest of a long study's finished trials,
+    not all of them.
 
-    TPE goes through all it is given, several times for each proposal: a thousand trials in, that takes longer than all else the tuner does
-    for a trial. Its good group is made of the best; of the others, which only say where the rest lies, the latest are as good as all.
+    TPE goes through all it is given, several times for each proposal: a thousand trials in, that
+    takes longer than all else the tuner does for a trial. Its good group is made of the best; of
+    the others, which only say where the rest lies, the latest are as good as all.
     """
     from optuna.trial import TrialState
 
     whole = storage.get_all_trials
-    choices: dict[int, tuple[int, frozenset[int]]] = {}  # the last one: number of the trial it was made before -> oldest of the latest, and the best
+    # the last one: number of the trial it was made before -> oldest of the latest, and the best
+    choices: dict[int, tuple[int, frozenset[int]]] = {}
 
     def get_all_trials(study_id: int, deepcopy: bool = True, states: Any = None) -> list[Any]:
         trials = list(whole(study_id, deepcopy, states))

@@ -1,8 +1,11 @@
 """Optuna, asked for the next configuration and told what came of it.
 
-The study lies in ``optuna.log`` in the run directory (Optuna's own journal storage), so that any Optuna tool can open it. Our
-journal is the truth on resume: the file is written anew and told what the journal knows. What a killed tuner leaves in it cannot be
-carried on: a lock that is waited for, a torn line, a trial that was queued and would be handed out in the place of another.
+The study lies in ``optuna.log`` in the run directory (Optuna's own journal storage), so that any
+Optuna tool can open it. Our
+journal is the truth on resume: the file is written anew and told what the journal knows. What a
+killed tuner leaves in it cannot be
+carried on: a lock that is waited for, a torn line, a trial that was queued and would be handed out
+in the place of another.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
     import optuna
 
 INFEASIBLE_VALUE = 10.0  # a log ratio no real configuration reaches: e^10 times slower
-MOST_MOVES = 2000  # from a configuration that was measured to one that was not; who makes more has seen all there are
+# from a configuration that was measured to one that was not; who makes more has seen all there are
+MOST_MOVES = 2000
 
 
 class Proposer:
@@ -38,8 +42,15 @@ class Proposer:
         seed: of the sampler; the same seed and the same answers give the same proposals.
     """
 
-    def __init__(self, path: Path, space: SearchSpace, domains: Mapping[str, Sequence[Value]], defaults: Mapping[str, Value], seed: int,
-                 sampler: str = "tpe") -> None:
+    def __init__(
+        self,
+        path: Path,
+        space: SearchSpace,
+        domains: Mapping[str, Sequence[Value]],
+        defaults: Mapping[str, Value],
+        seed: int,
+        sampler: str = "tpe",
+    ) -> None:
         self.space, self.defaults = space, defaults
         self.domains = {name: tuple(values) for name, values in domains.items()}
         self._excluded: set[tuple[str, Value]] = set()
@@ -53,24 +64,33 @@ class Proposer:
         """After a resume: what was measured before."""
         import optuna
 
-        sampler, self._study.sampler = self._study.sampler, optuna.samplers.RandomSampler()  # asked for nothing, and TPE takes its time
+        # asked for nothing, and TPE takes its time
+        sampler, self._study.sampler = self._study.sampler, optuna.samplers.RandomSampler()
         for trial in trials:
             self._known[key_of(trial.config)] = trial
-            if all(value in self.domains.get(knob, (value,)) for knob, value in trial.config.items()):  # else it needed a new process
+            # else it needed a new process
+            if all(
+                value in self.domains.get(knob, (value,)) for knob, value in trial.config.items()
+            ):
                 self._tell(self._ask_for(trial.config), trial)
         self._study.sampler = sampler
 
     def enqueue(self, config: Config, origin: str) -> None:
-        """Try ``config`` before asking the sampler; ignored if it was measured or lies outside the domains."""
+        """Try ``config`` before asking the sampler; ignored if it was measured or lies outside the
+        domains.
+        """
         clean = self._clean(config)
         if clean and not self._taken(clean) and all(c != clean for _, c in self._queue):
             self._queue.append((origin, clean))
 
     def next(self) -> tuple[str, dict[str, Value]] | None:
-        """(origin, configuration) that is neither measured nor being measured; None when there is no other.
+        """(origin, configuration) that is neither measured nor being measured; None when there is
+        no other.
 
-        Where the sampler proposes what was measured already, as it does more and more the surer it is, one beside that is taken.
-        Several may be asked for before one is told: the sampler takes those in flight for slow ones and keeps away from them.
+        Where the sampler proposes what was measured already, as it does more and more the surer it
+        is, one beside that is taken.
+        Several may be asked for before one is told: the sampler takes those in flight for slow ones
+        and keeps away from them.
         """
         while self._queue:
             origin, config = self._queue.pop(0)
@@ -79,7 +99,8 @@ class Proposer:
                 continue  # a value was withdrawn since, or it was measured meanwhile
             self._asked[key_of(config)] = self._ask_for(config)
             return origin, config
-        if len(self._known) + len(self._asked) >= self.size() - 1:  # the baseline itself is not a trial
+        # the baseline itself is not a trial
+        if len(self._known) + len(self._asked) >= self.size() - 1:
             return None
         asked, config = self._ask()
         if not self._is_new(config):
@@ -105,7 +126,9 @@ class Proposer:
 
     def size(self) -> int:
         """Configurations in the space; an upper bound where knobs are conditional."""
-        return math.prod(sum((k, v) not in self._excluded for v in values) for k, values in self.domains.items())
+        return math.prod(
+            sum((k, v) not in self._excluded for v in values) for k, values in self.domains.items()
+        )
 
     def _taken(self, config: Config) -> bool:
         return key_of(config) in self._known or key_of(config) in self._asked
@@ -116,14 +139,17 @@ class Proposer:
     def _repeated(self, config: dict[str, Value]) -> Trial:
         """What the sampler is told of a proposal that is not measured (again).
 
-        It knows its value already. Told once more, the best would fill its group of good ones with copies, and it would propose nothing else.
+        It knows its value already. Told once more, the best would fill its group of good ones with
+        copies, and it would propose nothing else.
         """
         if self._excluded & set(config.items()):
             return Trial(-1, config, "infeasible")
         return Trial(-1, config, "failed") if config else Trial(-1, config, "complete", 0.0)
 
     def _new_beside(self, config: dict[str, Value]) -> dict[str, Value] | None:
-        """One that differs from ``config`` in one knob or a few: where a better one lies, if there is one. None: there is no other in the space."""
+        """One that differs from ``config`` in one knob or a few: where a better one lies, if there
+        is one. None: there is no other in the space.
+        """
         for _ in range(MOST_MOVES):
             knob = self._random.choice(list(self.domains))
             config = self._clean({**config, knob: self._random.choice(self.domains[knob])})
@@ -133,7 +159,8 @@ class Proposer:
 
     def _clean(self, config: Config) -> dict[str, Value]:
         inside = {
-            k: v for k, v in config.items()
+            k: v
+            for k, v in config.items()
             if k in self.domains and v in self.domains[k] and (k, v) not in self._excluded
         }
         return normalise(inside, self.defaults, self.space)
@@ -145,9 +172,13 @@ class Proposer:
     def _ask(self) -> tuple[optuna.Trial, dict[str, Value]]:
         asked = self._study.ask()
         chosen: dict[str, Value] = {}
-        for knob in self.space.knobs:  # conditional knobs come after what they depend on: group TPE learns the branches
-            if knob.name in self.domains and knob.active({**self.defaults, **chosen}, self.defaults):
-                # Optuna wants the same choices all through a study: propose from all of them, pass over excluded ones.
+        # conditional knobs come after what they depend on: group TPE learns the branches
+        for knob in self.space.knobs:
+            if knob.name in self.domains and knob.active(
+                {**self.defaults, **chosen}, self.defaults
+            ):
+                # Optuna wants the same choices all through a study: propose from all of them, pass
+                # over excluded ones.
                 chosen[knob.name] = asked.suggest_categorical(knob.name, self.domains[knob.name])
         return asked, normalise(chosen, self.defaults, self.space)
 
@@ -161,7 +192,9 @@ class Proposer:
         elif trial.state == "infeasible":
             self._study.tell(asked, INFEASIBLE_VALUE)
         elif trial.state == "pruned":
-            asked.report(trial.log_ratio if trial.log_ratio is not None else INFEASIBLE_VALUE, step=0)
+            asked.report(
+                trial.log_ratio if trial.log_ratio is not None else INFEASIBLE_VALUE, step=0
+            )
             self._study.tell(asked, state=TrialState.PRUNED)
         else:
             self._study.tell(asked, trial.log_ratio)
@@ -171,7 +204,8 @@ def _open_study(path: Path, seed: int, kind: str) -> Any:
     """An empty study in ``path``, in the place of what is there."""
     import optuna
 
-    for old in (path, path.with_name(f"{path.name}.lock")):  # the lock is a link, perhaps to nothing: it has no age to judge it by
+    # the lock is a link, perhaps to nothing: it has no age to judge it by
+    for old in (path, path.with_name(f"{path.name}.lock")):
         old.unlink(missing_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
@@ -181,7 +215,13 @@ def _open_study(path: Path, seed: int, kind: str) -> Any:
 
         storage = JournalStorage(JournalFileBackend(str(path)))
         samplers = optuna.samplers
-        sampler = samplers.RandomSampler(seed=seed) if kind == "random" else samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
-        study = optuna.create_study(study_name="autotune", storage=storage, sampler=sampler, direction="minimize")
+        sampler = (
+            samplers.RandomSampler(seed=seed)
+            if kind == "random"
+            else samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
+        )
+        study = optuna.create_study(
+            study_name="autotune", storage=storage, sampler=sampler, direction="minimize"
+        )
         remember_less(storage)
         return study

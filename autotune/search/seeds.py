@@ -1,7 +1,8 @@
 """First guesses: for each knob the value that usually pays, in an order set by the bottleneck.
 
-TPE needs about ten trials before it knows more than chance; on a search of twenty that is half of it. One trial a knob,
-most promising first, gives it those points where they are most likely to be good (and gives every knob one fair try).
+TPE needs about ten trials before it knows more than chance; on a search of twenty that is half of
+it. One trial a knob, most promising first, gives it those points where they are most likely to be
+good (and gives every knob one fair try).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from autotune_spaces.base import Value
 
-# What usually pays, best first; the first one that lies in the domain is the guess. "most" is the largest value.
+# What usually pays, best first; the first one that lies in the domain is the guess. "most" is the
+# largest value.
 GUESSES: Mapping[str, Sequence[Value]] = {
     "amp_dtype": ("bfloat16", "float16"),
     "compile_mode": ("static", "dynamic", "default", "reduce-overhead", "regional"),
@@ -23,18 +25,43 @@ GUESSES: Mapping[str, Sequence[Value]] = {
 }
 
 # Where the time goes between kernels: CUDA graphs, which launch them all at once.
-BY_BOTTLENECK: Mapping[str, Mapping[str, Sequence[Value]]] = {"overhead": {"compile_mode": ("reduce-overhead", "static", "dynamic", "default")}}
-SEEDED_TWICE = ("compile_mode",)  # what is best for large kernels is not what is best for many small ones
+BY_BOTTLENECK: Mapping[str, Mapping[str, Sequence[Value]]] = {
+    "overhead": {"compile_mode": ("reduce-overhead", "static", "dynamic", "default")}
+}
+# what is best for large kernels is not what is best for many small ones
+SEEDED_TWICE = ("compile_mode",)
 # Knobs that mean nothing beside another one's value "no".
-NEEDS = {"prefetch_factor": "num_workers", "persistent_workers": "num_workers", "in_order": "num_workers",
-         "non_blocking": "pin_memory", "cuda_prefetch": "pin_memory"}
+NEEDS = {
+    "prefetch_factor": "num_workers",
+    "persistent_workers": "num_workers",
+    "in_order": "num_workers",
+    "non_blocking": "pin_memory",
+    "cuda_prefetch": "pin_memory",
+}
 
-LOADER = ("num_workers", "pin_memory", "persistent_workers", "non_blocking", "cuda_prefetch", "prefetch_factor", "in_order")
-COMPUTE = ("amp_dtype", "channels_last", "matmul_precision", "sdpa_backend", "compile_mode", "cudnn_benchmark", "intra_op_threads")
+LOADER = (
+    "num_workers",
+    "pin_memory",
+    "persistent_workers",
+    "non_blocking",
+    "cuda_prefetch",
+    "prefetch_factor",
+    "in_order",
+)
+COMPUTE = (
+    "amp_dtype",
+    "channels_last",
+    "matmul_precision",
+    "sdpa_backend",
+    "compile_mode",
+    "cudnn_benchmark",
+    "intra_op_threads",
+)
 OPTIMIZER = ("optimizer_impl",)
 SIZE = ("micro_batch_size", "batch_size")
 HEAP = ("malloc",)
-MANY_FAULTS = 1000  # minor page faults an iteration: 4 MB mapped and cleared anew, some 1 to 2 ms of one core
+# minor page faults an iteration: 4 MB mapped and cleared anew, some 1 to 2 ms of one core
+MANY_FAULTS = 1000
 
 ORDER: Mapping[str, Sequence[str]] = {
     "loader": LOADER + COMPUTE + HEAP + OPTIMIZER + SIZE,
@@ -54,18 +81,26 @@ def _guesses(knob: str, values: Sequence[Value], default: Value, bottleneck: str
     """Values of ``knob`` that usually pay, best first: at least one, and never the job's own."""
     others = [v for v in values if v != default or type(v) is not type(default)]
     preferred = BY_BOTTLENECK.get(bottleneck, {}).get(knob) or GUESSES.get(knob, ())
-    return [p for p in preferred if any(v == p and type(v) is type(p) for v in others)] or others[-1:]
+    return [p for p in preferred if any(v == p and type(v) is type(p) for v in others)] or others[
+        -1:
+    ]
 
 
 def seeds(
-    bottleneck: str, domains: Mapping[str, Sequence[Value]], defaults: Mapping[str, Value], minor_faults: float = 0.0
+    bottleneck: str,
+    domains: Mapping[str, Sequence[Value]],
+    defaults: Mapping[str, Value],
+    minor_faults: float = 0.0,
 ) -> list[dict[str, Value]]:
-    """One configuration a knob (two of compile_mode), most promising first. ``minor_faults``: page faults of an iteration;
-    where they are many, the allocator comes first.
+    """One configuration a knob (two of compile_mode), most promising first. ``minor_faults``: page
+    faults of an iteration; where they are many, the allocator comes first.
 
-    A conditional knob is seeded together with what it depends on: prefetching means nothing without workers.
+    A conditional knob is seeded together with what it depends on: prefetching means nothing without
+    workers.
     """
-    order = (HEAP if minor_faults >= MANY_FAULTS else ()) + tuple(ORDER.get(bottleneck, ORDER["compute"]))
+    order = (HEAP if minor_faults >= MANY_FAULTS else ()) + tuple(
+        ORDER.get(bottleneck, ORDER["compute"])
+    )
     ranked = sorted(domains, key=lambda name: order.index(name) if name in order else len(order))
     plan: list[dict[str, Value]] = []
     for name in ranked:

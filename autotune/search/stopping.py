@@ -6,18 +6,24 @@ from collections.abc import Sequence
 
 from autotune.results import Trial
 
-PLATEAU_TRIALS = 10  # sampled trials in a row without progress; measured on the spaces of the presets, see benchmarks
-PLATEAU_GAIN = 0.01  # progress smaller than this (log ratio) is not progress: half of the smallest gain ever adopted
+# sampled trials in a row without progress; measured on the spaces of the presets, see benchmarks
+PLATEAU_TRIALS = 10
+# progress smaller than this (log ratio) is not progress: half of the smallest gain ever adopted
+PLATEAU_GAIN = 0.01
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
     """The fastest finished trial that beats the baseline."""
-    faster = [t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < 0]
+    faster = [
+        t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < 0
+    ]
     return min(faster, key=lambda t: t.log_ratio or 0.0, default=None)
 
 
 def plateau(trials: Sequence[Trial]) -> bool:
-    """True when the last :data:`PLATEAU_TRIALS` sampled trials brought nothing over what was known before them."""
+    """True when the last :data:`PLATEAU_TRIALS` sampled trials brought nothing over what was known
+    before them.
+    """
     sampled = [i for i, t in enumerate(trials) if t.origin == "sampler"]
     if len(sampled) < PLATEAU_TRIALS:
         return False

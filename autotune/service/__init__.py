@@ -4,5 +4,6 @@
                                                                                                              autotune run job.yaml
     autotune jobs · logs · stop ◀────────────────────────── runs.py ◀──────────────────────────────────────── Ray
 
-What is sent is the command that a user would type there; the cluster needs autotune and what the job needs, nothing else.
+What is sent is the command that a user would type there; the cluster needs autotune and what the
+job needs, nothing else.
 """

@@ -1,10 +1,11 @@
-"""The cluster that runs are sent to: its address, its token, and what goes wrong between here and there, in words.
+"""The cluster that runs are sent to: its address, its token, and what goes wrong between here and
+there, in words.
 
     address   --address, else RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is one of http, else http://127.0.0.1:8265
     token     --token-file, else RAY_AUTH_TOKEN, else RAY_AUTH_TOKEN_PATH, else ~/.ray/auth_token
 
-The second line is Ray's own order (https://docs.ray.io/en/latest/ray-security/token-auth.html). The token travels in a header of
-each request and nowhere else.
+The second line is Ray's own order (https://docs.ray.io/en/latest/ray-security/token-auth.html). The
+token travels in a header of each request and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from autotune.secrets import mask_url
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-EXPECTED = "the address of a Ray cluster's dashboard: http://HOST:8265, or https:// where a proxy stands before it"
+EXPECTED = (
+    "the address of a Ray cluster's dashboard: http://HOST:8265, or https:// where a proxy stands"
+    " before it"
+)
 CONNECT_S, ANSWER_S = 5, 20  # until a cluster counts as unreachable
 
 
@@ -47,11 +51,14 @@ class Cluster:
         self._check()
         from ray.job_submission import JobSubmissionClient
 
-        with _without(ADDRESS_VARIABLES), self.answering():  # Ray would take these before what it is told
+        # Ray would take these before what it is told
+        with _without(ADDRESS_VARIABLES), self.answering():
             return JobSubmissionClient(self.address, headers=self.headers)
 
     def nodes(self) -> list[Mapping[str, Any]]:
-        """The living nodes, each with what it offers, as Ray's state API tells it: ``{"CPU": 8.0, "GPU": 1.0, …}``."""
+        """The living nodes, each with what it offers, as Ray's state API tells it: ``{"CPU": 8.0,
+        "GPU": 1.0, …}``.
+        """
         from ray.util.state.api import StateApiClient
         from ray.util.state.common import ListApiOptions, StateResource
         from ray.util.state.exception import RayStateApiException
@@ -60,12 +67,17 @@ class Cluster:
         try:
             with _without(ADDRESS_VARIABLES), self.answering():
                 client = StateApiClient(self.address, headers=headers)
-                found = client.list(StateResource.NODES, ListApiOptions(detail=True, timeout=ANSWER_S), raise_on_missing_output=False)
+                found = client.list(
+                    StateResource.NODES,
+                    ListApiOptions(detail=True, timeout=ANSWER_S),
+                    raise_on_missing_output=False,
+                )
         except RayStateApiException as error:
             raise InputError(
-                f"the cluster at {self.address} does not say what nodes it has: {_reason(error)}", where=self.address_from,
+                f"the cluster at {self.address} does not say what nodes it has: {_reason(error)}",
+                where=self.address_from,
                 remedy="say with --cpus and --gpus what the run shall have for itself",
-            ) from error  # fmt: skip
+            ) from error
         return [node["resources_total"] for node in found if node["state"] == "ALIVE"]
 
     def _check(self) -> None:
@@ -73,7 +85,9 @@ class Cluster:
         import requests
 
         try:
-            answer = requests.get(f"{self.address}/api/version", headers=self.headers, timeout=(CONNECT_S, ANSWER_S))
+            answer = requests.get(
+                f"{self.address}/api/version", headers=self.headers, timeout=(CONNECT_S, ANSWER_S)
+            )
         except requests.RequestException as error:
             raise self._unreachable(error) from None
         if answer.status_code in (401, 403):
@@ -83,12 +97,17 @@ class Cluster:
         except ValueError:
             known = False
         if not known:
-            found = f"what answers at {self.address} is not a Ray cluster's dashboard (HTTP {answer.status_code})"
+            found = (
+                f"what answers at {self.address} is not a Ray cluster's dashboard (HTTP"
+                f" {answer.status_code})"
+            )
             raise InputError(found, where=self.address_from, expected=EXPECTED)
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Errors of the cluster as :class:`InputError`. What the cluster says about its own defects goes through as it is."""
+        """Errors of the cluster as :class:`InputError`. What the cluster says about its own defects
+        goes through as it is.
+        """
         import aiohttp
         import requests
         from ray.exceptions import AuthenticationError
@@ -102,20 +121,35 @@ class Cluster:
 
     def _unreachable(self, error: Exception) -> InputError:
         return InputError(
-            f"no answer from {self.address}: {_reason(error)}", where=self.address_from, expected=EXPECTED,
-            remedy="start the service (docker/up.sh, or docker compose up), or name its address with --address",
-        )  # fmt: skip
+            f"no answer from {self.address}: {_reason(error)}",
+            where=self.address_from,
+            expected=EXPECTED,
+            remedy=(
+                "start the service (docker/up.sh, or docker compose up), or name its address with"
+                " --address"
+            ),
+        )
 
     def _refused(self, status: int) -> InputError:
         places = "--token-file FILE, RAY_AUTH_TOKEN_PATH=FILE, or ~/.ray/auth_token"
         if not self.token:
             found = f"the cluster at {self.address} asks for a token, and none was given"
         else:
-            found = f"the cluster at {self.address} refuses the token of {self.token_from} (HTTP {status})"
-        return InputError(found, where=self.token_from or "--token-file", expected="the token the cluster was started with", remedy=places)
+            found = (
+                f"the cluster at {self.address} refuses the token of {self.token_from} (HTTP"
+                f" {status})"
+            )
+        return InputError(
+            found,
+            where=self.token_from or "--token-file",
+            expected="the token the cluster was started with",
+            remedy=places,
+        )
 
 
-def find_cluster(address: str | None, token_file: Path | None, env: Mapping[str, str] = os.environ) -> Cluster:
+def find_cluster(
+    address: str | None, token_file: Path | None, env: Mapping[str, str] = os.environ
+) -> Cluster:
     """The cluster that flags and environment name. Nothing is asked of it yet.
 
     Raises:
@@ -130,7 +164,9 @@ def _require_client() -> None:
     """The packages that Ray's job client and the archive need."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("ray", "requests", "aiohttp", "pathspec") if find_spec(name) is None]
+    missing = [
+        name for name in ("ray", "requests", "aiohttp", "pathspec") if find_spec(name) is None
+    ]
     if missing:
         found = f"{', '.join(missing)} not installed, which submitting runs needs"
         raise InputError(found, where="autotune", remedy="pip install 'autotune-torch[service]'")
@@ -140,7 +176,8 @@ def _address(given: str | None, env: Mapping[str, str]) -> tuple[str, str]:
     if given is not None:
         return _http(given, "--address"), "--address"
     for name in ADDRESS_VARIABLES:
-        # RAY_ADDRESS is as often the address of the cluster's inside (auto, host:6379): that is no mistake, but no answer either.
+        # RAY_ADDRESS is as often the address of the cluster's inside (auto, host:6379): that is no
+        # mistake, but no answer either.
         if env.get(name, "").startswith(("http://", "https://")):
             return _http(env[name], name), name
     return DEFAULT_ADDRESS, "--address"
@@ -153,13 +190,20 @@ def _http(text: str, where: str) -> str:
         parts = urllib.parse.urlsplit(whole)
         port = parts.port
     except ValueError:
-        raise InputError(f"'{mask_url(text)}' is not an address", where=where, expected=EXPECTED) from None
+        raise InputError(
+            f"'{mask_url(text)}' is not an address", where=where, expected=EXPECTED
+        ) from None
     if parts.scheme == "ray":
         raise InputError(f"'{text}' is the address of Ray Client", where=where, expected=EXPECTED)
     if parts.scheme not in ("http", "https") or not parts.hostname or text == "auto":
         raise InputError(f"'{mask_url(text)}' is not an address", where=where, expected=EXPECTED)
     if parts.username or parts.password:
-        raise InputError("the address holds a user name or password", where=where, expected=EXPECTED, remedy="give a token with --token-file")
+        raise InputError(
+            "the address holds a user name or password",
+            where=where,
+            expected=EXPECTED,
+            remedy="give a token with --token-file",
+        )
     host = parts.hostname if ":" not in parts.hostname else f"[{parts.hostname}]"
     if port is None and "://" not in text:
         port = 8265
@@ -185,23 +229,36 @@ def _read_token(file: Path, where: str) -> str:
     except UnicodeDecodeError:
         raise InputError(f"{file} is not text", where=where, expected=expected) from None
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}", where=where, expected=expected) from None
+        raise InputError(
+            f"{file} cannot be read: {error.strerror or error}", where=where, expected=expected
+        ) from None
     if not token:
         raise InputError(f"{file} is empty", where=where, expected=expected)
     return _printable(token, where)
 
 
 def _printable(token: str, where: str) -> str:
-    """A header cannot hold anything else, and an error of the library that sends it would quote the token."""
+    """A header cannot hold anything else, and an error of the library that sends it would quote the
+    token.
+    """
     if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise InputError("the token holds spaces, line ends or other signs no token has", where=where, expected="one word of printable ASCII")
+        raise InputError(
+            "the token holds spaces, line ends or other signs no token has",
+            where=where,
+            expected="one word of printable ASCII",
+        )
     return token
 
 
 def _reason(error: Exception) -> str:
     """Why a request failed, in a few words: the libraries wrap it several times over."""
     text = " ".join(str(error).split())
-    for pattern in (r"\[Errno -?\d+\] ([^'\")]+)", r"(certificate verify failed[^)]*)", r"((?:Read|Connect\w*) .*?timed? ?out)", r"(timed out)"):
+    for pattern in (
+        r"\[Errno -?\d+\] ([^'\")]+)",
+        r"(certificate verify failed[^)]*)",
+        r"((?:Read|Connect\w*) .*?timed? ?out)",
+        r"(timed out)",
+    ):
         if match := re.search(pattern, text, re.IGNORECASE):
             return match[1].strip()
     return text[:200] or type(error).__name__

@@ -1,8 +1,9 @@
 """How a submitted run says itself how it ended: in the last line of its log.
 
-Ray says it too, but its word can be lost: a second process of the cluster that begins to watch a run (the first question about a log
-makes it) in the moment in which the run ends takes it for one that never started, and writes that over its exit code
-(``JobManager._monitor_job_internal`` of Ray 2.60, https://github.com/ray-project/ray/issues/34794).
+Ray says it too, but its word can be lost: a second process of the cluster that begins to watch a
+run (the first question about a log makes it) in the moment in which the run ends takes it for one
+that never started, and writes that over its exit code (``JobManager._monitor_job_internal`` of Ray
+2.60, https://github.com/ray-project/ray/issues/34794).
 """
 
 from __future__ import annotations

@@ -9,10 +9,27 @@ import typer
 
 Address = Annotated[
     str | None,
-    typer.Option(help="The cluster's dashboard. [default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265]", show_default=False),
+    typer.Option(
+        help=(
+            "The cluster's dashboard. [default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS or"
+            " http://127.0.0.1:8265]"
+        ),
+        show_default=False,
+    ),
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(help="File with the cluster's token. [default: RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token]", show_default=False),
+    typer.Option(
+        help=(
+            "File with the cluster's token. [default: RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or"
+            " ~/.ray/auth_token]"
+        ),
+        show_default=False,
+    ),
 ]
-RunId = Annotated[str, typer.Argument(metavar="ID", help="The run, as `autotune submit` named it.", show_default=False)]
+RunId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The run, as `autotune submit` named it.", show_default=False
+    ),
+]

@@ -1,8 +1,10 @@
-"""What a job needs of this machine, as one archive: the folder of its job.yaml, less what need not travel.
+"""What a job needs of this machine, as one archive: the folder of its job.yaml, less what need not
+travel.
 
-Not sent: version control, environments, caches and results of earlier runs (:data:`autotune.job.sending.NEVER`), what ``.gitignore`` and ``.rayignore``
-files name, and what ``--exclude`` names, all in .gitignore's language. The archive is the same for the same content, so that the
-cluster, which names it by its hash, gets it once and unpacks it to one place.
+Not sent: version control, environments, caches and results of earlier runs
+(:data:`autotune.job.sending.NEVER`), what ``.gitignore`` and ``.rayignore`` files name, and what
+``--exclude`` names, all in .gitignore's language. The archive is the same for the same content, so
+that the cluster, which names it by its hash, gets it once and unpacks it to one place.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def survey(root: Path, exclude: Sequence[str] = (), *, gitignore: bool = True) -
         gitignore: whether what .gitignore files name stays here. (.rayignore files always count.)
 
     Raises:
-        InputError: more than :data:`LIMIT_MIB`, a file that cannot be read, a name that no archive takes, a pattern that is none.
+        InputError: more than :data:`LIMIT_MIB`, a file that cannot be read, a name that no archive
+            takes, a pattern that is none.
     """
     walk = _Walk(root, IGNORE_FILES if gitignore else IGNORE_FILES[1:])
     files: dict[str, int] = {}
@@ -84,7 +87,9 @@ class _Walk:
         self.linked_folders: list[str] = []
 
     def files(self, folder: Path, specs: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, int]]:
-        """(name relative to the root, bytes). ``specs``: patterns, each with the folder it counts from."""
+        """(name relative to the root, bytes). ``specs``: patterns, each with the folder it counts
+        from.
+        """
         specs = [*specs, *self._own_specs(folder)]
         try:
             entries = sorted(os.scandir(folder), key=lambda e: e.name)
@@ -118,7 +123,9 @@ def _spec(patterns: Sequence[str], where: str) -> Any:
     try:
         return pathspec.GitIgnoreSpec.from_lines(patterns)
     except ValueError as error:
-        raise InputError(f"not a pattern: {error}", where=where, expected="patterns as in .gitignore") from None
+        raise InputError(
+            f"not a pattern: {error}", where=where, expected="patterns as in .gitignore"
+        ) from None
 
 
 def _below(name: str, base: str) -> str:
@@ -127,13 +134,26 @@ def _below(name: str, base: str) -> str:
 
 def _check_name(name: str, root: Path) -> None:
     if "\\" in name or not name.isprintable():
-        found = "a name that does not survive the way: Ray leaves out names with a backslash, and archives hold text"
-        raise InputError(found, where=repr(str(root / name)), expected="printable names without \\", remedy="rename it, or --exclude it")
+        found = (
+            "a name that does not survive the way: Ray leaves out names with a backslash, and"
+            " archives hold text"
+        )
+        raise InputError(
+            found,
+            where=repr(str(root / name)),
+            expected="printable names without \\",
+            remedy="rename it, or --exclude it",
+        )
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:
     found = f"cannot be read: {error.strerror or error}"
-    return InputError(found, where=str(path), expected="files that can be sent", remedy="--exclude what the job does not need")
+    return InputError(
+        found,
+        where=str(path),
+        expected="files that can be sent",
+        remedy="--exclude what the job does not need",
+    )
 
 
 def _too_big(root: Path, files: dict[str, int], size: int) -> InputError:
@@ -143,8 +163,11 @@ def _too_big(root: Path, files: dict[str, int], size: int) -> InputError:
     most = ", ".join(f"{name} {bytes_ / 2**20:,.0f} MiB" for name, bytes_ in fill.most_common(3))
     more = "more than " if size > 10 * LIMIT_MIB * 2**20 else ""
     return InputError(
-        f"the folder holds {more}{size / 2**20:,.0f} MiB to send (most of it: {most})", where=str(root),
+        f"the folder holds {more}{size / 2**20:,.0f} MiB to send (most of it: {most})",
+        where=str(root),
         expected=f"at most {LIMIT_MIB} MiB, which is what Ray keeps of a job",
-        remedy="--exclude PATTERN what the job does not need there, or name it in .rayignore; "
-        "data belongs on storage the cluster can read, and with --no-ship nothing is sent at all",
-    )  # fmt: skip
+        remedy=(
+            "--exclude PATTERN what the job does not need there, or name it in .rayignore; data"
+            " belongs on storage the cluster can read, and with --no-ship nothing is sent at all"
+        ),
+    )

@@ -44,7 +44,8 @@ class Runs:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._client = cluster, cluster.client()
-        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.ERROR)  # says when a log ends
+        # says when a log ends
+        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.ERROR)
 
     def known(self, *, others: bool = False) -> list[Run]:
         """Newest first.
@@ -53,8 +54,14 @@ class Runs:
             others: also jobs that autotune did not submit.
         """
         with self.cluster.answering():
-            found = [self._as_it_ended(_run(job)) for job in self._client.list_jobs() if job.submission_id]
-        return sorted((r for r in found if others or r.name), key=lambda r: r.start_s or 0.0, reverse=True)
+            found = [
+                self._as_it_ended(_run(job))
+                for job in self._client.list_jobs()
+                if job.submission_id
+            ]
+        return sorted(
+            (r for r in found if others or r.name), key=lambda r: r.start_s or 0.0, reverse=True
+        )
 
     def find(self, id: str) -> Run:
         """Raises:
@@ -66,12 +73,16 @@ class Runs:
                 return run
         close = nearest(id, [run.id for run in known])
         raise InputError(
-            f"the cluster at {self.cluster.address} knows no run '{id}'", where="ID", expected="an ID that `autotune submit` printed",
+            f"the cluster at {self.cluster.address} knows no run '{id}'",
+            where="ID",
+            expected="an ID that `autotune submit` printed",
             remedy=f"did you mean '{close}'?" if close else "`autotune jobs` lists them",
-        )  # fmt: skip
+        )
 
     def log(self, id: str) -> str:
-        """All that the run has printed so far. Of one that waits for its place, what Ray says of that."""
+        """All that the run has printed so far. Of one that waits for its place, what Ray says of
+        that.
+        """
         return str(self._asked(id, lambda: self._client.get_job_logs(id)))
 
     def follow(self, id: str, show: Callable[[str], None]) -> Run:
@@ -82,18 +93,22 @@ class Runs:
                 show(text)
 
         self._asked(id, lambda: asyncio.run(tail()))
-        return self.wait(id, timeout_s=STOP_WAIT_S)  # Ray ends the log a moment before it says how the run went
+        # Ray ends the log a moment before it says how the run went
+        return self.wait(id, timeout_s=STOP_WAIT_S)
 
     def stop(self, id: str) -> Run:
         """Ask it to end, and wait until it has: it ends its trial and puts back what that changed.
 
-        Ray cannot take a waiting run out of the line: that one is still pending when this returns, and ends when its turn comes.
+        Ray cannot take a waiting run out of the line: that one is still pending when this returns,
+        and ends when its turn comes.
         """
         run = self.find(id)
         if run.ended:
             return run
         self._asked(id, lambda: self._client.stop_job(id))
-        return self.find(id) if run.status == "PENDING" else self.wait(id, timeout_s=2 * STOP_WAIT_S)
+        return (
+            self.find(id) if run.status == "PENDING" else self.wait(id, timeout_s=2 * STOP_WAIT_S)
+        )
 
     def wait(self, id: str, timeout_s: float) -> Run:
         """Raises:
@@ -102,7 +117,11 @@ class Runs:
         deadline = time.monotonic() + timeout_s
         while not (run := self.find(id)).ended:
             if time.monotonic() > deadline:
-                raise InputError(f"run '{id}' has not ended in {timeout_s:.0f} s", where=self.cluster.address, remedy="`autotune jobs` shows its state")
+                raise InputError(
+                    f"run '{id}' has not ended in {timeout_s:.0f} s",
+                    where=self.cluster.address,
+                    remedy="`autotune jobs` shows its state",
+                )
             time.sleep(POLL_S)
         return run
 
@@ -125,13 +144,24 @@ class Runs:
             with self.cluster.answering():
                 return question()
         except RuntimeError as error:
-            raise InputError(f"the cluster cannot say of run '{id}': {last_line(error)}", where=self.cluster.address) from error
+            raise InputError(
+                f"the cluster cannot say of run '{id}': {last_line(error)}",
+                where=self.cluster.address,
+            ) from error
 
 
 def _run(job: Any) -> Run:
     metadata = job.metadata or {}
-    seconds = [None if ms is None or ms <= 0 else ms / 1000 for ms in (job.start_time, job.end_time)]
+    seconds = [
+        None if ms is None or ms <= 0 else ms / 1000 for ms in (job.start_time, job.end_time)
+    ]
     return Run(
-        id=job.submission_id, name=metadata.get(NAME_KEY, ""), user=metadata.get("autotune.user", ""), status=str(job.status.value),
-        start_s=seconds[0], end_s=seconds[1], exit_code=job.driver_exit_code, message=" ".join((job.message or "").split()),
-    )  # fmt: skip
+        id=job.submission_id,
+        name=metadata.get(NAME_KEY, ""),
+        user=metadata.get("autotune.user", ""),
+        status=str(job.status.value),
+        start_s=seconds[0],
+        end_s=seconds[1],
+        exit_code=job.driver_exit_code,
+        message=" ".join((job.message or "").split()),
+    )

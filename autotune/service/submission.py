@@ -1,10 +1,13 @@
-"""A run, as the cluster is asked for it: the words of its command, its folder, and the place it takes.
+"""A run, as the cluster is asked for it: the words of its command, its folder, and the place it
+takes.
 
-    exec env -u OMP_NUM_THREADS AUTOTUNE_SUBMISSION=ID autotune run job.yaml --run-dir "${AUTOTUNE_RUNS:-autotune-runs}"/ID
+    exec env -u OMP_NUM_THREADS AUTOTUNE_SUBMISSION=ID autotune run job.yaml --run-dir
+    "${AUTOTUNE_RUNS:-autotune-runs}"/ID
 
-The words name files only: values of ``env`` in job.yaml stay in the file, because Ray shows a job's words, variables and metadata to
-whoever may look at the cluster. ``env -u``: Ray sets OMP_NUM_THREADS for every process it starts, to 1 where no CPU is reserved, and
-the baseline must be the job as it is. AUTOTUNE_SUBMISSION has the run say at the end of its log how it ended.
+The words name files only: values of ``env`` in job.yaml stay in the file, because Ray shows a job's
+words, variables and metadata to whoever may look at the cluster. ``env -u``: Ray sets
+OMP_NUM_THREADS for every process it starts, to 1 where no CPU is reserved, and the baseline must be
+the job as it is. AUTOTUNE_SUBMISSION has the run say at the end of its log how it ended.
 """
 
 from __future__ import annotations
@@ -28,11 +31,14 @@ if TYPE_CHECKING:
     from autotune.job.spec import JobSpec
 
 NAME_KEY = "autotune.job"  # metadata: tells our runs from other jobs of the cluster
-# Where the cluster's service keeps runs; without it they lie in the job's folder there, which Ray clears away one day.
+# Where the cluster's service keeps runs; without it they lie in the job's folder there, which Ray
+# clears away one day.
 RUNS = '"${AUTOTUNE_RUNS:-autotune-runs}"'
-# What a head says that answers already, but has not yet started the process that starts runs (ray/dashboard/modules/job/job_head.py).
+# What a head says that answers already, but has not yet started the process that starts runs
+# (ray/dashboard/modules/job/job_head.py).
 STILL_STARTING, START_WAIT_S = "No available agent", 60.0
-STOP_WAIT_S = 60  # Ray's own 3 s would kill a run before it has put back what its last trial changed
+# Ray's own 3 s would kill a run before it has put back what its last trial changed
+STOP_WAIT_S = 60
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,11 @@ def check_tracking(spec: JobSpec) -> None:
     """
     if (spec.tracking.uri or "").startswith("sqlite:"):
         raise InputError(
-            "tracking.uri is a file, which would be written on the cluster and stay there", where=str(spec.source),
-            expected="auto, which takes the service's MLflow, or a server's address", remedy="leave tracking.uri out of the job file",
-        )  # fmt: skip
+            "tracking.uri is a file, which would be written on the cluster and stay there",
+            where=str(spec.source),
+            expected="auto, which takes the service's MLflow, or a server's address",
+            remedy="leave tracking.uri out of the job file",
+        )
 
 
 def job_root(spec: JobSpec) -> Path:
@@ -77,13 +85,20 @@ def job_root(spec: JobSpec) -> Path:
     if home.is_relative_to(spec.workdir):
         return spec.workdir
     raise InputError(
-        f"the job runs in {spec.workdir}, which is not below {home}", where=str(spec.source), expected="one folder that holds both",
+        f"the job runs in {spec.workdir}, which is not below {home}",
+        where=str(spec.source),
+        expected="one folder that holds both",
         remedy="move the job file there, or use --no-ship where the cluster sees the same files",
-    )  # fmt: skip
+    )
 
 
 def prepare(
-    spec: JobSpec, package: Package | None, reserve: Reserve, *, run_options: Sequence[str] = (), resume: str = ""
+    spec: JobSpec,
+    package: Package | None,
+    reserve: Reserve,
+    *,
+    run_options: Sequence[str] = (),
+    resume: str = "",
 ) -> Submission:
     """What to ask the cluster for.
 
@@ -97,12 +112,23 @@ def prepare(
     words = ["autotune", "run", f"./{file}" if file.startswith("-") else file, *run_options]
     run_dir = f"{RUNS}/{shlex.quote(resume or number)}"
     there = "" if package else f"cd {shlex.quote(str(spec.source.parent))} && "
-    entrypoint = f"{there}exec env -u OMP_NUM_THREADS {shlex.quote(f'{SUBMISSION}={number}')} {shlex.join(words)} --run-dir {run_dir}"
-    return Submission(number, spec.name, entrypoint, {NAME_KEY: spec.name, "autotune.user": _user()}, package, reserve)
+    entrypoint = (
+        f"{there}exec env -u OMP_NUM_THREADS {shlex.quote(f'{SUBMISSION}={number}')}"
+        f" {shlex.join(words)} --run-dir {run_dir}"
+    )
+    return Submission(
+        number,
+        spec.name,
+        entrypoint,
+        {NAME_KEY: spec.name, "autotune.user": _user()},
+        package,
+        reserve,
+    )
 
 
 def whole_node(cluster: Cluster) -> Reserve:
-    """All of the cluster's biggest node: runs beside each other on one node would spoil each other's times.
+    """All of the cluster's biggest node: runs beside each other on one node would spoil each
+    other's times.
 
     Raises:
         InputError: no node has CPUs to reserve.
@@ -111,9 +137,11 @@ def whole_node(cluster: Cluster) -> Reserve:
     working = [size for size in sizes if size.cpus > 0]
     if not working:
         raise InputError(
-            f"no node of the cluster at {cluster.address} offers CPUs: no worker has joined it", where=cluster.address_from,
-            expected="a worker", remedy="start one (docker/up.sh --workers 1), or pass --cpus 0 to run on the head",
-        )  # fmt: skip
+            f"no node of the cluster at {cluster.address} offers CPUs: no worker has joined it",
+            where=cluster.address_from,
+            expected="a worker",
+            remedy="start one (docker/up.sh --workers 1), or pass --cpus 0 to run on the head",
+        )
     return max(working, key=lambda size: (size.gpus, size.cpus))
 
 
@@ -131,14 +159,20 @@ def send(cluster: Cluster, submission: Submission) -> None:
             submission.package.write(archive)
             runtime_env["working_dir"] = str(archive)
         job = {
-            "entrypoint": submission.entrypoint, "submission_id": submission.id, "runtime_env": runtime_env, "metadata": dict(submission.metadata),
-            "entrypoint_num_cpus": submission.reserve.cpus or None, "entrypoint_num_gpus": submission.reserve.gpus or None,
-        }  # fmt: skip
+            "entrypoint": submission.entrypoint,
+            "submission_id": submission.id,
+            "runtime_env": runtime_env,
+            "metadata": dict(submission.metadata),
+            "entrypoint_num_cpus": submission.reserve.cpus or None,
+            "entrypoint_num_gpus": submission.reserve.gpus or None,
+        }
         try:
             with cluster.answering():
                 _once_it_has_started(lambda: client.submit_job(**job))
         except RuntimeError as error:
-            raise InputError(f"the cluster refuses the run: {last_line(error)}", where=cluster.address) from error
+            raise InputError(
+                f"the cluster refuses the run: {last_line(error)}", where=cluster.address
+            ) from error
 
 
 def _once_it_has_started(submit: Callable[[], object]) -> None:

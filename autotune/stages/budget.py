@@ -3,7 +3,8 @@
     │ observe │ search ───────────────▶│ process knobs ▶│ fresh pairs, loss check │ explain │
     0                        search_ends_s     proof_begins_s                    budget.minutes
 
-The faster the candidate, the shorter its runs and the fewer the pairs that prove it: the search has what they leave.
+The faster the candidate, the shorter its runs and the fewer the pairs that prove it: the search has
+what they leave.
 """
 
 from __future__ import annotations
@@ -14,31 +15,51 @@ from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.fresh import FEWEST_PAIRS, first_look_s, pair_s
 
-SEARCH_SHARE = 0.55  # of the budget at most: beyond it a live search learns little that fresh processes do not tell better
+# of the budget at most: beyond it a live search learns little that fresh processes do not tell
+# better
+SEARCH_SHARE = 0.55
 PAIRS_KEPT = 8  # of fresh processes, for the proof of one finalist
 CLEAR = math.log(1.5)  # a gain that the first look proves, on all but the noisiest machines
-EXPLAIN_STARTS, EXPLAIN_S = 4, 30.0  # starts of the job and seconds beside them that explaining a winner takes
-FEWEST_SHARE = 0.15  # of the budget is searched however long a proof takes: an answer without a search is none
+# starts of the job and seconds beside them that explaining a winner takes
+EXPLAIN_STARTS, EXPLAIN_S = 4, 30.0
+# of the budget is searched however long a proof takes: an answer without a search is none
+FEWEST_SHARE = 0.15
 
 
 def proof_begins_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
-    """Seconds into the run at which the proof of a finalist has to begin. ``gain``: its log speed-up as it is known until now."""
+    """Seconds into the run at which the proof of a finalist has to begin. ``gain``: its log
+    speed-up as it is known until now.
+    """
     pairs = PAIRS_KEPT if gain < CLEAR else FEWEST_PAIRS
-    return context.spec.budget.minutes * 60 - explain_s(observation) - pairs * pair_s(context, observation, gain)
+    return (
+        context.spec.budget.minutes * 60
+        - explain_s(observation)
+        - pairs * pair_s(context, observation, gain)
+    )
 
 
 def explain_s(observation: Observation) -> float:
-    """About how long the explanation of a winner takes, in seconds: profiled runs of both sides, and the build-up of the gain."""
+    """About how long the explanation of a winner takes, in seconds: profiled runs of both sides,
+    and the build-up of the gain.
+    """
     return EXPLAIN_STARTS * observation.startup_s + EXPLAIN_S
 
 
 def needed_s(context: RunContext, observation: Observation) -> float:
     """About how long a run takes, in seconds, that finds something and proves it at the first look."""
-    return search_ends_s(context, observation, context.journal.elapsed_s) + first_look_s(context, observation) + explain_s(observation)
+    return (
+        search_ends_s(context, observation, context.journal.elapsed_s)
+        + first_look_s(context, observation)
+        + explain_s(observation)
+    )
 
 
-def search_ends_s(context: RunContext, observation: Observation, began_s: float, gain: float = 0.0) -> float:
-    """Seconds into the run at which the live search that began at ``began_s`` ends at the latest. ``gain``: log speed-up of what it has found."""
+def search_ends_s(
+    context: RunContext, observation: Observation, began_s: float, gain: float = 0.0
+) -> float:
+    """Seconds into the run at which the live search that began at ``began_s`` ends at the latest.
+    ``gain``: log speed-up of what it has found.
+    """
     budget_s = context.spec.budget.minutes * 60
     end_s = min(SEARCH_SHARE * budget_s, proof_begins_s(context, observation, gain))
     return max(end_s, began_s + FEWEST_SHARE * budget_s)

@@ -3,9 +3,11 @@
     baseline │ + knob with the biggest own gain │ + next │ … │ + last = the confirmed figure
              └────── one live session, each step against baseline blocks beside it ──────┘   fresh processes
 
-The steps between are live figures, for orientation; the last one is the confirmed speed-up with its interval. What must be
-set before a process starts cannot be switched in a live one: such knobs come last, and the step before each is the confirmed
-figure without what the knob was found to give (in fresh processes, when it was dropped from the winner).
+The steps between are live figures, for orientation; the last one is the confirmed speed-up with its
+interval. What must be
+set before a process starts cannot be switched in a live one: such knobs come last, and the step
+before each is the confirmed figure without what the knob was found to give (in fresh processes,
+when it was dropped from the winner).
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from autotune.verdict.speedup import LogRatio
 from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode, encode
 
-SHARE = 0.08  # of the run so far; explaining may add 25 % in all, and the profiled runs need most of it
+# of the run so far; explaining may add 25 % in all, and the profiled runs need most of it
+SHARE = 0.08
 TOO_LITTLE_TIME = (
-    "the steps of the build-up were not measured by themselves, as that would have taken too long: figures of the search serve "
-    "where there are any"
+    "the steps of the build-up were not measured by themselves, as that would have taken too long:"
+    " figures of the search serve where there are any"
 )
 
 
@@ -46,10 +49,16 @@ class Step:
 
 
 def credit(
-    context: RunContext, observation: Observation, explanation: Explanation, confirmation: Confirmation | None,
-    gains: Sequence[KnobGain], trials: Sequence[Trial],
+    context: RunContext,
+    observation: Observation,
+    explanation: Explanation,
+    confirmation: Confirmation | None,
+    gains: Sequence[KnobGain],
+    trials: Sequence[Trial],
 ) -> Explanation:
-    """``explanation`` with what each knob has to do with the result. ``confirmation``: of the winner; None: baseline kept."""
+    """``explanation`` with what each knob has to do with the result. ``confirmation``: of the
+    winner; None: baseline kept.
+    """
     began = time.monotonic()
     shares, why_none = importance(trials, observation.defaults, observation.noise)
     notes = [f"knob importance: {why_none}"] if why_none and trials else []
@@ -58,26 +67,50 @@ def credit(
         steps, said = build_up(context, observation, confirmation, gains, trials)
         notes += said
     wall_s = round(explanation.wall_s + time.monotonic() - began, 1)
-    return replace(explanation, build_up=steps, importance=shares, wall_s=wall_s, notes=(*explanation.notes, *notes))
+    return replace(
+        explanation,
+        build_up=steps,
+        importance=shares,
+        wall_s=wall_s,
+        notes=(*explanation.notes, *notes),
+    )
 
 
 def build_up(
-    context: RunContext, observation: Observation, confirmation: Confirmation, gains: Sequence[KnobGain], trials: Sequence[Trial]
+    context: RunContext,
+    observation: Observation,
+    confirmation: Confirmation,
+    gains: Sequence[KnobGain],
+    trials: Sequence[Trial],
 ) -> tuple[tuple[BuildUp, ...], list[str]]:
     """(the steps from the baseline to the confirmed figure, what is to be said about them)."""
     space = context.spec.search_space
     own = own_gains(confirmation.config, gains, trials)
     steps = prefixes(confirmation.config, own, observation.defaults, space)
-    live = [s for s in steps[:-1] if all(space[name].scope_of(v) is Scope.LIVE for name, v in s.config.items())]
+    live = [
+        s
+        for s in steps[:-1]
+        if all(space[name].scope_of(v) is Scope.LIVE for name, v in s.config.items())
+    ]
     measured, notes = _measure(context, observation, live, trials)
     found: list[tuple[Step, Interval | None, str]] = []
     for index, step in enumerate(steps[:-1]):
         key = key_of(step.config)
-        later = [s.name for s in steps[index + 1:]]
-        trial = next((t for t in trials if key_of(t.config) == key and t.state == "complete" and t.log_ratio is not None), None)
+        later = [s.name for s in steps[index + 1 :]]
+        trial = next(
+            (
+                t
+                for t in trials
+                if key_of(t.config) == key and t.state == "complete" and t.log_ratio is not None
+            ),
+            None,
+        )
         if key in measured:
             found.append((step, _interval(measured[key]), "live"))
-        elif step not in live and (rest := without_later(confirmation.speedup, later, gains)) is not None:
+        elif (
+            step not in live
+            and (rest := without_later(confirmation.speedup, later, gains)) is not None
+        ):
             found.append((step, rest, "fresh"))
         elif trial is not None:
             ratio = LogRatio(trial.log_ratio or 0.0, trial.standard_error or math.nan, trial.pairs)
@@ -88,30 +121,48 @@ def build_up(
     return joined(found), notes
 
 
-def own_gains(config: Config, gains: Sequence[KnobGain], trials: Sequence[Trial]) -> dict[str, float]:
-    """What each knob gives by itself: found when it was dropped from the winner, else tried alone, else nothing known."""
-    alone = {next(iter(t.config)): t.speedup for t in trials if len(t.config) == 1 and t.speedup is not None
-             and all(config.get(k) == v for k, v in t.config.items())}
+def own_gains(
+    config: Config, gains: Sequence[KnobGain], trials: Sequence[Trial]
+) -> dict[str, float]:
+    """What each knob gives by itself: found when it was dropped from the winner, else tried alone,
+    else nothing known.
+    """
+    alone = {
+        next(iter(t.config)): t.speedup
+        for t in trials
+        if len(t.config) == 1
+        and t.speedup is not None
+        and all(config.get(k) == v for k, v in t.config.items())
+    }
     dropped = {g.knob: g.speedup.estimate for g in gains if g.speedup is not None}
     return {name: dropped.get(name, alone.get(name, 1.0)) for name in config}
 
 
-def prefixes(config: Config, own: Mapping[str, float], defaults: Mapping[str, Value], space: SearchSpace) -> list[Step]:
-    """The winner in steps of one knob: the biggest own gain first, knobs of the process last, and none before the knob
-    that gives it a meaning."""
-    left = sorted(config, key=lambda name: (space[name].scope_of(config[name]) is Scope.PROCESS, -own[name]))
+def prefixes(
+    config: Config, own: Mapping[str, float], defaults: Mapping[str, Value], space: SearchSpace
+) -> list[Step]:
+    """The winner in steps of one knob: the biggest own gain first, knobs of the process last, and
+    none before the knob that gives it a meaning."""
+    left = sorted(
+        config, key=lambda name: (space[name].scope_of(config[name]) is Scope.PROCESS, -own[name])
+    )
     steps: list[Step] = []
     so_far: dict[str, Value] = {}
     while left:
-        name = next((n for n in left if n in normalise({**so_far, n: config[n]}, defaults, space)), left[0])
+        name = next(
+            (n for n in left if n in normalise({**so_far, n: config[n]}, defaults, space)), left[0]
+        )
         left.remove(name)
         so_far[name] = config[name]
         steps.append(Step(name, dict(so_far)))
     return steps
 
 
-def without_later(confirmed: Interval, later: Sequence[str], gains: Sequence[KnobGain]) -> Interval | None:
-    """The confirmed speed-up without what the knobs ``later`` give; None if one of them was not measured.
+def without_later(
+    confirmed: Interval, later: Sequence[str], gains: Sequence[KnobGain]
+) -> Interval | None:
+    """The confirmed speed-up without what the knobs ``later`` give; None if one of them was not
+    measured.
 
     Errors add in squares: the drops were measured in other processes than the confirmation.
     """
@@ -127,7 +178,9 @@ def without_later(confirmed: Interval, later: Sequence[str], gains: Sequence[Kno
 
 
 def joined(found: Sequence[tuple[Step, Interval | None, str]]) -> tuple[BuildUp, ...]:
-    """Steps as they are shown: one without a figure of its own goes together with the next that has one."""
+    """Steps as they are shown: one without a figure of its own goes together with the next that has
+    one.
+    """
     steps: list[BuildUp] = []
     waiting: list[str] = []
     for step, interval, source in found:
@@ -135,7 +188,17 @@ def joined(found: Sequence[tuple[Step, Interval | None, str]]) -> tuple[BuildUp,
             waiting.append(step.name)
             continue
         value = step.config[step.name]
-        steps.append(BuildUp(step.name, value, interval.estimate, interval.low, interval.high, source, tuple(waiting)))
+        steps.append(
+            BuildUp(
+                step.name,
+                value,
+                interval.estimate,
+                interval.low,
+                interval.high,
+                source,
+                tuple(waiting),
+            )
+        )
         waiting = []
     return tuple(steps)
 
@@ -143,7 +206,9 @@ def joined(found: Sequence[tuple[Step, Interval | None, str]]) -> tuple[BuildUp,
 def _measure(
     context: RunContext, observation: Observation, steps: Sequence[Step], trials: Sequence[Trial]
 ) -> tuple[dict[str, LogRatio], list[str]]:
-    """key of a prefix -> log ratio against the baseline, all in one live session; what a resumed run knows is not repeated."""
+    """key of a prefix -> log ratio against the baseline, all in one live session; what a resumed
+    run knows is not repeated.
+    """
     known: dict[str, LogRatio] = {}
     for step in steps:
         stored = context.journal.find("build-up", key_of(step.config))
@@ -156,13 +221,17 @@ def _measure(
     if context.out_of_time() or expected_s > SHARE * context.journal.elapsed_s:
         return known, [TOO_LITTLE_TIME]
     own = observation.anatomy
-    with LiveComparison(context, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib) as live:
+    with LiveComparison(
+        context, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib
+    ) as live:
         for step in missing:
             context.progress.measuring("build-up", step.config)
             try:
                 ratio = live.compare(step.config, {}, prune=False).ratio
             except BlockFailed as failure:
-                return known, [f"the build-up of the gain could not be measured with {step.name}: {failure}"]
+                return known, [
+                    f"the build-up of the gain could not be measured with {step.name}: {failure}"
+                ]
             except (SessionFailed, BaselineError) as failure:
                 return known, [f"the build-up of the gain could not be measured: {failure}"]
             known[key_of(step.config)] = ratio
@@ -174,7 +243,11 @@ def _measure(
 def _expected_s(config: Config, trials: Sequence[Trial]) -> float:
     """What a comparison of ``config`` takes, by what its knobs took when they were tried alone."""
     live = [t for t in trials if t.state == "complete" and t.origin != "process"]
-    alone = [t.wall_s for t in live if len(t.config) == 1 and all(config.get(k) == v for k, v in t.config.items())]
+    alone = [
+        t.wall_s
+        for t in live
+        if len(t.config) == 1 and all(config.get(k) == v for k, v in t.config.items())
+    ]
     return max(alone, default=median([t.wall_s for t in live] or [0.0]))
 
 

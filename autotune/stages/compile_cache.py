@@ -3,7 +3,8 @@
     start with an empty cache ──▶ compile-cache.tar.gz ──▶ unpacked elsewhere ──▶ start again
          cold_s                                                 warm_s
 
-Kept only if the second start is clearly faster: some kernels are found again only where they were compiled.
+Kept only if the second start is clearly faster: some kernels are found again only where they were
+compiled.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ WORTH = 0.8  # of the cold start's seconds: what a warm one may take at most
 MOST_MIB = 256  # more is not sent around
 
 
-def pack_compile_cache(context: RunContext, observation: Observation, config: Config) -> CompileCache | None:
-    """Two starts of the job; None where nothing is compiled, it does not pay, or there is no time left."""
+def pack_compile_cache(
+    context: RunContext, observation: Observation, config: Config
+) -> CompileCache | None:
+    """Two starts of the job; None where nothing is compiled, it does not pay, or there is no time
+    left.
+    """
     executor = context.executor
     if "compile_mode" not in config or not isinstance(executor, LocalExecutor):
         return None
@@ -50,23 +55,33 @@ def _pack(context: RunContext, executor: LocalExecutor, config: Config) -> Compi
         cold_s = _start(executor, config, first, "cold-start")
         content = _archive(first)
         if len(content) > MOST_MIB * 2**20:
-            context.progress.note(f"the compiled kernels take {len(content) / 2**20:.0f} MiB: they are not kept with tuned.yaml")
+            context.progress.note(
+                f"the compiled kernels take {len(content) / 2**20:.0f} MiB: they are not kept with"
+                " tuned.yaml"
+            )
             return None
         digest = hashlib.sha256(content).hexdigest()
         publish(context.run_dir / FILE_NAME, content)
         unpack(context.run_dir / FILE_NAME, digest, second)
         warm_s = _start(executor, config, second, "warm-start")
     except SessionFailed as failure:
-        context.progress.note(f"the compiled kernels are not kept: a start of the job failed ({failure})")
+        context.progress.note(
+            f"the compiled kernels are not kept: a start of the job failed ({failure})"
+        )
         return None
     finally:
         for folder in (first, second):
             shutil.rmtree(folder, ignore_errors=True)
     if warm_s > WORTH * cold_s:
         (context.run_dir / FILE_NAME).unlink(missing_ok=True)
-        context.progress.note(f"the compiled kernels are not kept: starting takes {warm_s:.1f} s with them, {cold_s:.1f} s without")
+        context.progress.note(
+            f"the compiled kernels are not kept: starting takes {warm_s:.1f} s with them,"
+            f" {cold_s:.1f} s without"
+        )
         return None
-    context.progress.note(f"with its compiled kernels the job starts in {warm_s:.1f} s instead of {cold_s:.1f} s")
+    context.progress.note(
+        f"with its compiled kernels the job starts in {warm_s:.1f} s instead of {cold_s:.1f} s"
+    )
     return CompileCache(FILE_NAME, digest, round(cold_s, 2), round(warm_s, 2))
 
 
@@ -82,7 +97,9 @@ def _start(executor: LocalExecutor, config: Config, cache: Path, label: str) -> 
 
 
 def _archive(folder: Path) -> bytes:
-    """Regular files only, in order and without dates or owners: the same kernels give the same archive."""
+    """Regular files only, in order and without dates or owners: the same kernels give the same
+    archive.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6) as archive:
         for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):

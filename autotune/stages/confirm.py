@@ -1,8 +1,10 @@
-"""CONFIRM: the finalists in fresh processes, against the baseline; and the smallest change that does it.
+"""CONFIRM: the finalists in fresh processes, against the baseline; and the smallest change that
+does it.
 
     finalists ──▶ simplify (drop one knob at a time; what gives nothing goes back) ──▶ confirm (5 to 24 pairs)
 
-Adopted is only what the whole interval puts above "no gain"; a tie goes to the baseline. Only these figures are reported.
+Adopted is only what the whole interval puts above "no gain"; a tie goes to the baseline. Only these
+figures are reported.
 """
 
 from __future__ import annotations
@@ -20,18 +22,33 @@ from autotune.stages.fresh import needs_fresh_process, pair_s
 from autotune.stages.kept_session import BlockFailed
 from autotune.stages.live import LiveComparison
 from autotune.stages.pairs import PROCESS_PAIRS, Pairs
-from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, SHARP, LogRatio, decide, faster_text, half_width, sharpened
+from autotune.verdict.speedup import (
+    LOOKS,
+    MINIMUM_GAIN,
+    SHARP,
+    LogRatio,
+    decide,
+    faster_text,
+    half_width,
+    sharpened,
+)
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
 
 VARIANTS = 3  # confirmations a run may try in all; alpha is split over them
-FRESH_DROP_PAIRS = (2, 3)  # of fresh processes, for a knob that needs them: three only where two leave it open
+# of fresh processes, for a knob that needs them: three only where two leave it open
+FRESH_DROP_PAIRS = (2, 3)
 
 
 def simplify(
-    context: RunContext, observation: Observation, config: Config, trials: Sequence[Trial], settled: Sequence[KnobGain] = ()
+    context: RunContext,
+    observation: Observation,
+    config: Config,
+    trials: Sequence[Trial],
+    settled: Sequence[KnobGain] = (),
 ) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
-    """Drop each knob in turn, least promising first; returns (what remains, what each knob was found to give).
+    """Drop each knob in turn, least promising first; returns (what remains, what each knob was
+    found to give).
 
     A single knob has been measured against the baseline already, by the trial that tried it.
 
@@ -44,16 +61,38 @@ def simplify(
     kept, gains = dict(config), list(settled)
     known = {gain.knob for gain in settled}
     process, own = process_part(config, context.spec.search_space), observation.anatomy
-    with LiveComparison(context, process, observation.noise, own.iterations, own.peak_memory_gib) as live:
+    with LiveComparison(
+        context, process, observation.noise, own.iterations, own.peak_memory_gib
+    ) as live:
         for name in _least_promising_first(config, trials):
             if name not in kept or name in known:
                 continue  # went together with the knob it depends on
             tried = _trial_gain(kept, trials)
-            gain = tried if tried is not None else _gain(context, live, observation, kept, name, trials)
-            worth = _worth(context, observation, gain, _start_up_s(context, name, kept, trials), last=len(kept) == 1)
+            gain = (
+                tried
+                if tried is not None
+                else _gain(context, live, observation, kept, name, trials)
+            )
+            worth = _worth(
+                context,
+                observation,
+                gain,
+                _start_up_s(context, name, kept, trials),
+                last=len(kept) == 1,
+            )
             # beside a confirmed figure of the very same knob, a live one would only confuse
             shown = _interval(gain) if gain is not None and tried is None else None
-            gains.append(KnobGain(name, kept[name], shown, worth.keep, worth.reason, worth.start_up_s, worth.break_even_steps))
+            gains.append(
+                KnobGain(
+                    name,
+                    kept[name],
+                    shown,
+                    worth.keep,
+                    worth.reason,
+                    worth.start_up_s,
+                    worth.break_even_steps,
+                )
+            )
             if not worth.keep:
                 kept = _without(kept, name, observation, context)
                 live.process_config = process_part(kept, context.spec.search_space)
@@ -62,10 +101,13 @@ def simplify(
     return kept, tuple(gains)
 
 
-def confirm(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> Confirmation:
+def confirm(
+    context: RunContext, observation: Observation, config: Config, pairs: Pairs
+) -> Confirmation:
     """Fresh processes until the interval decides, or the looks or the budget's minutes are used up.
 
-    The first look is always taken; others as long as they and the explanation end within the budget and a tenth.
+    The first look is always taken; others as long as they and the explanation end within the budget
+    and a tenth.
 
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
@@ -78,26 +120,49 @@ def confirm(context: RunContext, observation: Observation, config: Config, pairs
         except SessionFailed as failure:
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, _failed_text(failure))
         ratios, levels = pairs.log_speedups(), pairs.log_levels()
-        decision = decide(ratios, look=look, levels=levels, looks=LOOKS, finalists=VARIANTS, minimum_gain=MINIMUM_GAIN)
+        decision = decide(
+            ratios,
+            look=look,
+            levels=levels,
+            looks=LOOKS,
+            finalists=VARIANTS,
+            minimum_gain=MINIMUM_GAIN,
+        )
         if decision.state != "continue":
             break
         gain = math.log(decision.interval.estimate)
-        ahead_s = (LOOKS[look + 1] - LOOKS[look]) * pair_s(context, observation, gain) + explain_s(observation)
+        ahead_s = (LOOKS[look + 1] - LOOKS[look]) * pair_s(context, observation, gain) + explain_s(
+            observation
+        )
         if context.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}", ahead_s):
-            decision = replace(decision, state="reject", reason=f"{decision.reason}, and {out_of_time_text(context)}")
+            decision = replace(
+                decision,
+                state="reject",
+                reason=f"{decision.reason}, and {out_of_time_text(context)}",
+            )
             break
         look += 1
     before, after = pairs.anatomies()
     confirmation = Confirmation(
-        config, decision.interval, len(pairs.log_speedups()), decision.state == "adopt", decision.reason, before, after,
-        decision.too_noisy, decision.required_pairs,
+        config,
+        decision.interval,
+        len(pairs.log_speedups()),
+        decision.state == "adopt",
+        decision.reason,
+        before,
+        after,
+        decision.too_noisy,
+        decision.required_pairs,
     )
     context.progress.confirmed(confirmation)
     return confirmation
 
 
-def sharpen(context: RunContext, observation: Observation, confirmation: Confirmation, label: str) -> Confirmation:
-    """More pairs of what was adopted and trains the same, while its interval is wide and the budget has minutes left.
+def sharpen(
+    context: RunContext, observation: Observation, confirmation: Confirmation, label: str
+) -> Confirmation:
+    """More pairs of what was adopted and trains the same, while its interval is wide and the budget
+    has minutes left.
 
     The adoption stands, unless one of these runs fails. ``label``: of the pairs that were adopted.
 
@@ -110,20 +175,35 @@ def sharpen(context: RunContext, observation: Observation, confirmation: Confirm
             continue
         if half_width(confirmation.speedup) <= SHARP:
             break
-        ahead_s = (count - confirmation.pairs) * pair_s(context, observation, math.log(confirmation.speedup.estimate))
+        ahead_s = (count - confirmation.pairs) * pair_s(
+            context, observation, math.log(confirmation.speedup.estimate)
+        )
         in_time_s = ahead_s + explain_s(observation) + (OVER - 1) * context.spec.budget.minutes * 60
         if context.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
             break
         if not pairs.reference:
-            context.progress.stage("confirm", "more pairs: the interval is wide, and there are minutes left")
+            context.progress.stage(
+                "confirm", "more pairs: the interval is wide, and there are minutes left"
+            )
         try:
             pairs.ensure(count)
         except SessionFailed as failure:
             return replace(confirmation, adopted=False, reason=_failed_text(failure))
-        interval = sharpened(confirmation.speedup, pairs.log_speedups(), look=look, levels=pairs.log_levels(), finalists=VARIANTS)
+        interval = sharpened(
+            confirmation.speedup,
+            pairs.log_speedups(),
+            look=look,
+            levels=pairs.log_levels(),
+            finalists=VARIANTS,
+        )
         before, after = pairs.anatomies()
         confirmation = replace(
-            confirmation, speedup=interval, pairs=count, reason=faster_text(interval, count), baseline_anatomy=before, anatomy=after
+            confirmation,
+            speedup=interval,
+            pairs=count,
+            reason=faster_text(interval, count),
+            baseline_anatomy=before,
+            anatomy=after,
         )
     if pairs.reference:
         context.progress.confirmed(confirmation)
@@ -138,15 +218,24 @@ def _failed_text(failure: SessionFailed) -> str:
 def out_of_time_text(context: RunContext) -> str:
     """What ended the proof, and what to do."""
     minutes = context.spec.budget.minutes
-    return f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (raise budget.minutes)"
+    return (
+        f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (raise"
+        " budget.minutes)"
+    )
 
 
 def _least_promising_first(config: Config, trials: Sequence[Trial]) -> list[str]:
-    alone = {next(iter(t.config)): t.log_ratio or 0.0 for t in trials if len(t.config) == 1 and t.log_ratio is not None}
+    alone = {
+        next(iter(t.config)): t.log_ratio or 0.0
+        for t in trials
+        if len(t.config) == 1 and t.log_ratio is not None
+    }
     return sorted(config, key=lambda name: -alone.get(name, 0.0))
 
 
-def _without(config: Config, name: str, observation: Observation, context: RunContext) -> dict[str, Value]:
+def _without(
+    config: Config, name: str, observation: Observation, context: RunContext
+) -> dict[str, Value]:
     from autotune.job.configs import normalise
 
     return normalise(without(config, name), observation.defaults, context.spec.search_space)
@@ -154,18 +243,30 @@ def _without(config: Config, name: str, observation: Observation, context: RunCo
 
 def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
     """What the search measured of a configuration of one knob; None for larger ones."""
-    measured = [t for t in trials if dict(t.config) == dict(config) and t.log_ratio is not None] if len(config) == 1 else []
+    measured = (
+        [t for t in trials if dict(t.config) == dict(config) and t.log_ratio is not None]
+        if len(config) == 1
+        else []
+    )
     if not measured:
         return None
-    return LogRatio(-(measured[-1].log_ratio or 0.0), measured[-1].standard_error or 0.0, measured[-1].pairs)
+    return LogRatio(
+        -(measured[-1].log_ratio or 0.0), measured[-1].standard_error or 0.0, measured[-1].pairs
+    )
 
 
 def _gain(
-    context: RunContext, live: LiveComparison, observation: Observation, config: Config, name: str, trials: Sequence[Trial]
+    context: RunContext,
+    live: LiveComparison,
+    observation: Observation,
+    config: Config,
+    name: str,
+    trials: Sequence[Trial],
 ) -> LogRatio | None:
     """log(cost without the knob / cost with it); None if one of the two could not be measured.
 
-    What a trial's runs said is too good on average, as it was chosen for it, and so is measured anew; but not where the time is up.
+    What a trial's runs said is too good on average, as it was chosen for it, and so is measured
+    anew; but not where the time is up.
     """
     rest = without(config, name)
     try:
@@ -187,17 +288,25 @@ def _gain(
         return None
 
 
-def _pairs_of_the_trial(context: RunContext, config: Config, rest: Config, trials: Sequence[Trial]) -> Pairs | None:
+def _pairs_of_the_trial(
+    context: RunContext, config: Config, rest: Config, trials: Sequence[Trial]
+) -> Pairs | None:
     """Those in which the search compared just these two, in fresh processes."""
     for trial in trials:
-        if trial.origin == "process" and trial.state == "complete" and key_of(trial.config) == key_of(config):
+        if (
+            trial.origin == "process"
+            and trial.state == "complete"
+            and key_of(trial.config) == key_of(config)
+        ):
             pairs = Pairs(context, config, rest, label=f"trial{trial.number}")
             return pairs if pairs.known(PROCESS_PAIRS) else None
     return None
 
 
 def _settled(gain: LogRatio) -> bool:
-    """The minimum gain lies two standard errors from the estimate: more pairs would not change what is done with the knob."""
+    """The minimum gain lies two standard errors from the estimate: more pairs would not change what
+    is done with the knob.
+    """
     return abs(gain.estimate - math.log1p(MINIMUM_GAIN)) > 2 * gain.sigma
 
 
@@ -224,18 +333,40 @@ class Worth:
     break_even_steps: int | None = None  # until the start-up cost is paid back
 
 
-def _worth(context: RunContext, observation: Observation, gain: LogRatio | None, start_up_s: float, last: bool) -> Worth:
-    """``last``: no other knob is left. Its gain is then for the confirmation to judge, which knows more than one drop can
-    show; whether it pays its start-up cost is decided here."""
+def _worth(
+    context: RunContext,
+    observation: Observation,
+    gain: LogRatio | None,
+    start_up_s: float,
+    last: bool,
+) -> Worth:
+    """``last``: no other knob is left. Its gain is then for the confirmation to judge, which knows
+    more than one drop can show; whether it pays its start-up cost is decided here."""
     if gain is None:
         return Worth(True, "the job could not be measured without it", start_up_s)
     factor = math.exp(gain.estimate)
     if not last and (gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma):
-        return Worth(False, f"{factor:.2f}x on its own, within the noise or below {MINIMUM_GAIN:.0%}", start_up_s)
+        return Worth(
+            False,
+            f"{factor:.2f}x on its own, within the noise or below {MINIMUM_GAIN:.0%}",
+            start_up_s,
+        )
     if not start_up_s or gain.estimate <= 0:
         return Worth(True, "" if last else f"{factor:.2f}x on its own", start_up_s)
     saved_per_step_s = observation.anatomy.iteration_s * (1 - 1 / factor)
     break_even = math.ceil(start_up_s / saved_per_step_s)
     if break_even > context.spec.planned_steps:
-        return Worth(False, f"{factor:.2f}x, but its {start_up_s:.0f} s of start-up are paid back only after {break_even} steps", start_up_s, break_even)
-    return Worth(True, f"{factor:.2f}x on its own; its {start_up_s:.0f} s of start-up are paid back after {break_even} steps", start_up_s, break_even)
+        return Worth(
+            False,
+            f"{factor:.2f}x, but its {start_up_s:.0f} s of start-up are paid back only after"
+            f" {break_even} steps",
+            start_up_s,
+            break_even,
+        )
+    return Worth(
+        True,
+        f"{factor:.2f}x on its own; its {start_up_s:.0f} s of start-up are paid back after"
+        f" {break_even} steps",
+        start_up_s,
+        break_even,
+    )

@@ -1,4 +1,6 @@
-"""What every stage works with: the job, a place to run it, the run's memory, somebody to tell, and the time left."""
+"""What every stage works with: the job, a place to run it, the run's memory, somebody to tell, and
+the time left.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +26,37 @@ from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 from autotune_trials.protocol.messages import Record
 
-OVER = 1.1  # of the budget's minutes: what would end later is not begun, or is foretold before the search
-KILLS = 3  # times in a row that somebody may kill the job in the same piece of work, before that is taken for the work's own doing
+# of the budget's minutes: what would end later is not begun, or is foretold before the search
+OVER = 1.1
+# times in a row that somebody may kill the job in the same piece of work, before that is taken for
+# the work's own doing
+KILLS = 3
 ON_ITS_WAY_S = 0.5  # after a job was ended by somebody: for the signal that says so to the tuner
-TERM_WITHIN_S = 10  # after SIGTERM: for the current measurement; schedulers kill after 30 s, and putting things back takes its time, too
+# after SIGTERM: for the current measurement; schedulers kill after 30 s, and putting things back
+# takes its time, too
+TERM_WITHIN_S = 10
 
 
 def interrupted() -> Interrupted:
-    return Interrupted("stopped on request; everything measured so far is saved", remedy="the same command again carries on from here")
+    return Interrupted(
+        "stopped on request; everything measured so far is saved",
+        remedy="the same command again carries on from here",
+    )
 
 
 class Stop:
     """Ctrl-C and SIGTERM as a request that the stages honour between two measurements.
 
-        Ctrl-C    ──▶ request                           second one ──▶ KeyboardInterrupt
-        SIGTERM   ──▶ request ── TERM_WITHIN_S later, nobody is there to press twice ──┘
+    Ctrl-C    ──▶ request                           second one ──▶ KeyboardInterrupt
+    SIGTERM   ──▶ request ── TERM_WITHIN_S later, nobody is there to press twice ──┘
     """
 
     def __init__(self) -> None:
         self._asked = threading.Event()
 
     def check_after(self, kind: str) -> None:
-        """As :meth:`check`, before a session that failed is judged. Who ends a whole tree of processes may reach the job before the
+        """As :meth:`check`, before a session that failed is judged. Who ends a whole tree of
+        processes may reach the job before the
         tuner: what was in flight then is unfinished, and no failure.
 
         Args:
@@ -54,23 +65,28 @@ class Stop:
         Raises:
             Interrupted: as :meth:`check`.
         """
-        deadline = time.monotonic() + (ON_ITS_WAY_S if kind in ("crash", "ended", "killed", "unhooked") else 0.0)
+        deadline = time.monotonic() + (
+            ON_ITS_WAY_S if kind in ("crash", "ended", "killed", "unhooked") else 0.0
+        )
         while not self._asked.is_set() and time.monotonic() < deadline:
-            time.sleep(0.02)  # not wait(): the handler of a signal could not set what this thread has locked
+            # not wait(): the handler of a signal could not set what this thread has locked
+            time.sleep(0.02)
         self.check()
 
     def check(self) -> None:
         """Raises:
-            Interrupted: the user asked to stop. What is finished is in the journal.
+        Interrupted: the user asked to stop. What is finished is in the journal.
         """
         if self._asked.is_set():
             raise interrupted()
 
     @contextmanager
     def listening(self, progress: Progress) -> Iterator[None]:
-        """Turn the first signal into a request; the second one interrupts at once, and SIGTERM after a while by itself.
+        """Turn the first signal into a request; the second one interrupts at once, and SIGTERM
+        after a while by itself.
 
-        Only the main thread may handle signals: called from another one, they stay its owner's business.
+        Only the main thread may handle signals: called from another one, they stay its owner's
+        business.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -83,9 +99,13 @@ class Stop:
             if number == signal.SIGTERM:
                 signal.signal(signal.SIGALRM, handle)
                 signal.setitimer(signal.ITIMER_REAL, TERM_WITHIN_S)
-                progress.warning(f"stopping after the current measurement, or in {TERM_WITHIN_S:.0f} s")
+                progress.warning(
+                    f"stopping after the current measurement, or in {TERM_WITHIN_S:.0f} s"
+                )
             else:
-                progress.warning("stopping after the current measurement; press Ctrl-C again to stop now")
+                progress.warning(
+                    "stopping after the current measurement; press Ctrl-C again to stop now"
+                )
 
         previous = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -101,7 +121,9 @@ class Stop:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The surroundings of a run. Nothing here changes from stage to stage; results travel as arguments."""
+    """The surroundings of a run. Nothing here changes from stage to stage; results travel as
+    arguments.
+    """
 
     spec: JobSpec
     executor: Executor
@@ -116,12 +138,18 @@ class RunContext:
     nvtx_modules: int = 0  # in profiled windows: ranges for modules down to this depth
 
     def out_of_time(self, ahead_s: float = 0.0) -> bool:
-        """The budget's minutes are used up, or would be passed by more than a tenth by what takes ``ahead_s``: nothing optional is begun any more."""
+        """The budget's minutes are used up, or would be passed by more than a tenth by what takes
+        ``ahead_s``: nothing optional is begun any more.
+        """
         budget_s = self.spec.budget.minutes * 60
-        return self.journal.elapsed_s >= budget_s or (ahead_s > 0 and self.journal.elapsed_s + ahead_s > OVER * budget_s)
+        return self.journal.elapsed_s >= budget_s or (
+            ahead_s > 0 and self.journal.elapsed_s + ahead_s > OVER * budget_s
+        )
 
     def out_of_time_at(self, place: str, ahead_s: float = 0.0) -> bool:
-        """The same, decided once a place: a resumed run, whose clock stands elsewhere, must take the same way."""
+        """The same, decided once a place: a resumed run, whose clock stands elsewhere, must take
+        the same way.
+        """
         known = self.journal.find("out-of-time", place)
         if known is None:
             known = self.out_of_time(ahead_s)
@@ -134,7 +162,8 @@ class RunContext:
         self.progress.note(f"{where}: {why}; measured again")
 
     def recorded(self, key: str, label: str, measure: Callable[[], Record]) -> Record:
-        """The fixed run stored under ``key`` by an earlier process of this run, else what ``measure`` gives now.
+        """The fixed run stored under ``key`` by an earlier process of this run, else what
+        ``measure`` gives now.
 
         Raises:
             Interrupted: the user asked to stop.

@@ -1,11 +1,13 @@
 """CONVERGE: does the loss still take the same way?
 
-Baseline and candidate run with the same seeds in fresh processes; their losses are compared pair by pair. First the
-fingerprint (no training needed): settings that the knobs did not declare must be the same. Then the curves: unchanged,
-changed, or undecided, which asks for more pairs, once for twice the steps, and in the end is not adopted. The job's own
-metrics are checked in the same way.
+Baseline and candidate run with the same seeds in fresh processes; their losses are compared pair by
+pair. First the
+fingerprint (no training needed): settings that the knobs did not declare must be the same. Then the
+curves: unchanged, changed, or undecided, which asks for more pairs, once for twice the steps, and
+in the end is not adopted. The job's own metrics are checked in the same way.
 
-What is certified is the same early trajectory over these steps and seeds; never the same final quality.
+What is certified is the same early trajectory over these steps and seeds; never the same final
+quality.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from autotune.job.spec import Metric
 from autotune.results import LossVerdict, MetricVerdict, Observation
 from autotune.stages.context import RunContext
 from autotune.stages.pairs import Pairs, SharedBaseline
-from autotune.verdict.loss import RULES, LossDecision, LossRun, compare, fingerprint_differences, loss_run, next_look
+from autotune.verdict.loss import (
+    RULES,
+    LossDecision,
+    LossRun,
+    compare,
+    fingerprint_differences,
+    loss_run,
+    next_look,
+)
 from autotune.verdict.metrics import compare_metric
 from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode
@@ -30,7 +40,9 @@ SHOWN_DIFFERENCES = 4  # settings named in the reason; the rest is counted
 
 
 class SeededRuns(Protocol):
-    """Runs of both sides by seed, made on demand: :class:`~autotune.stages.pairs.Pairs`, or a stand-in whose truth is known."""
+    """Runs of both sides by seed, made on demand: :class:`~autotune.stages.pairs.Pairs`, or a
+    stand-in whose truth is known.
+    """
 
     reference: dict[int, Record]
     candidate: dict[int, Record]
@@ -64,9 +76,14 @@ def converge(context: RunContext, config: Config, pairs: Pairs) -> LossVerdict:
 
 
 def converge_alone(context: RunContext, config: Config, pairs: Pairs, label: str) -> LossVerdict:
-    """The same for a part of the configuration, against the baseline runs ``pairs`` has: a quick look."""
+    """The same for a part of the configuration, against the baseline runs ``pairs`` has: a quick
+    look.
+    """
     shared = SharedBaseline(pairs, config, label)
-    return replace(check_loss(shared, asked(context, config), most_pairs=len(pairs.reference)), config=dict(config))
+    return replace(
+        check_loss(shared, asked(context, config), most_pairs=len(pairs.reference)),
+        config=dict(config),
+    )
 
 
 def asked(context: RunContext, config: Config) -> Asked:
@@ -80,32 +97,48 @@ def asked(context: RunContext, config: Config) -> Asked:
 
 
 def _redraws(context: RunContext, config: Config) -> bool:
-    """Whether the job's model has dropout, as far as it was observed, which draws other random numbers under ``config``."""
+    """Whether the job's model has dropout, as far as it was observed, which draws other random
+    numbers under ``config``.
+    """
     observed = context.journal.find("observation")
     if observed is None:
         return False
     job, space = decode(Observation, observed).job, context.spec.search_space
-    return any(model.dropouts for model in job.models) and any(space[name].redraws_on(job.device) for name in config)
+    return any(model.dropouts for model in job.models) and any(
+        space[name].redraws_on(job.device) for name in config
+    )
 
 
 def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None) -> LossVerdict:
     """The verdict on ``runs``.
 
     Args:
-        most_pairs: no more pairs than this; None: up to the rule's last look, then once more with twice the steps.
+        most_pairs: no more pairs than this; None: up to the rule's last look, then once more with
+            twice the steps.
     """
     verdict, float16 = _undecided(asked, "no run was made", 0), None
     try:
         runs.ensure(1)
         differences = _fingerprint(runs, asked.declared)
         if differences:
-            return LossVerdict("changed", f"settings differ that no knob declares: {differences}", 1, 0, numerics=asked.numerics)
+            return LossVerdict(
+                "changed",
+                f"settings differ that no knob declares: {differences}",
+                1,
+                0,
+                numerics=asked.numerics,
+            )
         float16 = runs.float16_gradient()
         verdict = _look_by_look(runs, asked, float16, most_pairs)
         if verdict.verdict == "undecided" and most_pairs is None and runs.lengthen(2 * asked.steps):
             verdict = _look_by_look(runs, asked, float16, None, stretched=2)
     except SessionFailed as failure:
-        return replace(verdict, verdict="undecided", reason=f"a further run failed ({failure})", pairs=len(runs.candidate))
+        return replace(
+            verdict,
+            verdict="undecided",
+            reason=f"a further run failed ({failure})",
+            pairs=len(runs.candidate),
+        )
     return verdict
 
 
@@ -116,13 +149,19 @@ def _undecided(asked: Asked, reason: str, pairs: int) -> LossVerdict:
 def _fingerprint(runs: SeededRuns, declared: Collection[str]) -> str:
     """Undeclared differences in words; "" if there are none."""
     seed = min(runs.reference)
-    found = fingerprint_differences(runs.reference[seed].fingerprint, runs.candidate[seed].fingerprint, declared)
+    found = fingerprint_differences(
+        runs.reference[seed].fingerprint, runs.candidate[seed].fingerprint, declared
+    )
     more = f"; and {len(found) - SHOWN_DIFFERENCES} more" if len(found) > SHOWN_DIFFERENCES else ""
     return "; ".join(found[:SHOWN_DIFFERENCES]) + more
 
 
 def _look_by_look(
-    runs: SeededRuns, asked: Asked, float16: tuple[float, float] | None, most_pairs: int | None, stretched: int = 1
+    runs: SeededRuns,
+    asked: Asked,
+    float16: tuple[float, float] | None,
+    most_pairs: int | None,
+    stretched: int = 1,
 ) -> LossVerdict:
     while True:
         have = len(runs.reference)
@@ -146,39 +185,74 @@ def _compare(
     return compare(
         {s: loss_run(r) for s, r in runs.reference.items()},
         {s: _candidate(r, float16) for s, r in runs.candidate.items()},
-        asked.numerics, tolerance=asked.tolerance, steps=stretched * asked.steps, stretched=stretched, last_look=last,
+        asked.numerics,
+        tolerance=asked.tolerance,
+        steps=stretched * asked.steps,
+        stretched=stretched,
+        last_look=last,
         baseline_repeat=loss_run(runs.repeat_reference(min(runs.reference))) if repeated else None,
-    )  # fmt: skip
+    )
 
 
 def _candidate(record: Record, float16: tuple[float, float] | None) -> LossRun:
     run = loss_run(record)
-    return run if float16 is None else replace(run, gradient_error=float16[0], gradient_error_allowed=float16[1])
+    return (
+        run
+        if float16 is None
+        else replace(run, gradient_error=float16[0], gradient_error_allowed=float16[1])
+    )
 
 
 def _metrics(runs: SeededRuns, asked: Asked, decision: LossDecision) -> tuple[MetricVerdict, ...]:
     """Every metric the job reported, and those the user asked for whether reported or not."""
-    names = dict.fromkeys([*asked.metrics, *(n for r in runs.reference.values() for n in r.metrics)])
+    names = dict.fromkeys(
+        [*asked.metrics, *(n for r in runs.reference.values() for n in r.metrics)]
+    )
     rule = RULES.get(decision.numerics_used, RULES["random-stream"])
     found = []
     for name in names:
         tolerance = asked.metrics.get(name, Metric()).tolerance or asked.tolerance
-        sides = [{s: r.metrics.get(name, ()) for s, r in side.items()} for side in (runs.reference, runs.candidate)]
-        found.append(compare_metric(name, *sides, tolerance=tolerance * rule.tolerance_factor, looks=rule.looks))
+        sides = [
+            {s: r.metrics.get(name, ()) for s, r in side.items()}
+            for side in (runs.reference, runs.candidate)
+        ]
+        found.append(
+            compare_metric(
+                name, *sides, tolerance=tolerance * rule.tolerance_factor, looks=rule.looks
+            )
+        )
     return tuple(found)
 
 
-def _verdict(decision: LossDecision, metrics: tuple[MetricVerdict, ...], wanted: Collection[str]) -> LossVerdict:
+def _verdict(
+    decision: LossDecision, metrics: tuple[MetricVerdict, ...], wanted: Collection[str]
+) -> LossVerdict:
     verdict = LossVerdict(
-        {"more-pairs": "undecided"}.get(decision.state, decision.state), decision.reason, decision.pairs, decision.steps,
-        decision.margin, decision.largest_difference, decision.numerics_used, decision.baseline_curve,
-        decision.candidate_curve, metrics,
-    )  # fmt: skip
-    for state, said in (("changed", "converges differently"), ("undecided", "is neither clearly the same nor different")):
+        {"more-pairs": "undecided"}.get(decision.state, decision.state),
+        decision.reason,
+        decision.pairs,
+        decision.steps,
+        decision.margin,
+        decision.largest_difference,
+        decision.numerics_used,
+        decision.baseline_curve,
+        decision.candidate_curve,
+        metrics,
+    )
+    for state, said in (
+        ("changed", "converges differently"),
+        ("undecided", "is neither clearly the same nor different"),
+    ):
         against = [m for m in metrics if m.verdict == state]
         if against:
-            return replace(verdict, verdict=state, reason=f"{against[0].name} {said}: {against[0].reason}")
+            return replace(
+                verdict, verdict=state, reason=f"{against[0].name} {said}: {against[0].reason}"
+            )
     unjudged = [m for m in metrics if m.verdict == "not-judged" and m.name in wanted]
     if unjudged:
-        return replace(verdict, verdict="undecided", reason=f"{unjudged[0].name} cannot be judged: {unjudged[0].reason}")
+        return replace(
+            verdict,
+            verdict="undecided",
+            reason=f"{unjudged[0].name} cannot be judged: {unjudged[0].reason}",
+        )
     return verdict

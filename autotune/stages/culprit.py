@@ -2,8 +2,10 @@
 
     whole configuration: changed ──▶ each knob by itself, against the baseline runs there are ──▶ those that change it
 
-Candidates run alone rather than left out one at a time: with two culprits, leaving out either one still leaves a
-changed loss. A knob whose effect is not clear by itself counts as a culprit: it would not be adopted either.
+Candidates run alone rather than left out one at a time: with two culprits, leaving out either one
+still leaves a
+changed loss. A knob whose effect is not clear by itself counts as a culprit: it would not be
+adopted either.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ from autotune.stages.pairs import Pairs
 from autotune_spaces.base import Config, Numerics, Value
 
 
-def culprits(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> dict[str, LossVerdict]:
-    """Knobs of ``config`` that change the loss by themselves, with the evidence; {} if none does (they do it together).
+def culprits(
+    context: RunContext, observation: Observation, config: Config, pairs: Pairs
+) -> dict[str, LossVerdict]:
+    """Knobs of ``config`` that change the loss by themselves, with the evidence; {} if none does
+    (they do it together).
 
-    Knobs that may change it are tried first; those declared exact only if none of the others is one.
+    Knobs that may change it are tried first; those declared exact only if none of the others is
+    one.
     """
     if len(config) == 1:
         return {}
@@ -31,13 +37,19 @@ def culprits(context: RunContext, observation: Observation, config: Config, pair
             break
         verdict = _alone(context, observation, name, config[name], pairs)
         if verdict is not None and verdict.verdict in ("changed", "undecided"):
-            context.progress.note(f"{name}={config[name]} by itself: loss {verdict.verdict}, {verdict.reason}")
+            context.progress.note(
+                f"{name}={config[name]} by itself: loss {verdict.verdict}, {verdict.reason}"
+            )
             found[name] = verdict
     return found
 
 
-def _alone(context: RunContext, observation: Observation, name: str, value: Value, pairs: Pairs) -> LossVerdict | None:
-    """The verdict on one knob; None if it means nothing by itself (prefetch_factor without workers)."""
+def _alone(
+    context: RunContext, observation: Observation, name: str, value: Value, pairs: Pairs
+) -> LossVerdict | None:
+    """The verdict on one knob; None if it means nothing by itself (prefetch_factor without
+    workers).
+    """
     config = normalise({name: value}, observation.defaults, context.spec.search_space)
     if not config:
         return None

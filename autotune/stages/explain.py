@@ -4,8 +4,8 @@
                           └──────────┴── operators, roofline, timeline, findings ──┘
              │ warm-up │ Python frames │               │ warm-up │ Python frames │              and one for these
 
-Never while anything is timed. ``traces: finalists`` explains baseline and winner, ``all`` keeps a trace of every
-configuration that was measured as well, ``none`` leaves the stage out.
+Never while anything is timed. ``traces: finalists`` explains baseline and winner, ``all`` keeps a
+trace of every configuration that was measured as well, ``none`` leaves the stage out.
 """
 
 from __future__ import annotations
@@ -40,20 +40,27 @@ from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Record
 
 SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
-SETTLE_SECONDS = 2.0  # and at least this long: rates and the use of the cores are read from these iterations
+# and at least this long: rates and the use of the cores are read from these iterations
+SETTLE_SECONDS = 2.0
 
 LONGEST_START_UP_S = 60.0  # a trace that nothing else needs is not worth a longer wait
 OPERATORS = 400  # rows that go into the result, the costliest; the CSV has all
 
 
 def explain(context: RunContext, observation: Observation, winner: Config) -> Explanation:
-    """Why baseline and winner take the time they take; an empty winner (keep-baseline) leaves the baseline alone."""
+    """Why baseline and winner take the time they take; an empty winner (keep-baseline) leaves the
+    baseline alone.
+    """
     if context.spec.traces == "none":
         return Explanation()
     context.progress.stage("explain", "profiled iterations")
     began = time.monotonic()
     configs: dict[str, Config] = {"baseline": {}, **({"winner": winner} if winner else {})}
-    records = {name: record for name, config in configs.items() if (record := profile(context, name, config)) is not None}
+    records = {
+        name: record
+        for name, config in configs.items()
+        if (record := profile(context, name, config)) is not None
+    }
     explanation = examine(context, observation, configs, records, began)
     for note in explanation.notes:
         context.progress.warning(note)
@@ -61,71 +68,137 @@ def explain(context: RunContext, observation: Observation, winner: Config) -> Ex
 
 
 def examine(
-    context: RunContext, observation: Observation, configs: Mapping[str, Config], records: Mapping[str, Record], began: float
+    context: RunContext,
+    observation: Observation,
+    configs: Mapping[str, Config],
+    records: Mapping[str, Record],
+    began: float,
 ) -> Explanation:
     """What profiled records show, side by side. ``began``: time.monotonic() of the stage's begin."""
     peaks = measured_peaks(context, observation, configs.values()) if records else ()
-    sides = {name: describe(context, observation, name, configs[name], record, peaks) for name, record in records.items()}
+    sides = {
+        name: describe(context, observation, name, configs[name], record, peaks)
+        for name, record in records.items()
+    }
     better = better_peaks(context, observation, configs, sides, peaks)
     if better != peaks:
         peaks = better
-        sides = {name: describe(context, observation, name, configs[name], record, peaks) for name, record in records.items()}
+        sides = {
+            name: describe(context, observation, name, configs[name], record, peaks)
+            for name, record in records.items()
+        }
     sides, frameless = with_frames(context, observation, sides)
     sides, notes = captured(context, configs, sides, observation.job.device)
     write_roofline_plot(sides, peaks, context.run_dir / "traces" / "roofline.png")
-    judgement = judge({name: case(observation, name, side, records[name], peaks) for name, side in sides.items()})
+    judgement = judge(
+        {name: case(observation, name, side, records[name], peaks) for name, side in sides.items()}
+    )
     return Explanation(
-        sides=sides, peaks=peaks, findings=judgement.findings, not_judged=judgement.not_judged, rules=judgement.rules,
-        wall_s=round(time.monotonic() - began, 1), notes=(*frameless, *notes),
-    )  # fmt: skip
+        sides=sides,
+        peaks=peaks,
+        findings=judgement.findings,
+        not_judged=judgement.not_judged,
+        rules=judgement.rules,
+        wall_s=round(time.monotonic() - began, 1),
+        notes=(*frameless, *notes),
+    )
 
 
-def case(observation: Observation, name: str, side: Side, record: Record, peaks: Sequence[Peak]) -> Case:
+def case(
+    observation: Observation, name: str, side: Side, record: Record, peaks: Sequence[Peak]
+) -> Case:
     """What the rules look at."""
-    evidence = record.evidence or Evidence(blind={"everything": "the job ended before its iterations could be watched"})
+    evidence = record.evidence or Evidence(
+        blind={"everything": "the job ended before its iterations could be watched"}
+    )
     window = record.window
     left_out = warm_up_end(window.times_s)
     parts = anatomy(drop_start(window, left_out), left_out) if window.times_s else None
-    return Case(name, side, evidence, observation.machine, observation.job, observation.defaults, observation.withdrawn, peaks, parts)
+    return Case(
+        name,
+        side,
+        evidence,
+        observation.machine,
+        observation.job,
+        observation.defaults,
+        observation.withdrawn,
+        peaks,
+        parts,
+    )
 
 
-def describe(context: RunContext, observation: Observation, name: str, config: Config, record: Record, peaks: Sequence[Peak]) -> Side:
-    """What one profiled record shows. Without a readable trace: its files and its times alone, with a warning."""
+def describe(
+    context: RunContext,
+    observation: Observation,
+    name: str,
+    config: Config,
+    record: Record,
+    peaks: Sequence[Peak],
+) -> Side:
+    """What one profiled record shows. Without a readable trace: its files and its times alone, with
+    a warning.
+    """
     side = Side(config=config, trace=keep(context, record.trace, trace_name(name)))
     trace = read(context, name, side.trace)
     device, cores = observation.job.device, observation.machine.cores
     if trace is None:
         return replace(side, summary=summarize(record.window, device=device, cores=cores))
     tf32 = uses_tf32(observation, config)
-    rows, steps, idle = judged(operators(trace), {peak.name: peak.value for peak in peaks}, tf32), len(trace.iterations), idle_share(trace)
+    rows, steps, idle = (
+        judged(operators(trace), {peak.name: peak.value for peak in peaks}, tf32),
+        len(trace.iterations),
+        idle_share(trace),
+    )
     table = f"traces/{name}-operators.csv"
     publish(context.run_dir / table, to_csv(rows))
     summary = summarize(
-        record.window, device=device, cores=cores, busy_share=None if idle is None else 1 - idle, copies=copies_of(trace),
+        record.window,
+        device=device,
+        cores=cores,
+        busy_share=None if idle is None else 1 - idle,
+        copies=copies_of(trace),
         compute=compute_of(model_flops(rows, steps), rows, peaks, tf32),
-    )  # fmt: skip
+    )
     return replace(
-        side, table=table, operators=rows[:OPERATORS], timeline=timeline(trace), kernels_per_step=kernels_per_step(trace), idle_share=idle,
-        summary=summary, profiled_steps=steps,
-    )  # fmt: skip
+        side,
+        table=table,
+        operators=rows[:OPERATORS],
+        timeline=timeline(trace),
+        kernels_per_step=kernels_per_step(trace),
+        idle_share=idle,
+        summary=summary,
+        profiled_steps=steps,
+    )
 
 
-def with_frames(context: RunContext, observation: Observation, sides: Mapping[str, Side]) -> tuple[dict[str, Side], tuple[str, ...]]:
-    """The sides with a second, short trace that shows Python frames, from a process of its own; and a sentence for each that
-    has none, because its process would mostly start up, or failed."""
+def with_frames(
+    context: RunContext, observation: Observation, sides: Mapping[str, Side]
+) -> tuple[dict[str, Side], tuple[str, ...]]:
+    """The sides with a second, short trace that shows Python frames, from a process of its own; and
+    a sentence for each that has none, because its process would mostly start up, or failed."""
     if observation.startup_s > LONGEST_START_UP_S:
-        return dict(sides), (f"No traces with Python frames: the job takes {observation.startup_s:.0f} s to start.",)
+        return dict(sides), (
+            f"No traces with Python frames: the job takes {observation.startup_s:.0f} s to start.",
+        )
     found, notes = dict(sides), []
     for name, side in sides.items():
         label = f"frames-{name}"
-        request = FixedRun(side.config, seed=0, steps=SETTLE_STEPS, profile=True, stacks=True, label=label)
+        request = FixedRun(
+            side.config, seed=0, steps=SETTLE_STEPS, profile=True, stacks=True, label=label
+        )
         try:
-            record = context.recorded("|".join([label, key_of(side.config)]), label, partial(context.executor.run_fixed, request))
+            record = context.recorded(
+                "|".join([label, key_of(side.config)]),
+                label,
+                partial(context.executor.run_fixed, request),
+            )
         except SessionFailed as failure:
             context.stop.check_after(failure.kind)
             notes.append(f"No trace of the {name} with Python frames: {failure}.")
             continue
-        found[name] = replace(side, stacks=keep(context, record.trace, trace_name(f"{name}-stacks")))
+        found[name] = replace(
+            side, stacks=keep(context, record.trace, trace_name(f"{name}-stacks"))
+        )
     return found, tuple(notes)
 
 
@@ -143,16 +216,36 @@ def uses_tf32(observation: Observation, config: Config) -> bool:
 
 
 def better_peaks(
-    context: RunContext, observation: Observation, configs: Mapping[str, Config], sides: Mapping[str, Side], peaks: Sequence[Peak]
+    context: RunContext,
+    observation: Observation,
+    configs: Mapping[str, Config],
+    sides: Mapping[str, Side],
+    peaks: Sequence[Peak],
 ) -> tuple[Peak, ...]:
-    """``peaks``, if no operator is above them. Else the best of these, of another measurement, and of what products of matrices reached."""
+    """``peaks``, if no operator is above them. Else the best of these, of another measurement, and
+    of what products of matrices reached.
+    """
     values = {peak.name: peak.value for peak in peaks}
-    rows = {name: (side.operators, uses_tf32(observation, configs[name])) for name, side in sides.items()}
-    names = {name for operators_, tf32 in rows.values() for name in beaten(operators_, values, tf32)}
+    rows = {
+        name: (side.operators, uses_tf32(observation, configs[name]))
+        for name, side in sides.items()
+    }
+    names = {
+        name for operators_, tf32 in rows.values() for name in beaten(operators_, values, tf32)
+    }
     if not names:
         return tuple(peaks)
-    context.progress.note(f"operators of the job are faster than the measured peak ({', '.join(sorted(names))}): it is measured again")
-    values = best_of(values, {peak.name: peak.value for peak in measured_peaks(context, observation, configs.values(), again=True)})
+    context.progress.note(
+        f"operators of the job are faster than the measured peak ({', '.join(sorted(names))}): it"
+        " is measured again"
+    )
+    values = best_of(
+        values,
+        {
+            peak.name: peak.value
+            for peak in measured_peaks(context, observation, configs.values(), again=True)
+        },
+    )
     for operators_, tf32 in rows.values():
         values = raised(values, operators_, tf32)
     return beside_vendor(values, _device_name(observation))
@@ -162,11 +255,20 @@ def _device_name(observation: Observation) -> str:
     return observation.machine.device_name if observation.job.device == "cuda" else ""
 
 
-def measured_peaks(context: RunContext, observation: Observation, configs: Iterable[Config], again: bool = False) -> tuple[Peak, ...]:
-    """What the machine reaches with as many threads as any side uses; () with a warning if it cannot be measured."""
-    threads = [observation.job.intra_op_threads, *(config.get("intra_op_threads", 0) for config in configs)]
+def measured_peaks(
+    context: RunContext, observation: Observation, configs: Iterable[Config], again: bool = False
+) -> tuple[Peak, ...]:
+    """What the machine reaches with as many threads as any side uses; () with a warning if it
+    cannot be measured.
+    """
+    threads = [
+        observation.job.intra_op_threads,
+        *(config.get("intra_op_threads", 0) for config in configs),
+    ]
     try:
-        measured = context.executor.measure_peaks(max(t for t in threads if isinstance(t, int)), observation.job.device, again)
+        measured = context.executor.measure_peaks(
+            max(t for t in threads if isinstance(t, int)), observation.job.device, again
+        )
     except SessionFailed as failure:
         context.stop.check_after(failure.kind)
         context.progress.warning(f"no roofline: {failure}")
@@ -184,16 +286,23 @@ def trace_trials(context: RunContext, trials: Sequence[Trial]) -> None:
         name = f"trial-{trial.number:03d}"
         record = profile(context, name, trial.config)
         if record is not None:
-            record_trace(context.tracker, trial, context.run_dir / keep(context, record.trace, trace_name(name)))
+            record_trace(
+                context.tracker,
+                trial,
+                context.run_dir / keep(context, record.trace, trace_name(name)),
+            )
 
 
 def trace_name(name: str) -> str:
-    """TensorBoard's trace view takes ``<worker>.pt.trace.json.gz`` only; Perfetto and chrome://tracing take any name."""
+    """TensorBoard's trace view takes ``<worker>.pt.trace.json.gz`` only; Perfetto and
+    chrome://tracing take any name.
+    """
     return f"{name}.pt.trace.json.gz"
 
 
 def profiled(context: RunContext, name: str, config: Config) -> Record:
-    """A profiled run of ``config``, made once and remembered. Its ``trace`` is "" if the job ended before it.
+    """A profiled run of ``config``, made once and remembered. Its ``trace`` is "" if the job ended
+    before it.
 
     Raises:
         SessionFailed
@@ -203,7 +312,13 @@ def profiled(context: RunContext, name: str, config: Config) -> Record:
     def measure() -> Record:
         context.progress.fixed_run(f"profile, {name}", 1, 1, config)
         request = FixedRun(
-            config, seed=0, steps=SETTLE_STEPS, min_seconds=SETTLE_SECONDS, profile=True, label=label, nvtx_modules=context.nvtx_modules
+            config,
+            seed=0,
+            steps=SETTLE_STEPS,
+            min_seconds=SETTLE_SECONDS,
+            profile=True,
+            label=label,
+            nvtx_modules=context.nvtx_modules,
         )
         record = context.executor.run_fixed(request)
         if record.ended_early and not record.trace:  # a short job: leave it as many steps as can be
@@ -222,13 +337,17 @@ def profile(context: RunContext, name: str, config: Config) -> Record | None:
         context.progress.warning(f"no trace of the {name}: {failure}")
         return None
     if not record.trace:
-        context.progress.warning(f"no trace of the {name}: {record.notes.get('profile', 'the job ended before it')}")
+        context.progress.warning(
+            f"no trace of the {name}: {record.notes.get('profile', 'the job ended before it')}"
+        )
         return None
     return record
 
 
 def keep(context: RunContext, source: str, name: str) -> str:
-    """Copy a session's file to the run's traces; returns its path within the run directory, "" if there is none."""
+    """Copy a session's file to the run's traces; returns its path within the run directory, "" if
+    there is none.
+    """
     target = context.run_dir / "traces" / name
     if source and not target.exists() and Path(source).exists():
         target.parent.mkdir(exist_ok=True)

@@ -1,10 +1,10 @@
 """One fresh process of the job, recorded well enough to be compared.
 
-    run ── killed from outside? ──▶ again     at most three times in a row; what raises, hangs or runs out of memory does it again, and is not tried again
-     │
-     ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
-     │
-     └── too little left after warm-up? ──▶ the window goes on, as the job does (or again, longer, where an executor cannot do that)
+run ── killed from outside? ──▶ again     at most three times in a row; what raises, hangs or runs out of memory does it again, and is not tried again
+ │
+ ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
+ │
+ └── too little left after warm-up? ──▶ the window goes on, as the job does (or again, longer, where an executor cannot do that)
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, warm_up_end
 from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
-MIN_SECONDS = 4.0  # after warm-up; a shorter window is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)
+# after warm-up; a shorter window is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)
+MIN_SECONDS = 4.0
 MIN_ITERATIONS = 60  # after warm-up: for the mean of stalls that come every few dozen iterations
 FEWEST_ITERATIONS = 30  # where the job or the budget has no more; below this no window is timed
 LENGTHENED = 1.25  # a window that was too short becomes longer by this much of what it lacked
@@ -32,32 +33,50 @@ BASELINE_TRIES = 2  # of a run of the unchanged job that fails: the whole run wo
 REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
 FEWEST_PAIRS = LOOKS[0]  # of a confirmation, at its first look
-FAULTS_SHARE = 0.02  # of an iteration, that page faults take: below it an allocator is worth as little as the running job says
-SHORTEST_LIMIT_S = 60.0  # however small the budget: a machine that is busy for a moment must not cut a run short
+# of an iteration, that page faults take: below it an allocator is worth as little as the running
+# job says
+FAULTS_SHARE = 0.02
+# however small the budget: a machine that is busy for a moment must not cut a run short
+SHORTEST_LIMIT_S = 60.0
 
 
 def understated(knob: Knob, observation: Observation) -> bool:
-    """Whether live figures of ``knob`` err against it: those of an allocator do, which matters where page faults take a while."""
-    return knob.live_errs_against and FAULT_S * observation.anatomy.minor_faults >= FAULTS_SHARE * observation.anatomy.iteration_s
+    """Whether live figures of ``knob`` err against it: those of an allocator do, which matters
+    where page faults take a while.
+    """
+    return (
+        knob.live_errs_against
+        and FAULT_S * observation.anatomy.minor_faults
+        >= FAULTS_SHARE * observation.anatomy.iteration_s
+    )
 
 
 def needs_fresh_process(knob: Knob, value: Value, observation: Observation) -> bool:
-    """Whether the running job cannot tell what ``value`` is worth: it is set before the start, or its live figure errs against it."""
-    return knob.scope_of(value) is Scope.PROCESS or (understated(knob, observation) and value in knob.live_values)
+    """Whether the running job cannot tell what ``value`` is worth: it is set before the start, or
+    its live figure errs against it.
+    """
+    return knob.scope_of(value) is Scope.PROCESS or (
+        understated(knob, observation) and value in knob.live_values
+    )
 
 
 class FreshRuns:
-    """Makes fixed runs of the job; all runs of one comparison should come from one of these, so that they are alike.
+    """Makes fixed runs of the job; all runs of one comparison should come from one of these, so
+    that they are alike.
 
-    ``place`` names the comparison: how long its windows must be is in the journal, or a resumed run would begin with short ones again.
+    ``place`` names the comparison: how long its windows must be is in the journal, or a resumed run
+    would begin with short ones again.
     """
 
     def __init__(self, context: RunContext, steps: int, place: str) -> None:
         self.context, self.steps, self.place = context, steps, place
         self.min_seconds: float = context.journal.find("window", place) or MIN_SECONDS
 
-    def run(self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
-        """A record of ``config``. ``calm``: windows of the same configuration measured before, on the same machine.
+    def run(
+        self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]
+    ) -> Record:
+        """A record of ``config``. ``calm``: windows of the same configuration measured before, on
+        the same machine.
 
         Raises:
             SessionFailed: the job failed with this configuration.
@@ -70,13 +89,24 @@ class FreshRuns:
             record = self._undisturbed(executor, config, seed, label, calm)
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
-            ended = "the job ended after" if config else "the job is too short to be tuned: it ended after"
+            ended = (
+                "the job ended after"
+                if config
+                else "the job is too short to be tuned: it ended after"
+            )
             ran = ended if record.ended_early else "the job's iteration times do not settle: it ran"
             raise BaselineError(
-                f"{ran} {len(record.window.times_s)} optimizer steps, {len(counted)} of them after warm-up",
+                f"{ran} {len(record.window.times_s)} optimizer steps, {len(counted)} of them after"
+                " warm-up",
                 where=" ".join(mask_command(self.context.spec.command)),
-                expected=f"at least {WARM_UP_MINIMUM + FEWEST_ITERATIONS} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up, to time it",
-                remedy="raise its number of epochs or steps in job.yaml's command, or budget.minutes if its steps are slow",
+                expected=(
+                    f"at least {WARM_UP_MINIMUM + FEWEST_ITERATIONS} optimizer steps,"
+                    f" {FEWEST_ITERATIONS} of them after warm-up, to time it"
+                ),
+                remedy=(
+                    "raise its number of epochs or steps in job.yaml's command, or budget.minutes"
+                    " if its steps are slow"
+                ),
             )
         return record
 
@@ -86,42 +116,69 @@ class FreshRuns:
         Raises:
             SessionFailed: the job failed with this configuration.
         """
-        return self._tried(executor, FixedRun(config, seed, steps=self.steps, max_seconds=self._longest_s(), label=label))
+        return self._tried(
+            executor,
+            FixedRun(config, seed, steps=self.steps, max_seconds=self._longest_s(), label=label),
+        )
 
-    def first_steps(self, executor: Executor, config: Config, seed: int, label: str, loss_scale: float | None = None) -> Record:
+    def first_steps(
+        self,
+        executor: Executor,
+        config: Config,
+        seed: int,
+        label: str,
+        loss_scale: float | None = None,
+    ) -> Record:
         """A run of a few steps, for the gradient of the first one. Not timed.
 
         Raises:
             SessionFailed: the job failed with this configuration.
         """
-        return self._tried(executor, FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale))
+        return self._tried(
+            executor, FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale)
+        )
 
-    def _undisturbed(self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]) -> Record:
+    def _undisturbed(
+        self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]
+    ) -> Record:
         request = FixedRun(
-            config, seed, steps=self.steps, min_seconds=self.min_seconds, max_seconds=self._longest_s(), label=label,
+            config,
+            seed,
+            steps=self.steps,
+            min_seconds=self.min_seconds,
+            max_seconds=self._longest_s(),
+            label=label,
             more=self._further if executor.goes_on else None,
         )
         record = self._tried(executor, request)
         for _ in range(REMEASURED):
             why = disturbed(record.window, calm)
-            if why is None or self.context.out_of_time():  # beyond the budget a run is taken as it is
+            # beyond the budget a run is taken as it is
+            if why is None or self.context.out_of_time():
                 break
-            self.context.stop.check()  # one run of the job is the measurement that Ctrl-C lets end, not three of them
+            # one run of the job is the measurement that Ctrl-C lets end, not three of them
+            self.context.stop.check()
             self.context.note_disturbed(label, why)
             record = self._tried(executor, request)
         return record
 
     def _tried(self, executor: Executor, request: FixedRun) -> Record:
-        """Again where the machine is to blame: killed by somebody; or the job as it is fails, which it did not while it was observed."""
+        """Again where the machine is to blame: killed by somebody; or the job as it is fails, which
+        it did not while it was observed.
+        """
         for attempt in itertools.count(1):
             try:
                 return executor.run_fixed(request)
             except SessionFailed as failure:
                 self.context.stop.check_after(failure.kind)
-                again = failure.kind == "killed" or (failure.kind in ("crash", "oom", "ended") and not request.config)
+                again = failure.kind == "killed" or (
+                    failure.kind in ("crash", "oom", "ended") and not request.config
+                )
                 if not again or attempt == (KILLS if failure.kind == "killed" else BASELINE_TRIES):
                     raise
-                self.context.progress.note(f"{request.label} failed ({failure.kind}: {failure.detail}); once more")
+                self.context.progress.note(
+                    f"{request.label} failed ({failure.kind}: {failure.detail}); once more"
+                )
         raise AssertionError("the loop above returns or raises")
 
     def _further(self, record: Record) -> int:
@@ -129,32 +186,49 @@ class FreshRuns:
         missing_s, counted = self._missing_s(record), counted_times(record.window)
         if not missing_s:
             return 0
-        steps = len(record.window.times_s) + math.ceil(missing_s * len(counted) / math.fsum(counted))
+        steps = len(record.window.times_s) + math.ceil(
+            missing_s * len(counted) / math.fsum(counted)
+        )
         return min(steps, max(self.steps, SessionConfig.max_steps))
 
     def _missing_s(self, record: Record) -> float:
-        """How much longer a window should have been, where the job has more to give; 0.0: it is long enough."""
+        """How much longer a window should have been, where the job has more to give; 0.0: it is
+        long enough.
+        """
         times, counted = record.window.times_s, counted_times(record.window)
         if record.ended_early or not counted:
             return 0.0
         iteration_s = math.fsum(counted) / len(counted)
-        missing_s = LENGTHENED * max((MIN_ITERATIONS - len(counted)) * iteration_s, MIN_SECONDS - math.fsum(counted))
+        missing_s = LENGTHENED * max(
+            (MIN_ITERATIONS - len(counted)) * iteration_s, MIN_SECONDS - math.fsum(counted)
+        )
         return missing_s if 0.0 < missing_s <= self._longest_s() - math.fsum(times) else 0.0
 
     def _longest_s(self) -> float:
-        """Keeps a slow job within the budget: the window is then shorter than convergence.steps, and the result says so."""
-        return max(SHORTEST_LIMIT_S, CONFIRM_SHARE * self.context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS))
+        """Keeps a slow job within the budget: the window is then shorter than convergence.steps,
+        and the result says so.
+        """
+        return max(
+            SHORTEST_LIMIT_S,
+            CONFIRM_SHARE * self.context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS),
+        )
 
 
 def first_look_s(context: RunContext, observation: Observation) -> float:
-    """About how long the proof of one finalist takes at least, in seconds: starts and windows of its first five pairs, one after the other."""
+    """About how long the proof of one finalist takes at least, in seconds: starts and windows of
+    its first five pairs, one after the other.
+    """
     return FEWEST_PAIRS * pair_s(context, observation)
 
 
 def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
-    """About how long one pair of fresh processes takes, in seconds: two starts and two windows. ``gain``: the candidate's log speed-up."""
+    """About how long one pair of fresh processes takes, in seconds: two starts and two windows.
+    ``gain``: the candidate's log speed-up.
+    """
     steps, iteration_s = context.spec.convergence.steps, observation.anatomy.iteration_s
-    windows_s = (max(steps * each_s, MIN_SECONDS) for each_s in (iteration_s, iteration_s * math.exp(-gain)))
+    windows_s = (
+        max(steps * each_s, MIN_SECONDS) for each_s in (iteration_s, iteration_s * math.exp(-gain))
+    )
     return 2 * observation.startup_s + math.fsum(windows_s)
 
 

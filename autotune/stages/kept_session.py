@@ -1,10 +1,10 @@
 """One running process of the job, kept as long as it lives: what live measurements have in common.
 
-    run(block) ── the job ended ────────▶ a new process, shorter blocks (room.py)
-       │       ── killed by somebody ───▶ a new process, the same block
-       │       ── its machine is lost ──▶ a new process elsewhere, the same block
-       │       ── anything else ────────▶ BlockFailed: the configuration's doing; the next block opens a new process
-       └──▶ BlockReport
+run(block) ── the job ended ────────▶ a new process, shorter blocks (room.py)
+   │       ── killed by somebody ───▶ a new process, the same block
+   │       ── its machine is lost ──▶ a new process elsewhere, the same block
+   │       ── anything else ────────▶ BlockFailed: the configuration's doing; the next block opens a new process
+   └──▶ BlockReport
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
 TOO_MANY_WORKERS = "workers are more than the machine or its limits hold"
-SEGMENTS_SHARE = 0.01  # of the device's memory: what the allocator reserves for the same job differs by a few segments
+# of the device's memory: what the allocator reserves for the same job differs by a few segments
+SEGMENTS_SHARE = 0.01
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
 
 
@@ -43,7 +44,8 @@ class Outcome:
     """What became of one block."""
 
     config: Config
-    report: BlockReport | None  # None: see failure; neither: nothing is known (a worker was killed from outside)
+    # None: see failure; neither: nothing is known (a worker was killed from outside)
+    report: BlockReport | None
     failure: BlockFailed | None = None
 
 
@@ -55,7 +57,13 @@ class KeptSession:
         own_memory_gib: peak of the job as it is.
     """
 
-    def __init__(self, context: RunContext, process_config: Config | None = None, room: int = 0, own_memory_gib: float = 0.0) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        process_config: Config | None = None,
+        room: int = 0,
+        own_memory_gib: float = 0.0,
+    ) -> None:
         self.context, self.process_config = context, dict(process_config or {})
         self.restarts = 0  # sessions that ended by themselves
         self.room = Room(room)
@@ -67,7 +75,12 @@ class KeptSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -90,14 +103,16 @@ class KeptSession:
         except SessionFailed as failure:
             if failure.kind not in ("ended", "unhooked") or not executor.first_epoch_s:
                 raise
-            executor.first_epoch_s = 0.0  # the job has one epoch only: it ended where the second was waited for
+            # the job has one epoch only: it ended where the second was waited for
+            executor.first_epoch_s = 0.0
             return executor.open_live(self.process_config)
 
     def run(self, config: Config, planned: Block) -> BlockReport:
         """Measure one block of ``config``.
 
         Raises:
-            BlockFailed: out of memory, a knob that raised, a crash or a hang with this configuration.
+            BlockFailed: out of memory, a knob that raised, a crash or a hang with this
+                configuration.
             BaselineError: the job is too short to be measured in.
             SessionFailed: the unchanged job fails.
         """
@@ -109,7 +124,8 @@ class KeptSession:
                 return outcome.report
 
     def run_all(self, planned: Sequence[tuple[Config, Block]]) -> list[Outcome]:
-        """Measure blocks one after another, without a pause where the job lives on; outcomes in their order.
+        """Measure blocks one after another, without a pause where the job lives on; outcomes in
+        their order.
 
         Raises:
             BaselineError, SessionFailed: as :meth:`run`.
@@ -130,7 +146,10 @@ class KeptSession:
                         again = self._again(failure, config, block)
                         if again != block:
                             shortened = again.iterations
-                            left = [(c, replace(b, iterations=min(b.iterations, shortened))) for c, b in left]
+                            left = [
+                                (c, replace(b, iterations=min(b.iterations, shortened)))
+                                for c, b in left
+                            ]
                     except BlockFailed as failed:
                         outcomes.append(Outcome(config, None, failed))
                         left.pop(0)
@@ -143,10 +162,18 @@ class KeptSession:
             left = []
         return outcomes
 
-    def _judged(self, planned: Sequence[tuple[Config, Block]], reports: Sequence[BlockReport], shortened: int) -> list[Outcome]:
+    def _judged(
+        self,
+        planned: Sequence[tuple[Config, Block]],
+        reports: Sequence[BlockReport],
+        shortened: int,
+    ) -> list[Outcome]:
         if shortened and any(report.window is not None for report in reports):
             self.room.longest = min(self.room.longest, shortened)
-        return [self._outcome(config, report) for (config, _), report in zip(planned, reports, strict=False)]
+        return [
+            self._outcome(config, report)
+            for (config, _), report in zip(planned, reports, strict=False)
+        ]
 
     def _outcome(self, config: Config, report: BlockReport) -> Outcome:
         try:
@@ -163,7 +190,9 @@ class KeptSession:
         return Outcome(config, report)
 
     def _again(self, failure: SessionFailed, config: Config, block: Block) -> Block:
-        """The block to try in a new session: the job has come to its end, or was killed, or its machine is lost. Raises what else it means."""
+        """The block to try in a new session: the job has come to its end, or was killed, or its
+        machine is lost. Raises what else it means.
+        """
         self.context.stop.check_after(failure.kind)
         if failure.kind == "killed" and self._kills < KILLS - 1:
             self._kills, self.restarts = self._kills + 1, self.restarts + 1
@@ -173,22 +202,33 @@ class KeptSession:
             self.restarts, self._lost = self.restarts + 1, self._lost + 1
             if not self.context.executor.fails_over or self._lost > MOST_LOST:
                 raise failure
-            self.context.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            self.context.progress.warning(
+                f"{failure.detail}: what was being measured there is measured again"
+            )
             return block
-        own = not config and not block.cached_batches  # nothing is asked of the job that it does not do by itself
-        at_once = failure.kind == "crash" and failure.in_block == 0 and not own  # it raised before one iteration with these settings was done
+        # nothing is asked of the job that it does not do by itself
+        own = not config and not block.cached_batches
+        # it raised before one iteration with these settings was done
+        at_once = failure.kind == "crash" and failure.in_block == 0 and not own
         if not at_once and self.room.may_have_ended(failure.kind, block):
             self.restarts += 1
             if self.room.end_session():
                 return self.room.shortened(block)
-            raise self._too_short(failure) if own else BlockFailed("failed", f"the job ends before one block could be measured ({failure.detail})")
+            raise (
+                self._too_short(failure)
+                if own
+                else BlockFailed(
+                    "failed", f"the job ends before one block could be measured ({failure.detail})"
+                )
+            )
         if own and self.process_config == {}:
             raise failure
         self._kills = 0
         raise _lost_trial(failure)
 
     def _worker_was_killed(self, report: BlockReport) -> bool:
-        """Somebody killed a worker of the job's DataLoader, without which the job goes on at its own settings: the block is measured again.
+        """Somebody killed a worker of the job's DataLoader, without which the job goes on at its
+        own settings: the block is measured again.
 
         Raises:
             BlockFailed: too often in a row.
@@ -201,22 +241,34 @@ class KeptSession:
             self.context.progress.note(f"measured again: {report.error}")
             return True
         self._kills = 0
-        raise BlockFailed("infeasible", f"workers of its DataLoader were killed {KILLS} times in a row ({report.error})")
+        raise BlockFailed(
+            "infeasible",
+            f"workers of its DataLoader were killed {KILLS} times in a row ({report.error})",
+        )
 
     def _too_short(self, failure: SessionFailed) -> BaselineError:
         command = " ".join(mask_command(self.context.spec.command))
         if failure.kind == "crash":
             tail = f"\n{failure.log_tail}" if failure.log_tail else ""
             return BaselineError(
-                f"the job fails before one block of iterations could be measured: {failure.detail}{tail}",
-                where=failure.where or command, expected="a few hundred optimizer steps",
-                remedy="make the command run for so many steps by itself; "
-                "if it is made for fewer and fails beyond its end, raise its number of epochs or steps in job.yaml's command",
+                "the job fails before one block of iterations could be measured:"
+                f" {failure.detail}{tail}",
+                where=failure.where or command,
+                expected="a few hundred optimizer steps",
+                remedy=(
+                    "make the command run for so many steps by itself; if it is made for fewer and"
+                    " fails beyond its end, raise its number of epochs or steps in job.yaml's"
+                    " command"
+                ),
             )
         return BaselineError(
             "the job ends before one block of iterations could be measured",
-            where=command, expected=f"a few hundred optimizer steps ({failure.detail})",
-            remedy="raise its number of epochs or steps in job.yaml's command: trials never run to the end",
+            where=command,
+            expected=f"a few hundred optimizer steps ({failure.detail})",
+            remedy=(
+                "raise its number of epochs or steps in job.yaml's command: trials never run to"
+                " the end"
+            ),
         )
 
     def _failed(self, report: BlockReport) -> BlockFailed:
@@ -224,26 +276,43 @@ class KeptSession:
         if kind == "oom":
             return BlockFailed("infeasible", f"out of memory ({text.strip()})")
         if found := WORKERS_TOO_MANY.search(report.error):
-            return BlockFailed("infeasible", f"{found['workers']} {TOO_MANY_WORKERS} ({found['error']})")
-        return BlockFailed("failed", report.error or "no iteration was finished in the time a block may take")
+            return BlockFailed(
+                "infeasible", f"{found['workers']} {TOO_MANY_WORKERS} ({found['error']})"
+            )
+        return BlockFailed(
+            "failed", report.error or "no iteration was finished in the time a block may take"
+        )
 
     def _check_memory(self, config: Config, window: Window) -> None:
-        """Candidates only: what the job takes by itself is its owner's business, and nobody is refused for taking no more."""
+        """Candidates only: what the job takes by itself is its owner's business, and nobody is
+        refused for taking no more.
+        """
         limits, machine = self.context.spec.constraints, self.session.machine
         if not config:
             return
         if self.session.job.device == "cuda" and machine.device_memory_gib:
-            share, own = (gib / machine.device_memory_gib for gib in (window.peak_memory_gib, self._own_memory_gib))
+            share, own = (
+                gib / machine.device_memory_gib
+                for gib in (window.peak_memory_gib, self._own_memory_gib)
+            )
             if share > max(limits.device_memory_fraction, own + SEGMENTS_SHARE):
-                raise BlockFailed("infeasible", f"uses {share:.0%} of the device's memory, more than device_memory_fraction allows")
+                raise BlockFailed(
+                    "infeasible",
+                    f"uses {share:.0%} of the device's memory, more than device_memory_fraction"
+                    " allows",
+                )
         elif limits.host_memory_gib is not None and window.peak_memory_gib > limits.host_memory_gib:
-            raise BlockFailed("infeasible", f"uses {window.peak_memory_gib:.1f} GiB, more than host_memory_gib allows")
+            raise BlockFailed(
+                "infeasible",
+                f"uses {window.peak_memory_gib:.1f} GiB, more than host_memory_gib allows",
+            )
 
 
 def _lost_trial(failure: SessionFailed) -> BlockFailed:
     """What the end of a session says of the configuration that was being measured in it."""
     if failure.kind == "oom":
         return BlockFailed("infeasible", f"out of memory ({failure.detail})")
-    if failure.kind == "killed":  # by a guard of the machine's memory, most likely: larger sizes are not tried
+    # by a guard of the machine's memory, most likely: larger sizes are not tried
+    if failure.kind == "killed":
         return BlockFailed("infeasible", f"killed {KILLS} times in a row ({failure.detail})")
     return BlockFailed("failed", f"{failure.kind}: {failure.detail}")

@@ -1,11 +1,12 @@
-"""Work spread over the places where sessions may run at the same time: one thread of the tuner for each.
+"""Work spread over the places where sessions may run at the same time: one thread of the tuner for
+each.
 
     lane 1 │ piece ▒▒▒█ │ piece ▒▒▒█ │ piece …
     lane 2 │ piece ▒▒▒█ │ piece ▒▒✗                  its machine is lost: the piece goes back, and another lane takes it
     lane 3              │ piece ▒▒▒█ │ the lost one  a machine that came later
 
-Whatever is compared is one piece, so that no comparison ever crosses machines. An executor without lanes (the local one) gets all
-pieces in order, in the caller's thread.
+Whatever is compared is one piece, so that no comparison ever crosses machines. An executor without
+lanes (the local one) gets all pieces in order, in the caller's thread.
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ LOOK_S = 0.5  # between two looks for new lanes
 Serve = Callable[[RunContext, Iterator[T]], None]
 
 
-def spread(context: RunContext, take: Callable[[], T | None], serve: Serve[T], give_up: Callable[[T, SessionFailed], None]) -> None:
+def spread(
+    context: RunContext,
+    take: Callable[[], T | None],
+    serve: Serve[T],
+    give_up: Callable[[T, SessionFailed], None],
+) -> None:
     """Do all pieces.
 
     Args:
-        take: the next piece; None if there is none now. It is asked again when a piece is done, as that may bring more.
-        serve: called once a lane, with a context whose executor is that lane, and its pieces. May run in several threads at once.
+        take: the next piece; None if there is none now. It is asked again when a piece is done, as
+            that may bring more.
+        serve: called once a lane, with a context whose executor is that lane, and its pieces. May
+            run in several threads at once.
         give_up: what becomes of a piece whose machine was lost :data:`MOST_LOST` times.
 
     Raises:
@@ -44,7 +52,13 @@ def spread(context: RunContext, take: Callable[[], T | None], serve: Serve[T], g
 
 
 class _Spread(Generic[T]):
-    def __init__(self, context: RunContext, take: Callable[[], T | None], serve: Serve[T], give_up: Callable[[T, SessionFailed], None]) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        take: Callable[[], T | None],
+        serve: Serve[T],
+        give_up: Callable[[T, SessionFailed], None],
+    ) -> None:
         self._bench, self._take, self._serve, self._give_up = context, take, serve, give_up
         self._changed = threading.Condition()
         self._lanes: dict[Executor, threading.Thread] = {}
@@ -71,8 +85,11 @@ class _Spread(Generic[T]):
         while not (self._done or self._error):
             for lane in self._bench.executor.lanes() or ():
                 if lane not in self._lanes:
-                    # A daemon: whoever presses Ctrl-C twice does not wait for a measurement on another machine.
-                    thread = self._lanes[lane] = threading.Thread(target=self._in_lane, args=(lane,), name=f"lane {lane.node}", daemon=True)
+                    # A daemon: whoever presses Ctrl-C twice does not wait for a measurement on
+                    # another machine.
+                    thread = self._lanes[lane] = threading.Thread(
+                        target=self._in_lane, args=(lane,), name=f"lane {lane.node}", daemon=True
+                    )
                     thread.start()
             with self._changed:
                 if not (self._done or self._error):
@@ -123,7 +140,9 @@ class _Spread(Generic[T]):
     def _give_back(self, piece: T, failure: SessionFailed) -> None:
         self._lost.append(piece)
         if sum(lost is piece for lost in self._lost) < MOST_LOST:
-            self._bench.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            self._bench.progress.warning(
+                f"{failure.detail}: what was being measured there is measured again"
+            )
             self._back.append(piece)
         else:
             self._give_up(piece, failure)

@@ -2,9 +2,11 @@
 
     B ▒█ │ C ▒█ │ C ▒█ │ B ▒█ │ C' ▒█ │ C' ▒█ │ B ▒█ …        B = reference block, C = candidate block, ▒ settle, █ measured
 
-Each candidate block has a reference block at its side, so that a machine that drifts slows both alike; the estimate is the
-log ratio of time per sample, one value a pair. A reference block closes one comparison and opens the next. These figures
-steer the search and are never the result: the process is not restarted between them (verdicts.md, "Search").
+Each candidate block has a reference block at its side, so that a machine that drifts slows both
+alike; the estimate is the log ratio of time per sample, one value a pair. A reference block closes
+one comparison and opens the next. These figures
+steer the search and are never the result: the process is not restarted between them (verdicts.md,
+"Search").
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_tu
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
-BLOCK_S = 0.7  # aim of one measured block: long against scheduler ticks (4 ms), short against drift (seconds)
+# aim of one measured block: long against scheduler ticks (4 ms), short against drift (seconds)
+BLOCK_S = 0.7
 FIRST_ITERATIONS = 12  # before anything is known of the job's speed
 REMEASURE = 2  # times a disturbed block is measured again before it is taken as it is
 CALM_WINDOWS = 5  # the latest windows of a configuration say what load is usual on this machine
-MOST_REMEASURED = 8  # blocks of one session; a machine busier than that is simply busy, and the noise figure says so
-CLEAR_LOSS = 0.10  # log ratio; a first pair this much slower, and beyond 4 sigma of noise, ends the comparison
+# blocks of one session; a machine busier than that is simply busy, and the noise figure says so
+MOST_REMEASURED = 8
+# log ratio; a first pair this much slower, and beyond 4 sigma of noise, ends the comparison
+CLEAR_LOSS = 0.10
 ROUNDS = 3  # of two pairs each, for one comparison
-SPOILED = 0.08  # standard error of a round's log ratio above which (and above 3x the noise) something hit it
+# standard error of a round's log ratio above which (and above 3x the noise) something hit it
+SPOILED = 0.08
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,9 @@ class Comparison:
 
 
 class _History:
-    """What is kept of the windows of one configuration: the latest, and what its epochs' ends took in all."""
+    """What is kept of the windows of one configuration: the latest, and what its epochs' ends took
+    in all.
+    """
 
     def __init__(self) -> None:
         self.latest: deque[Window] = deque(maxlen=CALM_WINDOWS)
@@ -71,16 +79,23 @@ class LiveComparison(KeptSession):
     """
 
     def __init__(
-        self, context: RunContext, process_config: Config | None = None, noise: float = 0.02, room: int = 0, own_memory_gib: float = 0.0
+        self,
+        context: RunContext,
+        process_config: Config | None = None,
+        noise: float = 0.02,
+        room: int = 0,
+        own_memory_gib: float = 0.0,
     ) -> None:
         super().__init__(context, process_config, room, own_memory_gib)
         self.noise = noise
         self.disturbed_blocks = 0
         self._iteration_s: float | None = None  # of the reference
         self._samples = 1.0  # samples an iteration of the reference
-        self._beside: tuple[str, float] | None = None  # key and cost of the reference block measured last
+        # key and cost of the reference block measured last
+        self._beside: tuple[str, float] | None = None
         self._count = 0
-        self._histories: dict[str, _History] = {}  # of the reference and of what is being compared with it, in this session
+        # of the reference and of what is being compared with it, in this session
+        self._histories: dict[str, _History] = {}
 
     def close(self) -> None:
         super().close()
@@ -91,12 +106,16 @@ class LiveComparison(KeptSession):
         """Measure one block of ``config``, again if the machine was disturbed meanwhile.
 
         Raises:
-            BlockFailed: out of memory, a knob that raised, a crash or a hang with this configuration.
+            BlockFailed: out of memory, a knob that raised, a crash or a hang with this
+                configuration.
             BaselineError: the job is too short to be measured in.
         """
         report = self.run(config, self._plan(config, cached_batches))
         for _ in range(REMEASURE):
-            history = self._histories.setdefault(key_of(config) + " from memory" * cached_batches, _History())  # another load, no epoch ends
+            # another load, no epoch ends
+            history = self._histories.setdefault(
+                key_of(config) + " from memory" * cached_batches, _History()
+            )
             why = None if cached_batches else disturbed(_window(report), tuple(history.latest))
             history.add(_window(report))
             if why is None or self.disturbed_blocks >= MOST_REMEASURED:
@@ -109,8 +128,9 @@ class LiveComparison(KeptSession):
     def cost(self, config: Config, report: BlockReport) -> float:
         """Seconds a sample of a measured block, the epoch's end included.
 
-        Epoch ends are rare in short blocks: their cost is the mean over all blocks of this configuration, and where none was
-        seen but workers are started anew every epoch, what starting them cost at the switch.
+        Epoch ends are rare in short blocks: their cost is the mean over all blocks of this
+        configuration, and where none was seen but workers are started anew every epoch, what
+        starting them cost at the switch.
         """
         history = self._histories.get(key_of(config))
         turnover_s = history.mean_turnover_s if history else mean_turnover_s(_window(report))
@@ -135,14 +155,20 @@ class LiveComparison(KeptSession):
         return cost
 
     def compare(
-        self, candidate: Config, reference: Config, *, prune: bool = True, enough: Callable[[LogRatio], bool] | None = None
+        self,
+        candidate: Config,
+        reference: Config,
+        *,
+        prune: bool = True,
+        enough: Callable[[LogRatio], bool] | None = None,
     ) -> Comparison:
         """``candidate`` against ``reference`` in rounds of two ABBA pairs.
 
         Args:
             prune: give up after the first block of a clear loser.
-            enough: whether the estimate so far will do; asked after each of at most :data:`ROUNDS` rounds. A round that the
-                machine spoiled (far less precise than its noise promises) is followed by another one in any case.
+            enough: whether the estimate so far will do; asked after each of at most :data:`ROUNDS`
+                rounds. A round that the machine spoiled (far less precise than its noise promises)
+                is followed by another one in any case.
 
         Raises:
             BlockFailed, BaselineError: as :meth:`block`.
@@ -151,28 +177,40 @@ class LiveComparison(KeptSession):
             rounds = [self._round(candidate, reference, prune)]
             while not rounds[-1].pruned and len(rounds) < ROUNDS:
                 ratio = pooled([r.ratio for r in rounds])
-                if ratio.sigma <= max(SPOILED, 3 * self.noise) and (enough is None or enough(ratio)):
+                if ratio.sigma <= max(SPOILED, 3 * self.noise) and (
+                    enough is None or enough(ratio)
+                ):
                     break
                 rounds.append(self._round(candidate, reference, False))
         finally:
-            if candidate != reference:  # a search of a thousand candidates is not to hold all their windows
+            # a search of a thousand candidates is not to hold all their windows
+            if candidate != reference:
                 self._histories.pop(key_of(candidate), None)
         no_effect = {knob: why for r in rounds for knob, why in r.no_effect.items()}
         return replace(rounds[0], ratio=pooled([r.ratio for r in rounds]), no_effect=no_effect)
 
     def _round(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
         """One round; once more if the job came to its end meanwhile, and then whatever happens."""
-        found = self._round_once(candidate, reference, prune, one_process=True) or self._round_once(candidate, reference, prune)
+        found = self._round_once(candidate, reference, prune, one_process=True) or self._round_once(
+            candidate, reference, prune
+        )
         assert found is not None
         return found
 
-    def _round_once(self, candidate: Config, reference: Config, prune: bool, one_process: bool = False) -> Comparison | None:
-        """``one_process``: None as soon as the job has come to its end, because blocks of two processes are no neighbours."""
+    def _round_once(
+        self, candidate: Config, reference: Config, prune: bool, one_process: bool = False
+    ) -> Comparison | None:
+        """``one_process``: None as soon as the job has come to its end, because blocks of two
+        processes are no neighbours.
+        """
         opening, restarts = self._opening(reference), self.restarts
         report = self.block(candidate)
         if one_process and self.restarts != restarts:
             return None
-        cost, parts = self.cost(candidate, report), anatomy(_window(report), report.settle_iterations)
+        cost, parts = (
+            self.cost(candidate, report),
+            anatomy(_window(report), report.settle_iterations),
+        )
         no_effect = dict(report.no_effect)
         if prune and math.log(cost / opening) > max(CLEAR_LOSS, 4 * self.noise):
             self._beside = None  # the last reference block is no neighbour any more
@@ -185,10 +223,14 @@ class LiveComparison(KeptSession):
         if one_process and self.restarts != restarts:
             return None
         blocks = [("B", opening), ("C", cost), ("C", again), ("B", closing)]
-        return Comparison(live_log_ratio(blocks, noise=self.noise), False, parts, report.settle_s, no_effect)
+        return Comparison(
+            live_log_ratio(blocks, noise=self.noise), False, parts, report.settle_s, no_effect
+        )
 
     def _opening(self, reference: Config) -> float:
-        """Cost of the reference block that was measured last, if it still has a candidate at its side; else of a new one."""
+        """Cost of the reference block that was measured last, if it still has a candidate at its
+        side; else of a new one.
+        """
         if self._beside is None or self._beside[0] != key_of(reference):
             return self.reference(reference)
         return self._beside[1]
@@ -201,16 +243,23 @@ class LiveComparison(KeptSession):
             iterations = FIRST_ITERATIONS
         else:
             batch = config.get("batch_size")
-            samples = float(batch) * self.session.job.world_size if isinstance(batch, int) else 0.0  # each rank has its own batch
+            # each rank has its own batch
+            samples = float(batch) * self.session.job.world_size if isinstance(batch, int) else 0.0
             scale = samples / self._samples if samples > self._samples else 1.0
-            iterations = round(min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), self.room.longest))
+            iterations = round(
+                min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), self.room.longest)
+            )
         limit = COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S
         expected = (self._iteration_s or 0.0) * iterations * 4
         return Block(
-            id=f"b{self._count}", knobs=live_choices(config, space), iterations=iterations,
-            max_seconds=max(limit, expected), slow_start=slow_start, rounds_seconds=2 * BLOCK_S, cached_batches=cached_batches,
+            id=f"b{self._count}",
+            knobs=live_choices(config, space),
+            iterations=iterations,
+            max_seconds=max(limit, expected),
+            slow_start=slow_start,
+            rounds_seconds=2 * BLOCK_S,
+            cached_batches=cached_batches,
         )
-
 
 
 def _window(report: BlockReport) -> Window:

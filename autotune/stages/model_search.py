@@ -4,9 +4,10 @@
         ▲                      │
         └────── log costs ◀────┘
 
-While the job waits for batches most of its time only the loader's knobs are searched; as soon as it does not any more, with the
-best of their values, the search goes on with all knobs together. What comes out is the model's answer: the fastest configuration, less the
-knobs that are not worth their price.
+While the job waits for batches most of its time only the loader's knobs are searched; as soon as it
+does not any more, with the best of their values, the search goes on with all knobs together. What
+comes out is the model's answer: the fastest configuration, less the knobs that are not worth their
+price.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Found:
 
     config: dict[str, Value]
     names: tuple[str, ...]  # the knobs that can matter, process knobs among them
-    log_gain: float  # log(cost of the job as it is / of this); live: it steers, and is never reported as the result
+    # log(cost of the job as it is / of this); live: it steers, and is never reported as the result
+    log_gain: float
     gains: tuple[KnobGain, ...]  # of every knob of the fastest configuration, kept or not
     stopped: str  # why the search ended, for the user
 
@@ -54,16 +56,31 @@ def search_live(
     later: tuple[str, ...] = ()
     if waiting_share(observation) > MOSTLY:  # nothing but the loader can be felt
         names, later = knobs_that_matter(observation.bottleneck, observation.domains)
-    study = ModelStudy(context, observation, [name for name in names if name in domains], loader_binds=bool(later), expected=expected)
+    study = ModelStudy(
+        context,
+        observation,
+        [name for name in names if name in domains],
+        loader_binds=bool(later),
+        expected=expected,
+    )
     study.restore()
     _measure(study, context)
     if later and not study.waits_still():
-        context.progress.note(f"{', '.join(study.names) or 'the loader'}: done ({study.stopped}); the search goes on with the other knobs")
+        context.progress.note(
+            f"{', '.join(study.names) or 'the loader'}: done ({study.stopped}); the search goes on"
+            " with the other knobs"
+        )
         study.widen([name for name in later if name in domains])
         names = (*names, *later)
         _measure(study, context)
     answer = study.answer()
-    return study.trials(), Found(dict(answer.config), tuple(names), answer.gain, tuple(map(_gain, answer.knobs)), study.stopped)
+    return study.trials(), Found(
+        dict(answer.config),
+        tuple(names),
+        answer.gain,
+        tuple(map(_gain, answer.knobs)),
+        study.stopped,
+    )
 
 
 def _measure(study: ModelStudy, context: RunContext) -> None:
@@ -81,7 +98,11 @@ def _measure(study: ModelStudy, context: RunContext) -> None:
                 study.measured(plot, blocks, lane.executor.node)
 
     def give_up(plot: Plot, failure: SessionFailed) -> None:
-        study.given_up(plot, f"{MOST_LOST} times the machine was lost that it was measured on; the last time: {failure.detail}")
+        study.given_up(
+            plot,
+            f"{MOST_LOST} times the machine was lost that it was measured on; the last time:"
+            f" {failure.detail}",
+        )
 
     spread(context, study.take, serve, give_up)
 
@@ -90,10 +111,18 @@ def waiting_share(observation: Observation) -> float:
     """Share of the time that the job would save if batches cost nothing, epoch ends included, 0..1."""
     if observation.bottleneck not in LOADER_KINDS:
         return 0.0
-    return observation.anatomy.reader_ratio if observation.ceiling is None else 1 - 1 / max(observation.ceiling, 1.0)
+    return (
+        observation.anatomy.reader_ratio
+        if observation.ceiling is None
+        else 1 - 1 / max(observation.ceiling, 1.0)
+    )
 
 
 def _gain(verdict: KnobVerdict) -> KnobGain:
     interval = Interval(*(math.exp(verdict.gain + k * verdict.sd) for k in (0, -2, 2)))
-    reason = "" if verdict.kept else f"expected to gain {math.expm1(verdict.expected):.1%}, worth less than the change"
+    reason = (
+        ""
+        if verdict.kept
+        else f"expected to gain {math.expm1(verdict.expected):.1%}, worth less than the change"
+    )
     return KnobGain(verdict.name, verdict.value, interval, verdict.kept, reason)

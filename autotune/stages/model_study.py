@@ -3,7 +3,8 @@
     take ──▶ Plot        what to measure next, or None: the search is over
     measured ◀── blocks  in the journal first, then in the model: a resumed run tells them again
 
-A *trial* is a configuration that was measured; its figure is what the model makes of all blocks in the end.
+A *trial* is a configuration that was measured; its figure is what the model makes of all blocks in
+the end.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ from autotune_spaces.base import Config, Knob, Numerics, Scope, Value
 from autotune_spaces.codec import decode, encode
 
 MOST_BLOCKS = 5000  # of a search: on a machine too noisy to converge, where nothing else ends it
-# What a knob's expected gain (log) must exceed to be kept, by what it may change; where its live figure errs against it, nothing.
+# What a knob's expected gain (log) must exceed to be kept, by what it may change; where its live
+# figure errs against it, nothing.
 PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 0.03}
 COMPILE_S: dict[Value, float] = {  # until one was seen
-    "default": 20.0, "regional": 10.0, "static": 20.0, "dynamic": 20.0, "reduce-overhead": 25.0, "max-autotune": 60.0,
-}  # fmt: skip
+    "default": 20.0,
+    "regional": 10.0,
+    "static": 20.0,
+    "dynamic": 20.0,
+    "reduce-overhead": 25.0,
+    "max-autotune": 60.0,
+}
 PRIOR_DROPPED = "prior-dropped"  # in the journal
 MOST_MISPREDICTED = 3  # knobs with a value that did not do what the history says
 MOST_ALIKE = 4  # blocks of one configuration in a plot
@@ -52,7 +59,9 @@ class BlockRecord:
     config: dict[str, Value]
     log_cost: float | None  # None: failed, or spoiled by other load
     weight: float
-    at_s: float  # on a clock of measured time: blocks of the same seconds share the machine's level; another node's are ages away
+    # on a clock of measured time: blocks of the same seconds share the machine's level; another
+    # node's are ages away
+    at_s: float
     node: str
     purpose: str
     first: bool  # of its plot: its settling holds what dear knobs cost to switch
@@ -84,9 +93,13 @@ class ModelStudy:
     """The model, what it was told, and the trials that makes. One lane at a time asks or tells."""
 
     def __init__(
-        self, context: RunContext, observation: Observation, names: Sequence[str], loader_binds: bool,
+        self,
+        context: RunContext,
+        observation: Observation,
+        names: Sequence[str],
+        loader_binds: bool,
         expected: Sequence[Expected] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.context, self.observation, self._loader_binds = context, observation, loader_binds
         self.space = context.spec.search_space
         self._domains = live_domains(observation.domains, observation.defaults, self.space)
@@ -94,9 +107,11 @@ class ModelStudy:
         self.stopped = ""
         self._turn = threading.RLock()
         self._seen: dict[str, _Seen] = {}
-        self._rows: list[tuple[dict[str, Value], float, float, float]] = []  # configuration, log cost, weight, when
+        # configuration, log cost, weight, when
+        self._rows: list[tuple[dict[str, Value], float, float, float]] = []
         self._nodes: list[str] = []
-        self._job_s: dict[str, float] = {}  # node -> seconds of blocks measured there, from its own beginning on
+        # node -> seconds of blocks measured there, from its own beginning on
+        self._job_s: dict[str, float] = {}
         self._failed: list[dict[str, Value]] = []
         self._useless: list[tuple[str, Value]] = []
         self._switch_s: list[float] = []
@@ -117,7 +132,7 @@ class ModelStudy:
             journal.append("search-began", "", began_s)
         return float(began_s)
 
-    # ------------------------------------------------------------------------------------------- the model
+    # ------------------------------------------------------------------------------------ the model
 
     @property
     def model(self) -> ModelSearch:
@@ -131,9 +146,15 @@ class ModelStudy:
         model = ModelSearch(
             [self._search_knob(name) for name in self.names],
             normalise=partial(normalise, defaults=observation.defaults, space=self.space),
-            bottleneck="loader" if self._loader_binds else "compute" if observation.bottleneck in LOADER_KINDS else observation.bottleneck,
-            seed=self.context.seed, noise=min(max(observation.noise, 0.02), 0.2),
-            compile_start_up_s=self._compile_s, planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
+            bottleneck="loader"
+            if self._loader_binds
+            else "compute"
+            if observation.bottleneck in LOADER_KINDS
+            else observation.bottleneck,
+            seed=self.context.seed,
+            noise=min(max(observation.noise, 0.02), 0.2),
+            compile_start_up_s=self._compile_s,
+            planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
             expected=self._expected,
         )
         for row in self._rows:
@@ -151,18 +172,27 @@ class ModelStudy:
         knob, default = self.space[name], self.observation.defaults[name]
         live = self._domains[name]
         return SearchKnob(
-            name, live, default, dear=knob.dear, compiled=_compiles(knob), in_graph=knob.in_graph, loader=knob.loader,
-            price=0.0 if understated(knob, self.observation) else PRICES[knob.numerics], guess=guess(name, live, default, self.observation.bottleneck),
+            name,
+            live,
+            default,
+            dear=knob.dear,
+            compiled=_compiles(knob),
+            in_graph=knob.in_graph,
+            loader=knob.loader,
+            price=0.0 if understated(knob, self.observation) else PRICES[knob.numerics],
+            guess=guess(name, live, default, self.observation.bottleneck),
         )
 
     def widen(self, names: Sequence[str]) -> None:
-        """Search these knobs as well, with what is known of the others: the loader is no longer what the job waits for."""
+        """Search these knobs as well, with what is known of the others: the loader is no longer
+        what the job waits for.
+        """
         with self._turn:
             self._loader_binds = False
             self.names += [name for name in names if name not in self.names]
             self.stopped, self._model_of_names = "", None
 
-    # ------------------------------------------------------------------------------------------- ask and tell
+    # --------------------------------------------------------------------------------- ask and tell
 
     def take(self) -> Plot | None:
         """What to measure next; None: the search is over."""
@@ -173,42 +203,68 @@ class ModelStudy:
             now_s = self.context.journal.elapsed_s
             used_up = self.context.spec.budget.tried(len(self._seen))
             if used_up or len(self._rows) > MOST_BLOCKS:
-                self.stopped = "budget.trials is used up" if used_up else "the machine is too noisy to learn more"
+                self.stopped = (
+                    "budget.trials is used up"
+                    if used_up
+                    else "the machine is too noisy to learn more"
+                )
                 return None
-            if self._loader_binds and at_ceiling(*self.model.gain(self.model.leader()), self.observation.ceiling):
+            if self._loader_binds and at_ceiling(
+                *self.model.gain(self.model.leader()), self.observation.ceiling
+            ):
                 self.stopped = f"at {AT_CEILING:.0%} of what an infinitely fast loader would give"
                 return None
             ends_s = search_ends_s(self.context, self.observation, self._began_s, self._sure_gain())
             iteration_s = self.observation.anatomy.iteration_s
-            first_block_s = max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
+            first_block_s = (
+                max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
+            )
             recent, switches = self._block_s[-20:], self._switch_s[-5:]
             plot = self.model.next_plot(
                 elapsed_share=(now_s - self._began_s) / max(ends_s - self._began_s, 1.0),
                 seconds_left=ends_s - now_s,
                 block_s=sum(recent) / len(recent) if recent else first_block_s,
-                switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S} if self._has_dear() else {},
+                switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S}
+                if self._has_dear()
+                else {},
             )
             self.stopped = self.model.stopped
-            if self._loader_binds and plot is not None and plot.purpose not in (FIRST_LOOK, RECALLED) and not self.waits_still():
+            if (
+                self._loader_binds
+                and plot is not None
+                and plot.purpose not in (FIRST_LOOK, RECALLED)
+                and not self.waits_still()
+            ):
                 self.stopped = "the job no longer waits for batches most of its time"
                 return None
-            if plot is not None and len({key_of(config) for config in plot.blocks}) == 1:  # no cheap knob is left to alternate
+            # no cheap knob is left to alternate
+            if plot is not None and len({key_of(config) for config in plot.blocks}) == 1:
                 plot = replace(plot, blocks=plot.blocks[:MOST_ALIKE])
             plot = self._within_the_limit(plot)
             if plot is not None:
                 leader = self.model.leader()
-                self.context.progress.measuring(f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader)
+                self.context.progress.measuring(
+                    f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader
+                )
             return plot
 
     def _sure_gain(self) -> float:
-        """Log speed-up of the fastest configuration, less two standard deviations; 0.0 where that is none."""
+        """Log speed-up of the fastest configuration, less two standard deviations; 0.0 where that
+        is none.
+        """
         gain, sd = self.model.gain(self.model.leader())
         return max(0.0, gain - SURE * sd)
 
     def waits_still(self) -> bool:
-        """Whether the job waits for its loader most of the time with the best that was found, too: no other knob can be felt then."""
+        """Whether the job waits for its loader most of the time with the best that was found, too:
+        no other knob can be felt then.
+        """
         best = self.best()
-        parts = best.anatomy if best is not None and best.anatomy is not None else self.observation.anatomy
+        parts = (
+            best.anatomy
+            if best is not None and best.anatomy is not None
+            else self.observation.anatomy
+        )
         return parts.reader_ratio > MOSTLY
 
     def _within_the_limit(self, plot: Plot | None) -> Plot | None:
@@ -236,13 +292,27 @@ class ModelStudy:
             records: list[BlockRecord] = []
             for place, block in enumerate(blocks):
                 self._job_s[node] = self._job_s.get(node, self._clock_of(node)) + block.wall_s
-                first_time = key_of(block.config) not in self._seen and all(r.config != block.config for r in records)
-                records.append(BlockRecord(
-                    dict(block.config), block.log_cost, block.weight, round(self._job_s[node], 3), node, plot.purpose, place == 0,
-                    round(block.settle_s, 4), round(block.wall_s, 4), (block.failure.kind, block.failure.reason) if block.failure else None,
-                    dict(block.no_effect), block.parts if first_time else None,
-                ))  # fmt: skip
-            self.context.journal.append("plot", "", encode(records))  # whole: a resumed search goes on between two plots
+                first_time = key_of(block.config) not in self._seen and all(
+                    r.config != block.config for r in records
+                )
+                records.append(
+                    BlockRecord(
+                        dict(block.config),
+                        block.log_cost,
+                        block.weight,
+                        round(self._job_s[node], 3),
+                        node,
+                        plot.purpose,
+                        place == 0,
+                        round(block.settle_s, 4),
+                        round(block.wall_s, 4),
+                        (block.failure.kind, block.failure.reason) if block.failure else None,
+                        dict(block.no_effect),
+                        block.parts if first_time else None,
+                    )
+                )
+            # whole: a resumed search goes on between two plots
+            self.context.journal.append("plot", "", encode(records))
             new = [seen for record in records for seen in self._learn(record)]
             self._check_expected()
             for seen in new:
@@ -255,13 +325,19 @@ class ModelStudy:
         if len({name for name, _ in wrong}) >= MOST_MISPREDICTED:
             self.context.journal.append(PRIOR_DROPPED, "", [list(item) for item in wrong])
             names = ", ".join(f"{name}={value}" for name, value in wrong)
-            self.context.progress.note(f"the history of alike jobs is wrong about {names}: it is dropped")
+            self.context.progress.note(
+                f"the history of alike jobs is wrong about {names}: it is dropped"
+            )
             self._expected, self._model_of_names = {}, None
 
     def given_up(self, plot: Plot, reason: str) -> None:
         """Nothing came of this plot: what was new in it is not tried again."""
         new = [config for config in plot.blocks if config and key_of(config) not in self._seen]
-        self.measured(plot, [Measured(config, None, failure=BlockFailed("failed", reason)) for config in new], "")
+        self.measured(
+            plot,
+            [Measured(config, None, failure=BlockFailed("failed", reason)) for config in new],
+            "",
+        )
 
     def _clock_of(self, node: str) -> float:
         """Seconds that a node's clock is ahead, so that no two have blocks of the same time."""
@@ -295,7 +371,11 @@ class ModelStudy:
         self._exclude_useless(config, no_effect)
         self._note_times(block)
         if block.log_cost is not None:
-            real = {k: v for k, v in config.items() if k not in no_effect and k in self.observation.domains}
+            real = {
+                k: v
+                for k, v in config.items()
+                if k not in no_effect and k in self.observation.domains
+            }
             row = (real, block.log_cost, block.weight, block.at_s)
             self._rows.append(row)
             if set(real) <= set(self.names):
@@ -306,14 +386,22 @@ class ModelStudy:
         key = key_of(block.config)
         if not block.config or key in self._seen:
             return []
-        self._seen[key] = _Seen(len(self._seen), block.config, block.purpose, settle_s=block.settle_s, parts=block.parts, node=block.node)
+        self._seen[key] = _Seen(
+            len(self._seen),
+            block.config,
+            block.purpose,
+            settle_s=block.settle_s,
+            parts=block.parts,
+            node=block.node,
+        )
         return [self._seen[key]]
 
     def _learn_failure(self, block: BlockRecord, kind: str, reason: str) -> None:
         config = block.config
         if not config:
             raise BaselineError(
-                f"the unchanged job could not be measured: {reason}", where=" ".join(mask_command(self.context.spec.command)),
+                f"the unchanged job could not be measured: {reason}",
+                where=" ".join(mask_command(self.context.spec.command)),
                 remedy="see the session's logs in the run directory",
             )
         seen = self._seen[key_of(config)]
@@ -330,8 +418,15 @@ class ModelStudy:
 
     def _exclude_useless(self, config: Config, no_effect: Mapping[str, str]) -> None:
         for name, why in no_effect.items():
-            values, default = self.observation.domains.get(name, ()), self.observation.defaults.get(name)
-            useless = [v for v in self.space[name].useless_with(config[name], values, default) if (name, v) not in self._useless]
+            values, default = (
+                self.observation.domains.get(name, ()),
+                self.observation.defaults.get(name),
+            )
+            useless = [
+                v
+                for v in self.space[name].useless_with(config[name], values, default)
+                if (name, v) not in self._useless
+            ]
             if useless:
                 self.context.progress.warning(f"{name}={config[name]} had no effect: {why}")
             for value in useless:
@@ -353,10 +448,12 @@ class ModelStudy:
         else:
             self._switch_s.append(block.settle_s)
 
-    # ------------------------------------------------------------------------------------------- what came of it
+    # ------------------------------------------------------------------------------ what came of it
 
     def best(self) -> Trial | None:
-        """The fastest configuration that was measured, by the model; None while that is the job as it is."""
+        """The fastest configuration that was measured, by the model; None while that is the job as
+        it is.
+        """
         with self._turn:
             done = [self._trial(s) for s in self._seen.values() if s.state == "complete"]
             faster = [t for t in done if t.log_ratio is not None and t.log_ratio < 0]
@@ -371,8 +468,19 @@ class ModelStudy:
         known = seen.state == "complete" and set(seen.config) <= set(self.names)
         gain, sd = self.model.gain(seen.config) if known else (None, None)
         return Trial(
-            seen.number, seen.config, seen.state, None if gain is None else -gain, sd, seen.blocks, seen.reason, seen.origin,
-            seen.no_effect or {}, seen.parts, round(seen.wall_s, 3), seen.settle_s, seen.node,
+            seen.number,
+            seen.config,
+            seen.state,
+            None if gain is None else -gain,
+            sd,
+            seen.blocks,
+            seen.reason,
+            seen.origin,
+            seen.no_effect or {},
+            seen.parts,
+            round(seen.wall_s, 3),
+            seen.settle_s,
+            seen.node,
         )
 
     def answer(self) -> Answer:

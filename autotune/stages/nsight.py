@@ -1,9 +1,10 @@
-"""Nsight Systems and Nsight Compute in the explain stage: one more session a side, whose profiled window the tool captures.
+"""Nsight Systems and Nsight Compute in the explain stage: one more session a side, whose profiled
+window the tool captures.
 
     baseline │ nsys │ ncu │     winner │ nsys │ ncu │          only what was asked for; torch.profiler has served already
 
-A session of its own each, because CUDA's profiling interface serves one subscriber at a time. Whatever is not to be had
-is one sentence in Explanation.notes, never an error.
+A session of its own each, because CUDA's profiling interface serves one subscriber at a time.
+Whatever is not to be had is one sentence in Explanation.notes, never an error.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ SETTLE_STEPS = 30  # iterations before the captured ones
 REPORT = "{report}"  # filled in by the executor
 
 
-def captured(context: RunContext, configs: Mapping[str, Config], sides: Mapping[str, Side], device: str) -> tuple[dict[str, Side], tuple[str, ...]]:
-    """The sides with what the tools asked for saw, and a sentence for each thing that was not to be had."""
+def captured(
+    context: RunContext, configs: Mapping[str, Config], sides: Mapping[str, Side], device: str
+) -> tuple[dict[str, Side], tuple[str, ...]]:
+    """The sides with what the tools asked for saw, and a sentence for each thing that was not to be
+    had.
+    """
     found, notes = dict(sides), []
     for tool in context.nsight:
         why = tool.missing(device)
@@ -50,7 +55,12 @@ def captured(context: RunContext, configs: Mapping[str, Config], sides: Mapping[
             except SessionFailed as failure:
                 context.stop.check_after(failure.kind)
                 notes.append(f"{tool.title}, {name}: the session failed ({failure}).")
-        missing = [m for side in found.values() if tool is NSYS and side.nsight_facts for m in side.nsight_facts.missing]
+        missing = [
+            m
+            for side in found.values()
+            if tool is NSYS and side.nsight_facts
+            for m in side.nsight_facts.missing
+        ]
         notes += [f"{tool.title}: its export has {m}." for m in dict.fromkeys(missing)]
     return found, tuple(notes)
 
@@ -71,19 +81,32 @@ def _with(context: RunContext, tool: Tool, name: str, config: Config, side: Side
     try:
         return replace(side, nsight=kept, nsight_facts=read_sqlite(database))
     finally:
-        database.unlink(missing_ok=True)  # it is made again from the report by one command, and is many times larger
+        # it is made again from the report by one command, and is many times larger
+        database.unlink(missing_ok=True)
 
 
-def _run(context: RunContext, tool: Tool, name: str, config: Config, words: tuple[str, ...]) -> Path:
+def _run(
+    context: RunContext, tool: Tool, name: str, config: Config, words: tuple[str, ...]
+) -> Path:
     label = f"{tool.name}-{name}"
     request = FixedRun(
-        config, seed=0, steps=SETTLE_STEPS, profile=True, label=label, nvtx_modules=context.nvtx_modules, capture=Capture(words, tool.suffix)
+        config,
+        seed=0,
+        steps=SETTLE_STEPS,
+        profile=True,
+        label=label,
+        nvtx_modules=context.nvtx_modules,
+        capture=Capture(words, tool.suffix),
     )
     context.progress.fixed_run(f"{tool.title}, {name}", 1, 1, config)
-    record = context.recorded("|".join([label, key_of(config)]), label, lambda: context.executor.run_fixed(request))
+    record = context.recorded(
+        "|".join([label, key_of(config)]), label, lambda: context.executor.run_fixed(request)
+    )
     report = str(record.notes.get("report", ""))
     if not report or not Path(report).exists():
-        reason = record.notes.get("profile") or ("the job ended before it" if record.ended_early else f"{tool.name} wrote none")
+        reason = record.notes.get("profile") or (
+            "the job ended before it" if record.ended_early else f"{tool.name} wrote none"
+        )
         raise Unreadable(f"there is no report: {reason}")
     return Path(report)
 

@@ -1,8 +1,9 @@
 """OBSERVE: the job as it is.
 
-One live session of the baseline gives its own knob values, where an iteration's time goes, how noisy this machine is, and
-the ceiling: how fast the job would run if batches cost nothing; and how fetching batches spends its time. From that follow the
-bottleneck and the knobs worth searching.
+One live session of the baseline gives its own knob values, where an iteration's time goes, how
+noisy this machine is, and
+the ceiling: how fast the job would run if batches cost nothing; and how fetching batches spends its
+time. From that follow the bottleneck and the knobs worth searching.
 
     ██████████                       a fresh process of the bare job, which ends where the job ends
     B │ B │ ceiling │ B │ B          then five blocks, one process
@@ -27,14 +28,21 @@ from autotune.stages.live import LiveComparison
 from autotune.tracking.records import record_baseline
 from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.speedup import noise_of
-from autotune.verdict.timing import anatomy, cost_without_data, mean_samples, mean_turnover_s, reader_of
+from autotune.verdict.timing import (
+    anatomy,
+    cost_without_data,
+    mean_samples,
+    mean_turnover_s,
+    reader_of,
+)
 from autotune_spaces.base import NotApplicable
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.messages import Hello, Record, Window
 
 FIRST_RUN, FIRST_SEED = "first-run", 0  # its key in the journal; the seed of the first pair
-EPOCH_SHARE = 0.05  # of the budget that a live session may spend on the job's first epoch, before anything is measured
+# of the budget that a live session may spend on the job's first epoch, before anything is measured
+EPOCH_SHARE = 0.05
 
 
 def observe(context: RunContext) -> Observation:
@@ -54,7 +62,10 @@ def observe(context: RunContext) -> Observation:
         observation = _measure(context)
         context.journal.append("observation", "", encode(observation))
     if others and observation.job.device == "cuda":
-        context.progress.warning(f"other programs use this machine ({'; '.join(others)}): times scatter, and less memory is left")
+        context.progress.warning(
+            f"other programs use this machine ({'; '.join(others)}): times scatter, and less memory"
+            " is left"
+        )
     if observation.job.loader is not None:
         context.executor.loader_key = observation.job.loader.key
     record_baseline(context.tracker, observation)
@@ -63,11 +74,12 @@ def observe(context: RunContext) -> Observation:
 
 
 def first_run(context: RunContext) -> Record:
-    """The unchanged job in a fresh process, as the confirmation will run it. A live session stretches epochs and so does not see how
+    """The unchanged job in a fresh process, as the confirmation will run it. A live session
+    stretches epochs and so does not see how
     long the job is: one that is too short for the proof is refused here, and not after the search.
 
-    No run of a pair: its neighbour in time would be minutes away, and which DataLoader trains is not known yet, so that random streams
-    are not matched as theirs are.
+    No run of a pair: its neighbour in time would be minutes away, and which DataLoader trains is
+    not known yet, so that random streams are not matched as theirs are.
 
     Raises:
         BaselineError: the job fails, or has too few iterations to be timed.
@@ -83,7 +95,9 @@ def first_run(context: RunContext) -> Record:
             except SessionFailed as failure:
                 if failure.kind != "lost" or not context.executor.fails_over or attempt > MOST_LOST:
                     raise explain_failure(context, failure) from failure
-                context.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+                context.progress.warning(
+                    f"{failure.detail}: what was being measured there is measured again"
+                )
         raise AssertionError("the loop above returns or raises")
 
     return context.recorded(FIRST_RUN, FIRST_RUN, measure)
@@ -92,8 +106,9 @@ def first_run(context: RunContext) -> Record:
 def first_epoch_s(context: RunContext, record: Record) -> float:
     """How long a live session may wait for the end of the job's first epoch; 0.0: it does not wait.
 
-    What an evaluation leaves behind (glibc keeps freed memory from then on, say) is there for all but the first epoch of the job, and
-    a live session never comes to it by itself. Only where the first run went through an epoch's end: the job has a second one.
+    What an evaluation leaves behind (glibc keeps freed memory from then on, say) is there for all
+    but the first epoch of the job, and a live session never comes to it by itself. Only where the
+    first run went through an epoch's end: the job has a second one.
     """
     window = record.window
     if not window.turnovers_s or window.epoch_iterations is None:
@@ -114,7 +129,8 @@ def _measure(context: RunContext) -> Observation:
             measured = [live.cost({}, b) for b in blocks]
     except BlockFailed as failure:
         raise BaselineError(
-            f"the unchanged job could not be measured: {failure.reason}", where=" ".join(mask_command(context.spec.command)),
+            f"the unchanged job could not be measured: {failure.reason}",
+            where=" ".join(mask_command(context.spec.command)),
             remedy="see the session's logs in the run directory",
         ) from failure
     except SessionFailed as failure:
@@ -123,17 +139,35 @@ def _measure(context: RunContext) -> Observation:
     windows = [b.window for b in blocks if b.window is not None]
     parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
     ceiling = mean_cost / free if free else None
-    compute_s = free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
+    compute_s = (
+        free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
+    )
     if any(window.power_capped for window in windows):
-        context.progress.note("the GPU runs at its power cap, which is no disturbance: the figures hold for this cap")
-    job = replace(hello.job, reader=reader_of(windows, compute_s), copy_share=copy_share(windows),
-                  device_memory_share=memory_share(hello, windows))
+        context.progress.note(
+            "the GPU runs at its power cap, which is no disturbance: the figures hold for this cap"
+        )
+    job = replace(
+        hello.job,
+        reader=reader_of(windows, compute_s),
+        copy_share=copy_share(windows),
+        device_memory_share=memory_share(hello, windows),
+    )
     domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
     noise = noise_of(measured)
     bottleneck, why = name_bottleneck(parts, ceiling, noise, restarts_workers=restarts_workers(job))
     return Observation(
-        machine=hello.machine, job=job, anatomy=parts, noise=noise, ceiling=ceiling, bottleneck=bottleneck, bottleneck_why=why,
-        domains=domains, defaults=defaults, withdrawn=withdrawn, fingerprint=hello.fingerprint, startup_s=hello.startup_s,
+        machine=hello.machine,
+        job=job,
+        anatomy=parts,
+        noise=noise,
+        ceiling=ceiling,
+        bottleneck=bottleneck,
+        bottleneck_why=why,
+        domains=domains,
+        defaults=defaults,
+        withdrawn=withdrawn,
+        fingerprint=hello.fingerprint,
+        startup_s=hello.startup_s,
     )
 
 
@@ -147,12 +181,16 @@ def memory_share(hello: Hello, windows: Sequence[Window]) -> float:
 def copy_share(windows: Sequence[Window]) -> float:
     """What copies to the device take of an iteration there, 0..1."""
     phases = [window.phases_s for window in windows]
-    return sum(p.get("to_device", 0.0) for p in phases) / (math.fsum(s for p in phases for s in p.values()) or 1.0)
+    return sum(p.get("to_device", 0.0) for p in phases) / (
+        math.fsum(s for p in phases for s in p.values()) or 1.0
+    )
 
 
 def restarts_workers(job: JobFacts) -> bool:
     """Whether the job starts its DataLoader workers anew for every epoch."""
-    return job.loader is not None and job.loader.num_workers > 0 and not job.loader.persistent_workers
+    return (
+        job.loader is not None and job.loader.num_workers > 0 and not job.loader.persistent_workers
+    )
 
 
 def _cost_without_data(live: LiveComparison) -> float | None:
@@ -184,13 +222,33 @@ def explain_failure(context: RunContext, failure: SessionFailed) -> BaselineErro
     if failure.kind == "unhooked":
         return HookError(failure.detail, where=command)
     if failure.kind == "agent":
-        return HookError(f"autotune's agent failed inside the job: {failure.detail}", where=command,
-                         remedy="please report it with the session's agent.log; the job itself was not disturbed")
+        return HookError(
+            f"autotune's agent failed inside the job: {failure.detail}",
+            where=command,
+            remedy=(
+                "please report it with the session's agent.log; the job itself was not disturbed"
+            ),
+        )
     if failure.kind == "lost":
-        return BaselineError(failure.detail, where=command, expected="machines that stay", remedy="the same command again carries on from here")
+        return BaselineError(
+            failure.detail,
+            where=command,
+            expected="machines that stay",
+            remedy="the same command again carries on from here",
+        )
     tail = f"\n{failure.log_tail}" if failure.log_tail else ""
-    what = {"oom": "runs out of memory", "crash": "fails", "killed": "is killed", "hang": "makes no progress", "ended": "ends too early"}[failure.kind]
+    what = {
+        "oom": "runs out of memory",
+        "crash": "fails",
+        "killed": "is killed",
+        "hang": "makes no progress",
+        "ended": "ends too early",
+    }[failure.kind]
     remedy = "make the command run by itself first, then tune it"
     if failure.kind == "hang":
         remedy += "; if it does pause for so long, say how long with hang_timeout_s in job.yaml"
-    return BaselineError(f"the unchanged job {what}: {failure.detail}{tail}", where=failure.where or command, remedy=remedy)
+    return BaselineError(
+        f"the unchanged job {what}: {failure.detail}{tail}",
+        where=failure.where or command,
+        remedy=remedy,
+    )

@@ -2,9 +2,11 @@
 
     pair 0: R C │ pair 1: C R │ pair 2: R C │ …        every letter a new process of the job; pair i runs with seed i
 
-The direction alternates so that neither side profits from a machine that warms up or is filled with caches; the two runs of a
-pair stand side by side in time (their speed is compared) and have the same seed (their losses are compared). On a cluster several
-pairs are made at the same time, each on a machine of its own (lanes.py): a ratio is always one of two runs of the same machine.
+The direction alternates so that neither side profits from a machine that warms up or is filled with
+caches; the two runs of a pair stand side by side in time (their speed is compared) and have the
+same seed (their losses are compared). On a cluster several
+pairs are made at the same time, each on a machine of its own (lanes.py): a ratio is always one of
+two runs of the same machine.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from autotune.stages.lanes import MOST_LOST, spread
 from autotune.stages.observe import explain_failure
 from autotune.verdict.gradients import relative_error
 from autotune.verdict.speedup import LogRatio, noise_of
-from autotune.verdict.timing import anatomy, cost_per_sample, drop_start, start_up_excess, warm_up_end
+from autotune.verdict.timing import (
+    anatomy,
+    cost_per_sample,
+    drop_start,
+    start_up_excess,
+    warm_up_end,
+)
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record
 
@@ -46,12 +54,16 @@ class Pairs:
         reference, candidate: seed -> record.
     """
 
-    def __init__(self, context: RunContext, candidate: Config, reference: Config, label: str) -> None:
+    def __init__(
+        self, context: RunContext, candidate: Config, reference: Config, label: str
+    ) -> None:
         self.context, self.label = context, label
         self.configs = {"reference": dict(reference), "candidate": dict(candidate)}
         self.reference: dict[int, Record] = {}
         self.candidate: dict[int, Record] = {}
-        place = "|".join([label, key_of(self.configs["candidate"]), key_of(self.configs["reference"])])
+        place = "|".join(
+            [label, key_of(self.configs["candidate"]), key_of(self.configs["reference"])]
+        )
         self._fresh = FreshRuns(context, context.spec.convergence.steps, place)
 
     def ensure(self, pairs: int) -> None:
@@ -61,7 +73,9 @@ class Pairs:
             SessionFailed: a run of the candidate failed, or is too short to be timed.
             BaselineError: the unchanged job failed, twice, or is too short to be timed.
         """
-        missing = [Seed(s) for s in range(pairs) if s not in self.reference or s not in self.candidate]
+        missing = [
+            Seed(s) for s in range(pairs) if s not in self.reference or s not in self.candidate
+        ]
         if not missing:
             return
         pieces_left = iter(missing)
@@ -71,12 +85,17 @@ class Pairs:
                 self._pair(lane, piece.seed, pairs)
 
         def give_up(piece: Seed, failure: SessionFailed) -> None:
-            raise SessionFailed("lost", f"{MOST_LOST} times the machine was lost that pair {piece.seed} ran on; the last time: {failure.detail}")
+            raise SessionFailed(
+                "lost",
+                f"{MOST_LOST} times the machine was lost that pair {piece.seed} ran on; the last"
+                f" time: {failure.detail}",
+            )
 
         spread(self.context, lambda: next(pieces_left, None), serve, give_up)
 
     def first_candidate(self) -> Record:
-        """The candidate's run of the first pair, by itself for now; :meth:`ensure` makes the other one.
+        """The candidate's run of the first pair, by itself for now; :meth:`ensure` makes the other
+        one.
 
         Raises:
             SessionFailed: it failed.
@@ -85,10 +104,17 @@ class Pairs:
         return self._run(self.context, "candidate", 0)
 
     def _pair(self, context: RunContext, seed: int, pairs: int) -> None:
-        """Both runs of one seed, on one machine: what is there of another machine is measured again."""
+        """Both runs of one seed, on one machine: what is there of another machine is measured
+        again.
+        """
         order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")
-        known = {side: getattr(self, side).get(seed) or context.stored(self._key(side, seed)) for side in order}
-        whole = len({node_of(record) if record is not None else None for record in known.values()}) == 1
+        known = {
+            side: getattr(self, side).get(seed) or context.stored(self._key(side, seed))
+            for side in order
+        }
+        whole = (
+            len({node_of(record) if record is not None else None for record in known.values()}) == 1
+        )
         for position, side in enumerate(order):
             record = known[side]
             if record is None or not (whole or node_of(record) == context.executor.node):
@@ -102,12 +128,22 @@ class Pairs:
         return f"{self.label}: {side}", self.configs[side]
 
     def known(self, pairs: int) -> bool:
-        """Whether so many pairs of this label and these two configurations have been made already, by this run or an earlier process of it."""
-        return all(self.context.stored(self._key(side, seed)) is not None for side in self.configs for seed in range(pairs))
+        """Whether so many pairs of this label and these two configurations have been made already,
+        by this run or an earlier process of it.
+        """
+        return all(
+            self.context.stored(self._key(side, seed)) is not None
+            for side in self.configs
+            for seed in range(pairs)
+        )
 
     def repeat_reference(self, seed: int) -> Record:
-        """The reference once more with the same seed, on the same machine if it is still there: is the job deterministic?"""
-        return self._beside(self.reference[seed], partial(self._run, side="reference", seed=seed, again=True))
+        """The reference once more with the same seed, on the same machine if it is still there: is
+        the job deterministic?
+        """
+        return self._beside(
+            self.reference[seed], partial(self._run, side="reference", seed=seed, again=True)
+        )
 
     @property
     def nodes(self) -> str:
@@ -115,7 +151,8 @@ class Pairs:
         return ", ".join(sorted({node_of(self.candidate[s]) for s in self._seeds()} - {""}))
 
     def lengthen(self, steps: int) -> bool:
-        """From now on runs of at least ``steps`` steps; those that are shorter are forgotten and made again on demand.
+        """From now on runs of at least ``steps`` steps; those that are shorter are forgotten and
+        made again on demand.
 
         False, with nothing changed, if the job ends before that or the budget's time is used up.
         """
@@ -131,9 +168,11 @@ class Pairs:
         return True
 
     def float16_gradient(self) -> tuple[float, float] | None:
-        """Relative errors of the first gradient against the reference's: (the candidate's, bfloat16's).
+        """Relative errors of the first gradient against the reference's: (the candidate's,
+        bfloat16's).
 
-        None where the candidate is not float16, or the first step gave no gradient to compare. The candidate is run at
+        None where the candidate is not float16, or the first step gave no gradient to compare. The
+        candidate is run at
         the loss scale it settled at: the first scale is too high on purpose and overflows.
         """
         if self.configs["candidate"].get("amp_dtype") != "float16" or not self.candidate:
@@ -142,27 +181,44 @@ class Pairs:
         settled = self.candidate[seed].notes.get("loss_scale")
         exact = self.reference[seed].gradient_sketch
         half = self._first_steps("float16", self.configs["candidate"], seed, settled)
-        brain = self._first_steps("bfloat16", {**self.configs["candidate"], "amp_dtype": "bfloat16"}, seed, None)
-        errors = relative_error(exact, half.gradient_sketch), relative_error(exact, brain.gradient_sketch)
+        brain = self._first_steps(
+            "bfloat16", {**self.configs["candidate"], "amp_dtype": "bfloat16"}, seed, None
+        )
+        errors = (
+            relative_error(exact, half.gradient_sketch),
+            relative_error(exact, brain.gradient_sketch),
+        )
         return None if errors[0] is None or errors[1] is None else (errors[0], errors[1])
 
     def log_speedups(self) -> list[float]:
         """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
-        return [math.log(self.cost(self.reference[s]) / self.cost(self.candidate[s])) for s in self._seeds()]
+        return [
+            math.log(self.cost(self.reference[s]) / self.cost(self.candidate[s]))
+            for s in self._seeds()
+        ]
 
     def log_levels(self) -> list[float]:
-        """How slow the machine was during each pair, log units: the mean of its two log costs, less what is usual on the machine it ran on."""
-        levels = {s: (math.log(self.cost(self.reference[s])) + math.log(self.cost(self.candidate[s]))) / 2 for s in self._seeds()}
+        """How slow the machine was during each pair, log units: the mean of its two log costs, less
+        what is usual on the machine it ran on.
+        """
+        levels = {
+            s: (math.log(self.cost(self.reference[s])) + math.log(self.cost(self.candidate[s]))) / 2
+            for s in self._seeds()
+        }
         nodes = {s: node_of(self.candidate[s]) for s in levels}
-        usual = {node: median(levels[s] for s in levels if nodes[s] == node) for node in nodes.values()}
+        usual = {
+            node: median(levels[s] for s in levels if nodes[s] == node) for node in nodes.values()
+        }
         return [level - usual[nodes[s]] for s, level in levels.items()]
 
     def gain(self, noise: float) -> LogRatio:
-        """Mean log speed-up with its error; positive is faster. ``noise``: standard deviation of one block's log cost
-        in the baseline, which steadies the error of few pairs."""
+        """Mean log speed-up with its error; positive is faster. ``noise``: standard deviation of
+        one block's log cost in the baseline, which steadies the error of few pairs."""
         ratios = self.log_speedups()
         own = noise_of([math.exp(r) for r in ratios]) if len(ratios) > 1 else 0.0
-        return LogRatio(fmean(ratios), max(own, math.sqrt(2) * noise) / math.sqrt(len(ratios)), len(ratios))
+        return LogRatio(
+            fmean(ratios), max(own, math.sqrt(2) * noise) / math.sqrt(len(ratios)), len(ratios)
+        )
 
     def anatomies(self) -> tuple[Anatomy, Anatomy]:
         """(reference, candidate), of the last pair."""
@@ -175,14 +231,18 @@ class Pairs:
         cost = cost_per_sample(drop_start(record.window, start))
         if self.context.spec.objective == "time_to_train":
             samples = sum(record.window.samples) / len(record.window.samples)
-            return cost + (start_up_excess(record.window, start) + prepared_s(record)) / (self.context.spec.planned_steps * samples)
+            return cost + (start_up_excess(record.window, start) + prepared_s(record)) / (
+                self.context.spec.planned_steps * samples
+            )
         return cost
 
     def _seeds(self) -> Iterator[int]:
         return (s for s in sorted(self.reference) if s in self.candidate)
 
     def _key(self, side: str, seed: int, again: bool = False) -> str:
-        return "|".join([self.label, key_of(self.configs[side]), side, str(seed), "again" if again else ""])
+        return "|".join(
+            [self.label, key_of(self.configs[side]), side, str(seed), "again" if again else ""]
+        )
 
     def _run(self, context: RunContext, side: str, seed: int, again: bool = False) -> Record:
         """One run, made once and remembered."""
@@ -193,7 +253,8 @@ class Pairs:
         """One run, made now and put in the journal.
 
         Raises:
-            SessionFailed: also where a run of the candidate is too short to be timed: its own failure, and not the job's.
+            SessionFailed: also where a run of the candidate is too short to be timed: its own
+                failure, and not the job's.
             BaselineError: of the unchanged job.
         """
         config, node = self.configs[side], context.executor.node
@@ -212,33 +273,43 @@ class Pairs:
             if not config:
                 raise
             raise SessionFailed("ended", error.found) from error
-        context.journal.append("run", self._key(side, seed, again), {"record": context.keep_record(label, record)})
+        context.journal.append(
+            "run", self._key(side, seed, again), {"record": context.keep_record(label, record)}
+        )
         context.stop.check()
         return record
 
-    def _first_steps(self, name: str, config: Config, seed: int, loss_scale: float | None) -> Record:
+    def _first_steps(
+        self, name: str, config: Config, seed: int, loss_scale: float | None
+    ) -> Record:
         label = f"{self.label}-gradient-{name}"
         key = "|".join([label, key_of(config), str(seed)])
 
         def measure(context: RunContext) -> Record:
             return self._fresh.first_steps(context.executor, config, seed, label, loss_scale)
 
-        return self.context.recorded(key, label, lambda: self._beside(self.reference[seed], measure))
+        return self.context.recorded(
+            key, label, lambda: self._beside(self.reference[seed], measure)
+        )
 
     def _beside(self, reference: Record, measure: Callable[[RunContext], Record]) -> Record:
-        """A run on the machine of ``reference``; should that be lost meanwhile, on another one of its kind."""
+        """A run on the machine of ``reference``; should that be lost meanwhile, on another one of
+        its kind.
+        """
         try:
             return measure(on_node(self.context, node_of(reference)))
         except SessionFailed as failure:
             if failure.kind != "lost":
                 raise
-            self.context.progress.warning(f"{failure.detail}: what was being measured there is measured again")
+            self.context.progress.warning(
+                f"{failure.detail}: what was being measured there is measured again"
+            )
             return measure(self.context)
 
 
 class SharedBaseline(Pairs):
-    """Another candidate against the baseline runs that ``pairs`` has already made: for the loss only, since the two
-    sides no longer stand side by side in time."""
+    """Another candidate against the baseline runs that ``pairs`` has already made: for the loss
+    only, since the two sides no longer stand side by side in time."""
 
     def __init__(self, pairs: Pairs, candidate: Config, label: str) -> None:
         super().__init__(pairs.context, candidate, {}, label)
@@ -249,9 +320,13 @@ class SharedBaseline(Pairs):
         """At most as many pairs as the shared baseline has."""
         for seed in sorted(self._shared.reference)[:pairs]:
             if seed not in self.candidate:
-                self.context.progress.fixed_run(self.label, len(self.candidate) + 1, pairs, self.configs["candidate"])
+                self.context.progress.fixed_run(
+                    self.label, len(self.candidate) + 1, pairs, self.configs["candidate"]
+                )
                 reference = self._shared.reference[seed]
-                self.candidate[seed] = self._beside(reference, partial(self._run, side="candidate", seed=seed))
+                self.candidate[seed] = self._beside(
+                    reference, partial(self._run, side="candidate", seed=seed)
+                )
                 self.reference[seed] = reference
 
     def repeat_reference(self, seed: int) -> Record:
@@ -267,13 +342,17 @@ def node_of(record: Record) -> str:
 
 
 def on_node(context: RunContext, node: str) -> RunContext:
-    """``context`` with the lane on ``node``. If that is not there any more: as it is, and so on another machine of the same kind."""
+    """``context`` with the lane on ``node``. If that is not there any more: as it is, and so on
+    another machine of the same kind.
+    """
     lane = context.executor.lane(node)
     return context if lane is None else replace(context, executor=lane)
 
 
 def prepared_s(record: Record) -> float:
-    """Seconds that a job launched with these settings takes before its process starts: copying data, say."""
+    """Seconds that a job launched with these settings takes before its process starts: copying
+    data, say.
+    """
     return float(record.notes.get(PREPARATION_S, 0.0))
 
 

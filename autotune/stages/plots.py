@@ -1,10 +1,13 @@
-"""Plots: configurations measured one after another in the running job, in blocks as short as their knobs allow.
+"""Plots: configurations measured one after another in the running job, in blocks as short as their
+knobs allow.
 
     plot │ settle▒▒▒ block█ │▒█│▒█│▒█│▒█│ …        dear knobs (workers, compile) stay as they are within a plot,
-                                                   cheap ones (dtype, layout, gc) change with every block
+                                                   cheap ones (dtype, layout, gc) change with every
+                                                   block
 
-A block of a cheap change needs a few iterations to get going and a quarter of a second to be measured; what one
-block lacks in precision the search model takes from all the others (autotune/search/model).
+A block of a cheap change needs a few iterations to get going and a quarter of a second to be
+measured; what one block lacks in precision the search model takes from all the others
+(autotune/search/model).
 """
 
 from __future__ import annotations
@@ -19,7 +22,13 @@ from autotune.results import Anatomy
 from autotune.stages.context import RunContext
 from autotune.stages.kept_session import COMPILE_LIMIT_S, BlockFailed, KeptSession, Outcome
 from autotune.stages.room import MIN_ITERATIONS
-from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, full_batches, winsorized_mean
+from autotune.verdict.timing import (
+    anatomy,
+    cost_per_sample,
+    disturbed,
+    full_batches,
+    winsorized_mean,
+)
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
@@ -54,13 +63,20 @@ class LivePlots(KeptSession):
     """
 
     def __init__(
-        self, context: RunContext, process_config: Config, iteration_s: float, room: int = 0, own_memory_gib: float = 0.0
+        self,
+        context: RunContext,
+        process_config: Config,
+        iteration_s: float,
+        room: int = 0,
+        own_memory_gib: float = 0.0,
     ) -> None:
         super().__init__(context, process_config, room, own_memory_gib)
         self.spoiled = 0  # blocks left out because something else ran
-        self._iteration_s = {"": iteration_s}  # of the configurations measured, and "" for those not measured yet
+        # of the configurations measured, and "" for those not measured yet
+        self._iteration_s = {"": iteration_s}
         self._samples = 0.0  # an iteration of the job as it is
-        self._turnovers: dict[str, list[float]] = {}  # time lost at epoch ends, by what the loader is built from
+        # time lost at epoch ends, by what the loader is built from
+        self._turnovers: dict[str, list[float]] = {}
         self._calm: deque[Window] = deque(maxlen=CALM_WINDOWS)
         self._count = 0
         self._before: Config | None = None  # what the job was left at
@@ -86,16 +102,30 @@ class LivePlots(KeptSession):
         space = self.context.spec.search_space
         slow_start = any(space[name].start_up_cost for name in config)
         block = Block(
-            id=f"p{self._count}", knobs=live_choices(config, space), iterations=self._iterations(config),
-            max_seconds=COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S, slow_start=slow_start, rounds_seconds=ROUNDS_S,
+            id=f"p{self._count}",
+            knobs=live_choices(config, space),
+            iterations=self._iterations(config),
+            max_seconds=COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S,
+            slow_start=slow_start,
+            rounds_seconds=ROUNDS_S,
         )
-        return block if self._dear(config) else replace(block, min_settle=SETTLE_ITERATIONS, level=False)
+        return (
+            block
+            if self._dear(config)
+            else replace(block, min_settle=SETTLE_ITERATIONS, level=False)
+        )
 
     def _dear(self, config: Config) -> bool:
-        """Whether the job needs more than a few iterations to get from what it was left at to ``config``."""
+        """Whether the job needs more than a few iterations to get from what it was left at to
+        ``config``.
+        """
         before = self._before
         space = self.context.spec.search_space
-        slow = {name for name in {*(before or {}), *config} if space[name].dear or space[name].start_up_cost}
+        slow = {
+            name
+            for name in {*(before or {}), *config}
+            if space[name].dear or space[name].start_up_cost
+        }
         return before is None or any(before.get(name) != config.get(name) for name in slow)
 
     def _iterations(self, config: Config) -> int:
@@ -114,18 +144,28 @@ class LivePlots(KeptSession):
         parts = anatomy(window, report.settle_iterations)
         no_effect = tuple(report.no_effect.items())
         if self._spoiled(window):
-            return Measured(outcome.config, None, parts=parts, settle_s=report.settle_s, wall_s=wall_s, no_effect=no_effect)
+            return Measured(
+                outcome.config,
+                None,
+                parts=parts,
+                settle_s=report.settle_s,
+                wall_s=wall_s,
+                no_effect=no_effect,
+            )
         iteration_s = winsorized_mean(window.times_s, rounds_of=window.workers)
         self._iteration_s[key_of(outcome.config)] = self._iteration_s[""] = iteration_s
         if not outcome.config:
             self._samples = sum(window.samples) / len(window.samples)
         cost = cost_per_sample(window, turnover_s=self._turnover_s(outcome.config, report))
         weight = min(math.fsum(window.times_s) / BLOCK_S, MOST_WEIGHT)
-        return Measured(outcome.config, math.log(cost), weight, None, parts, report.settle_s, wall_s, no_effect)
+        return Measured(
+            outcome.config, math.log(cost), weight, None, parts, report.settle_s, wall_s, no_effect
+        )
 
     def _spoiled(self, window: Window) -> bool:
         """Something else ran meanwhile. Where it always does, it slows all blocks alike."""
-        quiet = replace(window, cpu_pressure=0.0)  # the job's own doing as well, and different for each configuration
+        # the job's own doing as well, and different for each configuration
+        quiet = replace(window, cpu_pressure=0.0)
         why = disturbed(quiet, tuple(self._calm))
         self._calm.append(quiet)
         if why is not None:
@@ -133,7 +173,9 @@ class LivePlots(KeptSession):
         return why is not None
 
     def _turnover_s(self, config: Config, report: BlockReport) -> float | None:
-        """Mean time lost at an epoch's end with this loader; while none was seen, what building it took, where every epoch does that."""
+        """Mean time lost at an epoch's end with this loader; while none was seen, what building it
+        took, where every epoch does that.
+        """
         assert report.window is not None
         space = self.context.spec.search_space
         key = key_of({name: value for name, value in config.items() if space[name].dear})
@@ -144,4 +186,8 @@ class LivePlots(KeptSession):
         loader = self.session.job.loader
         if loader is None or not config.get("num_workers", loader.num_workers):
             return None
-        return None if config.get("persistent_workers", loader.persistent_workers) else report.rebuild_s or None
+        return (
+            None
+            if config.get("persistent_workers", loader.persistent_workers)
+            else report.rebuild_s or None
+        )

@@ -1,4 +1,5 @@
-"""PROFILE: the explain stage alone, for ``autotune profile``: one process of the job, nothing tuned.
+"""PROFILE: the explain stage alone, for ``autotune profile``: one process of the job, nothing
+tuned.
 
     one process │ warm-up │ timed │ watched │ profiled │
                              └ anatomy, bottleneck, summary; then as the explain stage does it
@@ -16,7 +17,13 @@ from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
 from autotune.stages.explain import examine, profiled
-from autotune.stages.observe import choose_knobs, copy_share, explain_failure, memory_share, restarts_workers
+from autotune.stages.observe import (
+    choose_knobs,
+    copy_share,
+    explain_failure,
+    memory_share,
+    restarts_workers,
+)
 from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.timing import anatomy, drop_start, reader_of, warm_up_end
 from autotune_spaces.base import Config
@@ -38,9 +45,13 @@ def explain_alone(context: RunContext, config: Config) -> tuple[Observation, Exp
     except SessionFailed as failure:
         raise explain_failure(context, failure) from failure
     if not record.trace:
-        reason = record.notes.get("profile") or "the job ended before its iterations could be profiled"
+        reason = (
+            record.notes.get("profile") or "the job ended before its iterations could be profiled"
+        )
         raise BaselineError(
-            str(reason), where=" ".join(mask_command(context.spec.command)), expected="some 100 optimizer steps",
+            str(reason),
+            where=" ".join(mask_command(context.spec.command)),
+            expected="some 100 optimizer steps",
             remedy="raise its number of epochs or steps in job.yaml's command",
         )
     hello = context.executor.last_hello
@@ -50,15 +61,31 @@ def explain_alone(context: RunContext, config: Config) -> tuple[Observation, Exp
 
 
 def observed(context: RunContext, hello: Hello, record: Record) -> Observation:
-    """What OBSERVE would say of the job, as far as one process without comparison can tell: no noise, no ceiling."""
+    """What OBSERVE would say of the job, as far as one process without comparison can tell: no
+    noise, no ceiling.
+    """
     left_out = warm_up_end(record.window.times_s)
     parts = anatomy(drop_start(record.window, left_out), left_out)
     windows = [record.window]
-    job = replace(hello.job, reader=reader_of(windows, None), copy_share=copy_share(windows),
-                  device_memory_share=memory_share(hello, windows))
+    job = replace(
+        hello.job,
+        reader=reader_of(windows, None),
+        copy_share=copy_share(windows),
+        device_memory_share=memory_share(hello, windows),
+    )
     domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
     bottleneck, why = name_bottleneck(parts, None, restarts_workers=restarts_workers(job))
     return Observation(
-        machine=hello.machine, job=job, anatomy=parts, noise=0.0, ceiling=None, bottleneck=bottleneck, bottleneck_why=why,
-        domains=domains, defaults=defaults, withdrawn=withdrawn, fingerprint=hello.fingerprint, startup_s=hello.startup_s,
+        machine=hello.machine,
+        job=job,
+        anatomy=parts,
+        noise=0.0,
+        ceiling=None,
+        bottleneck=bottleneck,
+        bottleneck_why=why,
+        domains=domains,
+        defaults=defaults,
+        withdrawn=withdrawn,
+        fingerprint=hello.fingerprint,
+        startup_s=hello.startup_s,
     )

@@ -1,4 +1,5 @@
-"""What the live search tries next: asked by every lane that is free, told by every lane that has measured.
+"""What the live search tries next: asked by every lane that is free, told by every lane that has
+measured.
 
     seeds │ the winners among them together │ sampler, sampler, sampler … until plateau, budget or an exhausted space
 """
@@ -24,7 +25,8 @@ from autotune_spaces.codec import encode
 
 FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
 PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
-SIZES = ("batch_size", "micro_batch_size")  # where memory ends at one value, it ends at every larger one
+# where memory ends at one value, it ends at every larger one
+SIZES = ("batch_size", "micro_batch_size")
 WORKERS = "num_workers"  # the same, of memory, open files and /dev/shm
 
 
@@ -40,14 +42,23 @@ class Proposal:
 class Proposals:
     """One lane at a time asks or tells; ``trials`` grows in the order in which they are measured."""
 
-    def __init__(self, context: RunContext, proposer: Proposer, observation: Observation, trials: list[Trial]) -> None:
-        self._bench, self._proposer, self._observation, self._trials = context, proposer, observation, trials
+    def __init__(
+        self, context: RunContext, proposer: Proposer, observation: Observation, trials: list[Trial]
+    ) -> None:
+        self._bench, self._proposer, self._observation, self._trials = (
+            context,
+            proposer,
+            observation,
+            trials,
+        )
         self._turn = threading.RLock()
         self._pending: dict[str, Proposal] = {}
         self._combined = False
 
     def take(self) -> Proposal | None:
-        """What to measure next; None if nothing is left, or nothing as long as the trials in flight are not done."""
+        """What to measure next; None if nothing is left, or nothing as long as the trials in flight
+        are not done.
+        """
         with self._turn:
             if _exhausted(self._bench, self._trials, len(self._pending)):
                 return None
@@ -88,12 +99,19 @@ class Proposals:
 
 def _exhausted(context: RunContext, trials: Sequence[Trial], in_flight: int) -> bool:
     """Budget or plateau: the search is over."""
-    return late(context, trials, SEARCH_SHARE) or context.spec.budget.tried(len(trials) + in_flight) or plateau(trials)
+    return (
+        late(context, trials, SEARCH_SHARE)
+        or context.spec.budget.tried(len(trials) + in_flight)
+        or plateau(trials)
+    )
 
 
 def late(context: RunContext, trials: Sequence[Trial], share: float) -> bool:
     """So much of the budget's time is used up, and something was tried."""
-    return context.journal.elapsed_s >= share * context.spec.budget.minutes * 60 and len(trials) >= FEWEST_TRIALS
+    return (
+        context.journal.elapsed_s >= share * context.spec.budget.minutes * 60
+        and len(trials) >= FEWEST_TRIALS
+    )
 
 
 def store(context: RunContext, defaults: Config, trials: list[Trial], trial: Trial) -> None:
@@ -108,7 +126,9 @@ def learn(proposer: Proposer, trial: Trial, context: RunContext, *, warn: bool) 
     """Take values out of the space that this trial showed to be useless or too large."""
     for knob, why in trial.no_effect.items():
         values, default = proposer.domains.get(knob, ()), proposer.defaults.get(knob)
-        for value in context.spec.search_space[knob].useless_with(trial.config[knob], values, default):
+        for value in context.spec.search_space[knob].useless_with(
+            trial.config[knob], values, default
+        ):
             proposer.exclude(knob, value)
         if warn:
             context.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
@@ -121,15 +141,21 @@ def learn(proposer: Proposer, trial: Trial, context: RunContext, *, warn: bool) 
 
 def to_blame(config: Config, reason: str) -> tuple[str, ...]:
     """The knobs of whose values a configuration that the machine could not hold had too much."""
-    if TOO_MANY_WORKERS in reason or set(config) <= {*LOADER}:  # nothing else of it could be too much
+    # nothing else of it could be too much
+    if TOO_MANY_WORKERS in reason or set(config) <= {*LOADER}:
         return (WORKERS,)
     return SIZES
 
 
 def _union(trials: Sequence[Trial]) -> dict:
     """The values that paid by themselves, together; of two values of one knob the faster."""
-    paying = [t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < -PROMISING]
+    paying = [
+        t
+        for t in trials
+        if t.state == "complete" and t.log_ratio is not None and t.log_ratio < -PROMISING
+    ]
     union: dict = {}
-    for trial in sorted(paying, key=lambda t: -(t.log_ratio or 0.0)):  # slowest first: the faster overwrites
+    # slowest first: the faster overwrites
+    for trial in sorted(paying, key=lambda t: -(t.log_ratio or 0.0)):
         union.update(trial.config)
     return union

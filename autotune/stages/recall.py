@@ -31,6 +31,11 @@ def _tell(context: RunContext, recall: Recall) -> None:
         )
     if recall.answer:
         other = ", with other software" if found.kind == "other-software" else ""
-        progress.note(f"this job was tuned here before{other}: its answer is proven again (--no-history searches)")
+        progress.note(
+            f"this job was tuned here before{other}: its answer is proven again (--no-history"
+            " searches)"
+        )
     elif recall.expected:
-        progress.note(f"{found.runs} earlier runs of alike jobs order the search (--no-history ignores them)")
+        progress.note(
+            f"{found.runs} earlier runs of alike jobs order the search (--no-history ignores them)"
+        )

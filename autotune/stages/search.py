@@ -1,11 +1,13 @@
 """SEARCH: what is measured in live sessions, then what needs a new process.
 
     search: model        every block informs every knob (model_search.py): the default
-    search: tpe, random  one trial a knob, the winners together, then Optuna's sampler, until plateau, budget or an exhausted space
+    search: tpe, random  one trial a knob, the winners together, then Optuna's sampler, until
+        plateau, budget or an exhausted space
     then, for all        values that need a new process, one by one on the best of the above, in fresh processes
 
-Live figures steer; they are never reported as the result. On a cluster every slot has a live session of its own, and as many trials
-are in flight as there are slots (lanes.py); each is compared with baseline blocks of its own session.
+Live figures steer; they are never reported as the result. On a cluster every slot has a live
+session of its own, and as many trials are in flight as there are slots (lanes.py); each is compared
+with baseline blocks of its own session.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Finalist:
     """A configuration to be proven in fresh processes."""
 
     config: dict[str, Value]
-    gains: tuple[KnobGain, ...] = ()  # what is known of its knobs and of those given back; the others are still to be dropped in turn
+    # what is known of its knobs and of those given back; the others are still to be dropped in turn
+    gains: tuple[KnobGain, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,11 @@ class Searched:
     finalists: tuple[Finalist, ...]  # best first
 
 
-def search(context: RunContext, observation: Observation, expected: Sequence[Expected] = ()) -> Searched:
-    """All that was tried, and what is to be proven; what an earlier process measured comes from the journal.
+def search(
+    context: RunContext, observation: Observation, expected: Sequence[Expected] = ()
+) -> Searched:
+    """All that was tried, and what is to be proven; what an earlier process measured comes from the
+    journal.
 
     Args:
         expected: what the history of alike jobs says; of the model only.
@@ -81,7 +87,9 @@ def search(context: RunContext, observation: Observation, expected: Sequence[Exp
             found = _with_sampler(context, observation, trials)
         stored = {"finalists": encode(found)}
         context.journal.append("search-done", "", stored)
-    return Searched(tuple(trials), tuple(decode(Finalist, f) for f in (stored or {}).get("finalists", ())))
+    return Searched(
+        tuple(trials), tuple(decode(Finalist, f) for f in (stored or {}).get("finalists", ()))
+    )
 
 
 def _with_model(
@@ -90,7 +98,13 @@ def _with_model(
     """The model's answer, with the process knobs on top of it that pay."""
     stored = context.journal.find("found")
     domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
-    study = Proposer(context.run_dir / "optuna.log", context.spec.search_space, domains, observation.defaults, context.seed)
+    study = Proposer(
+        context.run_dir / "optuna.log",
+        context.spec.search_space,
+        domains,
+        observation.defaults,
+        context.seed,
+    )
     if stored is None:
         measured, found = search_live(context, observation, expected)
         known = {key_of(t.config) for t in trials}
@@ -102,18 +116,33 @@ def _with_model(
         context.journal.append("found", "", encode(found))
     else:
         found = decode(Found, stored)
-    study.restore([t for t in trials if t.origin != "process"])  # Optuna's tools read it; the model needs none of it
-    config, log_gain = _search_process(context, observation, trials, found.names, found.config, found.log_gain)
+    # Optuna's tools read it; the model needs none of it
+    study.restore([t for t in trials if t.origin != "process"])
+    config, log_gain = _search_process(
+        context, observation, trials, found.names, found.config, found.log_gain
+    )
     if log_gain <= math.log1p(MINIMUM_GAIN):
         return ()
-    first = Finalist(config, tuple(g for g in found.gains if g.kept == (g.knob in config)))  # a knob dropped live may have paid fresh
+    # a knob dropped live may have paid fresh
+    first = Finalist(config, tuple(g for g in found.gains if g.kept == (g.knob in config)))
     return (first, *_runner_up(context.spec.search_space, observation, first, log_gain))
 
 
-def _runner_up(space: SearchSpace, observation: Observation, first: Finalist, log_gain: float) -> tuple[Finalist, ...]:
-    """The same without its riskiest knob: what is tried where the first one fails in a fresh process, or is not proven."""
-    own = {g.knob: math.log(g.speedup.estimate) for g in first.gains if g.kept and g.speedup is not None}
-    risks = {name: (space[name].start_up_cost, space[name].numerics.severity, -own.get(name, 0.0)) for name in first.config}
+def _runner_up(
+    space: SearchSpace, observation: Observation, first: Finalist, log_gain: float
+) -> tuple[Finalist, ...]:
+    """The same without its riskiest knob: what is tried where the first one fails in a fresh
+    process, or is not proven.
+    """
+    own = {
+        g.knob: math.log(g.speedup.estimate)
+        for g in first.gains
+        if g.kept and g.speedup is not None
+    }
+    risks = {
+        name: (space[name].start_up_cost, space[name].numerics.severity, -own.get(name, 0.0))
+        for name in first.config
+    }
     riskiest = max(risks, key=lambda name: risks[name])
     config = normalise(without(first.config, riskiest), observation.defaults, space)
     if not config or log_gain - own.get(riskiest, 0.0) <= math.log1p(MINIMUM_GAIN):
@@ -121,20 +150,35 @@ def _runner_up(space: SearchSpace, observation: Observation, first: Finalist, lo
     return (Finalist(config, tuple(g for g in first.gains if not g.kept or g.knob in config)),)
 
 
-def _with_sampler(context: RunContext, observation: Observation, trials: list[Trial]) -> tuple[Finalist, ...]:
+def _with_sampler(
+    context: RunContext, observation: Observation, trials: list[Trial]
+) -> tuple[Finalist, ...]:
     _search_live(context, observation, trials)
     best = best_of(trials)
-    _search_process(context, observation, trials, list(observation.domains), best.config if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
+    _search_process(
+        context,
+        observation,
+        trials,
+        list(observation.domains),
+        best.config if best else {},
+        -(best.log_ratio or 0.0) if best else 0.0,
+    )
     return tuple(Finalist(config) for config in finalists(trials))
 
 
 def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
-    """The fastest configurations of the search that are ahead by more than the minimum gain, best first; of those
-    within the minimum gain of the best, the smallest change first."""
-    ahead = [(t, t.speedup) for t in trials if t.state == "complete" and t.speedup is not None and t.speedup > 1 + MINIMUM_GAIN]
+    """The fastest configurations of the search that are ahead by more than the minimum gain, best
+    first; of those within the minimum gain of the best, the smallest change first."""
+    ahead = [
+        (t, t.speedup)
+        for t in trials
+        if t.state == "complete" and t.speedup is not None and t.speedup > 1 + MINIMUM_GAIN
+    ]
     chosen: list[dict[str, Value]] = []
     while ahead and len(chosen) < FINALISTS:
-        trial, _ = ahead.pop(choose([speedup for _, speedup in ahead], [len(t.config) for t, _ in ahead]))
+        trial, _ = ahead.pop(
+            choose([speedup for _, speedup in ahead], [len(t.config) for t, _ in ahead])
+        )
         chosen.append(dict(trial.config))
     return chosen
 
@@ -144,36 +188,68 @@ def _search_live(context: RunContext, observation: Observation, trials: list[Tri
     domains = live_domains(observation.domains, observation.defaults, space)
     if not domains:
         return
-    proposer = Proposer(context.run_dir / "optuna.log", space, domains, observation.defaults, context.seed, context.spec.search)
+    proposer = Proposer(
+        context.run_dir / "optuna.log",
+        space,
+        domains,
+        observation.defaults,
+        context.seed,
+        context.spec.search,
+    )
     proposer.restore(trials)
     for trial in trials:
         learn(proposer, trial, context, warn=False)
-    for config in seeds(observation.bottleneck, domains, observation.defaults, observation.anatomy.minor_faults):
+    for config in seeds(
+        observation.bottleneck, domains, observation.defaults, observation.anatomy.minor_faults
+    ):
         proposer.enqueue(config, "seed")
     proposals, own = Proposals(context, proposer, observation, trials), observation.anatomy
 
     def serve(lane: RunContext, pieces: Iterator[Proposal]) -> None:
-        with LiveComparison(lane, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib) as live:
+        with LiveComparison(
+            lane, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib
+        ) as live:
             for proposal in pieces:
                 proposals.measured(_measure(lane, live, proposal, proposals))
 
     def give_up(proposal: Proposal, failure: SessionFailed) -> None:
-        reason = f"{MOST_LOST} times the machine was lost that it was measured on; the last time: {failure.detail}"
-        proposals.measured(Trial(proposal.number, proposal.config, "failed", reason=reason, origin=proposal.origin))
+        reason = (
+            f"{MOST_LOST} times the machine was lost that it was measured on; the last time:"
+            f" {failure.detail}"
+        )
+        proposals.measured(
+            Trial(proposal.number, proposal.config, "failed", reason=reason, origin=proposal.origin)
+        )
 
     spread(context, proposals.take, serve, give_up)
 
 
-def _measure(context: RunContext, live: LiveComparison, proposal: Proposal, proposals: Proposals) -> Trial:
+def _measure(
+    context: RunContext, live: LiveComparison, proposal: Proposal, proposals: Proposals
+) -> Trial:
     """Raises:
     SessionFailed: "lost"; nothing is known of the configuration.
     """
-    number, config, origin, node, started = proposal.number, proposal.config, proposal.origin, context.executor.node, time.monotonic()
+    number, config, origin, node, started = (
+        proposal.number,
+        proposal.config,
+        proposal.origin,
+        context.executor.node,
+        time.monotonic(),
+    )
     context.progress.measuring(f"trial {number}", config)
     try:
         comparison = live.compare(config, {}, enough=lambda ratio: _enough(ratio, proposals.best()))
     except BlockFailed as failure:
-        return Trial(number, config, failure.kind, reason=failure.reason, origin=origin, wall_s=time.monotonic() - started, node=node)
+        return Trial(
+            number,
+            config,
+            failure.kind,
+            reason=failure.reason,
+            origin=origin,
+            wall_s=time.monotonic() - started,
+            node=node,
+        )
     except SessionFailed as failure:
         if failure.kind == "lost":
             raise
@@ -182,25 +258,47 @@ def _measure(context: RunContext, live: LiveComparison, proposal: Proposal, prop
     state = "failed" if useless else "pruned" if comparison.pruned else "complete"
     reason = "; ".join(f"{k} had no effect: {why}" for k, why in useless.items())
     if comparison.pruned:
-        reason = reason or f"{math.exp(comparison.ratio.estimate):.2f}x the baseline's time after its first block"
+        reason = (
+            reason
+            or f"{math.exp(comparison.ratio.estimate):.2f}x the baseline's time after its first block"
+        )
     return Trial(
-        number, config, state, comparison.ratio.estimate, comparison.ratio.standard_error, comparison.ratio.pairs,
-        reason, origin, useless, comparison.anatomy, time.monotonic() - started, comparison.settle_s, node,
+        number,
+        config,
+        state,
+        comparison.ratio.estimate,
+        comparison.ratio.standard_error,
+        comparison.ratio.pairs,
+        reason,
+        origin,
+        useless,
+        comparison.anatomy,
+        time.monotonic() - started,
+        comparison.settle_s,
+        node,
     )
 
 
 def _enough(ratio: LogRatio, best: Trial | None) -> bool:
-    """False for a candidate that may be the new best: it is the one whose figure matters, so it gets two more pairs."""
+    """False for a candidate that may be the new best: it is the one whose figure matters, so it
+    gets two more pairs.
+    """
     if ratio.pairs > 2 or ratio.estimate > -PROMISING:
         return True
     return best is not None and ratio.estimate > (best.log_ratio or 0.0) + ratio.sigma
 
 
 def _search_process(
-    context: RunContext, observation: Observation, trials: list[Trial], names: Sequence[str], best: Config, log_gain: float
+    context: RunContext,
+    observation: Observation,
+    trials: list[Trial],
+    names: Sequence[str],
+    best: Config,
+    log_gain: float,
 ) -> tuple[dict[str, Value], float]:
-    """Coordinate search over values that need a new process, each on top of the best configuration so far, in paired fresh runs; what a
-    running job shows too little of is among them, unless it has already paid there.
+    """Coordinate search over values that need a new process, each on top of the best configuration
+    so far, in paired fresh runs; what a running job shows too little of is among them, unless it
+    has already paid there.
 
     Returns:
         the best configuration and its log speed-up over the job as it is.
@@ -211,17 +309,23 @@ def _search_process(
         start, start_gain = dict(best), log_gain
         for value in observation.domains[name]:
             config = normalise({**start, name: value}, observation.defaults, space)
-            if value == observation.defaults[name] or not needs_fresh_process(space[name], value, observation):
+            if value == observation.defaults[name] or not needs_fresh_process(
+                space[name], value, observation
+            ):
                 continue  # tried in the running job
             if config == start or context.spec.budget.tried(len(trials)):
                 continue
             trial = known.get(key_of(config))
-            ready_s = context.journal.elapsed_s + PROCESS_PAIRS * pair_s(context, observation, log_gain)
+            ready_s = context.journal.elapsed_s + PROCESS_PAIRS * pair_s(
+                context, observation, log_gain
+            )
             if trial is None and ready_s > proof_begins_s(context, observation, log_gain):
                 context.progress.note(f"no time left to try {name}={value} in fresh processes")
                 continue
             if trial is None:
-                trial = _measure_fresh(context, config, start, -start_gain, len(trials), observation.noise)
+                trial = _measure_fresh(
+                    context, config, start, -start_gain, len(trials), observation.noise
+                )
                 store(context, observation.defaults, trials, trial)
                 context.stop.check()
             if trial.state == "complete" and -(trial.log_ratio or 0.0) > log_gain + PROMISING:
@@ -230,9 +334,16 @@ def _search_process(
 
 
 def _measure_fresh(
-    context: RunContext, config: Config, reference: Config, reference_ratio: float, number: int, noise: float
+    context: RunContext,
+    config: Config,
+    reference: Config,
+    reference_ratio: float,
+    number: int,
+    noise: float,
 ) -> Trial:
-    """``config`` against ``reference`` in interleaved fresh processes; the ratio is given against the baseline."""
+    """``config`` against ``reference`` in interleaved fresh processes; the ratio is given against
+    the baseline.
+    """
     started = time.monotonic()
     context.progress.measuring(f"trial {number}", config)
     pairs = Pairs(context, config, reference, label=f"trial{number}")
@@ -242,35 +353,81 @@ def _measure_fresh(
             pairs.ensure(PROCESS_PAIRS)
     except SessionFailed as failure:
         kind = "infeasible" if failure.kind in ("oom", "killed") else "failed"
-        return Trial(number, config, kind, reason=str(failure), origin="process", wall_s=time.monotonic() - started)
+        return Trial(
+            number,
+            config,
+            kind,
+            reason=str(failure),
+            origin="process",
+            wall_s=time.monotonic() - started,
+        )
     except BaselineError as error:
-        return Trial(number, config, "failed", reason=error.found, origin="process", wall_s=time.monotonic() - started)
+        return Trial(
+            number,
+            config,
+            "failed",
+            reason=error.found,
+            origin="process",
+            wall_s=time.monotonic() - started,
+        )
     if useless := _useless(pairs):
         for name, why in useless.items():
             context.progress.warning(f"{name}={config[name]} had no effect: {why}")
         reason = "; ".join(f"{name} had no effect: {why}" for name, why in useless.items())
-        return Trial(number, config, "failed", reason=reason, origin="process", no_effect=useless, wall_s=time.monotonic() - started)
+        return Trial(
+            number,
+            config,
+            "failed",
+            reason=reason,
+            origin="process",
+            no_effect=useless,
+            wall_s=time.monotonic() - started,
+        )
     gain = pairs.gain(noise)
     lost = gain.pairs < PROCESS_PAIRS
-    reason = f"{math.exp(-gain.estimate):.2f}x the time after the first pair of runs" if lost else ""
+    reason = (
+        f"{math.exp(-gain.estimate):.2f}x the time after the first pair of runs" if lost else ""
+    )
     return Trial(
-        number, config, "pruned" if lost else "complete", reference_ratio - gain.estimate, gain.standard_error, gain.pairs,
-        reason, "process", {}, pairs.anatomies()[1], time.monotonic() - started, _start_up_s(pairs), pairs.nodes,
+        number,
+        config,
+        "pruned" if lost else "complete",
+        reference_ratio - gain.estimate,
+        gain.standard_error,
+        gain.pairs,
+        reason,
+        "process",
+        {},
+        pairs.anatomies()[1],
+        time.monotonic() - started,
+        _start_up_s(pairs),
+        pairs.nodes,
     )
 
 
 def _useless(pairs: Pairs) -> dict[str, str]:
     """Knobs that tell the candidate from the reference and did nothing in it."""
     before, after = pairs.configs["reference"], pairs.configs["candidate"]
-    found = {name: why for record in pairs.candidate.values() for name, why in record.no_effect.items()}
-    return {name: why for name, why in found.items() if name in after and (name not in before or before[name] != after[name])}
+    found = {
+        name: why for record in pairs.candidate.values() for name, why in record.no_effect.items()
+    }
+    return {
+        name: why
+        for name, why in found.items()
+        if name in after and (name not in before or before[name] != after[name])
+    }
 
 
 def _start_up_s(pairs: Pairs) -> float:
-    """What the candidate's start costs more than the reference's, in the median pair: searching kernels in its first iterations, and
-    what had to be prepared before."""
+    """What the candidate's start costs more than the reference's, in the median pair: searching
+    kernels in its first iterations, and what had to be prepared before."""
+
     def excess_s(record: Record) -> float:
-        return start_up_excess(record.window, warm_up_end(record.window.times_s)) + prepared_s(record)
+        return start_up_excess(record.window, warm_up_end(record.window.times_s)) + prepared_s(
+            record
+        )
 
     seeds = pairs.candidate.keys() & pairs.reference.keys()
-    return max(median(excess_s(pairs.candidate[s]) - excess_s(pairs.reference[s]) for s in seeds), 0.0)
+    return max(
+        median(excess_s(pairs.candidate[s]) - excess_s(pairs.reference[s]) for s in seeds), 0.0
+    )

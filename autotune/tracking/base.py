@@ -1,6 +1,8 @@
-"""Where a study is recorded. The coordinator is the only writer; every call is cheap and never raises for a network.
+"""Where a study is recorded. The coordinator is the only writer; every call is cheap and never
+raises for a network.
 
-A *study* is one `autotune run`; a *trial* is one configuration tried; both become MLflow runs (parent and child).
+A *study* is one `autotune run`; a *trial* is one configuration tried; both become MLflow runs
+(parent and child).
 """
 
 from __future__ import annotations
@@ -11,21 +13,36 @@ from pathlib import Path
 
 
 class Tracker(ABC):
-    """One study's record. ``key`` arguments make every call idempotent: repeating one after a resume adds nothing."""
+    """One study's record. ``key`` arguments make every call idempotent: repeating one after a
+    resume adds nothing.
+    """
 
     @abstractmethod
-    def start_study(self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None: ...
+    def start_study(
+        self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]
+    ) -> None: ...
 
     @abstractmethod
-    def trial(self, key: str, name: str, params: Mapping[str, object], metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """A whole finished trial (child run). Params are flat ``knob.*``; metrics use the same keys in every trial."""
+    def trial(
+        self,
+        key: str,
+        name: str,
+        params: Mapping[str, object],
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
+    ) -> None:
+        """A whole finished trial (child run). Params are flat ``knob.*``; metrics use the same keys
+        in every trial.
+        """
 
     @abstractmethod
     def trial_artifact(self, key: str, path: Path, folder: str = "") -> None: ...
 
     @abstractmethod
     def trial_series(self, key: str, name: str, values: Mapping[int, float]) -> None:
-        """A step metric of a trial: the same name in two trials is drawn in one chart when they are compared."""
+        """A step metric of a trial: the same name in two trials is drawn in one chart when they are
+        compared.
+        """
 
     @abstractmethod
     def study_metrics(self, metrics: Mapping[str, float]) -> None: ...

@@ -20,9 +20,10 @@ DATABASE_TIMEOUT_S = 15.0
 def mlflow_module() -> Any:
     """MLflow, set up to fail fast.
 
-    The defaults are changed inside MLflow rather than in the environment: the job's processes inherit ours, and a job that uses
-    MLflow itself must find its own settings. No retries of single requests: a repeated "create run" whose first answer was
-    lost would make two. What the user has set in the environment still wins.
+    The defaults are changed inside MLflow rather than in the environment: the job's processes
+    inherit ours, and a job that uses
+    MLflow itself must find its own settings. No retries of single requests: a repeated "create run"
+    whose first answer was lost would make two. What the user has set in the environment still wins.
     """
     before = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read while mlflow is imported
@@ -38,14 +39,16 @@ def mlflow_module() -> Any:
         ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", 0),
         ("MLFLOW_HTTP_REQUEST_TIMEOUT", REQUEST_TIMEOUT_S),
         ("MLFLOW_DISABLE_TELEMETRY", True),
-        ("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", True),  # a line for every trial, into our own output
+        # a line for every trial, into our own output
+        ("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", True),
     ):
         if hasattr(settings, name):
             getattr(settings, name).default = value
     import logging
 
     for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # "Creating initial MLflow database tables..."
+        # "Creating initial MLflow database tables..."
+        logging.getLogger(name).setLevel(logging.ERROR)
     return mlflow
 
 
@@ -58,7 +61,11 @@ def client_of(store: Store) -> Any:
 def reason(error: BaseException) -> str:
     """Why MLflow failed, in one line."""
     text = str(error).strip() or type(error).__name__
-    for pattern in (r"\[Errno -?\d+\] ([^')\"]+)", r"((?:Read|Connection to \S+) timed out)", r"Caused by (.*)"):
+    for pattern in (
+        r"\[Errno -?\d+\] ([^')\"]+)",
+        r"((?:Read|Connection to \S+) timed out)",
+        r"Caused by (.*)",
+    ):
         if match := re.search(pattern, text, re.DOTALL):
             text = match[1]
             break
@@ -76,7 +83,8 @@ def ask(store: Store) -> str:
         except Exception as error:  # whatever MLflow and its drivers raise: that is the answer
             result.append(reason(error))
 
-    # MLflow retries a dead database for minutes on end, whatever it is told: leave it behind in a thread.
+    # MLflow retries a dead database for minutes on end, whatever it is told: leave it behind in a
+    # thread.
     thread = threading.Thread(target=question, daemon=True, name="autotune-preflight")
     mlflow_module()
     thread.start()
@@ -94,5 +102,12 @@ def require_answer(store: Store, where: str = "tracking uri") -> None:
         return
     trouble = ask(store)
     if trouble:
-        remedy = "start it, and run `autotune sync` again: the record is kept, and nothing is sent twice"
-        raise InputError(f"{store.shown} does not answer: {trouble}", where=where, expected="an MLflow store", remedy=remedy)
+        remedy = (
+            "start it, and run `autotune sync` again: the record is kept, and nothing is sent twice"
+        )
+        raise InputError(
+            f"{store.shown} does not answer: {trouble}",
+            where=where,
+            expected="an MLflow store",
+            remedy=remedy,
+        )

@@ -2,12 +2,14 @@
 
     spool.jsonl ──▶ find or create the run by its tag autotune.key ──▶ log ──▶ cursor (write, rename) ──▶ next event
 
-Only ``MlflowClient`` with run ids is used, never MLflow's global active run. Every step can be repeated: runs are found by
-their tag, params and tags overwrite themselves, metrics carry the spool's timestamps (MLflow's own key for a point is run,
-name, step, time, value), artifacts have fixed names. So a kill between a send and its cursor costs a repetition, not a copy.
+Only ``MlflowClient`` with run ids is used, never MLflow's global active run. Every step can be
+repeated: runs are found by their tag, params and tags overwrite themselves, metrics carry the
+spool's timestamps (MLflow's own key for a point is run, name, step, time, value), artifacts have
+fixed names. So a kill between a send and its cursor costs a repetition, not a copy.
 
-One request cannot be repeated: "create run", given up by us and carried out by the server after all, perhaps later than our second one.
-Such runs stand in the cursor as doubts, and copies of them are deleted when they show up.
+One request cannot be repeated: "create run", given up by us and carried out by the server after
+all, perhaps later than our second one. Such runs stand in the cursor as doubts, and copies of them
+are deleted when they show up.
 """
 
 from __future__ import annotations
@@ -33,15 +35,19 @@ from autotune_trials.paths import publish
 T = TypeVar("T")
 
 KEY_TAG = "autotune.key"
-KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"  # which view MLflow's UI opens
-METRICS_A_CALL, OTHERS_A_CALL = 800, 100  # log_batch takes 1000 in all, 100 of them params and 100 tags
+# which view MLflow's UI opens
+KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
+# log_batch takes 1000 in all, 100 of them params and 100 tags
+METRICS_A_CALL, OTHERS_A_CALL = 800, 100
 LONGEST_PARAM, LONGEST_TAG = 6000, 5000  # characters MLflow keeps
 DOUBT_S = 300.0  # a request that was given up is not carried out later than this
 TRIAL_STATUS = {"failed": "FAILED"}  # a pruned or infeasible trial has done what it was there for
 
 
 class Sender:
-    """Sends one run's spool to one experiment of one store. Not thread-safe; another process may do the same at the same time."""
+    """Sends one run's spool to one experiment of one store. Not thread-safe; another process may do
+    the same at the same time.
+    """
 
     def __init__(self, run_dir: Path, store: Store, experiment: str) -> None:
         self.paths, self.store, self.experiment = SpoolPaths(run_dir), store, experiment
@@ -50,13 +56,15 @@ class Sender:
         self.missing: list[str] = []  # artifacts whose file was gone
         self._connected: Any = None
         self._id = uuid.uuid4().hex
-        self._sure_from: int | None = None  # events behind this offset were never sent, by anybody: nothing is to be looked for first
+        # events behind this offset were never sent, by anybody: nothing is to be looked for first
+        self._sure_from: int | None = None
         self._reset()
 
     def _reset(self) -> None:
         self.offset, self.spool_id, self.study_key = 0, "", ""
         self.runs: dict[str, str] = {}  # autotune.key -> run id
-        self.doubts: dict[str, float] = {}  # autotune.key -> when a "create run" for it was given up, in seconds since 1970
+        # autotune.key -> when a "create run" for it was given up, in seconds since 1970
+        self.doubts: dict[str, float] = {}
 
     @property
     def study_run_id(self) -> str:
@@ -77,7 +85,8 @@ class Sender:
             try:
                 sent = self._send_rest()
             except BaseException:
-                self._connected = self._sure_from = None  # a server that comes back may have forgotten everything: look again
+                # a server that comes back may have forgotten everything: look again
+                self._connected = self._sure_from = None
                 raise
             self._sure_from = self.offset
             return sent
@@ -111,7 +120,8 @@ class Sender:
             except BlockingIOError:
                 raise Busy from None
             file.seek(0)
-            if file.read() != self._id:  # another one was here, and may have died between a send and its cursor
+            # another one was here, and may have died between a send and its cursor
+            if file.read() != self._id:
                 self._sure_from = None
                 file.truncate(0)
                 file.write(self._id)
@@ -122,20 +132,36 @@ class Sender:
         try:
             data = json.loads(self.cursor.read_text())
             offset, first = int(data["offset"]), next(read_events(self.paths.spool))[0]
-            if self.offset <= offset <= self.paths.spool.stat().st_size and first.key == data["spool"]:
+            if (
+                self.offset <= offset <= self.paths.spool.stat().st_size
+                and first.key == data["spool"]
+            ):
                 runs = dict(data["runs"])
                 if runs.get(data["study"]) == self.study_run_id:
-                    runs = {**self.runs, **runs}  # else another process has begun anew in an emptied store
-                self.offset, self.spool_id, self.study_key, self.runs = offset, data["spool"], data["study"], runs
+                    # else another process has begun anew in an emptied store
+                    runs = {**self.runs, **runs}
+                self.offset, self.spool_id, self.study_key, self.runs = (
+                    offset,
+                    data["spool"],
+                    data["study"],
+                    runs,
+                )
                 self.doubts = dict(data.get("doubts", {}))
         except (OSError, ValueError, KeyError, TypeError, StopIteration):
             pass  # no cursor yet: send all of it, which adds nothing to what is there
 
     def _write_cursor(self) -> None:
-        # The study's run alone: with every trial's, each event of a long study would write all of them again. They are found by their tag.
+        # The study's run alone: with every trial's, each event of a long study would write all of
+        # them again. They are found by their tag.
         study = {key: run_id for key, run_id in self.runs.items() if key == self.study_key}
-        data = {"offset": self.offset, "spool": self.spool_id, "study": self.study_key, "runs": study, "doubts": self.doubts,
-                "uri": self.store.shown}  # fmt: skip
+        data = {
+            "offset": self.offset,
+            "spool": self.spool_id,
+            "study": self.study_key,
+            "runs": study,
+            "doubts": self.doubts,
+            "uri": self.store.shown,
+        }
         publish(self.cursor, json.dumps(data))
 
     def _find_experiment(self, client: Any) -> str:
@@ -143,7 +169,9 @@ class Sender:
         if found is None:
             try:
                 place = self.store.artifact_location
-                return client.create_experiment(self.experiment, artifact_location=place, tags={KIND_TAG: MODEL_TRAINING})
+                return client.create_experiment(
+                    self.experiment, artifact_location=place, tags={KIND_TAG: MODEL_TRAINING}
+                )
             except Exception:  # each kind of store has its own; another study may have been faster
                 found = client.get_experiment_by_name(self.experiment)
                 if found is None:
@@ -152,18 +180,26 @@ class Sender:
             client.restore_experiment(found.experiment_id)
         return found.experiment_id
 
-    # -- events ------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
         match event.kind:
-            case "spool": self.spool_id = event.key
-            case "start": self._start(event)
-            case "trial": self._trial(event)
-            case "trial_artifact": self._artifact(self._key(event.key.partition("|")[0]), event)
-            case "trial_series": self._series(event)
-            case "artifact": self._artifact(self.study_key, event)
-            case "metrics": self._log(self.study_run_id, event, metrics=_points(event))
-            case "finish": self._finish(event)
+            case "spool":
+                self.spool_id = event.key
+            case "start":
+                self._start(event)
+            case "trial":
+                self._trial(event)
+            case "trial_artifact":
+                self._artifact(self._key(event.key.partition("|")[0]), event)
+            case "trial_series":
+                self._series(event)
+            case "artifact":
+                self._artifact(self.study_key, event)
+            case "metrics":
+                self._log(self.study_run_id, event, metrics=_points(event))
+            case "finish":
+                self._finish(event)
 
     def _key(self, key: str) -> str:
         """Unique in the whole store: two runs of one job have the same trial keys."""
@@ -180,8 +216,14 @@ class Sender:
         data = event.data
         parent = {"mlflow.parentRunId": self.study_run_id, "autotune.kind": "trial"}
         wall_ms = int(1000 * float(data["metrics"].get("wall_s", 0.0) or 0.0))
-        # The tags go with the run's making: of what a trial costs, each further transaction is a third.
-        run_id = self._run(self._key(event.key), data["name"], event.time_ms - max(0, wall_ms), {**parent, **_tags(data["tags"])})
+        # The tags go with the run's making: of what a trial costs, each further transaction is a
+        # third.
+        run_id = self._run(
+            self._key(event.key),
+            data["name"],
+            event.time_ms - max(0, wall_ms),
+            {**parent, **_tags(data["tags"])},
+        )
         self._log(run_id, event, data["params"], _points(event, data["metrics"]))
         status = TRIAL_STATUS.get(str(data["tags"].get("autotune.state", "")), "FINISHED")
         self._client.set_terminated(run_id, status, event.time_ms)
@@ -203,7 +245,7 @@ class Sender:
             return
         self._client.log_artifact(run_id, str(path), event.data["folder"] or None)
 
-    # -- MLflow ------------------------------------------------------------------------------------------------------
+    # -- MLflow ------------------------------------------------------------------------------------
 
     @property
     def _client(self) -> Any:
@@ -218,9 +260,16 @@ class Sender:
         return self.runs[key]
 
     def _create_run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
-        everything = {KEY_TAG: key, "mlflow.source.name": "autotune", "mlflow.user": _user(), **tags}
+        everything = {
+            KEY_TAG: key,
+            "mlflow.source.name": "autotune",
+            "mlflow.user": _user(),
+            **tags,
+        }
         try:
-            run = self._client.create_run(self.experiment_id, start_time=start_ms, tags=everything, run_name=name)
+            run = self._client.create_run(
+                self.experiment_id, start_time=start_ms, tags=everything, run_name=name
+            )
         except Exception:  # of any kind: the server may have done it all the same
             self.doubts[key] = time.time()
             self._write_cursor()
@@ -238,7 +287,10 @@ class Sender:
 
     def _find_runs(self, key: str) -> list[str]:
         found = self._client.search_runs(
-            [self.experiment_id], f"tags.`{KEY_TAG}` = '{key}'", order_by=["attributes.start_time ASC"], max_results=10
+            [self.experiment_id],
+            f"tags.`{KEY_TAG}` = '{key}'",
+            order_by=["attributes.start_time ASC"],
+            max_results=10,
         )
         return [run.info.run_id for run in found]
 
@@ -268,12 +320,18 @@ class Sender:
         said = {_name(k): str(v)[:LONGEST_PARAM] for k, v in (params or {}).items()}
         marks = _tags(tags or {})
         if said and event.kind != "trial":
-            # A param cannot be changed: a study resumed with another budget says the new value in a tag.
+            # A param cannot be changed: a study resumed with another budget says the new value in a
+            # tag.
             known = self._client.get_run(run_id).data.params
-            marks |= {f"changed.{k}": v[:LONGEST_TAG] for k, v in said.items() if known.get(k, v) != v}
+            marks |= {
+                f"changed.{k}": v[:LONGEST_TAG] for k, v in said.items() if known.get(k, v) != v
+            }
             said = {k: v for k, v in said.items() if k not in known}
         parts = itertools.zip_longest(
-            _chunks([entities.Metric(_name(k), v, event.time_ms, step) for k, v, step in metrics], METRICS_A_CALL),
+            _chunks(
+                [entities.Metric(_name(k), v, event.time_ms, step) for k, v, step in metrics],
+                METRICS_A_CALL,
+            ),
             _chunks([entities.Param(k, v) for k, v in said.items()], OTHERS_A_CALL),
             _chunks([entities.RunTag(k, v) for k, v in marks.items()], OTHERS_A_CALL),
             fillvalue=(),
@@ -286,10 +344,15 @@ def _tags(tags: Mapping[str, Any]) -> dict[str, str]:
     return {_name(k): str(v)[:LONGEST_TAG] for k, v in tags.items()}
 
 
-def _points(event: Event, metrics: Mapping[str, Any] | None = None) -> tuple[tuple[str, float, int], ...]:
+def _points(
+    event: Event, metrics: Mapping[str, Any] | None = None
+) -> tuple[tuple[str, float, int], ...]:
     """(name, value, step) of an event's metrics."""
     if event.kind == "trial_series":
-        return tuple((event.data["name"], float(v), int(float(step))) for step, v in event.data["values"].items())
+        return tuple(
+            (event.data["name"], float(v), int(float(step)))
+            for step, v in event.data["values"].items()
+        )
     return tuple((k, float(v), 0) for k, v in (event.data if metrics is None else metrics).items())
 
 
@@ -311,7 +374,10 @@ def _user() -> str:
 
 def _name(key: str) -> str:
     """A key as MLflow takes it: letters, digits, ``_ - . : /`` and spaces, no path tricks."""
-    return re.sub(r"[^\w\-. :/]", "_", str(key), flags=re.ASCII).strip("/").replace("..", "__")[:250] or "_"
+    return (
+        re.sub(r"[^\w\-. :/]", "_", str(key), flags=re.ASCII).strip("/").replace("..", "__")[:250]
+        or "_"
+    )
 
 
 def _chunks(items: list[T], size: int) -> Iterator[list[T]]:

@@ -4,8 +4,9 @@
        ▲                           │
        └───────── a send works ────┘
 
-Whoever pokes the pump never waits for a store that fails. A local store that is well is sent to in the caller's own time, between two
-measurements; a thread would take its 40 ms out of the middle of one.
+Whoever pokes the pump never waits for a store that fails. A local store that is well is sent to in
+the caller's own time, between two measurements; a thread would take its 40 ms out of the middle of
+one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 DRAIN_S = 30.0  # at most, at the end of a study, for a server that is slow but answers
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0  # a server that is restarted is back within a minute: tried at 5, 15, 35, 75 s
+# a server that is restarted is back within a minute: tried at 5, 15, 35, 75 s
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 OTHER_SENDER_S = 1.0  # while `autotune sync` is sending this very spool
 
 
@@ -33,13 +35,24 @@ class Pump:
 
     Args:
         background: never in the caller's own time.
-        failed: told of every failure; ``recovered``: of the first success after one. Both may be called from a thread.
+        failed: told of every failure; ``recovered``: of the first success after one. Both may be
+            called from a thread.
     """
 
     def __init__(
-        self, sender: Sends, *, background: bool, failed: Callable[[Exception], None], recovered: Callable[[], None] = lambda: None
+        self,
+        sender: Sends,
+        *,
+        background: bool,
+        failed: Callable[[Exception], None],
+        recovered: Callable[[], None] = lambda: None,
     ) -> None:
-        self._sender, self._background, self._failed, self._recovered = sender, background, failed, recovered
+        self._sender, self._background, self._failed, self._recovered = (
+            sender,
+            background,
+            failed,
+            recovered,
+        )
         self._changed = threading.Condition()
         self._wanted = self._busy = self._hurry = self._closed = False
         self._failures = 0  # in a row
@@ -60,7 +73,9 @@ class Pump:
                 self._wake()
 
     def drain(self, timeout_s: float = DRAIN_S) -> bool:
-        """Try at once to get everything out, also in the pause after a failure; returns whether it is."""
+        """Try at once to get everything out, also in the pause after a failure; returns whether it
+        is.
+        """
         with self._changed:
             self._wanted = self._hurry = True
             self._wake()
@@ -83,17 +98,25 @@ class Pump:
             with self._changed:
                 while not (self._closed or self._due()):
                     pausing = self._wanted and not self._busy
-                    self._changed.wait(max(0.0, self._not_before_s - time.monotonic()) if pausing else None)
+                    self._changed.wait(
+                        max(0.0, self._not_before_s - time.monotonic()) if pausing else None
+                    )
                 if self._closed:
                     return
                 hurry = self._begin()
             self._send(wait=hurry)
 
     def _due(self) -> bool:
-        return self._wanted and not self._busy and (self._hurry or time.monotonic() >= self._not_before_s)
+        return (
+            self._wanted
+            and not self._busy
+            and (self._hurry or time.monotonic() >= self._not_before_s)
+        )
 
     def _begin(self) -> bool:
-        """Take on what is wanted (called with the lock held); returns whether somebody waits for it."""
+        """Take on what is wanted (called with the lock held); returns whether somebody waits for
+        it.
+        """
         hurry, self._wanted, self._busy, self._hurry = self._hurry, False, True, False
         return hurry
 
@@ -103,7 +126,8 @@ class Pump:
             self._sender.send(wait=wait)
         except Busy:
             pause_s = OTHER_SENDER_S
-        except Exception as error:  # whatever MLflow and its drivers raise: a study never ends for its record
+        # whatever MLflow and its drivers raise: a study never ends for its record
+        except Exception as error:
             pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
             self._failures += 1
             self._failed(error)

@@ -1,7 +1,8 @@
 """What is put on record of a study: parameters, metrics and artifacts under fixed names.
 
-MLflow's compare, parallel-coordinates and contour views need the same keys in all siblings, so every trial has every
-``knob.*`` parameter (the job's own value where it was not changed) and, if it was measured, every metric.
+MLflow's compare, parallel-coordinates and contour views need the same keys in all siblings, so
+every trial has every ``knob.*`` parameter (the job's own value where it was not changed) and, if it
+was measured, every metric.
 """
 
 from __future__ import annotations
@@ -17,22 +18,39 @@ from autotune.secrets import mask_command
 from autotune.tracking.base import Tracker
 from autotune_spaces.base import Value
 
-STUDY_FILES = ("tuned.yaml", "report.html", "result.json", "findings.json", "loss.png", "waterfall.png", "traces/roofline.png")
+STUDY_FILES = (
+    "tuned.yaml",
+    "report.html",
+    "result.json",
+    "findings.json",
+    "loss.png",
+    "waterfall.png",
+    "traces/roofline.png",
+)
 
 
 def begin(tracker: Tracker, spec: JobSpec, run_dir: Path) -> None:
     """Open the study (parent run)."""
     params = {
-        "command": " ".join(mask_command(spec.command)), "search_space": spec.search_space.preset, "objective": spec.objective,
-        "planned_steps": spec.planned_steps, "budget.minutes": spec.budget.minutes, "budget.trials": spec.budget.trials or "no limit",
+        "command": " ".join(mask_command(spec.command)),
+        "search_space": spec.search_space.preset,
+        "objective": spec.objective,
+        "planned_steps": spec.planned_steps,
+        "budget.minutes": spec.budget.minutes,
+        "budget.trials": spec.budget.trials or "no limit",
     }
     tracker.start_study(spec.digest(), spec.name, params, {"autotune.run_dir": str(run_dir)})
 
 
 def record_baseline(tracker: Tracker, observation: Observation) -> None:
     """The job as it is, as a sibling of the trials: the row every comparison starts from."""
-    tracker.trial("baseline", "baseline", _params({}, observation.defaults), {"speedup": 1.0, **_anatomy(observation.anatomy)},
-                  {"autotune.state": "baseline"})
+    tracker.trial(
+        "baseline",
+        "baseline",
+        _params({}, observation.defaults),
+        {"speedup": 1.0, **_anatomy(observation.anatomy)},
+        {"autotune.state": "baseline"},
+    )
     metrics = {"observe/noise": observation.noise}
     if observation.ceiling is not None:
         metrics["observe/loader_ceiling"] = observation.ceiling
@@ -43,12 +61,26 @@ def record_trial(tracker: Tracker, trial: Trial, defaults: Mapping[str, Value]) 
     """One configuration that was tried."""
     metrics = _anatomy(trial.anatomy) if trial.anatomy else {}
     if trial.log_ratio is not None and trial.speedup is not None:
-        metrics |= {"speedup": trial.speedup, "log_ratio": trial.log_ratio, "log_ratio_se": trial.standard_error or 0.0}
+        metrics |= {
+            "speedup": trial.speedup,
+            "log_ratio": trial.log_ratio,
+            "log_ratio_se": trial.standard_error or 0.0,
+        }
     metrics |= {"wall_s": trial.wall_s, "settle_s": trial.settle_s}
-    tags = {"autotune.state": trial.state, "autotune.origin": trial.origin, "autotune.reason": trial.reason}
+    tags = {
+        "autotune.state": trial.state,
+        "autotune.origin": trial.origin,
+        "autotune.reason": trial.reason,
+    }
     if trial.node:
         tags["autotune.node"] = trial.node
-    tracker.trial(key_of(trial.config), f"{trial.number:03d} {in_words(trial.config)}", _params(trial.config, defaults), metrics, tags)
+    tracker.trial(
+        key_of(trial.config),
+        f"{trial.number:03d} {in_words(trial.config)}",
+        _params(trial.config, defaults),
+        metrics,
+        tags,
+    )
 
 
 def record_trace(tracker: Tracker, trial: Trial, path: Path) -> None:
@@ -59,11 +91,18 @@ def record_trace(tracker: Tracker, trial: Trial, path: Path) -> None:
 def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
     """The verdict, the loss curves as step metrics, and every file a person would open."""
     speedup = result.speedup
-    metrics = {"speedup": speedup.estimate, "speedup_low": speedup.low, "speedup_high": speedup.high,
-               "wall_s": result.wall_s, "trials": float(len(result.trials))}
+    metrics = {
+        "speedup": speedup.estimate,
+        "speedup_low": speedup.low,
+        "speedup_high": speedup.high,
+        "wall_s": result.wall_s,
+        "trials": float(len(result.trials)),
+    }
     if result.loss.margin is not None:
         metrics["loss/margin"] = result.loss.margin
-    metrics |= summary_metrics({name: side.summary for name, side in result.explanation.sides.items()}) | _explained(result)
+    metrics |= summary_metrics(
+        {name: side.summary for name, side in result.explanation.sides.items()}
+    ) | _explained(result)
     tracker.study_metrics(metrics)
     _record_finalist(tracker, result)
     for name in STUDY_FILES:
@@ -82,27 +121,39 @@ def _explained(result: Result) -> dict[str, float]:
         return {}
     metrics = {"explain/wall_s": explanation.wall_s}
     if explanation.rules or explanation.findings:
-        metrics["explain/findings"] = float(sum(not finding.cured for finding in explanation.findings))
+        metrics["explain/findings"] = float(
+            sum(not finding.cured for finding in explanation.findings)
+        )
     for knob, share in explanation.importance.items():
         metrics[f"importance/{knob}"] = share
     return metrics
 
 
 def _record_finalist(tracker: Tracker, result: Result) -> None:
-    """The configuration whose loss was compared, as a sibling of the baseline: under one name, so that comparing the
-    two draws both curves in one chart."""
+    """The configuration whose loss was compared, as a sibling of the baseline: under one name, so
+    that comparing the two draws both curves in one chart."""
     loss, confirmation = result.loss, result.confirmation
     if loss.baseline_curve:
         tracker.trial_series("baseline", "loss", _steps(loss.baseline_curve))
     if confirmation is None:
         return
     speedup = confirmation.speedup
-    metrics = {"speedup": speedup.estimate, "speedup_low": speedup.low, "speedup_high": speedup.high}
+    metrics = {
+        "speedup": speedup.estimate,
+        "speedup_low": speedup.low,
+        "speedup_high": speedup.high,
+    }
     metrics |= _anatomy(confirmation.anatomy) if confirmation.anatomy else {}
     tracker.trial(
-        "finalist", f"finalist {in_words(confirmation.config)}", _params(confirmation.config, result.baseline), metrics,
-        {"autotune.state": "confirmed" if confirmation.adopted else "rejected", "autotune.reason": confirmation.reason},
-    )  # fmt: skip
+        "finalist",
+        f"finalist {in_words(confirmation.config)}",
+        _params(confirmation.config, result.baseline),
+        metrics,
+        {
+            "autotune.state": "confirmed" if confirmation.adopted else "rejected",
+            "autotune.reason": confirmation.reason,
+        },
+    )
     if loss.candidate_curve and loss.config == confirmation.config:
         tracker.trial_series("finalist", "loss", _steps(loss.candidate_curve))
 
@@ -117,7 +168,11 @@ def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:
         tracker.finish(status, {}, {})
         return
     params = {**_params(result.knobs, result.baseline), "verdict": result.verdict}
-    tags = {"autotune.verdict": result.verdict, "autotune.reason": result.reason, "autotune.loss": result.loss.verdict}
+    tags = {
+        "autotune.verdict": result.verdict,
+        "autotune.reason": result.reason,
+        "autotune.loss": result.loss.verdict,
+    }
     tracker.finish(status, params, {**tags, "mlflow.note.content": description(result)})
 
 
@@ -125,11 +180,29 @@ def description(result: Result) -> str:
     """What MLflow shows on top of the study's page, as Markdown."""
     if result.verdict == "tuned":
         it = result.speedup
-        lines = [f"**{it.estimate:.2f}× faster** (95 % interval {it.low:.2f}–{it.high:.2f}), loss {result.loss.verdict}.", ""]
-        lines += [f"- `{name}`: {result.baseline.get(name)} → **{value}**" for name, value in result.knobs.items()]
+        lines = [
+            (
+                f"**{it.estimate:.2f}× faster** (95 % interval {it.low:.2f}–{it.high:.2f}), loss"
+                f" {result.loss.verdict}."
+            ),
+            "",
+        ]
+        lines += [
+            f"- `{name}`: {result.baseline.get(name)} → **{value}**"
+            for name, value in result.knobs.items()
+        ]
     else:
         lines = [f"**Keep your settings**: {result.reason}."]
-    return "\n".join([*lines, "", "The whole report is `report.html` under Artifacts; `tuned.yaml` beside it launches the job."])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            (
+                "The whole report is `report.html` under Artifacts; `tuned.yaml` beside it launches"
+                " the job."
+            ),
+        ]
+    )
 
 
 def _params(config: Mapping[str, Value], defaults: Mapping[str, Value]) -> dict[str, object]:
@@ -139,6 +212,8 @@ def _params(config: Mapping[str, Value], defaults: Mapping[str, Value]) -> dict[
 def _anatomy(anatomy: Anatomy) -> dict[str, float]:
     metrics = {f"anatomy/{phase}_ms": 1e3 * seconds for phase, seconds in anatomy.phases_s.items()}
     return metrics | {
-        "samples_per_s": anatomy.samples_per_s, "iteration_ms": 1e3 * anatomy.iteration_s,
-        "reader_ratio": anatomy.reader_ratio, "peak_memory_gib": anatomy.peak_memory_gib,
+        "samples_per_s": anatomy.samples_per_s,
+        "iteration_ms": 1e3 * anatomy.iteration_s,
+        "reader_ratio": anatomy.reader_ratio,
+        "peak_memory_gib": anatomy.peak_memory_gib,
     }

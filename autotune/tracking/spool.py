@@ -5,7 +5,8 @@
     <run>/tracking/artifacts/       copies of files from outside the run directory, which may be gone later
     <run>/tracking/sent-<id>.json   how far it was sent to one store (mlflow.py)
 
-An event has a key and a time of its own. Sending one again therefore says the same thing again, and adds nothing.
+An event has a key and a time of its own. Sending one again therefore says the same thing again, and
+adds nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class SpoolPaths:
 class Event:
     """One line of the spool.
 
-    ``kind``: spool, start, trial, trial_artifact, trial_series, metrics, artifact, finish. ``key``: what it is about, e.g. the trial.
+    ``kind``: spool, start, trial, trial_artifact, trial_series, metrics, artifact, finish. ``key``:
+    what it is about, e.g. the trial.
     """
 
     kind: str
@@ -73,7 +75,9 @@ def _digest(data: Any) -> str:
 
 
 def finite_or_words(numbers: Mapping[Any, float | None]) -> dict[str, float | str]:
-    """Numbers as JSON can hold them: None is left out, NaN and infinities are words, which ``float()`` reads."""
+    """Numbers as JSON can hold them: None is left out, NaN and infinities are words, which
+    ``float()`` reads.
+    """
     known = {str(k): float(v) for k, v in numbers.items() if v is not None}
     return {k: v if math.isfinite(v) else str(v) for k, v in known.items()}
 
@@ -81,7 +85,8 @@ def finite_or_words(numbers: Mapping[Any, float | None]) -> dict[str, float | st
 class Spool:
     """The writer. One process a run writes; anyone may read with :func:`read_events`.
 
-    What is already in the file is known, so that a resumed run that records something again adds no line.
+    What is already in the file is known, so that a resumed run that records something again adds no
+    line.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -99,7 +104,8 @@ class Spool:
         if event.kind == "spool":
             self.id = event.key
         elif event.kind in ("start", "finish"):
-            # These two take turns: a study that was stopped, resumed and stopped again says all three.
+            # These two take turns: a study that was stopped, resumed and stopped again says all
+            # three.
             self._said.pop(("finish" if event.kind == "start" else "start", event.key), None)
         self._said[event.kind, event.key] = _digest(event.data)
 
@@ -115,7 +121,11 @@ class Spool:
         if said is not None and (kind == "trial" or said == _digest(data)):
             return False
         event = Event(kind, key, time.time_ns() // 1_000_000, data)
-        line = json.dumps({"kind": kind, "key": key, "time_ms": event.time_ms, "data": data}, separators=(",", ":"), allow_nan=False)
+        line = json.dumps(
+            {"kind": kind, "key": key, "time_ms": event.time_ms, "data": data},
+            separators=(",", ":"),
+            allow_nan=False,
+        )
         with open(self.paths.spool, "ab", buffering=0) as file:
             append_whole(file, line.encode() + b"\n")
         self._remember(event)
@@ -127,7 +137,9 @@ class Spool:
         return bool(values) and self.append(kind, key, values)
 
     def append_file(self, kind: str, key: str, path: Path, folder: str) -> bool:
-        """Note an artifact by its path; a file outside the run directory is copied, because it may not be there later."""
+        """Note an artifact by its path; a file outside the run directory is copied, because it may
+        not be there later.
+        """
         path = path.resolve()
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         inside = path.is_relative_to(self.paths.run_dir.resolve())
@@ -137,14 +149,19 @@ class Spool:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 publish_copy(path, copy)
             path = copy.resolve()
-        data = {"path": str(path.relative_to(self.paths.run_dir.resolve())), "folder": folder, "sha256": content}
+        data = {
+            "path": str(path.relative_to(self.paths.run_dir.resolve())),
+            "folder": folder,
+            "sha256": content,
+        }
         return self.append(kind, f"{key}|{folder}/{path.name}", data)
 
 
 def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
     """The events from byte ``offset`` on, each with the offset behind it.
 
-    A last line without its end (the writer was killed, or is just writing) is not an event yet. A line that is not JSON is
+    A last line without its end (the writer was killed, or is just writing) is not an event yet. A
+    line that is not JSON is
     passed over: it can only be what a failing disk left, and the rest is still worth having.
     """
     try:
@@ -166,7 +183,9 @@ def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Remove a last line that was not written to its end, so that the next event does not continue it."""
+    """Remove a last line that was not written to its end, so that the next event does not continue
+    it.
+    """
     if not path.exists():
         return
     with open(path, "rb+") as file:

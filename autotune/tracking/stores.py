@@ -1,9 +1,9 @@
 """Where MLflow keeps a study: from what job.yaml or a flag says to a store that is known to work.
 
-    auto            MLFLOW_TRACKING_URI where it is set, else sqlite:///<parent of the run directory>/mlflow.db, artifacts in mlartifacts/ beside it
-    sqlite:///p.db  a file; artifacts in mlartifacts/ beside it
-    http(s)://      a tracking server, which looks after the artifacts itself
-    others          databases and managed services, as MLflow knows them
+auto            MLFLOW_TRACKING_URI where it is set, else sqlite:///<parent of the run directory>/mlflow.db, artifacts in mlartifacts/ beside it
+sqlite:///p.db  a file; artifacts in mlartifacts/ beside it
+http(s)://      a tracking server, which looks after the artifacts itself
+others          databases and managed services, as MLflow knows them
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def mlflow_installed() -> bool:
     return importlib.util.find_spec("mlflow") is not None
 
 
-def resolve(uri: str | None, run_dir: Path | None = None, where: str = "tracking uri") -> Store | None:
+def resolve(
+    uri: str | None, run_dir: Path | None = None, where: str = "tracking uri"
+) -> Store | None:
     """The store that ``uri`` names, None for no MLflow. Touches nothing.
 
     Args:
@@ -72,7 +74,11 @@ def resolve(uri: str | None, run_dir: Path | None = None, where: str = "tracking
             return None
         else:
             uri = f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"
-    scheme = uri.partition("://")[0].partition("+")[0].lower() if "://" in uri else uri.partition(":")[0].lower()
+    scheme = (
+        uri.partition("://")[0].partition("+")[0].lower()
+        if "://" in uri
+        else uri.partition(":")[0].lower()
+    )
     if scheme == "sqlite" and "://" in uri:
         return _sqlite(uri, where)
     if scheme in ("http", "https") and _host(uri):
@@ -105,19 +111,29 @@ def _sqlite(uri: str, where: str) -> Store:
     name = uri.partition("://")[2]
     if not name.startswith("/") or name in ("/", "/:memory:"):
         raise InputError(
-            f"'{uri}' names no file", where=where, expected="sqlite:///relative.db or sqlite:////absolute.db",
+            f"'{uri}' names no file",
+            where=where,
+            expected="sqlite:///relative.db or sqlite:////absolute.db",
             remedy="three slashes, then the path",
-        )  # fmt: skip
+        )
     path = Path(os.path.abspath(os.path.expanduser(name[1:])))
     if "?" in str(path):
-        raise InputError(f"'{path}' holds a '?', which a sqlite URI cannot say", where=where, remedy="choose another directory")
+        raise InputError(
+            f"'{path}' holds a '?', which a sqlite URI cannot say",
+            where=where,
+            remedy="choose another directory",
+        )
     return Store(f"sqlite:///{path}", "sqlite", path)
 
 
-def preflight(uri: str | None, run_dir: Path | None = None, where: str = "tracking uri") -> Store | None:
-    """Make sure that ``uri`` names a store that could be written to; asks no server and leaves nothing behind.
+def preflight(
+    uri: str | None, run_dir: Path | None = None, where: str = "tracking uri"
+) -> Store | None:
+    """Make sure that ``uri`` names a store that could be written to; asks no server and leaves
+    nothing behind.
 
-    A server that is away may be back in a minute, so it is no reason not to begin. A sqlite file is here, and so is whoever can mend it.
+    A server that is away may be back in a minute, so it is no reason not to begin. A sqlite file is
+    here, and so is whoever can mend it.
 
     Raises:
         InputError: no tracking URI, or a sqlite file that cannot be made or written.
@@ -133,14 +149,28 @@ def _check_sqlite(path: Path, where: str) -> None:
         os.lstat(path)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError) as error:  # a name too long, a file where a directory should be, no permission
+    # a name too long, a file where a directory should be, no permission
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"there can be no such file: {why}", where=where, expected=EXPECTED, remedy="choose another file") from None
+        raise InputError(
+            f"there can be no such file: {why}",
+            where=where,
+            expected=EXPECTED,
+            remedy="choose another file",
+        ) from None
     if path.is_dir():
-        raise InputError(f"{path} is a directory", where=where, expected="a file, which MLflow makes if it is not there")
+        raise InputError(
+            f"{path} is a directory",
+            where=where,
+            expected="a file, which MLflow makes if it is not there",
+        )
     if path.exists():
         if not os.access(path, os.R_OK | os.W_OK):
-            raise InputError(f"{path} cannot be written", where=where, remedy="change its permissions, or choose another file")
+            raise InputError(
+                f"{path} cannot be written",
+                where=where,
+                remedy="change its permissions, or choose another file",
+            )
         with open(path, "rb") as file:
             head = file.read(16)
         if head and head != b"SQLite format 3\0":
@@ -152,4 +182,8 @@ def _check_sqlite(path: Path, where: str) -> None:
         with tempfile.TemporaryFile(dir=folder):  # os.access says yes to root everywhere
             pass
     except OSError:
-        raise InputError(f"{folder} cannot be written, so there can be no {path.name} in it", where=where, remedy="choose another place") from None
+        raise InputError(
+            f"{folder} cannot be written, so there can be no {path.name} in it",
+            where=where,
+            remedy="choose another place",
+        ) from None

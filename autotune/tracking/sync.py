@@ -1,4 +1,6 @@
-"""Send a run's record to MLflow, all of it, once: after an offline run, a dead server, or to a second store."""
+"""Send a run's record to MLflow, all of it, once: after an offline run, a dead server, or to a
+second store.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ def target_of(run_dir: Path) -> tuple[str | None, str | None]:
     paths = SpoolPaths(run_dir)
     if not paths.spool.is_file():
         raise InputError(
-            "no record of a run in it", where=str(run_dir), expected="a run directory, such as autotune-runs/<name>",
+            "no record of a run in it",
+            where=str(run_dir),
+            expected="a run directory, such as autotune-runs/<name>",
             remedy="name the directory that `autotune run` wrote to",
-        )  # fmt: skip
+        )
     try:
         data = json.loads(paths.target.read_text())
         return data["uri"], data["experiment"]
@@ -50,14 +54,25 @@ def sync(run_dir: Path, uri: str | None = None, experiment: str | None = None) -
     own_uri, own_experiment = target_of(run_dir)
     chosen = uri or own_uri
     if chosen is None or (uri is None and f"{MASK}@" in chosen):
-        why = "this run was recorded without MLflow" if chosen is None else "the password in its tracking URI was not kept"
-        raise InputError(why, where=str(run_dir), expected="a store to send it to", remedy="pass --uri, e.g. --uri auto")
+        why = (
+            "this run was recorded without MLflow"
+            if chosen is None
+            else "the password in its tracking URI was not kept"
+        )
+        raise InputError(
+            why,
+            where=str(run_dir),
+            expected="a store to send it to",
+            remedy="pass --uri, e.g. --uri auto",
+        )
     where = "--uri" if uri else str(run_dir)
     store = preflight(chosen, run_dir, where)
     if store is None:
         raise InputError("no store to send to", where="--uri", expected=EXPECTED)
     if not mlflow_installed():
-        raise InputError("mlflow is not installed", where="autotune sync", remedy="pip install mlflow")
+        raise InputError(
+            "mlflow is not installed", where="autotune sync", remedy="pip install mlflow"
+        )
     require_answer(store, where)
     from autotune.tracking.mlflow import Sender
 
@@ -66,7 +81,8 @@ def sync(run_dir: Path, uri: str | None = None, experiment: str | None = None) -
         sent = sender.send(wait=True)
     except Exception as error:  # whatever MLflow and its drivers raise
         raise InputError(
-            f"MLflow at {store.shown} fails: {mask_text(reason(error), os.environ)}", where=str(run_dir),
+            f"MLflow at {store.shown} fails: {mask_text(reason(error), os.environ)}",
+            where=str(run_dir),
             remedy="run `autotune sync` again when it answers; nothing is sent twice",
-        ) from error  # fmt: skip
+        ) from error
     return SyncReport(store, sender.experiment, sent, tuple(sender.missing))

@@ -4,8 +4,8 @@
                                                                      local file: at once, some 40 ms
                                                                      network:    from a thread, never waited for
 
-A store that fails is one line to the user. The pump tries again by itself while the run goes on, and once more at its end; what is still
-missing then is sent by ``autotune sync``.
+A store that fails is one line to the user. The pump tries again by itself while the run goes on,
+and once more at its end; what is still missing then is sent by ``autotune sync``.
 """
 
 from __future__ import annotations
@@ -30,36 +30,87 @@ Say = Callable[[str], None]
 class StudyTracker(Tracker):
     """The spool, and a pump to MLflow if there is one."""
 
-    def __init__(self, run_dir: Path, store: Store | None, experiment: str, *, online: bool, env: Mapping[str, str], say: Say) -> None:
-        self._run_dir, self._store, self._secrets, self._say = run_dir, store, secret_values(env), say
+    def __init__(
+        self,
+        run_dir: Path,
+        store: Store | None,
+        experiment: str,
+        *,
+        online: bool,
+        env: Mapping[str, str],
+        say: Say,
+    ) -> None:
+        self._run_dir, self._store, self._secrets, self._say = (
+            run_dir,
+            store,
+            secret_values(env),
+            say,
+        )
         self._spool = Spool(run_dir)
         self._study_key = ""
-        self._warned = self._behind = False  # was a failure ever said; is it the last thing that was said
+        # was a failure ever said; is it the last thing that was said
+        self._warned = self._behind = False
         self._pump: Pump | None = None
         target = {"uri": None if store is None else store.shown, "experiment": experiment}
         publish(SpoolPaths(run_dir).target, json.dumps(target, indent=2) + "\n")
         if store is not None and online:
             from autotune.tracking.mlflow import Sender
 
-            self._pump = Pump(Sender(run_dir, store, experiment), background=not store.local, failed=self._on_failure, recovered=self._on_recovery)
+            self._pump = Pump(
+                Sender(run_dir, store, experiment),
+                background=not store.local,
+                failed=self._on_failure,
+                recovered=self._on_recovery,
+            )
 
-    def start_study(self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None:
+    def start_study(
+        self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]
+    ) -> None:
         self._study_key = key
-        self._note("start", key, {"name": name, "params": self._clean(params), "tags": self._clean(tags)})
+        self._note(
+            "start", key, {"name": name, "params": self._clean(params), "tags": self._clean(tags)}
+        )
 
-    def trial(self, key: str, name: str, params: Mapping[str, object], metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        numbers = {k: v if v == v and abs(v) != float("inf") else str(v) for k, v in metrics.items() if v is not None}
-        self._note("trial", key, {"name": name, "params": self._clean(params), "metrics": numbers, "tags": self._clean(tags)})
+    def trial(
+        self,
+        key: str,
+        name: str,
+        params: Mapping[str, object],
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
+    ) -> None:
+        numbers = {
+            k: v if v == v and abs(v) != float("inf") else str(v)
+            for k, v in metrics.items()
+            if v is not None
+        }
+        self._note(
+            "trial",
+            key,
+            {
+                "name": name,
+                "params": self._clean(params),
+                "metrics": numbers,
+                "tags": self._clean(tags),
+            },
+        )
 
     def trial_artifact(self, key: str, path: Path, folder: str = "") -> None:
         self._file("trial_artifact", key, path, folder)
 
     def trial_series(self, key: str, name: str, values: Mapping[int, float]) -> None:
-        self._note("trial_series", f"{key}|{name}", {"trial": key, "name": name, "values": finite_or_words(values)})
+        self._note(
+            "trial_series",
+            f"{key}|{name}",
+            {"trial": key, "name": name, "values": finite_or_words(values)},
+        )
 
     def study_metrics(self, metrics: Mapping[str, float]) -> None:
         # One event a metric: a resumed run that says nine of ten again adds the tenth.
-        new = [self._spool.append_metrics("metrics", name, {name: value}) for name, value in metrics.items()]
+        new = [
+            self._spool.append_metrics("metrics", name, {name: value})
+            for name, value in metrics.items()
+        ]
         if any(new):
             self._poke()
 
@@ -74,7 +125,10 @@ class StudyTracker(Tracker):
         done = self._pump.drain()
         self._pump.close()
         if not done and not self._behind:
-            self._say(f"MLflow at {self._store.shown} has not got all of it: `autotune sync {self._run_dir}` sends what is missing.")
+            self._say(
+                f"MLflow at {self._store.shown} has not got all of it: `autotune sync"
+                f" {self._run_dir}` sends what is missing."
+            )
 
     def _note(self, kind: str, key: str, data: Mapping[str, object]) -> None:
         if self._spool.append(kind, key, data):
@@ -94,7 +148,14 @@ class StudyTracker(Tracker):
             self._pump.poke()
 
     def _clean(self, values: Mapping[str, object]) -> dict[str, str]:
-        return {k: MASK if is_secret(k) and not k.startswith("knob.") else mask_secrets(str(v), self._secrets) for k, v in values.items()}
+        return {
+            k: (
+                MASK
+                if is_secret(k) and not k.startswith("knob.")
+                else mask_secrets(str(v), self._secrets)
+            )
+            for k, v in values.items()
+        }
 
     def _on_failure(self, error: Exception) -> None:
         if self._warned:
@@ -104,8 +165,9 @@ class StudyTracker(Tracker):
 
         assert self._store is not None
         self._say(
-            f"MLflow at {self._store.shown} fails: {mask_secrets(reason(error), self._secrets)}. The run goes on, its record is kept, and sending is "
-            f"tried again; `autotune sync {self._run_dir}` sends what is missing at the end."
+            f"MLflow at {self._store.shown} fails: {mask_secrets(reason(error), self._secrets)}."
+            " The run goes on, its record is kept, and sending is tried again; `autotune sync"
+            f" {self._run_dir}` sends what is missing at the end."
         )
 
     def _on_recovery(self) -> None:
@@ -132,7 +194,8 @@ def open_tracker(
 
     Args:
         uri: "auto" (sqlite beside the run directory), None (spool only), or what MLflow takes.
-        env: the job's own environment variables; values of those that look like secrets are never recorded.
+        env: the job's own environment variables; values of those that look like secrets are never
+            recorded.
         say: where the one line goes if MLflow is not there or fails.
 
     Raises:
@@ -144,9 +207,17 @@ def open_tracker(
         if uri != "auto":
             raise
         store = None  # a run directory whose name sqlite cannot say
-        say("MLflow's database cannot have a '?' in its path: the study is recorded in the run directory only.")
+        say(
+            "MLflow's database cannot have a '?' in its path: the study is recorded in the run"
+            " directory only."
+        )
     online = not offline
     if store is not None and online and not mlflow_installed():
-        say("mlflow is not installed: the study is recorded in the run directory only; `autotune sync` sends it once mlflow is there.")
+        say(
+            "mlflow is not installed: the study is recorded in the run directory only; `autotune"
+            " sync` sends it once mlflow is there."
+        )
         online = False
-    return StudyTracker(run_dir, store, experiment, online=online, env={**os.environ, **(env or {})}, say=say)
+    return StudyTracker(
+        run_dir, store, experiment, online=online, env={**os.environ, **(env or {})}, say=say
+    )

@@ -26,25 +26,53 @@ def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
     if run_dir is not None and uri is None:
         uri = target_of(run_dir)[0]
         if uri is None:
-            raise InputError("this run was recorded without MLflow", where=where, remedy=f"autotune sync {run_dir} --uri auto, then again")
+            raise InputError(
+                "this run was recorded without MLflow",
+                where=where,
+                remedy=f"autotune sync {run_dir} --uri auto, then again",
+            )
     store = resolve(uri or "auto", run_dir or RUNS / "any", where)
     if store is None or f"{MASK}@" in store.uri:
         raise InputError("no store to show", where=where, expected=EXPECTED, remedy="pass --uri")
     if store.database is not None and not store.database.is_file():
-        remedy = f"autotune sync {run_dir}" if run_dir else "run `autotune run` first, or name a run directory or --uri"
+        remedy = (
+            f"autotune sync {run_dir}"
+            if run_dir
+            else "run `autotune run` first, or name a run directory or --uri"
+        )
         raise InputError(f"nothing is recorded in {store.database} yet", where=where, remedy=remedy)
     if store.kind != "http" and not mlflow_installed():
-        raise InputError("mlflow is not installed", where="autotune ui", remedy="pip install mlflow")
+        raise InputError(
+            "mlflow is not installed", where="autotune ui", remedy="pip install mlflow"
+        )
     return store
 
 
 def server_command(store: Store, port: int) -> tuple[list[str], dict[str, str]]:
-    """argv and environment of an MLflow server for ``store`` on 127.0.0.1: one worker, no job runners, 0.5 GB instead of 1.3."""
-    argv = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-            "--backend-store-uri", store.uri]  # fmt: skip
+    """argv and environment of an MLflow server for ``store`` on 127.0.0.1: one worker, no job
+    runners, 0.5 GB instead of 1.3.
+    """
+    argv = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        store.uri,
+    ]
     if store.database is not None:
         argv += ["--artifacts-destination", str(store.database.parent / "mlartifacts")]
-    env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    env = {
+        **os.environ,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
     return argv, env
 
 
@@ -63,4 +91,8 @@ def free_port(first: int) -> int:
             except OSError:
                 continue
             return port
-    raise InputError(f"no free port from {first} to {last - 1}", where="--port", remedy="--port with another number")
+    raise InputError(
+        f"no free port from {first} to {last - 1}",
+        where="--port",
+        remedy="--port with another number",
+    )

@@ -11,9 +11,18 @@ from autotune.tracking.base import Tracker
 class Untracked(Tracker):
     """Records nothing anywhere."""
 
-    def start_study(self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None: ...
+    def start_study(
+        self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]
+    ) -> None: ...
 
-    def trial(self, key: str, name: str, params: Mapping[str, object], metrics: Mapping[str, float], tags: Mapping[str, str]) -> None: ...
+    def trial(
+        self,
+        key: str,
+        name: str,
+        params: Mapping[str, object],
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
+    ) -> None: ...
 
     def trial_artifact(self, key: str, path: Path, folder: str = "") -> None: ...
 
@@ -23,4 +32,6 @@ class Untracked(Tracker):
 
     def study_artifact(self, path: Path, folder: str = "") -> None: ...
 
-    def finish(self, status: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None: ...
+    def finish(
+        self, status: str, params: Mapping[str, object], tags: Mapping[str, str]
+    ) -> None: ...

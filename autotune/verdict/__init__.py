@@ -1,4 +1,5 @@
-"""The two verdicts, "faster" and "loss unchanged": pure functions of numbers. No torch, no files, no clock.
+"""The two verdicts, "faster" and "loss unchanged": pure functions of numbers. No torch, no files,
+no clock.
 
 timing.py       from iteration times to one cost per sample: warm-up, stalls, epoch ends, disturbed windows
 speedup.py      from costs to a speed-up with its interval, and to adopt, reject or go on measuring

@@ -3,9 +3,10 @@
     time       share of the job's time that goes in waiting for batches and at the end of epochs; direct, and precise
     ceiling    how much faster it runs when batches cost nothing; says what a cure would really give, and is as noisy as a block
 
-Where the ceiling can be told from the noise it decides: time spent in waiting is no loss if the job is no faster without it, and
-a reader that never keeps the model waiting may still take the cores from it. Where it cannot, the time decides, unless the ceiling
-it promises would have been seen through the noise.
+Where the ceiling can be told from the noise it decides: time spent in waiting is no loss if the job
+is no faster without it, and a reader that never keeps the model waiting may still take the cores
+from it. Where it cannot, the time decides, unless the ceiling it promises would have been seen
+through the noise.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 
 from autotune.results import NO_FASTER, Anatomy
 
-# Shares of the time above which a phase is named as the bottleneck. A fifth of the time is what a perfect cure of
-# that phase would give as a 1.25x speed-up: worth a headline; below it no single phase is "the" bottleneck.
+# Shares of the time above which a phase is named as the bottleneck. A fifth of the time is what a
+# perfect cure of that phase would give as a 1.25x speed-up: worth a headline; below it no single
+# phase is "the" bottleneck.
 LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
 QUIET = 0.02  # noise below which a ceiling with two decimals needs no more said
 BASELINE_BLOCKS = 4  # the ceiling is the ratio of their mean to one block with cached batches
@@ -48,8 +50,11 @@ def shares(parts: Anatomy) -> Shares:
         return Shares(0.0, 0.0, 0.0, 0.0, 0.0)
     of = {phase: seconds / whole_s for phase, seconds in parts.phases_s.items()}
     return Shares(
-        waiting=parts.reader_ratio * iteration_s / whole_s, epoch_ends=epoch_end_s / whole_s,
-        forward_backward=of.get("forward", 0.0) + of.get("backward", 0.0), optimizer=of.get("optimizer", 0.0), other=of.get("other", 0.0),
+        waiting=parts.reader_ratio * iteration_s / whole_s,
+        epoch_ends=epoch_end_s / whole_s,
+        forward_backward=of.get("forward", 0.0) + of.get("backward", 0.0),
+        optimizer=of.get("optimizer", 0.0),
+        other=of.get("other", 0.0),
     )
 
 
@@ -75,40 +80,73 @@ def ceiling_sigma(noise: float) -> float:
     return noise * math.sqrt(1.0 + 1.0 / BASELINE_BLOCKS)
 
 
-def name_bottleneck(parts: Anatomy, ceiling: float | None, noise: float = 0.0, *, restarts_workers: bool = False) -> tuple[str, str]:
-    """(kind, one sentence with the figures): "loader", "epoch ends", "optimizer", "overhead" or "compute".
+def name_bottleneck(
+    parts: Anatomy, ceiling: float | None, noise: float = 0.0, *, restarts_workers: bool = False
+) -> tuple[str, str]:
+    """(kind, one sentence with the figures): "loader", "epoch ends", "optimizer", "overhead" or
+    "compute".
 
     Args:
         restarts_workers: the job starts its DataLoader workers anew for every epoch.
     """
     share = shares(parts)
-    bound = f"; with an infinitely fast loader it would run {_bound(ceiling, noise)}" if ceiling else ""
+    bound = (
+        f"; with an infinitely fast loader it would run {_bound(ceiling, noise)}" if ceiling else ""
+    )
     if is_loader_bound(share.loader, ceiling, noise):
         return _loader(parts, share, bound, restarts_workers)
     doubt = ""
     if share.loader >= LOADER_SHARE:  # contradicted by the ceiling
-        doubt = f"; {share.loader:.0%} of it is spent waiting for batches, and the loader is not the limit: with an infinitely fast one it " \
-                f"would run {_bound(ceiling, noise)}"
+        doubt = (
+            f"; {share.loader:.0%} of it is spent waiting for batches, and the loader is not the"
+            f" limit: with an infinitely fast one it would run {_bound(ceiling, noise)}"
+        )
         bound = doubt
     if share.optimizer >= OPTIMIZER_SHARE:
-        return "optimizer", f"{share.optimizer:.0%} of the time is spent in the optimizer step{doubt}"
+        return (
+            "optimizer",
+            f"{share.optimizer:.0%} of the time is spent in the optimizer step{doubt}",
+        )
     if share.other >= OTHER_SHARE:
-        return "overhead", f"{share.other:.0%} of the time is spent outside loading, forward, backward and optimizer{doubt}"
-    return "compute", f"{share.forward_backward:.0%} of the time is spent in forward and backward{bound}"
+        return (
+            "overhead",
+            (
+                f"{share.other:.0%} of the time is spent outside loading, forward, backward and"
+                f" optimizer{doubt}"
+            ),
+        )
+    return (
+        "compute",
+        f"{share.forward_backward:.0%} of the time is spent in forward and backward{bound}",
+    )
 
 
 def _loader(parts: Anatomy, share: Shares, bound: str, restarts_workers: bool) -> tuple[str, str]:
     if share.loader < LOADER_SHARE:
-        return "loader", (
-            f"only {share.loader:.0%} of the time is spent waiting for batches, but what prepares them slows the rest down{bound}"
+        return (
+            "loader",
+            (
+                f"only {share.loader:.0%} of the time is spent waiting for batches, but what"
+                f" prepares them slows the rest down{bound}"
+            ),
         )
     if share.epoch_ends <= share.waiting:
-        ends = f", and {share.epoch_ends:.0%} goes at the end of epochs" if share.epoch_ends >= 0.05 else ""
-        return "loader", f"{share.waiting:.0%} of the time is spent waiting for the next batch{ends}{bound}"
+        ends = (
+            f", and {share.epoch_ends:.0%} goes at the end of epochs"
+            if share.epoch_ends >= 0.05
+            else ""
+        )
+        return (
+            "loader",
+            f"{share.waiting:.0%} of the time is spent waiting for the next batch{ends}{bound}",
+        )
     restarts = ", where its workers are started anew" if restarts_workers else ""
-    return "epoch ends", (
-        f"{share.epoch_ends:.0%} of the time goes at the end of epochs, {parts.turnover_s:.2g} s every "
-        f"{parts.epoch_iterations} iterations{restarts}{bound}"
+    return (
+        "epoch ends",
+        (
+            f"{share.epoch_ends:.0%} of the time goes at the end of epochs, {parts.turnover_s:.2g}"
+            f" s every {parts.epoch_iterations} iterations{restarts}{bound}"
+        ),
     )
 
 
@@ -116,4 +154,6 @@ def _bound(ceiling: float | None, noise: float) -> str:
     if ceiling is None or ceiling < NO_FASTER:
         return "no faster"
     within = ", within the noise" if math.log(ceiling) <= SURE * ceiling_sigma(noise) else ""
-    return f"{ceiling:.2f}x as fast" + (f" (± {noise:.0%}{within})".replace("%", " %") if noise >= QUIET else "")
+    return f"{ceiling:.2f}x as fast" + (
+        f" (± {noise:.0%}{within})".replace("%", " %") if noise >= QUIET else ""
+    )

@@ -1,13 +1,14 @@
-"""Sequential equivalence of paired differences: inside the margin in all bins, outside in any, or not yet clear.
+"""Sequential equivalence of paired differences: inside the margin in all bins, outside in any, or
+not yet clear.
 
           −Δ         0         +Δ
            ├────[────×────]────┤             inside in all bins  ──▶ unchanged
            ├─────────┼─────────┤  [──×──]    outside in any bin  ──▶ changed
            ├─────────┼────[────┼───×──]      else                ──▶ undecided: more pairs may tell
 
-"Unchanged" must hold in every bin, so its error cannot add up over bins (an intersection-union test, Berger 1982) and
-each bin gets the usual level of equivalence testing (TOST, Schuirmann 1987). "Changed" is claimed from any bin at any
-look, so its error is split over both.
+"Unchanged" must hold in every bin, so its error cannot add up over bins (an intersection-union
+test, Berger 1982) and each bin gets the usual level of equivalence testing (TOST, Schuirmann 1987).
+"Changed" is claimed from any bin at any look, so its error is split over both.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from autotune.verdict.speedup import t_quantile
 
 UNCHANGED_ALPHA = 0.05  # one-sided, on each side: the 90 % interval of a TOST
 CHANGED_ALPHA = 0.05  # two-sided, over all bins and looks
-VARIANCE_WEIGHT = 4  # degrees of freedom that the variance pooled over bins counts for beside a bin's own
+# degrees of freedom that the variance pooled over bins counts for beside a bin's own
+VARIANCE_WEIGHT = 4
 
 
 @dataclass(frozen=True)
 class Differences:
     """Candidate minus baseline in units of the margin: ``rows[pair][bin]``.
 
-    ``floors``: least variance of a bin's difference, [] for none: two pairs that agree by chance do not hide scatter
-    that is known from elsewhere.
+    ``floors``: least variance of a bin's difference, [] for none: two pairs that agree by chance do
+    not hide scatter that is known from elsewhere.
     """
 
     rows: Sequence[Sequence[float]]
@@ -63,8 +65,12 @@ def judge(differences: Differences, *, looks: Sequence[int]) -> Judgement:
     return Judgement("undecided", worst, means[worst])
 
 
-def standard_errors(rows: Sequence[Sequence[float]], floors: Sequence[float]) -> tuple[list[float], int]:
-    """(standard error of each bin's mean, degrees of freedom); variances are shrunk to the one pooled over bins."""
+def standard_errors(
+    rows: Sequence[Sequence[float]], floors: Sequence[float]
+) -> tuple[list[float], int]:
+    """(standard error of each bin's mean, degrees of freedom); variances are shrunk to the one
+    pooled over bins.
+    """
     n = len(rows)
     own = [variance(column) for column in zip(*rows, strict=True)]
     pooled = fmean(own)

@@ -1,7 +1,7 @@
 """Settings that must be the same unless a knob said it would change them.
 
-Weight decay times ten shows nothing in the loss for a fifth of a training, then costs 8 %: no early trajectory can see
-it, the optimizer's param groups can.
+Weight decay times ten shows nothing in the loss for a fifth of a training, then costs 8 %: no early
+trajectory can see it, the optimizer's param groups can.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-SAME_FLOAT = 1e-12  # relative: what survives JSON and a sum in another order; a real change of a setting is far larger
+# relative: what survives JSON and a sum in another order; a real change of a setting is far larger
+SAME_FLOAT = 1e-12
 _MISSING = object()
 
 
 def fingerprint_differences(
     baseline: Mapping[str, Any], candidate: Mapping[str, Any], declared: Collection[str] = ()
 ) -> list[str]:
-    """Undeclared differences, one line each: ``optimizers.0.groups.1.weight_decay: 0.01 in the baseline, 0.1 in the
-    candidate``.
+    """Undeclared differences, one line each: ``optimizers.0.groups.1.weight_decay: 0.01 in the
+    baseline, 0.1 in the candidate``.
 
     Args:
-        baseline, candidate: nested mappings, sequences and plain values, as they come out of JSON (list and tuple are
-            the same).
-        declared: what the changed knobs may change, with all below it: a key at any depth (``batch_size``), or a
-            pattern for a path, in
+        baseline, candidate: nested mappings, sequences and plain values, as they come out of JSON
+            (list and tuple are the same).
+        declared: what the changed knobs may change, with all below it: a key at any depth
+            (``batch_size``), or a pattern for a path, in
             which ``*`` stands for any part of it (``optimizers.*.lr``).
     """
     found: list[str] = []
@@ -33,18 +34,29 @@ def fingerprint_differences(
     return found
 
 
-def _walk(a: Any, b: Any, path: str, keys: tuple[str, ...], declared: Collection[str], found: list[str]) -> None:
+def _walk(
+    a: Any, b: Any, path: str, keys: tuple[str, ...], declared: Collection[str], found: list[str]
+) -> None:
     if any(d in keys or fnmatchcase(path, d) for d in declared):
         return
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in sorted({*a, *b}, key=str):
             below = f"{path}.{key}" if path else str(key)
-            _walk(a.get(key, _MISSING), b.get(key, _MISSING), below, (*keys, str(key)), declared, found)
+            _walk(
+                a.get(key, _MISSING),
+                b.get(key, _MISSING),
+                below,
+                (*keys, str(key)),
+                declared,
+                found,
+            )
     elif _is_list(a) and _is_list(b) and len(a) == len(b):
         for i, (x, y) in enumerate(zip(a, b, strict=False)):
             _walk(x, y, f"{path}.{i}" if path else str(i), keys, declared, found)
     elif not _same(a, b):
-        found.append(f"{path or 'fingerprint'}: {_shown(a)} in the baseline, {_shown(b)} in the candidate")
+        found.append(
+            f"{path or 'fingerprint'}: {_shown(a)} in the baseline, {_shown(b)} in the candidate"
+        )
 
 
 def _is_list(x: Any) -> bool:
@@ -55,7 +67,11 @@ def _same(a: Any, b: Any) -> bool:
     if a is _MISSING or b is _MISSING or isinstance(a, bool) != isinstance(b, bool):
         return a is b
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return a == b or math.isclose(a, b, rel_tol=SAME_FLOAT, abs_tol=0.0) or (math.isnan(a) and math.isnan(b))
+        return (
+            a == b
+            or math.isclose(a, b, rel_tol=SAME_FLOAT, abs_tol=0.0)
+            or (math.isnan(a) and math.isnan(b))
+        )
     if _is_list(a) and _is_list(b):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=False))
     return type(a) is type(b) and bool(a == b)

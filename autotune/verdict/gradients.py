@@ -1,8 +1,9 @@
 """How far two gradients are apart, from their sketches.
 
-A count sketch is linear, S(a - b) = S(a) - S(b), and its norm estimates the vector's: with 1024 buckets the relative
-error of a ratio of norms is about sqrt(2 / 1024), 4 %. Source: M. Charikar, K. Chen, M. Farach-Colton, "Finding
-frequent items in data streams" (2002); K. Weinberger et al., "Feature hashing for large scale multitask learning" (2009).
+A count sketch is linear, S(a - b) = S(a) - S(b), and its norm estimates the vector's: with 1024
+buckets the relative error of a ratio of norms is about sqrt(2 / 1024), 4 %. Source: M. Charikar, K.
+Chen, M. Farach-Colton, "Finding frequent items in data streams" (2002); K. Weinberger et al.,
+"Feature hashing for large scale multitask learning" (2009).
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from collections.abc import Sequence
 
 
 def relative_error(reference: Sequence[float], other: Sequence[float]) -> float | None:
-    """``|other - reference| / |reference|`` as estimated from sketches; None if either is missing, of another size,
-    or not finite."""
-    if not reference or len(reference) != len(other) or not all(map(math.isfinite, (*reference, *other))):
+    """``|other - reference| / |reference|`` as estimated from sketches; None if either is missing,
+    of another size, or not finite."""
+    if (
+        not reference
+        or len(reference) != len(other)
+        or not all(map(math.isfinite, (*reference, *other)))
+    ):
         return None
     size = math.hypot(*reference)
     return math.dist(reference, other) / size if size > 0 else None

@@ -1,6 +1,7 @@
 """Is the loss unchanged? Baseline and candidate, run with the same seeds, compared pair by pair.
 
-What is certified is the same *early trajectory* within a margin, never the same final quality. The steps of the rule:
+What is certified is the same *early trajectory* within a margin, never the same final quality. The
+steps of the rule:
 
     not finite ── only in the candidate ──▶ changed
     does the baseline's own loss move? ── no ──▶ no-proof
@@ -12,8 +13,8 @@ What is certified is the same *early trajectory* within a margin, never the same
         │       ├─────────┼─────────┤  [──×──]    outside in any bin  ──▶ changed
         │       ├─────────┼────[────┼───×──]      else ──▶ more-pairs, after the last look undecided
 
-The margin of a bin is Δ = max(τ · |loss|, min(κ · seed SD, 10 % of the window's progress)): what another seed would
-change as well is no harm, but never more than a tenth of what the window learns.
+The margin of a bin is Δ = max(τ · |loss|, min(κ · seed SD, 10 % of the window's progress)): what
+another seed would change as well is no harm, but never more than a tenth of what the window learns.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ TOLERANCE = 0.01  # τ: MLPerf's reference convergence points scatter by about a
 SEED_SHARE = 1.0  # κ
 PROGRESS_SHARE = 0.10
 PROGRESS_FLOOR = 0.001  # of the progress: a loss that crosses zero has no |loss| to take a share of
-VISIBLE = 1.5  # a run that learns nothing must lie at least this many margins off, else the window proves nothing
+# a run that learns nothing must lie at least this many margins off, else the window proves nothing
+VISIBLE = 1.5
 EXACT_STEPS = 20
 FLOAT16_STEPS = 240  # shorter windows let a mild underflow through
 STATISTICAL_STEPS = 240  # of the baseline
@@ -70,7 +72,9 @@ RULES = {
 
 @dataclass(frozen=True)
 class LossDecision:
-    """``margin`` and ``largest_difference`` are those of the bin that decides, in the loss's own unit."""
+    """``margin`` and ``largest_difference`` are those of the bin that decides, in the loss's own
+    unit.
+    """
 
     state: str  # "unchanged", "changed", "undecided", "more-pairs", "no-proof"
     reason: str
@@ -84,8 +88,8 @@ class LossDecision:
 
 
 def next_look(n: int, numerics: str) -> int | None:
-    """Pairs to have before the next try, or None after the last. Exact asks for one, then for what it was demoted
-    to."""
+    """Pairs to have before the next try, or None after the last. Exact asks for one, then for what
+    it was demoted to."""
     if numerics == "exact" and n < 1:
         return 1
     looks = RULES["random-stream" if numerics == "exact" else numerics].looks
@@ -108,14 +112,15 @@ def compare(
     Args:
         baselines: seed -> run; seeds without a candidate still tell how much seeds differ.
         candidates: seed -> run with the same seed.
-        numerics: "exact", "rounding", "random-stream" or "statistical": the worst of the candidate's knobs.
+        numerics: "exact", "rounding", "random-stream" or "statistical": the worst of the
+            candidate's knobs.
         tolerance: share of the loss that may differ (doubled for the last two classes).
-        baseline_repeat: the baseline with its smallest seed once more; a mismatch demotes, since the job itself is not
-            repeatable.
+        baseline_repeat: the baseline with its smallest seed once more; a mismatch demotes, since
+            the job itself is not repeatable.
         last_look: no further pairs will come: "undecided" instead of "more-pairs".
         steps: compare the first so many steps; None: all that both sides have.
-        stretched: the window is so many usual ones long. It then has as many more bins, for a longer bin would dilute
-            what happens in a part of it.
+        stretched: the window is so many usual ones long. It then has as many more bins, for a
+            longer bin would dilute what happens in a part of it.
 
     Raises:
         ValueError: an unknown class.
@@ -129,33 +134,46 @@ def compare(
     curves = (curve(left.values()), curve(right.values()))
 
     def result(
-        state: str, reason: str, used: str = numerics, margin: float | None = None, largest: float | None = None
+        state: str,
+        reason: str,
+        used: str = numerics,
+        margin: float | None = None,
+        largest: float | None = None,
     ) -> LossDecision:
         return LossDecision(state, reason, margin, largest, len(seeds), common, used, *curves)
 
     if not seeds:
-        return result("undecided" if last_look else "more-pairs", "no seed has been run on both sides")
+        return result(
+            "undecided" if last_look else "more-pairs", "no seed has been run on both sides"
+        )
     broken = _not_finite(baselines, right)
     if broken:
         return result(*broken)
     repeatable, demoted_to = _repeatable(baselines, baseline_repeat)
     used = numerics
     aligned = all(same_steps(left[s], right[s]) for s in seeds)
-    if numerics != "statistical" and common >= _enough_for_bits(numerics) and _same_bits(left, right, common):
+    if (
+        numerics != "statistical"
+        and common >= _enough_for_bits(numerics)
+        and _same_bits(left, right, common)
+    ):
         return result(
             "unchanged", f"the losses of {common} steps are bit-identical", margin=0.0, largest=0.0
         )
     if numerics == "exact":
         if common < EXACT_STEPS:
             return result(
-                "no-proof", f"the runs have {common} steps, {EXACT_STEPS} are needed: give the job more steps"
+                "no-proof",
+                f"the runs have {common} steps, {EXACT_STEPS} are needed: give the job more steps",
             )
         used = "random-stream" if repeatable else demoted_to
     elif numerics == "rounding" and not repeatable:
         used = demoted_to
     if used != "statistical" and not aligned:
         return result(
-            "changed", "the runs took batches of another size or in other numbers, which no knob declared", used
+            "changed",
+            "the runs took batches of another size or in other numbers, which no knob declared",
+            used,
         )
     rule = replace(RULES[used], bins=RULES[used].bins * stretched)
     too_short = _too_short(left, right, common, rule, used)
@@ -184,32 +202,44 @@ def _cut(runs: Mapping[int, LossRun], steps: int | None) -> dict[int, LossRun]:
     }
 
 
-def _not_finite(baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun]) -> tuple[str, str] | None:
+def _not_finite(
+    baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun]
+) -> tuple[str, str] | None:
     for seed, run in baselines.items():
         step = run.first_non_finite()
         if step is not None:
             return (
                 "no-proof",
-                f"the job's own loss is not a finite number at step {step + 1} (seed {seed}): there is nothing to "
-                "compare with",
+                (
+                    f"the job's own loss is not a finite number at step {step + 1} (seed {seed}):"
+                    " there is nothing to compare with"
+                ),
             )
     for seed, run in candidates.items():
         step = run.first_non_finite()
         if step is not None:
-            return "changed", f"the loss is not a finite number at step {step + 1} (seed {seed}), the baseline's is"
+            return (
+                "changed",
+                (
+                    f"the loss is not a finite number at step {step + 1} (seed {seed}), the"
+                    " baseline's is"
+                ),
+            )
     return None
 
 
 def _repeatable(baselines: Mapping[int, LossRun], repeat: LossRun | None) -> tuple[bool, str]:
-    """(the job repeats its bits, the class to fall back to if not): rounding if the repeat only drifts away, else
-    random-stream."""
+    """(the job repeats its bits, the class to fall back to if not): rounding if the repeat only
+    drifts away, else random-stream."""
     if repeat is None or not baselines:
         return True, "random-stream"
     first = baselines[min(baselines)]
     if first_bits_differ(first, repeat) is None:
         return True, "random-stream"
     start = [
-        (a, b) for a, b in zip(first.losses[:3], repeat.losses[:3], strict=False) if a is not None and b is not None
+        (a, b)
+        for a, b in zip(first.losses[:3], repeat.losses[:3], strict=False)
+        if a is not None and b is not None
     ]
     near = all(math.isclose(a, b, rel_tol=1e-3) for a, b in start)
     alike = probe({0: first}, {0: repeat}, "rounding") is None
@@ -238,21 +268,24 @@ def _too_short(
         if sum(x is None for x in r.losses) > 0.1 * r.steps
     ]
     if silent:
-        return f"the {silent[0]}'s loss is not a single number at each step: mark it with autotune.step(loss=…)"
+        return (
+            f"the {silent[0]}'s loss is not a single number at each step: mark it with"
+            " autotune.step(loss=…)"
+        )
     if used == "statistical":
         first, second = min(r.steps for r in left.values()), min(r.steps for r in right.values())
         if first < rule.minimum_steps or second < LARGE_BATCH_STEPS:
             return (
-                f"the runs have {first} and {second} steps, {rule.minimum_steps} of the baseline and "
-                f"{LARGE_BATCH_STEPS} of the candidate are "
-                "needed: raise convergence.steps, or give the job more epochs"
+                f"the runs have {first} and {second} steps, {rule.minimum_steps} of the baseline"
+                f" and {LARGE_BATCH_STEPS} of the candidate are needed: raise convergence.steps, or"
+                " give the job more epochs"
             )
         return None
     needed = FLOAT16_STEPS if any(r.skipped for r in right.values()) else rule.minimum_steps
     if common < needed:
         return (
-            f"the runs have {common} steps in common, {needed} are needed: raise convergence.steps, or give the job "
-            "more epochs"
+            f"the runs have {common} steps in common, {needed} are needed: raise convergence.steps,"
+            " or give the job more epochs"
         )
     return None
 
@@ -293,13 +326,16 @@ def _margins(
         margins.append(margin * (rule.first_half_factor if i < rule.bins // 2 else 1.0))
     delays = max((len(r.skipped) for r in candidates.values()), default=0)
     if delays and not by_samples:
-        margins = [m + delays * slope for m, slope in zip(margins, _slopes(runs, common, rule.bins), strict=False)]
+        margins = [
+            m + delays * slope
+            for m, slope in zip(margins, _slopes(runs, common, rule.bins), strict=False)
+        ]
     return _Margins(margins, edges)
 
 
 def _slopes(runs: Mapping[int, LossRun], common: int, bins: int) -> list[float]:
-    """How far the loss moves in one step within each bin: a step skipped by float16's scaler is a delay of one step,
-    and declared."""
+    """How far the loss moves in one step within each bin: a step skipped by float16's scaler is a
+    delay of one step, and declared."""
     halves = [bin_means(r, common, 2 * bins) for r in runs.values()]
     means = [fmean(column) for column in zip(*halves, strict=False)]
     lengths = [len(stretch) for stretch in step_bins(common, 2 * bins)]
@@ -319,7 +355,9 @@ def _by_bins(
     used: str,
     last_look: bool,
 ) -> tuple[str, str, str, float, float]:
-    """(state, reason, class, margin, difference) from the paired differences, in units of the margins."""
+    """(state, reason, class, margin, difference) from the paired differences, in units of the
+    margins.
+    """
     n = len(left)
     rows = [
         [
@@ -333,37 +371,67 @@ def _by_bins(
         ]
         for s in left
     ]
-    floors = _scatter_floors(left, right, common, rule, limits) if limits.edges is None and n > 1 else []
+    floors = (
+        _scatter_floors(left, right, common, rule, limits) if limits.edges is None and n > 1 else []
+    )
     found = judge(Differences(rows, floors), looks=rule.looks)
     margin = limits.margins[found.bin]
     difference = found.mean * margin
     figures = (
-        f"largest difference {difference:+.3g} in part {found.bin + 1} of {rule.bins}, margin ±{margin:.3g}, "
-        f"{n} pair{'s' if n > 1 else ''}"
+        f"largest difference {difference:+.3g} in part {found.bin + 1} of {rule.bins}, margin"
+        f" ±{margin:.3g}, {n} pair{'s' if n > 1 else ''}"
     )
     if found.state == "changed":
         return "changed", f"the loss curves differ: {figures}", used, margin, difference
     if found.state == "unchanged":
-        return "unchanged", f"the loss curves agree within the margin: {figures}", used, margin, difference
+        return (
+            "unchanged",
+            f"the loss curves agree within the margin: {figures}",
+            used,
+            margin,
+            difference,
+        )
     further = next_look(n, used)
     state = "undecided" if last_look or further is None else "more-pairs"
     if n < rule.looks[0]:
-        return state, f"{figures}; {rule.looks[0]} pairs are the least that can decide", used, margin, difference
-    advice = f"{further} pairs come next" if state == "more-pairs" else "more steps (convergence.steps) may tell"
-    return state, f"neither clearly inside nor outside the margin: {figures}; {advice}", used, margin, difference
+        return (
+            state,
+            f"{figures}; {rule.looks[0]} pairs are the least that can decide",
+            used,
+            margin,
+            difference,
+        )
+    advice = (
+        f"{further} pairs come next"
+        if state == "more-pairs"
+        else "more steps (convergence.steps) may tell"
+    )
+    return (
+        state,
+        f"neither clearly inside nor outside the margin: {figures}; {advice}",
+        used,
+        margin,
+        difference,
+    )
 
 
 def _scatter_floors(
-    left: Mapping[int, LossRun], right: Mapping[int, LossRun], common: int, rule: Rule, limits: _Margins
+    left: Mapping[int, LossRun],
+    right: Mapping[int, LossRun],
+    common: int,
+    rule: Rule,
+    limits: _Margins,
 ) -> list[float]:
-    """Least variance of a bin's difference, from the scatter of single steps: two pairs that agree by chance do not
-    hide it."""
+    """Least variance of a bin's difference, from the scatter of single steps: two pairs that agree
+    by chance do not hide it."""
     floors = []
     for stretch, margin in zip(step_bins(common, rule.bins), limits.margins, strict=False):
         scatter = []
         for s in left:
             steps = [
-                b - a for i in stretch if (a := left[s].losses[i]) is not None and (b := right[s].losses[i]) is not None
+                b - a
+                for i in stretch
+                if (a := left[s].losses[i]) is not None and (b := right[s].losses[i]) is not None
             ]
             scatter.append(variance(steps) / len(steps) if len(steps) > 1 else 0.0)
         floors.append(fmean(scatter) / margin**2)

@@ -1,7 +1,8 @@
 """What the first steps say before any loss can: gradient norm, update norm, skipped steps.
 
-A gradient one step stale, a doubled learning rate, a lost gradient of the head barely move an adaptive optimizer's
-loss for hundreds of steps; they show at once in the norms. The loss alone accepts about 12 % of such breakers.
+A gradient one step stale, a doubled learning rate, a lost gradient of the head barely move an
+adaptive optimizer's loss for hundreds of steps; they show at once in the norms. The loss alone
+accepts about 12 % of such breakers.
 """
 
 from __future__ import annotations
@@ -13,27 +14,35 @@ from statistics import fmean, stdev, variance
 from autotune.verdict.runs import LossRun
 
 PROBE_STEPS = 8
-PROBE_TOLERANCE = {"rounding": 0.05, "random-stream": 0.10}  # share of the norm; statistical changes are not probed
-PROBE_ERRORS = 3.0  # under another random stream the norms scatter: the mean must also stand out from that by this much
+# share of the norm; statistical changes are not probed
+PROBE_TOLERANCE = {"rounding": 0.05, "random-stream": 0.10}
+# under another random stream the norms scatter: the mean must also stand out from that by this much
+PROBE_ERRORS = 3.0
 SINGLE_STEP_PAIRS = 3  # from which the scatter of one step between seeds is known at all
-NEGLIGIBLE_NORM = 1e-9  # of the largest norm of the run: noise around a norm of zero has no meaningful ratio
+# of the largest norm of the run: noise around a norm of zero has no meaningful ratio
+NEGLIGIBLE_NORM = 1e-9
 
 FLOAT16_EARLY_STEPS = 10  # the scale starts too high on purpose and is halved at each skip
 FLOAT16_EARLY_SKIPS = 3
-FLOAT16_LATE_SHARE = 0.01  # later the scale is tried again every 2000 steps; more than this is overflow in the model
+# later the scale is tried again every 2000 steps; more than this is overflow in the model
+FLOAT16_LATE_SHARE = 0.01
 
 
-def probe(baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], numerics: str) -> str | None:
+def probe(
+    baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], numerics: str
+) -> str | None:
     """Why the first steps of the candidates differ from the baselines' (same seeds), or None.
 
-    rounding: root mean square over steps of the seed-mean log ratio, so that ratios that cancel over steps still count;
-    random-stream: mean over seeds and steps, which another mask or crop does not move; and from three pairs on each step
-    by itself, since the effect of a stale gradient shows in one step and fades.
+    rounding: root mean square over steps of the seed-mean log ratio, so that ratios that cancel
+    over steps still count; random-stream: mean over seeds and steps, which another mask or crop
+    does not move; and from three pairs on each step by itself, since the effect of a stale gradient
+    shows in one step and fades.
     """
     tolerance = PROBE_TOLERANCE.get(numerics)
     if tolerance is None:
         return None
-    delayed = any(run.skipped for run in candidates.values())  # parameters lag behind by the skipped steps
+    # parameters lag behind by the skipped steps
+    delayed = any(run.skipped for run in candidates.values())
     by_mean = numerics != "rounding" or delayed
     limit = math.log1p(PROBE_TOLERANCE["random-stream"] if by_mean else tolerance)
     for name in ("gradient_norms", "update_norms"):
@@ -64,16 +73,18 @@ def probe(baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], n
             differs, how = size > limit, "typically"
         if differs:
             return (
-                f"in the first {len(columns)} steps the {what} differs {how} by {math.expm1(abs(size)):.0%} "
-                f"(allowed {math.expm1(limit):.0%})"
+                f"in the first {len(columns)} steps the {what} differs {how} by"
+                f" {math.expm1(abs(size)):.0%} (allowed {math.expm1(limit):.0%})"
             )
     return None
 
 
 def _single_step(columns: Mapping[int, list[float]], limit: float) -> tuple[int, float] | None:
-    """(step, mean log ratio) of a step that differs beyond the limit and its scatter between seeds; None without one.
+    """(step, mean log ratio) of a step that differs beyond the limit and its scatter between seeds;
+    None without one.
 
-    The scatter of one step among few seeds is badly known: it counts as at least what all steps have in the mean.
+    The scatter of one step among few seeds is badly known: it counts as at least what all steps
+    have in the mean.
     """
     full = {step: ratios for step, ratios in columns.items() if len(ratios) >= SINGLE_STEP_PAIRS}
     if not full:
@@ -116,11 +127,13 @@ def float16_fault(candidates: Mapping[int, LossRun]) -> str | None:
         late = len(run.skipped) - early
         allowed = 1 + FLOAT16_LATE_SHARE * run.steps
         if late > allowed:
-            return f"{late} of {run.steps} steps were skipped for overflow after the scale had settled"
+            return (
+                f"{late} of {run.steps} steps were skipped for overflow after the scale had settled"
+            )
         error, allowed_error = run.gradient_error, run.gradient_error_allowed
         if error is not None and allowed_error is not None and error > allowed_error:
             return (
-                f"the first gradient is off by {error:.2g} against float32, bfloat16's by {allowed_error:.2g}: "
-                "small gradients vanish in float16"
+                f"the first gradient is off by {error:.2g} against float32, bfloat16's by"
+                f" {allowed_error:.2g}: small gradients vanish in float16"
             )
     return None

@@ -4,9 +4,10 @@
     baseline seed 1   │ bin 1 │ bin 2 │ bin 3 │ bin 4 │ …   the mean loss of each bin; the candidate's bins lie
     candidate seed 1  │ bin 1 │ bin 2 │ bin 3 │ bin 4 │ …   over the same samples, its values are subtracted one by one
 
-Runs that take the same batches share their steps and are cut by step. Runs with another batch size share only the
-samples: there a bin's value is the integral of the loss over the bin, drawn as straight lines between steps, because
-the plain mean of a few early values of a falling loss is too high.
+Runs that take the same batches share their steps and are cut by step. Runs with another batch size
+share only the
+samples: there a bin's value is the integral of the loss over the bin, drawn as straight lines
+between steps, because the plain mean of a few early values of a falling loss is too high.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from autotune_trials.protocol.messages import Record
 
 CURVE_POINTS = 60  # enough for a plot of a hand's width
 MOVING_BINS = 6
-MOVING_ERRORS = 5.0  # 6 bin means of pure noise span more than 5 of their standard errors in fewer than 1 of 100 runs
+# 6 bin means of pure noise span more than 5 of their standard errors in fewer than 1 of 100 runs
+MOVING_ERRORS = 5.0
 
 
 @dataclass(frozen=True)
 class LossRun:
     """One seeded run, one entry an optimizer step from the first.
 
-    ``gradient_norms`` (before clipping) and ``update_norms`` cover the first few steps only. ``skipped``: indexes of
-    the steps a gradient scaler left out. ``gradient_error``: relative error of the first gradient against float32, and
+    ``gradient_norms`` (before clipping) and ``update_norms`` cover the first few steps only.
+    ``skipped``: indexes of
+    the steps a gradient scaler left out. ``gradient_error``: relative error of the first gradient
+    against float32, and
     ``gradient_error_allowed``: bfloat16's on the same batch; None where they were not measured.
     """
 
@@ -48,7 +52,9 @@ class LossRun:
         return min(len(self.losses), len(self.samples_before))
 
     def first_non_finite(self) -> int | None:
-        """Step of the first loss that is NaN or infinite; 0 if the run is only marked so, None if all is well."""
+        """Step of the first loss that is NaN or infinite; 0 if the run is only marked so, None if
+        all is well.
+        """
         for step, loss in enumerate(self.losses):
             if loss is not None and not math.isfinite(loss):
                 return step
@@ -56,8 +62,8 @@ class LossRun:
 
 
 def loss_run(record: Record) -> LossRun:
-    """What the loss comparison needs of a record; float16's gradient errors take further runs and are added by the
-    caller."""
+    """What the loss comparison needs of a record; float16's gradient errors take further runs and
+    are added by the caller."""
     return LossRun(
         losses=record.losses,
         samples_before=record.samples_before,
@@ -75,10 +81,17 @@ def same_steps(a: LossRun, b: LossRun) -> bool:
 
 
 def first_bits_differ(a: LossRun, b: LossRun) -> int | None:
-    """First step where loss, samples or gradient norm of two runs are not the same bits; None if there is none."""
-    columns = ((a.losses, b.losses), (a.samples_before, b.samples_before), (a.gradient_norms, b.gradient_norms))
+    """First step where loss, samples or gradient norm of two runs are not the same bits; None if
+    there is none.
+    """
+    columns = (
+        (a.losses, b.losses),
+        (a.samples_before, b.samples_before),
+        (a.gradient_norms, b.gradient_norms),
+    )
     different = [
-        next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), None) for left, right in columns
+        next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), None)
+        for left, right in columns
     ]
     return min((i for i in different if i is not None), default=None)
 
@@ -105,14 +118,18 @@ def bin_means(run: LossRun, steps: int, bins: int) -> list[float]:
 
 
 def sample_bins(runs: Iterable[LossRun], bins: int) -> list[float] | None:
-    """Edges, in samples, of ``bins`` equal bins over what all ``runs`` cover; None if they share nothing."""
+    """Edges, in samples, of ``bins`` equal bins over what all ``runs`` cover; None if they share
+    nothing.
+    """
     spans = [(s[0], s[-1]) for s in (known(run)[0] for run in runs) if s]
     low, high = max((a for a, _ in spans), default=0.0), min((b for _, b in spans), default=0.0)
     return [low + (high - low) * i / bins for i in range(bins + 1)] if high > low else None
 
 
 def bin_integrals(run: LossRun, edges: Sequence[float]) -> list[float]:
-    """Mean over each bin of the loss drawn as straight lines between steps. ``edges`` lie within the run."""
+    """Mean over each bin of the loss drawn as straight lines between steps. ``edges`` lie within
+    the run.
+    """
     samples, losses = known(run)
     knots = zip(samples, samples[1:], losses, losses[1:], strict=False)
     areas = [0.0, *accumulate((b - a) * (x + y) / 2 for a, b, x, y in knots)]
@@ -124,17 +141,24 @@ def bin_integrals(run: LossRun, edges: Sequence[float]) -> list[float]:
         slope = (losses[i + 1] - losses[i]) / width if width > 0 else 0.0
         return areas[i] + part * (losses[i] + slope * part / 2)
 
-    return [(area_until(b) - area_until(a)) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return [
+        (area_until(b) - area_until(a)) / (b - a) for a, b in zip(edges, edges[1:], strict=False)
+    ]
 
 
 def curve(runs: Iterable[LossRun], points: int = CURVE_POINTS) -> dict[int, float]:
-    """Samples consumed -> mean loss over ``runs``, at most ``points`` bins. Step numbers stand in where samples were
-    not counted."""
+    """Samples consumed -> mean loss over ``runs``, at most ``points`` bins. Step numbers stand in
+    where samples were not counted."""
     runs = [run for run in runs if run.steps]
     steps = min((run.steps for run in runs), default=0)
     result: dict[int, float] = {}
     for stretch in step_bins(steps, max(min(points, steps), 1)) if steps else []:
-        values = [x for run in runs for i in stretch if (x := run.losses[i]) is not None and math.isfinite(x)]
+        values = [
+            x
+            for run in runs
+            for i in stretch
+            if (x := run.losses[i]) is not None and math.isfinite(x)
+        ]
         if not values:
             continue
         counted = runs[0].samples_before[steps - 1] > 0
@@ -152,34 +176,37 @@ class Movement:
     noise: float  # standard error of one bin mean
 
     def why_not(self, smallest_visible: float) -> str | None:
-        """Why this loss can prove nothing, or None. ``smallest_visible``: a run that does not learn must differ by more
-        than this."""
+        """Why this loss can prove nothing, or None. ``smallest_visible``: a run that does not learn
+        must differ by more than this."""
         if self.progress <= 1e-9 * self.level or self.progress == 0:
             return (
-                f"the job's own loss stays at {self.level:.4g}: it cannot show whether anything changed. Placeholder data or a learning rate of "
-                "zero does that, and so does a value that is divided by itself before backward: tune on real data, or say what the loss is "
-                "with autotune.step(loss=…)"
+                f"the job's own loss stays at {self.level:.4g}: it cannot show whether anything"
+                " changed. Placeholder data or a learning rate of zero does that, and so does a"
+                " value that is divided by itself before backward: tune on real data, or say what"
+                " the loss is with autotune.step(loss=…)"
             )
         if self.progress < MOVING_ERRORS * self.noise:
             return (
-                f"the job's own loss does not move beyond its noise (by {self.progress:.3g}, noise of a mean "
-                f"{self.noise:.2g}): "
-                "it cannot show whether anything changed. More steps (convergence.steps) may"
+                f"the job's own loss does not move beyond its noise (by {self.progress:.3g}, noise"
+                f" of a mean {self.noise:.2g}): it cannot show whether anything changed. More steps"
+                " (convergence.steps) may"
             )
         if self.progress <= smallest_visible:
             return (
-                f"the job's own loss moves by only {self.progress:.3g} from {self.level:.4g}, so a model that "
-                "learns nothing would pass. "
-                "More steps (convergence.steps) or a smaller tolerance (convergence.tolerance) may help"
+                f"the job's own loss moves by only {self.progress:.3g} from {self.level:.4g}, so a"
+                " model that learns nothing would pass. More steps (convergence.steps) or a"
+                " smaller tolerance (convergence.tolerance) may help"
             )
         return None
 
 
 def movement(runs: Mapping[int, LossRun], steps: int) -> Movement:
-    """How the loss of baseline ``runs`` moves over the first ``steps`` steps; noise from the scatter about each half
-    bin's mean."""
+    """How the loss of baseline ``runs`` moves over the first ``steps`` steps; noise from the
+    scatter about each half bin's mean."""
     per_run = [bin_means(run, steps, MOVING_BINS) for run in runs.values()]
-    means = [fmean(column) for column in zip(*per_run, strict=False) if not any(map(math.isnan, column))]
+    means = [
+        fmean(column) for column in zip(*per_run, strict=False) if not any(map(math.isnan, column))
+    ]
     if not means:
         return Movement(0.0, 0.0, 0.0)
     scatter = []

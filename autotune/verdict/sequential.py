@@ -1,20 +1,25 @@
-"""A centre with its interval, looked at more than once: a robust mean, and how far its interval must reach at each look.
+"""A centre with its interval, looked at more than once: a robust mean, and how far its interval
+must reach at each look.
 
     pairs    5          7          9    …   24
              │ T > c₁?  │ T > c₂?  │ T > c₃? …        T = robust mean / its standard error
 
-**The mean** is a weighted M-estimate of Huber's kind: a pair further off than 1.4 standard deviations counts as one at 1.4, and
-a pair during which the machine was slower than usual (its *level*: the mean of the two log costs) counts less. Bursts of other
-load hit one side of a pair or the other alike, so a pair's level says how reliable its ratio is, never to which side it errs:
-given the levels, the ratios of equal configurations still lie symmetrically about 0, and no weighting by them favours one.
+**The mean** is a weighted M-estimate of Huber's kind: a pair further off than 1.4 standard
+deviations counts as one at 1.4, and
+a pair during which the machine was slower than usual (its *level*: the mean of the two log costs)
+counts less. Bursts of other load hit one side of a pair or the other alike, so a pair's level says
+how reliable its ratio is, never to which side it errs: given the levels, the ratios of equal
+configurations still lie symmetrically about 0, and no weighting by them favours one.
 
-**The bounds** are the quantiles of T itself, of normal pairs, each passed for the first time with its share of the level. Whoever
-stops at whatever look, the interval holds with the level. The lower end, which alone can adopt what is no faster, has a level of its
-own, of which it saves most for the late looks; the upper end, which ends what gives nothing, spends early.
+**The bounds** are the quantiles of T itself, of normal pairs, each passed for the first time with
+its share of the level. Whoever stops at whatever look, the interval holds with the level. The lower
+end, which alone can adopt what is no faster, has a level of its own, of which it saves most for the
+late looks; the upper end, which ends what gives nothing, spends early.
 
-Sources: P. Huber, "Robust estimation of a location parameter", Ann. Math. Stat. 35 (1964), with his proposal 2 for the scale; repeated
-confidence intervals: C. Jennison and B. Turnbull, J. R. Stat. Soc. B 51 (1989); spending the level look by look: K. Lan and D. DeMets,
-Biometrika 70 (1983).
+Sources: P. Huber, "Robust estimation of a location parameter", Ann. Math. Stat. 35 (1964), with his
+proposal 2 for the scale; repeated
+confidence intervals: C. Jennison and B. Turnbull, J. R. Stat. Soc. B 51 (1989); spending the level
+look by look: K. Lan and D. DeMets, Biometrika 70 (1983).
 """
 
 from __future__ import annotations
@@ -28,30 +33,67 @@ HUBER, HUBER_FEW = 1.4, 2.0  # standard deviations up to which a pair counts in 
 SLOW, SLOW_FEW = 1.0, 2.0  # a level so many deviations above the median halves a pair's weight
 LEAST_SPREAD = 0.1  # of the levels, in that of the ratios: below it they are equal
 ITERATIONS = 20  # the bounds are those of the estimate after so many
-LATE, EARLY = 1.2, 0.6  # exponents of spending: up to look j, (pairs at j / pairs at the last)^exponent of the level is spent
+# exponents of spending: up to look j, (pairs at j / pairs at the last)^exponent of the level is
+# spent
+LATE, EARLY = 1.2, 0.6
 DRAWS = 100_000  # of simulated sequences, each also with its sign turned
 DRAWS_SEED = 1964
 CHUNK = 20_000  # sequences at a time
 MAD_TO_SD = 1.4826
 TINY = 1e-300  # instead of no scale at all
 BOUNDS: dict[tuple[tuple[int, ...], float, float], tuple[float, ...]] = {
-    # (looks, tail, spending): of 400 000 sequences, what boundary would find by itself, sooner and closer
+    # (looks, tail, spending): of 400 000 sequences, what boundary would find by itself, sooner and
+    # closer
     ((5, 7, 9, 12, 16, 20, 24), 0.0075, LATE): (8.813, 6.240, 5.903, 4.515, 3.785, 3.455, 3.238),
     ((5, 7, 9, 12, 16, 20, 24), 0.005, LATE): (10.284, 6.865, 6.447, 4.929, 4.034, 3.675, 3.450),
-    ((5, 7, 9, 12, 16, 20, 24), 0.003333333, LATE): (11.945, 7.588, 7.111, 5.248, 4.314, 3.921, 3.685),
+    ((5, 7, 9, 12, 16, 20, 24), 0.003333333, LATE): (
+        11.945,
+        7.588,
+        7.111,
+        5.248,
+        4.314,
+        3.921,
+        3.685,
+    ),
     ((5, 7, 9, 12, 16, 20, 24), 0.04, EARLY): (3.560, 3.569, 3.673, 3.149, 2.819, 2.666, 2.560),
     # of difference.py
-    ((5, 7, 9, 11, 14, 17, 21, 26, 32, 40), 0.004, EARLY): (8.927, 7.121, 7.280, 6.096, 5.091, 4.683, 4.223, 3.947, 3.761, 3.541),
-    ((5, 7, 9, 11, 14, 17, 21, 26, 32, 40), 0.025, EARLY): (4.702, 4.471, 4.545, 4.106, 3.604, 3.375, 3.148, 2.950, 2.811, 2.659),
+    ((5, 7, 9, 11, 14, 17, 21, 26, 32, 40), 0.004, EARLY): (
+        8.927,
+        7.121,
+        7.280,
+        6.096,
+        5.091,
+        4.683,
+        4.223,
+        3.947,
+        3.761,
+        3.541,
+    ),
+    ((5, 7, 9, 11, 14, 17, 21, 26, 32, 40), 0.025, EARLY): (
+        4.702,
+        4.471,
+        4.545,
+        4.106,
+        3.604,
+        3.375,
+        3.148,
+        2.950,
+        2.811,
+        2.659,
+    ),
 }
 
 
-def robust_mean(values: Sequence[float], levels: Sequence[float] | None = None) -> tuple[float, float, int]:
-    """(mean, its standard error, degrees of freedom): see the top. One value alone has an infinite error.
+def robust_mean(
+    values: Sequence[float], levels: Sequence[float] | None = None
+) -> tuple[float, float, int]:
+    """(mean, its standard error, degrees of freedom): see the top. One value alone has an infinite
+    error.
 
     Args:
         values: log ratios, one a pair.
-        levels: how slow the machine was during each pair, log units, from any origin; None: nothing is known of that.
+        levels: how slow the machine was during each pair, log units, from any origin; None: nothing
+            is known of that.
 
     Raises:
         ValueError: no values, or not as many levels.
@@ -65,34 +107,49 @@ def robust_mean(values: Sequence[float], levels: Sequence[float] | None = None) 
     if len(values) == 1:
         return float(values[0]), math.inf, 0
     ratios = np.array([values], dtype=float)
-    means, errors = _means_and_errors(ratios, np.zeros_like(ratios) if levels is None else np.array([levels], dtype=float))
+    means, errors = _means_and_errors(
+        ratios, np.zeros_like(ratios) if levels is None else np.array([levels], dtype=float)
+    )
     return float(means[0]), float(errors[0]), len(values) - 1
 
 
-def critical_value(pairs: int, look: int, looks: Sequence[int], tail: float, spending: float = LATE) -> float:
-    """How many standard errors an end of the interval lies from the mean at ``look``; infinite where there is no error.
+def critical_value(
+    pairs: int, look: int, looks: Sequence[int], tail: float, spending: float = LATE
+) -> float:
+    """How many standard errors an end of the interval lies from the mean at ``look``; infinite
+    where there is no error.
 
     Args:
-        pairs: values there are. If they are not ``looks[look]``, an equal share of the level is spent on them.
+        pairs: values there are. If they are not ``looks[look]``, an equal share of the level is
+            spent on them.
         tail: probability that this end is ever beyond the truth, over all looks.
         spending: :data:`LATE` or :data:`EARLY`.
     """
     if pairs < 2:
         return math.inf
     planned = tuple(looks)
-    if pairs == planned[look] and planned[0] >= 2 and all(a < b for a, b in zip(planned, planned[1:], strict=False)):
+    if (
+        pairs == planned[look]
+        and planned[0] >= 2
+        and all(a < b for a, b in zip(planned, planned[1:], strict=False))
+    ):
         return boundary(planned, tail, spending)[look]
     return boundary((pairs,), tail / len(planned))[0]
 
 
 @lru_cache(maxsize=64)
 def boundary(looks: tuple[int, ...], tail: float, spending: float = LATE) -> tuple[float, ...]:
-    """Critical values of T, one a look (pairs, rising), which normal pairs pass with probability ``tail`` in all.
+    """Critical values of T, one a look (pairs, rising), which normal pairs pass with probability
+    ``tail`` in all.
 
-    Known ones are in :data:`BOUNDS`; others are found by drawing normal sequences once, always the same ones. Pairs hit by bursts have
-    longer tails than normal ones, which widens the error more than the scatter of the mean: the level is then kept with something to spare.
+    Known ones are in :data:`BOUNDS`; others are found by drawing normal sequences once, always the
+    same ones. Pairs hit by bursts have
+    longer tails than normal ones, which widens the error more than the scatter of the mean: the
+    level is then kept with something to spare.
     """
-    return BOUNDS.get((looks, round(tail, 9), spending)) or simulated_boundary(looks, tail, DRAWS, spending)
+    return BOUNDS.get((looks, round(tail, 9), spending)) or simulated_boundary(
+        looks, tail, DRAWS, spending
+    )
 
 
 def simulated_boundary(
@@ -108,14 +165,19 @@ def simulated(looks: tuple[int, ...], draws: int, seed: int):  # type: ignore[no
 
     rng, chunks = np.random.default_rng(seed), []
     for n in [CHUNK] * (draws // CHUNK) + [draws % CHUNK] * (draws % CHUNK > 0):
-        ratios, levels = rng.standard_normal((n, looks[-1])), rng.standard_normal((n, looks[-1])) / 2
+        ratios, levels = (
+            rng.standard_normal((n, looks[-1])),
+            rng.standard_normal((n, looks[-1])) / 2,
+        )
         found = [_means_and_errors(ratios[:, :pairs], levels[:, :pairs]) for pairs in looks]
         chunks.append(np.stack([mean / error for mean, error in found], axis=1))
     return np.concatenate(chunks)
 
 
 def passed_first(t, looks: tuple[int, ...], tail: float, spending: float) -> tuple[float, ...]:  # type: ignore[no-untyped-def]  # an array as of simulated
-    """Bounds of which each is passed, where none was before, by its share of ``tail``; ``t`` is as likely as -``t``."""
+    """Bounds of which each is passed, where none was before, by its share of ``tail``; ``t`` is as
+    likely as -``t``.
+    """
     import numpy as np
 
     t = np.concatenate([t, -t])
@@ -145,7 +207,9 @@ def _means_and_errors(ratios, levels):  # type: ignore[no-untyped-def]  # arrays
     for _ in range(ITERATIONS):
         off = ratios - mean
         inside = (weights * (abs(off) <= k * scale)).sum(axis=1, keepdims=True) / total
-        mean = mean + (weights * np.clip(off, -k * scale, k * scale)).sum(axis=1, keepdims=True) / total / np.maximum(inside, 0.2)
+        mean = mean + (weights * np.clip(off, -k * scale, k * scale)).sum(
+            axis=1, keepdims=True
+        ) / total / np.maximum(inside, 0.2)
         drawn_in = np.clip(ratios - mean, -k * scale, k * scale)
         variance = (weights * drawn_in**2).sum(axis=1, keepdims=True) / total * pairs / (pairs - 1)
         scale = np.sqrt(variance / _clipped_variance(k)) + TINY
@@ -157,7 +221,9 @@ def _means_and_errors(ratios, levels):  # type: ignore[no-untyped-def]  # arrays
 
 
 def _weights(levels, least, slow):  # type: ignore[no-untyped-def]  # arrays
-    """1 up to the median level, then falling with the distance in spreads. The spread is that of the lower half, which bursts leave alone."""
+    """1 up to the median level, then falling with the distance in spreads. The spread is that of
+    the lower half, which bursts leave alone.
+    """
     import numpy as np
 
     middle = np.median(levels, axis=1, keepdims=True)

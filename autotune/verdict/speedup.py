@@ -3,14 +3,15 @@
     search    B C C B B C C B   one process, neighbours compared         live_log_ratio  steers, is never reported
     confirm   B│C  C│B  B│C …   a fresh process each, 5 to 24 pairs      decide          the only figure reported
 
-Live intervals are too narrow (in trials, 84–87 % coverage of a nominal 95 %), because a process that is never restarted
-keeps its memory layout and its luck. Fresh processes give each pair an independent draw of that luck; the robust mean
+Live intervals are too narrow (in trials, 84–87 % coverage of a nominal 95 %), because a process
+that is never restarted keeps its memory layout and its luck. Fresh processes give each pair an
+independent draw of that luck; the robust mean
 keeps pairs hit by a burst of other load from deciding (sequential.py: its interval at each look).
 
-Sources: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time" (2013), for repeating at the level that
-varies, the process; B. Efron and C. Morris, "Data analysis using Stein's estimator", J. Am. Stat. Assoc. 70 (1975), for
-drawing a claim towards no gain by what its own error says. Rules that were tried and left:
-benchmarks/verdicts/simulated.md.
+Sources: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time" (2013), for repeating
+at the level that varies, the process; B. Efron and C. Morris, "Data analysis using Stein's
+estimator", J. Am. Stat. Assoc. 70 (1975), for drawing a claim towards no gain by what its own error
+says. Rules that were tried and left: benchmarks/verdicts/simulated.md.
 """
 
 from __future__ import annotations
@@ -24,14 +25,22 @@ from autotune.results import Interval
 from autotune.verdict.sequential import EARLY, critical_value, robust_mean, t_quantile
 
 BASELINE = "B"
-LOOKS = (5, 7, 9, 12, 16, 20, 24)  # pairs of fresh processes at which a decision is tried; beyond 9 only what is near a proof goes on
+# pairs of fresh processes at which a decision is tried; beyond 9 only what is near a proof goes on
+LOOKS = (5, 7, 9, 12, 16, 20, 24)
 ALPHA = 0.05  # that the interval of one candidate misses, over all looks
-FALSE_ADOPTION = 0.01  # that the lower end of any finalist's, which adopts, lies too high; shared by the finalists
+# that the lower end of any finalist's, which adopts, lies too high; shared by the finalists
+FALSE_ADOPTION = 0.01
 MOST_FALSE_ADOPTION = 0.0075  # ... of which one has no more than this
-HOPE = 2.4  # standard errors that a mean may be too low by: where even so the last look would not adopt, it is not waited for
-MINIMUM_GAIN = 0.02  # below this a change is not worth its risk, and within it two candidates are tied
-SHARP = 0.05  # half an adopted interval's width, log units: a wider one is given more pairs, if there are minutes left
-NOISE_WEIGHT = 4  # degrees of freedom the noise known from baseline blocks counts for beside a candidate's own pairs
+# standard errors that a mean may be too low by: where even so the last look would not adopt, it is
+# not waited for
+HOPE = 2.4
+# below this a change is not worth its risk, and within it two candidates are tied
+MINIMUM_GAIN = 0.02
+# half an adopted interval's width, log units: a wider one is given more pairs, if there are minutes
+# left
+SHARP = 0.05
+# degrees of freedom the noise known from baseline blocks counts for beside a candidate's own pairs
+NOISE_WEIGHT = 4
 REPORTED_PAIRS_LIMIT = 1000  # beyond it "more pairs" is no advice
 
 
@@ -54,22 +63,26 @@ class SpeedDecision:
     state: str  # "adopt", "reject", "continue"
     interval: Interval  # cost baseline / cost candidate: above 1 is faster
     reason: str
-    too_noisy: bool = False  # rejected because the interval stayed too wide, not because there is no gain
-    required_pairs: int | None = None  # pairs it would take, where too_noisy; None: more pairs will not help
+    # rejected because the interval stayed too wide, not because there is no gain
+    too_noisy: bool = False
+    # pairs it would take, where too_noisy; None: more pairs will not help
+    required_pairs: int | None = None
 
 
-def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0, baseline: str = BASELINE) -> LogRatio:
+def live_log_ratio(
+    blocks: Sequence[tuple[str, float]], *, noise: float = 0.0, baseline: str = BASELINE
+) -> LogRatio:
     """Candidate against the baseline blocks beside it, from blocks in the order they ran.
 
     Neighbours of unlike label are paired, each block once: B C │ C B │ B C │ C B. A pair's value is
-    log(candidate / baseline). Linear drift adds to the pairs "baseline first" what it takes from the pairs "candidate
-    first", so the mean of the two groups' means is free of it, whatever their sizes; the standard error comes from the
-    spread within each group.
+    log(candidate / baseline). Linear drift adds to the pairs "baseline first" what it takes from
+    the pairs "candidate first", so the mean of the two groups' means is free of it, whatever their
+    sizes; the standard error comes from the spread within each group.
 
     Args:
         blocks: (label, cost per sample); any label but ``baseline`` is the candidate.
-        noise: standard deviation of one block's log cost, from baseline blocks (:func:`noise_of`); steadies the error
-            of few pairs.
+        noise: standard deviation of one block's log cost, from baseline blocks (:func:`noise_of`);
+            steadies the error of few pairs.
 
     Raises:
         ValueError: no neighbours to pair, or a cost that is not positive.
@@ -95,7 +108,8 @@ def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0, b
     estimate = fmean(fmean(g) for g in groups)
     squares = math.fsum((x - fmean(g)) ** 2 for g in groups for x in g)
     freedom = pairs - len(groups)
-    if freedom == 0 and len(groups) == 2:  # one pair of each kind: their difference, drift included, is all there is
+    # one pair of each kind: their difference, drift included, is all there is
+    if freedom == 0 and len(groups) == 2:
         squares, freedom = (ascending[0] - descending[0]) ** 2 / 2, 1
     if noise > 0:
         squares, freedom = squares + NOISE_WEIGHT * 2 * noise**2, freedom + NOISE_WEIGHT
@@ -108,8 +122,8 @@ def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0, b
 def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
     """Several comparisons of the same two configurations as one, each weighted by its precision.
 
-    The standard error is the larger of what the weights say and what the comparisons' own disagreement says: minutes apart,
-    they may differ by more than each believes of itself.
+    The standard error is the larger of what the weights say and what the comparisons' own
+    disagreement says: minutes apart, they may differ by more than each believes of itself.
 
     Raises:
         ValueError: no comparisons.
@@ -121,16 +135,23 @@ def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
         weights = [1.0] * len(ratios)
     total = sum(weights)
     estimate = sum(w * r.estimate for w, r in zip(weights, ratios, strict=True)) / total
-    disagreement = sum(w * (r.estimate - estimate) ** 2 for w, r in zip(weights, ratios, strict=True)) / total
+    disagreement = (
+        sum(w * (r.estimate - estimate) ** 2 for w, r in zip(weights, ratios, strict=True)) / total
+    )
     if len(ratios) == 1:
         return ratios[0]
     spread = math.sqrt(disagreement / (len(ratios) - 1))
     within = math.inf if all(math.isinf(r.sigma) for r in ratios) else math.sqrt(1.0 / total)
-    return LogRatio(estimate, max(within, spread) if math.isfinite(within) else spread, sum(r.pairs for r in ratios))
+    return LogRatio(
+        estimate,
+        max(within, spread) if math.isfinite(within) else spread,
+        sum(r.pairs for r in ratios),
+    )
 
 
 def noise_of(costs: Sequence[float]) -> float:
-    """Standard deviation of the log of ``costs``, taken one after the other, once a linear drift is removed.
+    """Standard deviation of the log of ``costs``, taken one after the other, once a linear drift is
+    removed.
 
     Two costs are taken as they are, drift included.
 
@@ -144,8 +165,12 @@ def noise_of(costs: Sequence[float]) -> float:
     if n == 2:
         return abs(logs[1] - logs[0]) / math.sqrt(2)
     middle, mean = (n - 1) / 2, fmean(logs)
-    slope = math.fsum((i - middle) * y for i, y in enumerate(logs)) / math.fsum((i - middle) ** 2 for i in range(n))
-    return math.sqrt(math.fsum((y - mean - slope * (i - middle)) ** 2 for i, y in enumerate(logs)) / (n - 2))
+    slope = math.fsum((i - middle) * y for i, y in enumerate(logs)) / math.fsum(
+        (i - middle) ** 2 for i in range(n)
+    )
+    return math.sqrt(
+        math.fsum((y - mean - slope * (i - middle)) ** 2 for i, y in enumerate(logs)) / (n - 2)
+    )
 
 
 def decide(
@@ -164,26 +189,32 @@ def decide(
         reject     the whole interval is below 1 + minimum_gain, or this was the last look, or it would be no use to wait for
         continue   otherwise
 
-    The interval holds with 1 - alpha at whatever look it is reported. Only its lower end can adopt what is no faster: it has
-    the small level of its own that a false adoption may have, which ``finalists`` share, and the upper end has the rest.
+    The interval holds with 1 - alpha at whatever look it is reported. Only its lower end can adopt
+    what is no faster: it has the small level of its own that a false adoption may have, which
+    ``finalists`` share, and the upper end has the rest.
 
-    It is no use to go on where the last look would not adopt even if the mean were too low by :data:`HOPE` standard errors now.
-    Stopping early for that adopts nothing wrongly, and the interval holds all the same.
+    It is no use to go on where the last look would not adopt even if the mean were too low by
+    :data:`HOPE` standard errors now. Stopping early for that adopts nothing wrongly, and the
+    interval holds all the same.
 
-    The estimate of what is adopted is drawn towards 1: what passes a bar is on average too high, by the more the closer
-    it passed. With T = estimate / error, a share 1 / T² of the estimate's square is error, so the share 1 - 1 / T² of the
-    estimate is left (Efron and Morris); and T² is itself too high by f / (f - 2), as the error is known from f degrees of
-    freedom only. The interval stays as it is and holds the drawn estimate.
+    The estimate of what is adopted is drawn towards 1: what passes a bar is on average too high, by
+    the more the closer it passed. With T = estimate / error, a share 1 / T² of the estimate's
+    square is error, so the share 1 - 1 / T² of the estimate is left (Efron and Morris); and T² is
+    itself too high by f / (f - 2), as the error is known from f degrees of freedom only. The
+    interval stays as it is and holds the drawn estimate.
 
     Args:
-        log_ratios: log(cost baseline / cost candidate), one per interleaved pair of fresh processes.
+        log_ratios: log(cost baseline / cost candidate), one per interleaved pair of fresh
+            processes.
         look: which look this is, counted from 0.
-        levels: mean of the two log costs, one a pair: how slow the machine was then (sequential.py). None: not known.
+        levels: mean of the two log costs, one a pair: how slow the machine was then
+            (sequential.py). None: not known.
         looks: pairs at each look.
         finalists: candidates that share the risk of a false adoption.
 
     Raises:
-        ValueError: no ratios, a ratio or level that is not finite, another number of levels, or ``look`` out of range.
+        ValueError: no ratios, a ratio or level that is not finite, another number of levels, or
+            ``look`` out of range.
     """
     pairs, lower = len(log_ratios), _lower_tail(alpha, finalists)
     centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists, alpha)
@@ -196,15 +227,23 @@ def decide(
     if high < 0:
         return SpeedDecision("reject", interval, f"slower: {figures}")
     if high < wanted:
-        return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more: {figures}")
-    if look < len(looks) - 1 and (not freedom or _hopeful(centre, error, pairs, looks, lower, wanted)):
+        return SpeedDecision(
+            "reject", interval, f"no gain of {minimum_gain:.0%} or more: {figures}"
+        )
+    if look < len(looks) - 1 and (
+        not freedom or _hopeful(centre, error, pairs, looks, lower, wanted)
+    ):
         return SpeedDecision("continue", interval, f"{figures} leaves it open")
     if low > 0:
         return SpeedDecision(
-            "reject", interval, f"faster, but by less than the {minimum_gain:.0%} that a change is worth: {figures}"
+            "reject",
+            interval,
+            f"faster, but by less than the {minimum_gain:.0%} that a change is worth: {figures}",
         )
     if estimate < wanted:
-        return SpeedDecision("reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}")
+        return SpeedDecision(
+            "reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}"
+        )
     needed = required_pairs(log_ratios, estimate, 2 * lower / len(looks), levels=levels)
     return SpeedDecision("reject", interval, too_noisy_text(interval, pairs, needed), True, needed)
 
@@ -220,8 +259,10 @@ def sharpened(
 ) -> Interval:
     """The interval of what was adopted at an earlier look, with the pairs made since.
 
-    The intervals of all looks hold together with 1 - :data:`ALPHA` (Jennison and Turnbull's repeated intervals), so what is common
-    to them holds too: it becomes narrower and never passes "no gain" again. The estimate is drawn towards 1 as at the adoption.
+    The intervals of all looks hold together with 1 - :data:`ALPHA` (Jennison and Turnbull's
+    repeated intervals), so what is common
+    to them holds too: it becomes narrower and never passes "no gain" again. The estimate is drawn
+    towards 1 as at the adoption.
 
     Args:
         adopted: of the earlier looks.
@@ -234,7 +275,9 @@ def sharpened(
     low, high = max(low, math.log(adopted.low)), min(high, math.log(adopted.high))
     if low >= high:  # the looks contradict each other: the machine has changed in between
         return adopted
-    return Interval(*map(math.exp, (min(max(_drawn(centre, error, freedom), low), high), low, high)))
+    return Interval(
+        *map(math.exp, (min(max(_drawn(centre, error, freedom), low), high), low, high))
+    )
 
 
 def faster_text(interval: Interval, pairs: int) -> str:
@@ -243,7 +286,10 @@ def faster_text(interval: Interval, pairs: int) -> str:
 
 
 def _figures(interval: Interval, pairs: int) -> str:
-    return f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {pairs} pairs)"
+    return (
+        f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {pairs}"
+        " pairs)"
+    )
 
 
 def half_width(interval: Interval) -> float:
@@ -252,9 +298,14 @@ def half_width(interval: Interval) -> float:
 
 
 def required_pairs(
-    log_ratios: Sequence[float], half_width: float, alpha: float = ALPHA, *, levels: Sequence[float] | None = None
+    log_ratios: Sequence[float],
+    half_width: float,
+    alpha: float = ALPHA,
+    *,
+    levels: Sequence[float] | None = None,
 ) -> int | None:
-    """Pairs for an interval of ± ``half_width`` (log units) if they scatter as ``log_ratios`` do; None if beyond 1000.
+    """Pairs for an interval of ± ``half_width`` (log units) if they scatter as ``log_ratios`` do;
+    None if beyond 1000.
 
     Raises:
         ValueError: fewer than two ratios, or a half width that is not positive.
@@ -273,15 +324,15 @@ def too_noisy_text(interval: Interval, pairs: int, needed: int | None) -> str:
     """What to tell the user when the interval stayed too wide, and what to do."""
     advice = f"about {needed} would be needed" if needed else "more will not help"
     return (
-        f"too noisy to tell: {_times(interval.estimate)} after {pairs} pairs, but anything from "
-        f"{_times(interval.low)} to {_times(interval.high)} "
-        f"is possible ({advice}). Stop other work on this machine, or give more time (budget.minutes)"
+        f"too noisy to tell: {_times(interval.estimate)} after {pairs} pairs, but anything from"
+        f" {_times(interval.low)} to {_times(interval.high)} is possible ({advice}). Stop other"
+        " work on this machine, or give more time (budget.minutes)"
     )
 
 
 def choose(speedups: Sequence[float], changes: Sequence[int], *, tie: float = MINIMUM_GAIN) -> int:
-    """Index of the candidate to take among adopted ones: the fastest, but of those within ``tie`` of it the smallest
-    change.
+    """Index of the candidate to take among adopted ones: the fastest, but of those within ``tie``
+    of it the smallest change.
 
     Args:
         speedups: estimates, above 1 is faster.
@@ -296,9 +347,16 @@ def choose(speedups: Sequence[float], changes: Sequence[int], *, tie: float = MI
 
 
 def _look(
-    log_ratios: Sequence[float], levels: Sequence[float] | None, look: int, looks: Sequence[int], finalists: int, alpha: float
+    log_ratios: Sequence[float],
+    levels: Sequence[float] | None,
+    look: int,
+    looks: Sequence[int],
+    finalists: int,
+    alpha: float,
 ) -> tuple[float, float, int, float, float]:
-    """(centre, its standard error, degrees of freedom, lower end, upper end) at one look, log units; see :func:`decide`."""
+    """(centre, its standard error, degrees of freedom, lower end, upper end) at one look, log
+    units; see :func:`decide`.
+    """
     if not 0 <= look < len(looks):
         raise ValueError(f"look {look} is not one of the {len(looks)} planned")
     if not all(math.isfinite(r) for r in (*log_ratios, *(levels or ()))):
@@ -306,8 +364,16 @@ def _look(
     centre, error, freedom = robust_mean(log_ratios, levels)
     if not freedom:
         return centre, error, freedom, -math.inf, math.inf
-    low = centre - critical_value(len(log_ratios), look, looks, _lower_tail(alpha, finalists)) * error
-    return centre, error, freedom, low, centre + critical_value(len(log_ratios), look, looks, _upper_tail(alpha), EARLY) * error
+    low = (
+        centre - critical_value(len(log_ratios), look, looks, _lower_tail(alpha, finalists)) * error
+    )
+    return (
+        centre,
+        error,
+        freedom,
+        low,
+        centre + critical_value(len(log_ratios), look, looks, _upper_tail(alpha), EARLY) * error,
+    )
 
 
 def _lower_tail(alpha: float, finalists: int) -> float:
@@ -319,15 +385,21 @@ def _upper_tail(alpha: float) -> float:
     return alpha * (1 - FALSE_ADOPTION / ALPHA)
 
 
-def _hopeful(centre: float, error: float, pairs: int, looks: Sequence[int], lower: float, wanted: float) -> bool:
+def _hopeful(
+    centre: float, error: float, pairs: int, looks: Sequence[int], lower: float, wanted: float
+) -> bool:
     """Whether the last look could still adopt (see :func:`decide`)."""
     expected = error * math.sqrt(pairs / looks[-1])
-    return centre + HOPE * error >= max(critical_value(looks[-1], len(looks) - 1, looks, lower) * expected, wanted)
+    return centre + HOPE * error >= max(
+        critical_value(looks[-1], len(looks) - 1, looks, lower) * expected, wanted
+    )
 
 
 def _drawn(centre: float, error: float, freedom: int) -> float:
     """``centre`` drawn towards 0 by its own ``error`` (see :func:`decide`)."""
-    return centre * (1 - freedom / max(freedom - 2, 1) * (error / centre) ** 2) if freedom else centre
+    return (
+        centre * (1 - freedom / max(freedom - 2, 1) * (error / centre) ** 2) if freedom else centre
+    )
 
 
 def _log(cost: float) -> float:

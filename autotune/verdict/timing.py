@@ -3,9 +3,10 @@
     │ warm-up │ iterations that count ───────────────┤ epoch end ├──────────────│
     0         warm_up_end                             turnovers_s, kept apart
 
-The estimator is the mean of the iteration times with everything above 10 times the median pulled down to it.
-The mean is what a user pays; median and minimum forgive a configuration that stalls now and then (about 9 % bias
-in its favour with a stall every tenth iteration), and the plain mean is at the mercy of one long stall of the machine.
+The estimator is the mean of the iteration times with everything above 10 times the median pulled
+down to it. The mean is what a user pays; median and minimum forgive a configuration that stalls now
+and then (about 9 % bias in its favour with a stall every tenth iteration), and the plain mean is at
+the mercy of one long stall of the machine.
 """
 
 from __future__ import annotations
@@ -21,32 +22,45 @@ from autotune_spaces.facts import ReaderFacts
 from autotune_trials.protocol.messages import PHASES, Window
 
 WINSOR_FACTOR = (
-    10.0  # stalls up to here are the configuration's own and count in full; a longer one is pulled down to it
+    # stalls up to here are the configuration's own and count in full; a longer one is pulled down
+    # to it
+    10.0
 )
 WARM_UP_MINIMUM = 10  # allocator, autotuning and prefetch queues need at least this many iterations
 WARM_UP_BLOCK = 8
-STEADY_TOLERANCE = 0.015  # a block median this near to the steady zone's belongs to it, however quiet the times are
+# a block median this near to the steady zone's belongs to it, however quiet the times are
+STEADY_TOLERANCE = 0.015
 STEADY_DEVIATIONS = (
-    2.5  # ... or within this many deviations, of the iterations / sqrt(block) or of the blocks themselves
+    # ... or within this many deviations, of the iterations / sqrt(block) or of the blocks
+    # themselves
+    2.5
 )
-MAD_TO_SD = 1.4826  # of a normal distribution; without it one steady block in six would be taken for warm-up
+# of a normal distribution; without it one steady block in six would be taken for warm-up
+MAD_TO_SD = 1.4826
 
-# Foreign load: on two cores a quarter of a core moves the time of a job that uses both by about an eighth, which is
-# more than any difference the verdict has to resolve; tuner and agent themselves stay below a twentieth.
+# Foreign load: on two cores a quarter of a core moves the time of a job that uses both by about an
+# eighth, which is more than any difference the verdict has to resolve; tuner and agent themselves
+# stay below a twentieth.
 FOREIGN_CORES = 0.25
-# Pressure (PSI "some") is also made by the job itself, by more runnable threads than cores, so only its rise over calm
-# windows of the same configuration means something. Calm windows of one configuration differ by less than a tenth.
+# Pressure (PSI "some") is also made by the job itself, by more runnable threads than cores, so only
+# its rise over calm windows of the same configuration means something. Calm windows of one
+# configuration differ by less than a tenth.
 PRESSURE_RISE = 0.25
-PRESSURE_WITH_FOREIGN_LOAD = 0.5  # without calm windows: only if it is high and something else demonstrably ran
+# without calm windows: only if it is high and something else demonstrably ran
+PRESSURE_WITH_FOREIGN_LOAD = 0.5
 SOME_FOREIGN_CORES = 0.1
 
 
-def winsorized_mean(times: Sequence[float], factor: float = WINSOR_FACTOR, rounds_of: int = 1) -> float:
-    """Mean of ``times`` with values above ``factor`` × median pulled down to it; same unit as ``times``.
+def winsorized_mean(
+    times: Sequence[float], factor: float = WINSOR_FACTOR, rounds_of: int = 1
+) -> float:
+    """Mean of ``times`` with values above ``factor`` × median pulled down to it; same unit as
+    ``times``.
 
     Args:
-        rounds_of: so many iterations are taken together. Workers that all wait alike deliver in rounds: one long wait, and then
-            batches that lie ready. With 8 of them every eighth iteration may take 60 medians, and is no stall.
+        rounds_of: so many iterations are taken together. Workers that all wait alike deliver in
+            rounds: one long wait, and then batches that lie ready. With 8 of them every eighth
+                iteration may take 60 medians, and is no stall.
 
     Raises:
         ValueError: no times.
@@ -60,26 +74,33 @@ def winsorized_mean(times: Sequence[float], factor: float = WINSOR_FACTOR, round
     return fmean(min(t, limit) for t in times) if limit > 0 else fmean(times)
 
 
-def warm_up_end(times: Sequence[float], *, minimum: int = WARM_UP_MINIMUM, block: int = WARM_UP_BLOCK) -> int:
+def warm_up_end(
+    times: Sequence[float], *, minimum: int = WARM_UP_MINIMUM, block: int = WARM_UP_BLOCK
+) -> int:
     """Index of the first iteration that counts.
 
-    The steady zone starts as the last half (at least two blocks) and grows backwards by blocks while a block's median
-    is no further from the zone's than max(1.5 %, 2.5 deviations of the iterations / sqrt(block), 2.5 deviations of the
-    blocks' medians). The last is what a machine whose speed wanders asks for: with neighbouring iterations alike, the
-    scatter of iterations says little about that of blocks, and all that was before the last turn would be dropped.
-    One stray block is a burst and is taken along; two in a row, or one at the very start, are warm-up. At least
-    ``minimum`` iterations are dropped, but never more than half of a window that is too short to judge (``minimum`` +
+    The steady zone starts as the last half (at least two blocks) and grows backwards by blocks
+    while a block's median is no further from the zone's than max(1.5 %, 2.5 deviations of the
+    iterations / sqrt(block), 2.5 deviations of the blocks' medians). The last is what a machine
+    whose speed wanders asks for: with neighbouring iterations alike, the scatter of iterations says
+    little about that of blocks, and all that was before the last turn would be dropped. One stray
+    block is a burst and is taken along; two in a row, or one at the very start, are warm-up. At
+    least ``minimum`` iterations are dropped, but never more than half of a window that is too short
+    to judge (``minimum`` +
     two blocks). Other rules beside this one: benchmarks/verdicts/warm_up.md.
     """
     n = len(times)
     if n < minimum + 2 * block:
         return min(minimum, n // 2)
-    blocks = [times[end - block : end] for end in range(n, minimum + block - 1, -block)]  # from the last to the first
+    # from the last to the first
+    blocks = [times[end - block : end] for end in range(n, minimum + block - 1, -block)]
     medians = [median(b) for b in blocks]
     zone = max(2, len(blocks) // 2)
     centre, iterations = _centre_and_deviation([t for b in blocks[:zone] for t in b])
     _, between = _centre_and_deviation(medians[:zone])
-    tolerance = max(STEADY_TOLERANCE * centre, STEADY_DEVIATIONS * max(iterations / math.sqrt(block), between))
+    tolerance = max(
+        STEADY_TOLERANCE * centre, STEADY_DEVIATIONS * max(iterations / math.sqrt(block), between)
+    )
     steady = zone
     for i in range(zone, len(blocks)):
         if abs(medians[i] - centre) <= tolerance:
@@ -97,10 +118,11 @@ def _centre_and_deviation(values: Sequence[float]) -> tuple[float, float]:
 def drop_start(window: Window, n: int) -> Window:
     """``window`` without its first ``n`` iterations (at most all but one).
 
-    Phases are exact where the window holds them per iteration. Otherwise the data phase follows ``data_s``, which is
-    known per iteration, and the other phases shrink by the share of the remaining time that is kept. Epoch ends are few
-    and are averaged, so they are all kept. Page faults and system time, of which a start has many, are exact; user time and
-    switches shrink by the share of iterations.
+    Phases are exact where the window holds them per iteration. Otherwise the data phase follows
+    ``data_s``, which is known per iteration, and the other phases shrink by the share of the
+    remaining time that is kept. Epoch ends are few and are averaged, so they are all kept. Page
+    faults and system time, of which a start has many, are exact; user time and switches shrink by
+    the share of iterations.
     """
     n = max(0, min(n, len(window.times_s) - 1))
     if n == 0:
@@ -113,7 +135,11 @@ def drop_start(window: Window, n: int) -> Window:
         samples=window.samples[n:],
         data_s=window.data_s[n:],
         phase_times_s=each,
-        phases_s={name: math.fsum(values) for name, values in each.items()} if each else _scaled_phases(window, n),
+        phases_s=(
+            {name: math.fsum(values) for name, values in each.items()}
+            if each
+            else _scaled_phases(window, n)
+        ),
         minor_faults=sum(window.minor_fault_counts[n:]),
         minor_fault_counts=window.minor_fault_counts[n:],
         system_s=math.fsum(window.system_times_s[n:]),
@@ -128,13 +154,17 @@ def _scaled_phases(window: Window, n: int) -> dict[str, float]:
     data, data_kept = math.fsum(window.data_s), math.fsum(window.data_s[n:])
     rest_share = (kept - data_kept) / (total - data) if total > data else 0.0
     data_share = data_kept / data if data > 0 else (rest_share if not window.data_s else 0.0)
-    return {name: value * (data_share if name == "data" else rest_share) for name, value in window.phases_s.items()}
+    return {
+        name: value * (data_share if name == "data" else rest_share)
+        for name, value in window.phases_s.items()
+    }
 
 
 def full_batches(window: Window) -> Window:
     """``window`` without the smaller batches that end an epoch, where all others are of one size.
 
-    A short block holds such a batch or none, and it costs more a sample. Where most batches differ, all stay.
+    A short block holds such a batch or none, and it costs more a sample. Where most batches differ,
+    all stay.
     """
     if not window.samples:
         return window
@@ -150,18 +180,26 @@ def full_batches(window: Window) -> Window:
         samples=tuple(window.samples[i] for i in keep),
         data_s=tuple(window.data_s[i] for i in keep) if window.data_s else (),
         phase_times_s=each,
-        phases_s={n: math.fsum(v) for n, v in each.items()} if each else {n: v * shares for n, v in window.phases_s.items()},
+        phases_s=(
+            {n: math.fsum(v) for n, v in each.items()}
+            if each
+            else {n: v * shares for n, v in window.phases_s.items()}
+        ),
     )
 
 
 def mean_samples(window: Window) -> float:
-    """Samples an iteration; 1 where no batch could be counted, so that costs are seconds an iteration."""
+    """Samples an iteration; 1 where no batch could be counted, so that costs are seconds an
+    iteration.
+    """
     mean = fmean(window.samples) if window.samples else 0.0
     return mean if mean > 0 else 1.0
 
 
 def mean_turnover_s(*windows: Window) -> float | None:
-    """Mean time lost at an epoch's end over ``windows`` of one configuration; None if none of them held one."""
+    """Mean time lost at an epoch's end over ``windows`` of one configuration; None if none of them
+    held one.
+    """
     turnovers = [t for window in windows for t in window.turnovers_s]
     return fmean(turnovers) if turnovers else None
 
@@ -173,8 +211,10 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
 
     Args:
         window: steady iterations.
-        turnover_s: mean time lost at an epoch's end, when it is known better than from this window alone: a short
-            window may hold none. Turnovers are not winsorized: restarting workers is a cost that always comes.
+        turnover_s: mean time lost at an epoch's end, when it is known better than from this window
+            alone: a short
+            window may hold none. Turnovers are not winsorized: restarting workers is a cost that
+                always comes.
     """
     samples = mean_samples(window)
     cost = winsorized_mean(window.times_s, rounds_of=window.workers) / samples
@@ -185,15 +225,19 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
 
 
 def waiting_times_s(window: Window) -> tuple[float, ...]:
-    """Seconds that each iteration waited for a batch, on the clock of ``times_s``; (): not known one by one.
+    """Seconds that each iteration waited for a batch, on the clock of ``times_s``; (): not known
+    one by one.
 
-    On CUDA that is the time the device had nothing to do. The CPU's own wait, ``data_s``, passes while the device still works.
+    On CUDA that is the time the device had nothing to do. The CPU's own wait, ``data_s``, passes
+    while the device still works.
     """
     return window.phase_times_s.get("data") or window.data_s
 
 
 def cost_without_data(window: Window) -> float:
-    """Seconds per sample if batches were always ready: iteration times less the waiting, no epoch ends."""
+    """Seconds per sample if batches were always ready: iteration times less the waiting, no epoch
+    ends.
+    """
     waits_s = waiting_times_s(window)
     if len(waits_s) == len(window.times_s):
         busy = [max(t - wait, 0.0) for t, wait in zip(window.times_s, waits_s, strict=True)]
@@ -204,17 +248,19 @@ def cost_without_data(window: Window) -> float:
 
 
 def start_up_excess(window: Window, start: int) -> float:
-    """Seconds that the first ``start`` iterations took more than as many steady ones: compiling, searching kernels,
-    starting workers."""
+    """Seconds that the first ``start`` iterations took more than as many steady ones: compiling,
+    searching kernels, starting workers."""
     steady = winsorized_mean(window.times_s[start:] or window.times_s, rounds_of=window.workers)
     return max(math.fsum(window.times_s[:start]) - start * steady, 0.0)
 
 
 def reader_of(windows: Sequence[Window], compute_s: float | None) -> ReaderFacts | None:
-    """How fetching batches spends its time in ``windows``, of one configuration; None if nothing is known of it.
+    """How fetching batches spends its time in ``windows``, of one configuration; None if nothing is
+    known of it.
 
     Args:
-        compute_s: of the model for one batch, if batches were always ready; None: what of an iteration is not spent waiting.
+        compute_s: of the model for one batch, if batches were always ready; None: what of an
+            iteration is not spent waiting.
     """
     fetches = math.fsum(w.reader_fetches for w in windows)
     if fetches <= 0:
@@ -232,7 +278,8 @@ def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -
 
     Args:
         left_out: iterations dropped before it, for the reader.
-        turnover_s: mean time lost at an epoch's end, when it is known better than from this window alone.
+        turnover_s: mean time lost at an epoch's end, when it is known better than from this window
+            alone.
     """
     times = window.times_s
     count = len(times)
@@ -273,7 +320,8 @@ def disturbed(
 
     Args:
         window: the one in question.
-        calm: other windows of the *same configuration*. Steady load is in all of them and cancels in a paired
+        calm: other windows of the *same configuration*. Steady load is in all of them and cancels
+            in a paired
             comparison: only what exceeds their median counts.
         foreign_cores: rise in CPU use outside the session, in cores, that disturbs.
         pressure_rise: rise of CPU pressure, 0..1, that disturbs.
@@ -290,8 +338,14 @@ def disturbed(
     if calm:
         usual_pressure = median(w.cpu_pressure for w in calm)
         if window.cpu_pressure - usual_pressure > pressure_rise:
-            return f"tasks waited for a CPU {window.cpu_pressure:.0%} of the time (usually {usual_pressure:.0%})"
-    elif window.cpu_pressure > PRESSURE_WITH_FOREIGN_LOAD and window.foreign_load > SOME_FOREIGN_CORES:
+            return (
+                f"tasks waited for a CPU {window.cpu_pressure:.0%} of the time (usually"
+                f" {usual_pressure:.0%})"
+            )
+    elif (
+        window.cpu_pressure > PRESSURE_WITH_FOREIGN_LOAD
+        and window.foreign_load > SOME_FOREIGN_CORES
+    ):
         return (
             f"tasks waited for a CPU {window.cpu_pressure:.0%} of the time, "
             f"with {window.foreign_load:.2f} cores in use by others"

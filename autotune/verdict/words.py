@@ -1,19 +1,24 @@
-"""What a loss verdict certifies and what it does not, in one paragraph for the result, the report and the README."""
+"""What a loss verdict certifies and what it does not, in one paragraph for the result, the report
+and the README.
+"""
 
 from __future__ import annotations
 
 from autotune.results import LossVerdict
 
 NOT_CERTIFIED = (
-    "Not certified: final quality, or effects that appear only after these steps. Settings that act late, such as "
-    "weight decay, were compared directly: they are the same unless the knob says it changes them."
+    "Not certified: final quality, or effects that appear only after these steps. Settings that act"
+    " late, such as weight decay, were compared directly: they are the same unless the knob says it"
+    " changes them."
 )
 
 
 def certificate(verdict: LossVerdict) -> str:
     """Plain words for ``verdict``; the margin is in the loss's own unit."""
     pairs = f"{verdict.pairs} seeded pair{'s' if verdict.pairs != 1 else ''}"
-    runs = f"{pairs} of runs" + (f" over the first {verdict.steps} optimizer steps" if verdict.steps else "")
+    runs = f"{pairs} of runs" + (
+        f" over the first {verdict.steps} optimizer steps" if verdict.steps else ""
+    )
     reason = _sentence(verdict.reason)
     if verdict.verdict == "not-needed":
         return "Nothing that could change the loss was changed, so no training was compared."
@@ -29,22 +34,30 @@ def certificate(verdict: LossVerdict) -> str:
                 f" (closest part: {verdict.largest_difference:+.3g}, margin ±{verdict.margin:.3g})"
             )
         return (
-            f"Certified: the same early trajectory. In {runs}, the mean loss of every part of the window differed "
-            f"by less than the margin{margin}.{_metrics(verdict)} {NOT_CERTIFIED}"
+            f"Certified: the same early trajectory. In {runs}, the mean loss of every part of the"
+            f" window differed by less than the margin{margin}.{_metrics(verdict)} {NOT_CERTIFIED}"
         )
     if verdict.verdict == "changed":
-        return f"{reason} Seen in {runs}." if verdict.steps else reason  # settings are compared before any step
+        # settings are compared before any step
+        return f"{reason} Seen in {runs}." if verdict.steps else reason
     if verdict.verdict == "no-proof":
-        return f"This job's loss cannot serve as proof, so nothing that may change it is adopted. {reason}"
+        return (
+            "This job's loss cannot serve as proof, so nothing that may change it is adopted."
+            f" {reason}"
+        )
     return f"Neither shown to be the same nor to differ in {runs}. {reason}"
 
 
 def _metrics(verdict: LossVerdict) -> str:
-    """What was found of the job's own metrics, as sentences that begin with a space; "" without any."""
+    """What was found of the job's own metrics, as sentences that begin with a space; "" without
+    any.
+    """
     said = ""
     same = [m for m in verdict.metrics if m.verdict == "unchanged"]
     if same:
-        margins = ", ".join(f"{m.name} (±{m.margin:.3g})" if m.margin else f"{m.name} (every bit)" for m in same)
+        margins = ", ".join(
+            f"{m.name} (±{m.margin:.3g})" if m.margin else f"{m.name} (every bit)" for m in same
+        )
         said += f" So did the job's own {margins}, within the margin given."
     for metric in verdict.metrics:
         if metric.verdict == "not-judged":

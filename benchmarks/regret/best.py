@@ -1,4 +1,5 @@
-"""The best configuration of a job that is known: a search that is not the tool's and takes as long as it needs, by fresh processes alone.
+"""The best configuration of a job that is known: a search that is not the tool's and takes as long
+as it needs, by fresh processes alone.
 
     random configurations ─▶ successive halving: 24, 8, 3 ─▶ from each of the three, and from the baseline: coordinate search,
     every value of every knob beside the present best, until a whole pass changes nothing ─▶ the leaders and the baseline in turns
@@ -22,10 +23,14 @@ from autotune.job.configs import key_of
 from autotune.verdict.sequential import robust_mean
 
 SECONDS, FINAL_SECONDS = 3.0, 6.0  # of a window
-DRAWN, CHANGED = 24, 0.4  # random configurations; how likely each of their knobs is to differ from the job's own
+# random configurations; how likely each of their knobs is to differ from the job's own
+DRAWN, CHANGED = 24, 0.4
 LEADERS, FINAL_ROUNDS = 4, 6
 AHEAD = 0.01  # worth a second look
-WIDER: Mapping[str, tuple[Any, ...]] = {"num_workers": (0, 1, 2, 4, 8, 16, 32, 64), "prefetch_factor": (2, 4, 8, 16)}
+WIDER: Mapping[str, tuple[Any, ...]] = {
+    "num_workers": (0, 1, 2, 4, 8, 16, 32, 64),
+    "prefetch_factor": (2, 4, 8, 16),
+}
 
 
 def search_best(processes: Processes, minutes: float) -> dict[str, Any]:
@@ -42,13 +47,21 @@ def search_best(processes: Processes, minutes: float) -> dict[str, Any]:
     finals = Series(processes, f"finals-{digest(configs)}", math.inf, FINAL_SECONDS)
     costs = [robust_mean(c)[0] for c in in_turns(finals, configs, FINAL_ROUNDS)]
     best = min(range(len(configs)), key=costs.__getitem__)
-    found = {"config": configs[best], "speedup": math.exp(costs[0] - costs[best]), "runs": len(series.done), "wall_s": round(series.spent_s)}
+    found = {
+        "config": configs[best],
+        "speedup": math.exp(costs[0] - costs[best]),
+        "runs": len(series.done),
+        "wall_s": round(series.spent_s),
+    }
     table = [[c, math.exp(costs[0] - cost)] for c, cost in zip(configs, costs, strict=True)]
     return processes.records.append("best", **found, finished=finished, finals=table)
 
 
 def wider(space: Space) -> Space:
-    domains = {name: list(dict.fromkeys([*values, *WIDER.get(name, ())])) for name, values in space.domains.items()}
+    domains = {
+        name: list(dict.fromkeys([*values, *WIDER.get(name, ())]))
+        for name, values in space.domains.items()
+    }
     return replace(space, domains=domains)
 
 
@@ -57,7 +70,9 @@ def halving(series: Series, space: Space) -> list[Config]:
     drawn = random.Random(1)
     lot: list[Config] = []
     for _ in range(20 * DRAWN):
-        values = {n: drawn.choice(list(vs)) for n, vs in space.domains.items() if drawn.random() < CHANGED}
+        values = {
+            n: drawn.choice(list(vs)) for n, vs in space.domains.items() if drawn.random() < CHANGED
+        }
         config = space.normalised(values)
         if config not in lot and len(lot) < DRAWN:
             lot.append(config)
@@ -94,7 +109,9 @@ def others(space: Space, current: Config, name: str) -> list[Config]:
 
 
 def _better(series: Series, current: Config, configs: Sequence[Config]) -> Config | None:
-    """The best of ``configs``, if it is ahead of ``current`` and stays so when both are measured again in turns."""
+    """The best of ``configs``, if it is ahead of ``current`` and stays so when both are measured
+    again in turns.
+    """
     if not configs:
         return None
     own = [series.log_cost(current)]
@@ -115,7 +132,8 @@ def leaders(series: Series, climbed: Sequence[Config]) -> list[Config]:
     for _, config, cost in series.done:
         costs[key_of(config)].append(cost)
         configs[key_of(config)] = config
-    ranked = sorted(configs, key=lambda k: fmean(costs[k]) + 0.03 / len(costs[k]))  # one lucky run is not to lead
+    # one lucky run is not to lead
+    ranked = sorted(configs, key=lambda k: fmean(costs[k]) + 0.03 / len(costs[k]))
     found: list[Config] = [{}]
     for config in [*climbed, *(configs[k] for k in ranked[:LEADERS])]:
         if config not in found:

@@ -1,4 +1,6 @@
-"""The jobs: the scripts in jobs/, and the example. Each gets a job file of its own under build/regret/."""
+"""The jobs: the scripts in jobs/, and the example. Each gets a job file of its own under
+build/regret/.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "regret"
-# What start-up (compiling above all) is spread over: such a job runs for one to eight hours. Jobs that run for minutes are not worth tuning.
+# What start-up (compiling above all) is spread over: such a job runs for one to eight hours. Jobs
+# that run for minutes are not worth tuning.
 PLANNED_STEPS = 500_000
 RIVALS = ("tpe", "random", "ofat", "tpe-confirmed", "random-confirmed", "ofat-confirmed")
 NEVER_ENDS = 1_000_000  # epochs: trials never run to the end
@@ -24,10 +27,17 @@ def job_file(job: str) -> Path:
     """The job file of ``job``, written anew. (JSON is YAML.)"""
     folder = BUILD / job
     (folder / "work").mkdir(parents=True, exist_ok=True)
-    text = json.dumps({
-        "name": job, "command": [sys.executable, str(scripts()[job]), "--epochs", str(NEVER_ENDS)], "workdir": "work",
-        "search_space": "auto", "planned_steps": PLANNED_STEPS, "tracking": {"uri": "none"},
-    }, indent=1)  # fmt: skip
+    text = json.dumps(
+        {
+            "name": job,
+            "command": [sys.executable, str(scripts()[job]), "--epochs", str(NEVER_ENDS)],
+            "workdir": "work",
+            "search_space": "auto",
+            "planned_steps": PLANNED_STEPS,
+            "tracking": {"uri": "none"},
+        },
+        indent=1,
+    )
     path = folder / "job.yaml"
     path.write_text(text + "\n", encoding="utf-8")
     return path

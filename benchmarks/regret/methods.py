@@ -1,7 +1,9 @@
-"""What the tool is held against: Optuna's TPE, random search and one factor at a time, a fresh process a trial; and the tool itself.
+"""What the tool is held against: Optuna's TPE, random search and one factor at a time, a fresh
+process a trial; and the tool itself.
 
-A rival's trials are one series; its answer after N minutes is the best trial that was finished by then. `-confirmed` searches for 70 % of the
-time and spends the rest on its three best and the baseline in turns.
+A rival's trials are one series; its answer after N minutes is the best trial that was finished by
+then. `-confirmed` searches for 70 % of the time and spends the rest on its three best and the
+baseline in turns.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ CONFIRMED, MOST_ROUNDS = 3, 20
 def rival(processes: Processes, method: str, minutes: float, seed: int) -> dict[str, Any]:
     """The answer of a rival, recorded."""
     name, _, confirmed = method.partition("-")
-    series = Series(processes, f"{name}-{seed}", minutes * 60 * (SEARCHING if confirmed else 1.0), SECONDS)
+    series = Series(
+        processes, f"{name}-{seed}", minutes * 60 * (SEARCHING if confirmed else 1.0), SECONDS
+    )
     try:
         SEARCHES[name](series, processes.space, seed)
     except TimeUp:
@@ -40,7 +44,9 @@ def rival(processes: Processes, method: str, minutes: float, seed: int) -> dict[
         for _, candidate, _ in ranked:
             if candidate not in few and len(few) <= CONFIRMED:
                 few.append(candidate)
-        turns = Series(processes, f"{method}-{minutes:g}-{seed}", minutes * 60 - series.spent_s, SECONDS)
+        turns = Series(
+            processes, f"{method}-{minutes:g}-{seed}", minutes * 60 - series.spent_s, SECONDS
+        )
         try:
             costs = [fmean(c) for c in in_turns(turns, few, MOST_ROUNDS)]
             config = few[min(range(len(few)), key=costs.__getitem__)]
@@ -48,9 +54,15 @@ def rival(processes: Processes, method: str, minutes: float, seed: int) -> dict[
             config = {}
         wall_s += turns.spent_s
     return processes.records.append(
-        "answer", f"{method}/{minutes:g}/{seed}", method=method, minutes=minutes, config=config, wall_s=round(min(wall_s, minutes * 60), 1),
-        trials=len(series.done), incumbents=incumbents,
-    )  # fmt: skip
+        "answer",
+        f"{method}/{minutes:g}/{seed}",
+        method=method,
+        minutes=minutes,
+        config=config,
+        wall_s=round(min(wall_s, minutes * 60), 1),
+        trials=len(series.done),
+        incumbents=incumbents,
+    )
 
 
 def best_so_far(series: Series) -> list[tuple[float, Config]]:
@@ -70,12 +82,19 @@ def by_optuna(sampler: str) -> Callable[[Series, Space, int], None]:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        made = optuna.samplers.TPESampler(seed=seed) if sampler == "tpe" else optuna.samplers.RandomSampler(seed=seed)
+        made = (
+            optuna.samplers.TPESampler(seed=seed)
+            if sampler == "tpe"
+            else optuna.samplers.RandomSampler(seed=seed)
+        )
         study = optuna.create_study(sampler=made)
         study.enqueue_trial(dict(space.defaults))
         while True:
             trial = study.ask()
-            values = {name: trial.suggest_categorical(name, list(domain)) for name, domain in space.domains.items()}
+            values = {
+                name: trial.suggest_categorical(name, list(domain))
+                for name, domain in space.domains.items()
+            }
             cost = series.log_cost(space.normalised(values))
             if math.isfinite(cost):
                 study.tell(trial, cost)
@@ -86,7 +105,9 @@ def by_optuna(sampler: str) -> Callable[[Series, Space, int], None]:
 
 
 def one_factor_at_a_time(series: Series, space: Space, seed: int) -> None:
-    """Every value of one knob after the other; the best one so far stays. Again from the first knob, while there is time."""
+    """Every value of one knob after the other; the best one so far stays. Again from the first
+    knob, while there is time.
+    """
     current: Config = {}
     least = series.log_cost(current)
     while len(space.domains):
@@ -98,27 +119,57 @@ def one_factor_at_a_time(series: Series, space: Space, seed: int) -> None:
 
 
 SEARCHES: dict[str, Callable[[Series, Space, int], None]] = {
-    "tpe": by_optuna("tpe"), "random": by_optuna("random"), "ofat": one_factor_at_a_time,
-}  # fmt: skip
+    "tpe": by_optuna("tpe"),
+    "random": by_optuna("random"),
+    "ofat": one_factor_at_a_time,
+}
 
 
 def ours(job: str, minutes: float, seed: int, again: bool) -> dict[str, Any]:
-    """The tool's answer, by its command line; the recorded one, unless it is asked for again. Nothing else may have the job's directory."""
+    """The tool's answer, by its command line; the recorded one, unless it is asked for again.
+    Nothing else may have the job's directory.
+    """
     records, log = Records(job), BUILD / job / f"ours-{minutes:g}-{seed}.log"
     if (known := records.find("answer", f"ours/{minutes:g}/{seed}")) and not again:
         return known
     run_dir = log.with_suffix("")
-    command = [sys.executable, "-m", "autotune", "run", str(job_file(job)), "--no-history", "--run-dir", str(run_dir), "--minutes", f"{minutes:g}",
-               "--seed", str(seed), "--offline", "--quiet", *(["--fresh"] if again else [])]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "autotune",
+        "run",
+        str(job_file(job)),
+        "--no-history",
+        "--run-dir",
+        str(run_dir),
+        "--minutes",
+        f"{minutes:g}",
+        "--seed",
+        str(seed),
+        "--offline",
+        "--quiet",
+        *(["--fresh"] if again else []),
+    ]
     begin = time.monotonic()
     with log.open("w") as output:
         code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}: see {log}")
     result = json.loads((run_dir / "result.json").read_text(encoding="utf-8"))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     return records.append(
-        "answer", f"ours/{minutes:g}/{seed}", method="ours", minutes=minutes, config=result["knobs"], wall_s=result["wall_s"],
-        outer_s=round(time.monotonic() - begin, 1), trials=len(result["trials"]), verdict=result["verdict"], reason=result["reason"],
-        speedup=result["speedup"], commit=commit,
-    )  # fmt: skip
+        "answer",
+        f"ours/{minutes:g}/{seed}",
+        method="ours",
+        minutes=minutes,
+        config=result["knobs"],
+        wall_s=result["wall_s"],
+        outer_s=round(time.monotonic() - begin, 1),
+        trials=len(result["trials"]),
+        verdict=result["verdict"],
+        reason=result["reason"],
+        speedup=result["speedup"],
+        commit=commit,
+    )

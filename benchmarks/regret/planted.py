@@ -108,7 +108,9 @@ def loader(rng: np.random.Generator) -> Space:
         plant(knob, -math.log(gain), effects, rng)
         for knob, gain in zip(compute, GAINS, strict=False)
     ]
-    return Space(knobs, "loader", effects, planted_pairs(best, GAINS, rng), float(rng.uniform(1.0, 4.0)))
+    return Space(
+        knobs, "loader", effects, planted_pairs(best, GAINS, rng), float(rng.uniform(1.0, 4.0))
+    )
 
 
 def nothing(rng: np.random.Generator) -> Space:

@@ -40,7 +40,8 @@ RESULTS, PAGE = HERE / "planted_runs.jsonl", HERE / "planted_runs.md"
 PLANTED = {  # what the job can see of itself: the values beside its own
     "amp_dtype": ("off", "bfloat16"),
     "channels_last": (False, True),
-    "gc": ("default", "threshold-50000"),  # not freeze: to ask how much is frozen takes milliseconds
+    # not freeze: to ask how much is frozen takes milliseconds
+    "gc": ("default", "threshold-50000"),
     "intra_op_threads": (2, 1),
     "matmul_precision": ("highest", "medium"),
     "micro_batch_size": (32, 16, 8),
@@ -51,20 +52,29 @@ A_A_SEEN = 3  # blocks with a value, at least, before its band counts
 
 
 def drawn(kind: str, seed: int) -> Space:
-    """Five of the seven with an effect: 1.4x, 1.2x, 1.05x twice, 0.8x; "loader": 1 to 4 s of reading a second of compute."""
+    """Five of the seven with an effect: 1.4x, 1.2x, 1.05x twice, 0.8x; "loader": 1 to 4 s of
+    reading a second of compute.
+    """
     rng = np.random.default_rng((seed, len(kind)))
     knobs = tuple(SearchKnob(name, values, values[0]) for name, values in PLANTED.items())
     effects: dict = {}
     chosen = [knobs[i] for i in rng.permutation(len(knobs))]
-    best = [plant(knob, -math.log(gain), effects, rng) for knob, gain in zip(chosen, GAINS, strict=False)]
+    best = [
+        plant(knob, -math.log(gain), effects, rng)
+        for knob, gain in zip(chosen, GAINS, strict=False)
+    ]
     data = float(rng.uniform(1.0, 4.0)) if kind == "loader" else 0.0
     return Space(knobs, kind, effects, planted_pairs(best, GAINS, rng), data)
 
 
 def cost_s(space: Space, config: dict) -> float:
-    """Seconds an iteration, free of noise: as planted, and, where reading takes time, what is not hidden behind it."""
+    """Seconds an iteration, free of noise: as planted, and, where reading takes time, what is not
+    hidden behind it.
+    """
     known = {k: v for k, v in config.items() if k in PLANTED}
-    compute = ITERATION_S * math.exp(Space(space.knobs, "", space.effects, space.pairs).log_cost(known))
+    compute = ITERATION_S * math.exp(
+        Space(space.knobs, "", space.effects, space.pairs).log_cost(known)
+    )
     reading, workers = space.data * ITERATION_S, config.get("num_workers", 0)
     return max(compute, reading / workers) if workers else compute + reading
 
@@ -75,7 +85,9 @@ def best_s(space: Space) -> float:
 
 
 def needless(space: Space, config: dict) -> list[str]:
-    """Knobs that give less than 0.3 % by themselves. Those that only say how workers work count where there are none."""
+    """Knobs that give less than 0.3 % by themselves. Those that only say how workers work count
+    where there are none.
+    """
     cost = cost_s(space, config)
     found = []
     for name in config:
@@ -96,40 +108,91 @@ def run(kind: str, seed: int, minutes: float) -> dict:
     plan = {"effects": effects, "pairs": pairs, "item_s": space.data * ITERATION_S / BATCH}
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     job = {
-        "name": f"{kind}-{seed}", "command": [sys.executable, str(HERE / "planted_job.py"), str(folder / "plan.json")],
-        "workdir": "work", "search_space": dict.fromkeys((*PLANTED, *OTHERS), "auto"), "planned_steps": 500_000,
-        "traces": "none", "tracking": {"uri": "none"}, "env": {"OMP_WAIT_POLICY": "passive"},
-    }  # fmt: skip
+        "name": f"{kind}-{seed}",
+        "command": [sys.executable, str(HERE / "planted_job.py"), str(folder / "plan.json")],
+        "workdir": "work",
+        "search_space": dict.fromkeys((*PLANTED, *OTHERS), "auto"),
+        "planned_steps": 500_000,
+        "traces": "none",
+        "tracking": {"uri": "none"},
+        "env": {"OMP_WAIT_POLICY": "passive"},
+    }
     (folder / "job.yaml").write_text(json.dumps(job), encoding="utf-8")
-    command = [sys.executable, "-m", "autotune", "run", str(folder / "job.yaml"), "--no-history", "--run-dir", str(folder / "run"),
-               "--minutes", f"{minutes:g}", "--seed", str(seed), "--offline", "--quiet"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "autotune",
+        "run",
+        str(folder / "job.yaml"),
+        "--no-history",
+        "--run-dir",
+        str(folder / "run"),
+        "--minutes",
+        f"{minutes:g}",
+        "--seed",
+        str(seed),
+        "--offline",
+        "--quiet",
+    ]
     begin = time.monotonic()
     with (folder / "log").open("w") as output:
         code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode
-    said = {"kind": kind, "seed": seed, "minutes": minutes, "code": code, "outer_s": round(time.monotonic() - begin, 1)}
+    said = {
+        "kind": kind,
+        "seed": seed,
+        "minutes": minutes,
+        "code": code,
+        "outer_s": round(time.monotonic() - begin, 1),
+    }
     if code:
         return {**said, "error": (folder / "log").read_text()[-500:]}
     result = json.loads((folder / "run" / "result.json").read_text(encoding="utf-8"))
-    config = {k: (int(v) if k == "num_workers" else v) for k, v in result["knobs"].items()}
+    config = {k: int(v) if k == "num_workers" else v for k, v in result["knobs"].items()}
     return {
-        **said, "config": config, "verdict": result["verdict"], "speedup": result["speedup"], "wall_s": result["wall_s"],
-        "regret": 1 - best_s(space) / cost_s(space, config), "truth": cost_s(space, {}) / cost_s(space, config),
-        "there_is": cost_s(space, {}) / best_s(space), "needless": needless(space, config), "bands": bands(folder, space),
-    }  # fmt: skip
+        **said,
+        "config": config,
+        "verdict": result["verdict"],
+        "speedup": result["speedup"],
+        "wall_s": result["wall_s"],
+        "regret": 1 - best_s(space) / cost_s(space, config),
+        "truth": cost_s(space, {}) / cost_s(space, config),
+        "there_is": cost_s(space, {}) / best_s(space),
+        "needless": needless(space, config),
+        "bands": bands(folder, space),
+    }
 
 
 def bands(folder: Path, space: Space) -> list[dict]:
-    """Of every value without effect that was seen often enough: what the live blocks say of it, as the search's model reads them."""
+    """Of every value without effect that was seen often enough: what the live blocks say of it, as
+    the search's model reads them.
+    """
     spec = load_job(folder / "job.yaml")
-    lines = [json.loads(line) for line in (folder / "run" / "journal.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (folder / "run" / "journal.jsonl").read_text().splitlines()
+    ]
     seen = decode(Observation, next(e["data"] for e in lines if e["kind"] == "observation"))
     rows = [decode(BlockRecord, block) for e in lines if e["kind"] == "plot" for block in e["data"]]
     names = sorted({name for row in rows for name in row.config})
-    knobs = [SearchKnob(n, tuple(seen.domains[n]), seen.defaults[n], dear=spec.search_space[n].dear, loader=spec.search_space[n].loader,
-                        price=PRICES[spec.search_space[n].numerics]) for n in names if n in seen.domains]  # fmt: skip
+    knobs = [
+        SearchKnob(
+            n,
+            tuple(seen.domains[n]),
+            seen.defaults[n],
+            dear=spec.search_space[n].dear,
+            loader=spec.search_space[n].loader,
+            price=PRICES[spec.search_space[n].numerics],
+        )
+        for n in names
+        if n in seen.domains
+    ]
     if not knobs:
         return []
-    model = ModelSearch(knobs, normalise=dict, bottleneck=seen.bottleneck if seen.bottleneck != "epoch ends" else "loader", seed=0)
+    model = ModelSearch(
+        knobs,
+        normalise=dict,
+        bottleneck=seen.bottleneck if seen.bottleneck != "epoch ends" else "loader",
+        seed=0,
+    )
     for row in rows:
         if row.log_cost is not None and not row.no_effect:
             model.measured(row.config, row.log_cost, row.weight, row.at_s)
@@ -140,16 +203,22 @@ def bands(folder: Path, space: Space) -> list[dict]:
             blocks = sum(row.log_cost is not None and row.config.get(name) == value for row in rows)
             if blocks >= A_A_SEEN:
                 gain, sd = model.gain({name: value})
-                found.append({"knob": name, "value": value, "blocks": blocks, "gain": gain, "sd": sd})
+                found.append(
+                    {"knob": name, "value": value, "blocks": blocks, "gain": gain, "sd": sd}
+                )
     return found
 
 
 def records() -> list[dict]:
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    return (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mix", type=int, default=40, help="seeds")
     parser.add_argument("--loader", type=int, default=20, help="seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
@@ -163,7 +232,9 @@ def main() -> None:
     done = {(r["kind"], r["seed"], r["minutes"]) for r in records()}
     count, lock = {"mix": options.mix, "loader": options.loader}, Lock()
     # One kind after the other would leave the last figures to the last hour: in turns.
-    wanted = sorted((seed, kind) for kind in count for seed in range(options.first, options.first + count[kind]))
+    wanted = sorted(
+        (seed, kind) for kind in count for seed in range(options.first, options.first + count[kind])
+    )
     wanted = [(seed, kind) for seed, kind in wanted if (kind, seed, options.minutes) not in done]
 
     def one(piece: tuple[int, str]) -> None:
@@ -181,11 +252,20 @@ def write_page() -> str:
     lines = [
         "# Planted knobs in real processes",
         "",
-        "`autotune run` on a job that sleeps as planted, with the noise of the example (`planted_job.py`): 11 knobs, of which one gives",
-        "1.4×, one 1.2×, two 1.05× and one 0.8×, with pairs; *loader*: a reader beside it that takes 1 to 4 times as long as compute.",
+        (
+            "`autotune run` on a job that sleeps as planted, with the noise of the example"
+            " (`planted_job.py`): 11 knobs, of which one gives"
+        ),
+        (
+            "1.4×, one 1.2×, two 1.05× and one 0.8×, with pairs; *loader*: a reader beside it that"
+            " takes 1 to 4 times as long as compute."
+        ),
         "Made by `planted_runs.py`; 2 cores, several runs beside each other.",
         "",
-        "| space, budget | runs | mean regret | ≤ 3 % | ≤ 10 % | wall time | there is | needless knobs | not adopted | over-claimed |",
+        (
+            "| space, budget | runs | mean regret | ≤ 3 % | ≤ 10 % | wall time | there is |"
+            " needless knobs | not adopted | over-claimed |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, float], list[dict]] = {}
@@ -197,13 +277,23 @@ def write_page() -> str:
         within = [fmean(r["regret"] <= bar for r in runs) for bar in (0.03, 0.10)]
         over = sum(r["verdict"] == "tuned" and r["speedup"]["low"] > r["truth"] for r in runs)
         lines.append(
-            f"| {kind}, {minutes:g} min | {len(runs)}{failed} | {fmean(r['regret'] for r in runs):.1%} | {within[0]:.0%} | {within[1]:.0%} | "
-            f"{fmean(r['wall_s'] for r in runs):.0f} s | {fmean(r['there_is'] for r in runs):.2f}× | "
-            f"{fmean(len(r['needless']) for r in runs):.1f} | {sum(r['verdict'] != 'tuned' for r in runs)} | {over} |"
+            f"| {kind}, {minutes:g} min | {len(runs)}{failed} |"
+            f" {fmean(r['regret'] for r in runs):.1%} | {within[0]:.0%} | {within[1]:.0%} |"
+            f" {fmean(r['wall_s'] for r in runs):.0f} s | {fmean(r['there_is'] for r in runs):.2f}×"
+            f" | {fmean(len(r['needless']) for r in runs):.1f} |"
+            f" {sum(r['verdict'] != 'tuned' for r in runs)} | {over} |"
         )
-    held = [abs(b["gain"]) <= 1.96 * b["sd"] for r in records() if not r["code"] for b in r["bands"]]
+    held = [
+        abs(b["gain"]) <= 1.96 * b["sd"] for r in records() if not r["code"] for b in r["bands"]
+    ]
     if held:
-        lines += ["", f"A knob without effect: the live band holds 1.0 in {sum(held)} of {len(held)} ({fmean(held):.0%})."]
+        lines += [
+            "",
+            (
+                f"A knob without effect: the live band holds 1.0 in {sum(held)} of {len(held)}"
+                f" ({fmean(held):.0%})."
+            ),
+        ]
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return PAGE.read_text(encoding="utf-8")
 

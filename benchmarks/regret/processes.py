@@ -1,4 +1,6 @@
-"""Fresh processes of a job with given knobs: what each costs a sample, by the project's own estimator, epoch ends and start-up included."""
+"""Fresh processes of a job with given knobs: what each costs a sample, by the project's own
+estimator, epoch ends and start-up included.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ from autotune.report.terminal import open_progress
 from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
-from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, mean_samples, start_up_excess, warm_up_end
+from autotune.verdict.timing import (
+    cost_per_sample,
+    disturbed,
+    drop_start,
+    mean_samples,
+    start_up_excess,
+    warm_up_end,
+)
 from autotune_trials.protocol.messages import Record, Window
 
 STEPS = 60  # of a window after its warm-up, at least
@@ -47,7 +56,11 @@ class Space:
 
     def normalised(self, values: Mapping[str, Any]) -> Config:
         """Without what equals the job's own value, or means nothing beside the rest."""
-        return normalise({name: value for name, value in values.items() if name in self.defaults}, self.defaults, self.spec.search_space)
+        return normalise(
+            {name: value for name, value in values.items() if name in self.defaults},
+            self.defaults,
+            self.spec.search_space,
+        )
 
 
 class Processes:
@@ -58,7 +71,8 @@ class Processes:
         self.spec = load_job(job_file(job))
         found = self.records.find("space") or self._observe()
         self.space = Space(found["domains"], found["defaults"], self.spec)
-        self.executor = LocalExecutor(self.spec, BUILD / job / "runs")  # one place for all: compiled kernels are kept there
+        # one place for all: compiled kernels are kept there
+        self.executor = LocalExecutor(self.spec, BUILD / job / "runs")
         self.executor.loader_key = found["loader_key"]
 
     def __enter__(self) -> Processes:
@@ -71,20 +85,52 @@ class Processes:
         """The knobs that apply, as the tool's own first stage finds them."""
         with tempfile.TemporaryDirectory() as name:
             folder, begin = Path(name), time.monotonic()
-            journal = Journal(folder / "journal.jsonl", lambda before: before + time.monotonic() - begin)
-            with closing(journal), closing(LocalExecutor(self.spec, folder)) as executor, open_progress("quiet", 0) as progress:
-                seen = observe(RunContext(self.spec, executor, journal, progress, open_tracker(None, self.job, folder, True), folder))
+            journal = Journal(
+                folder / "journal.jsonl", lambda before: before + time.monotonic() - begin
+            )
+            with (
+                closing(journal),
+                closing(LocalExecutor(self.spec, folder)) as executor,
+                open_progress("quiet", 0) as progress,
+            ):
+                seen = observe(
+                    RunContext(
+                        self.spec,
+                        executor,
+                        journal,
+                        progress,
+                        open_tracker(None, self.job, folder, True),
+                        folder,
+                    )
+                )
         domains = {name: list(values) for name, values in seen.domains.items()}
-        machine = f"{seen.machine.cores} cores ({seen.machine.cpu_model}), torch {seen.machine.torch_version}"
+        machine = (
+            f"{seen.machine.cores} cores ({seen.machine.cpu_model}), torch"
+            f" {seen.machine.torch_version}"
+        )
         return self.records.append(
-            "space", domains=domains, defaults=dict(seen.defaults), withdrawn=dict(seen.withdrawn), machine=machine,
-            loader_key=seen.job.loader.key if seen.job.loader else "", bottleneck=seen.bottleneck, iteration_s=seen.anatomy.iteration_s,
-        )  # fmt: skip
+            "space",
+            domains=domains,
+            defaults=dict(seen.defaults),
+            withdrawn=dict(seen.withdrawn),
+            machine=machine,
+            loader_key=seen.job.loader.key if seen.job.loader else "",
+            bottleneck=seen.bottleneck,
+            iteration_s=seen.anatomy.iteration_s,
+        )
 
     def run(self, config: Config, seconds: float, label: str) -> dict[str, Any]:
-        """One process; once more, up to REMEASURED times, if something else ran meanwhile, which no method is charged for."""
+        """One process; once more, up to REMEASURED times, if something else ran meanwhile, which no
+        method is charged for.
+        """
         request = FixedRun(
-            config, 0, steps=STEPS, min_seconds=seconds, max_seconds=MOST_SECONDS, label=label, more=lambda record: _further(record, seconds)
+            config,
+            0,
+            steps=STEPS,
+            min_seconds=seconds,
+            max_seconds=MOST_SECONDS,
+            label=label,
+            more=lambda record: _further(record, seconds),
         )
         for attempt in range(REMEASURED + 1):
             begin, cost, error, spoilt = time.monotonic(), None, "", None
@@ -96,31 +142,46 @@ class Processes:
             if spoilt is None:
                 break
             print(f"{label}: {spoilt}{'; again' if attempt < REMEASURED else ''}", flush=True)
-        return {"config": config, "cost_s": cost, "wall_s": round(time.monotonic() - begin, 2), "error": error or spoilt or ""}
+        return {
+            "config": config,
+            "cost_s": cost,
+            "wall_s": round(time.monotonic() - begin, 2),
+            "error": error or spoilt or "",
+        }
 
 
 def cost_of(window: Window) -> float:
-    """Seconds a sample, with epoch ends, and with start-up spread over PLANNED_STEPS. A first epoch's end at which something is
-    still being compiled is start-up, too."""
+    """Seconds a sample, with epoch ends, and with start-up spread over PLANNED_STEPS. A first
+    epoch's end at which something is still being compiled is start-up, too."""
     start = warm_up_end(window.times_s)
     steady, (first, *later) = drop_start(window, start), window.turnovers_s or (0.0,)
     turnover_s = fmean(later or [first])
     start_up_s = start_up_excess(window, start) + max(first - turnover_s, 0.0)
-    return cost_per_sample(steady, turnover_s=turnover_s) + start_up_s / (PLANNED_STEPS * mean_samples(steady))
+    return cost_per_sample(steady, turnover_s=turnover_s) + start_up_s / (
+        PLANNED_STEPS * mean_samples(steady)
+    )
 
 
 def _further(record: Record, seconds: float) -> int:
-    """How many iterations a window should have in all that has too little left after warm-up; 0: it is long enough."""
+    """How many iterations a window should have in all that has too little left after warm-up; 0: it
+    is long enough.
+    """
     times = record.window.times_s
     steady = times[warm_up_end(times) :]
-    missing = max(STEPS - len(steady), math.ceil((seconds - math.fsum(steady)) / fmean(steady))) if steady else STEPS
+    missing = (
+        max(STEPS - len(steady), math.ceil((seconds - math.fsum(steady)) / fmean(steady)))
+        if steady
+        else STEPS
+    )
     return len(times) + missing if missing > 0 and math.fsum(times) < MOST_SECONDS else 0
 
 
 class Series:
-    """Runs made one after the other by one search. What an earlier process of it has measured is taken from the records.
+    """Runs made one after the other by one search. What an earlier process of it has measured is
+    taken from the records.
 
-    ``done`` holds (seconds spent until then, configuration, log of the cost) of each run that came in time.
+    ``done`` holds (seconds spent until then, configuration, log of the cost) of each run that came
+    in time.
     """
 
     def __init__(self, processes: Processes, name: str, limit_s: float, seconds: float) -> None:
@@ -139,10 +200,15 @@ class Series:
         key = f"{self.name}/{len(self.done)}"
         run = self.processes.records.find("run", key)
         if run is None:
-            run = self.processes.records.append("run", key, **self.processes.run(config, self.seconds, self.name))
+            run = self.processes.records.append(
+                "run", key, **self.processes.run(config, self.seconds, self.name)
+            )
             print(f"{key}: {config or 'baseline'}: {said(run)}", flush=True)
         elif run["config"] != config:
-            raise SystemExit(f"{self.processes.records.path}: {key} was made by another version of this search; remove its lines to search again")
+            raise SystemExit(
+                f"{self.processes.records.path}: {key} was made by another version of this search;"
+                " remove its lines to search again"
+            )
         self.spent_s += run["wall_s"]
         if self.spent_s > self.limit_s:
             raise TimeUp
@@ -160,7 +226,8 @@ def said(run: Mapping[str, Any]) -> str:
 
 
 def in_turns(series: Series, configs: Sequence[Config], rounds: int) -> list[list[float]]:
-    """Log costs of each configuration, one a round; every second round goes backwards, so that a drift hits all alike.
+    """Log costs of each configuration, one a round; every second round goes backwards, so that a
+    drift hits all alike.
 
     Raises:
         TimeUp: before one round was whole.

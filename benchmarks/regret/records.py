@@ -1,10 +1,12 @@
-"""What was measured of a job: JSON lines in results/<job>.jsonl, each with a kind and a key. The last line of a key counts.
+"""What was measured of a job: JSON lines in results/<job>.jsonl, each with a kind and a key. The
+last line of a key counts.
 
     {"kind": "space", "key": "", "domains": {…}, "defaults": {…}}
     {"kind": "run", "key": "tpe-0/7", "config": {…}, "cost_s": 0.0012, "wall_s": 9.1}      one fresh process
     {"kind": "best", "key": "", "config": {…}, …}
     {"kind": "answer", "key": "ours/10/0", "config": {…}, …}
-    {"kind": "score", "key": "<digest of the configurations>", "configs": […], "log_costs": [[…], …]}
+    {"kind": "score", "key": "<digest of the configurations>", "configs": […], "log_costs": [[…],
+    …]}
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class Records:
         self.path = RESULTS / f"{job}.jsonl"
         self._lines: dict[tuple[str, str], dict[str, Any]] = {}
         if self.path.exists():
-            whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]  # what follows the last end of a line is torn
+            # what follows the last end of a line is torn
+            whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
             for line in whole.splitlines():
                 self._keep(json.loads(line))
             if self.path.stat().st_size > len(whole.encode()) + 1:

@@ -14,7 +14,16 @@ from autotune.job.configs import in_words, key_of
 from autotune.verdict.sequential import robust_mean
 
 MARK = "<!-- Made by run.py page; what follows is overwritten. -->"
-METHODS = ("ours", "expert", "tpe", "tpe-confirmed", "random", "random-confirmed", "ofat", "ofat-confirmed")
+METHODS = (
+    "ours",
+    "expert",
+    "tpe",
+    "tpe-confirmed",
+    "random",
+    "random-confirmed",
+    "ofat",
+    "ofat-confirmed",
+)
 
 
 def write_page() -> str:
@@ -36,8 +45,19 @@ def lines(jobs: Mapping[str, Records]) -> Iterator[str]:
         space, best = records.find("space") or {}, records.find("best")
         score = scored.get(job)
         fastest = score.fastest if score else best["config"] if best else None
-        speed = f"{score.speedup(fastest):.2f}x ± {score.error(fastest):.1%}" if score else f"{best['speedup']:.2f}x" if best else "not known"
-        how = f"{best['runs']} runs, {best['wall_s'] / 60:.0f} min{'' if best['finished'] else ', cut off'}" if best else ""
+        speed = (
+            f"{score.speedup(fastest):.2f}x ± {score.error(fastest):.1%}"
+            if score
+            else f"{best['speedup']:.2f}x"
+            if best
+            else "not known"
+        )
+        how = (
+            f"{best['runs']} runs, {best['wall_s'] / 60:.0f}"
+            f" min{'' if best['finished'] else ', cut off'}"
+            if best
+            else ""
+        )
         if score and best and fastest != best["config"]:
             how += f"; its own best {score.speedup(best['config']):.2f}x"
         words = in_words(fastest) if fastest is not None else ""
@@ -52,27 +72,47 @@ def answers(scored: Mapping[str, Scored]) -> Iterator[str]:
     every = {(job, a["key"]): a for job, score in scored.items() for a in score.answers}
     yield "| job | method | minutes | its answer | speed | regret | took | reported |"
     yield "|---|---|---|---|---|---|---|---|"
-    for (job, _), a in sorted(every.items(), key=lambda item: (item[0][0], item[1]["minutes"], METHODS.index(item[1]["method"]))):
+    for (job, _), a in sorted(
+        every.items(),
+        key=lambda item: (item[0][0], item[1]["minutes"], METHODS.index(item[1]["method"])),
+    ):
         score = scored[job]
-        told = f"{a['speedup']['estimate']:.2f}x" if a.get("verdict") == "tuned" else a.get("verdict", "")
+        told = (
+            f"{a['speedup']['estimate']:.2f}x"
+            if a.get("verdict") == "tuned"
+            else a.get("verdict", "")
+        )
         yield (
-            f"| {job} | {a['method']} | {a['minutes']:g} | {in_words(a['config'])} | {score.speedup(a['config']):.2f}x "
-            f"| {score.regret(a['config']):.1%} | {a['wall_s'] / 60:.1f} min, {a['trials']} trials | {told} |"
+            f"| {job} | {a['method']} | {a['minutes']:g} | {in_words(a['config'])} |"
+            f" {score.speedup(a['config']):.2f}x | {score.regret(a['config']):.1%} |"
+            f" {a['wall_s'] / 60:.1f} min, {a['trials']} trials | {told} |"
         )
     yield ""
-    yield "| method | minutes | answers | mean regret | within 3 % | within 10 % | mean time | TPE as far after |"
+    yield (
+        "| method | minutes | answers | mean regret | within 3 % | within 10 % | mean time | TPE as"
+        " far after |"
+    )
     yield "|---|---|---|---|---|---|---|---|"
     for method in METHODS:
         for minutes in sorted({a["minutes"] for a in every.values() if a["method"] == method}):
-            mine = [(scored[job], a) for (job, _), a in every.items() if (a["method"], a["minutes"]) == (method, minutes)]
+            mine = [
+                (scored[job], a)
+                for (job, _), a in every.items()
+                if (a["method"], a["minutes"]) == (method, minutes)
+            ]
             regrets = [score.regret(a["config"]) for score, a in mine]
             within = [sum(r <= bar for r in regrets) for bar in (0.03, 0.10)]
             reached = [score.tpe_as_far_s(a) for score, a in mine]
             known = [r for r in reached if r is not None]
-            tpe = f"{fmean(known) / 60:.1f} min ({len(known)} of {len(mine)})" if method == "ours" and known else ""
+            tpe = (
+                f"{fmean(known) / 60:.1f} min ({len(known)} of {len(mine)})"
+                if method == "ours" and known
+                else ""
+            )
             yield (
-                f"| {method} | {minutes:g} | {len(mine)} | {fmean(regrets):.1%} | {within[0]} of {len(mine)} | {within[1]} of {len(mine)} "
-                f"| {fmean(a['wall_s'] for _, a in mine) / 60:.1f} min | {tpe} |"
+                f"| {method} | {minutes:g} | {len(mine)} | {fmean(regrets):.1%} | {within[0]} of"
+                f" {len(mine)} | {within[1]} of {len(mine)} |"
+                f" {fmean(a['wall_s'] for _, a in mine) / 60:.1f} min | {tpe} |"
             )
 
 
@@ -81,12 +121,16 @@ class Scored:
 
     def __init__(self, records: Records) -> None:
         last = records.all("score")[-1]
-        self.costs: dict[str, list[float]] = {key_of(c): costs for c, costs in zip(last["configs"], last["log_costs"], strict=True)}
+        self.costs: dict[str, list[float]] = {
+            key_of(c): costs for c, costs in zip(last["configs"], last["log_costs"], strict=True)
+        }
         self.fastest: dict[str, Any] = min(last["configs"], key=lambda c: -self.speedup(c))
         self.answers = [a for a in records.all("answer") if key_of(a["config"]) in self.costs]
 
     def _ahead(self, config: Mapping[str, Any], of: Mapping[str, Any]) -> list[float]:
-        return [b - a for a, b in zip(self.costs[key_of(config)], self.costs[key_of(of)], strict=True)]
+        return [
+            b - a for a, b in zip(self.costs[key_of(config)], self.costs[key_of(of)], strict=True)
+        ]
 
     def speedup(self, config: Mapping[str, Any]) -> float:
         return math.exp(robust_mean(self._ahead(config, {}))[0])
@@ -99,9 +143,15 @@ class Scored:
         return 0.0 - math.expm1(robust_mean(self._ahead(config, self.fastest))[0])
 
     def tpe_as_far_s(self, answer: Mapping[str, Any]) -> float | None:
-        """Seconds after which plain TPE's best trial was within 1 % of this answer and stayed so; None: it never was, or was not scored."""
+        """Seconds after which plain TPE's best trial was within 1 % of this answer and stayed so;
+        None: it never was, or was not scored.
+        """
         for other in sorted(self.answers, key=lambda a: -a["minutes"]):
-            if other["method"] == "tpe" and other["minutes"] >= answer["minutes"] and all(key_of(c) in self.costs for _, c in other["incumbents"]):
+            if (
+                other["method"] == "tpe"
+                and other["minutes"] >= answer["minutes"]
+                and all(key_of(c) in self.costs for _, c in other["incumbents"])
+            ):
                 reached: float | None = None
                 for at_s, config in other["incumbents"]:
                     near = robust_mean(self._ahead(config, answer["config"]))[0] > -0.01

@@ -1,4 +1,5 @@
-"""How much of what there is does the tool find? Regret on real jobs, beside other methods at equal wall time.
+"""How much of what there is does the tool find? Regret on real jobs, beside other methods at equal
+wall time.
 
     python benchmarks/regret/run.py best JOB [--minutes 60]                         the best known, by a search that is not the tool's
     python benchmarks/regret/run.py answer JOB --method tpe --minutes 3 10 30       ours, or one of the rivals
@@ -6,8 +7,8 @@
     python benchmarks/regret/run.py score JOB [--rounds 6] [--incumbents]           all of it again, in fresh processes in turns
     python benchmarks/regret/run.py page                                            writes README.md's tables
 
-Everything measured is in results/<job>.jsonl before it is used: the same command again carries on. JOB is a file of jobs/, or `digits`, the
-example. Run nothing else meanwhile.
+Everything measured is in results/<job>.jsonl before it is used: the same command again carries on.
+JOB is a file of jobs/, or `digits`, the example. Run nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -20,24 +21,38 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 sys.path[:0] = PATHS
-os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])  # for the tool's own command
+# for the tool's own command
+os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 from jobs_table import RIVALS, scripts  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="what", required=True)
     best = commands.add_parser("best")
-    best.add_argument("--minutes", type=float, default=60.0, help="of the search, over all processes that worked on it")
+    best.add_argument(
+        "--minutes",
+        type=float,
+        default=60.0,
+        help="of the search, over all processes that worked on it",
+    )
     answer = commands.add_parser("answer")
     answer.add_argument("--method", required=True, choices=("ours", *RIVALS))
     answer.add_argument("--minutes", type=float, nargs="+", required=True)
     answer.add_argument("--seed", type=int, default=0)
-    answer.add_argument("--again", action="store_true", help="ours: even if there is an answer; the earlier run is moved aside")
+    answer.add_argument(
+        "--again",
+        action="store_true",
+        help="ours: even if there is an answer; the earlier run is moved aside",
+    )
     score = commands.add_parser("score")
     score.add_argument("--rounds", type=int, default=6)
-    score.add_argument("--incumbents", action="store_true", help="also what TPE would have answered on its way")
+    score.add_argument(
+        "--incumbents", action="store_true", help="also what TPE would have answered on its way"
+    )
     expert = commands.add_parser("expert")
     for command in (best, answer, expert, score):
         command.add_argument("job", choices=sorted(scripts()))

@@ -1,7 +1,9 @@
-"""All answers found for a job, the best known and the baseline, measured again in fresh processes in turns.
+"""All answers found for a job, the best known and the baseline, measured again in fresh processes
+in turns.
 
-Regret is 1 − speed of the answer / speed of the best known. The best known is whichever is fastest here, whoever found it: chance favours the
-fastest of several, so that regret is stated too high rather than too low.
+Regret is 1 − speed of the answer / speed of the best known. The best known is whichever is fastest
+here, whoever found it: chance favours the fastest of several, so that regret is stated too high
+rather than too low.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ SECONDS = 6.0  # of a window
 
 
 def score(processes: Processes, rounds: int, incumbents: bool) -> dict[str, Any]:
-    """``incumbents``: also what TPE would have answered on its way, to see when it came as far as the tool."""
+    """``incumbents``: also what TPE would have answered on its way, to see when it came as far as
+    the tool.
+    """
     configs = answered(processes.records, incumbents)
     name = digest(configs)
     series = Series(processes, f"score-{name}", math.inf, SECONDS)

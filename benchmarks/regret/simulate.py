@@ -195,18 +195,21 @@ def row(cell: int, runs: list[Run]) -> str:
     if name.startswith("nothing"):
         score = f"adopted {sum(r.adopted for r in runs)} of {len(runs)}"
     else:
-        score = f"{regrets.mean():.1%} ± {regrets.std() / math.sqrt(len(runs)):.1%} ({within * 100:.0f})"
+        score = (
+            f"{regrets.mean():.1%} ± {regrets.std() / math.sqrt(len(runs)):.1%}"
+            f" ({within * 100:.0f})"
+        )
     return (
-        f"| {name}, {minutes} min | {noise:.0%} | {today} | {tpe} | {aim} | **{score}** | "
-        f"{np.mean([r.proposed_regret for r in runs]):.1%} | {np.mean([r.needless for r in runs]):.1f} | "
-        f"{np.mean([r.search_s for r in runs]):.0f} s, {np.mean([r.total_s for r in runs]):.0f} s | "
-        f"{np.mean(claims) if claims else 0:+.1%} |"
+        f"| {name}, {minutes} min | {noise:.0%} | {today} | {tpe} | {aim} | **{score}** |"
+        f" {np.mean([r.proposed_regret for r in runs]):.1%} |"
+        f" {np.mean([r.needless for r in runs]):.1f} | {np.mean([r.search_s for r in runs]):.0f} s,"
+        f" {np.mean([r.total_s for r in runs]):.0f} s | {np.mean(claims) if claims else 0:+.1%} |"
     )
 
 
 HEAD = (
-    "| space, budget | noise | today, before | plain TPE, before | this, before | this, here | not confirmed | "
-    "needless knobs | search, in all | over-claim |\n|" + "---|" * 10
+    "| space, budget | noise | today, before | plain TPE, before | this, before | this, here | not"
+    " confirmed | needless knobs | search, in all | over-claim |\n|" + "---|" * 10
 )
 
 

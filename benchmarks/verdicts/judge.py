@@ -4,8 +4,8 @@
     python benchmarks/verdicts/judge.py --loads          an hour of a quiet machine: real processes
                                                          under the loads of loads.py, too
 
-Each simulated judgement makes pairs of fresh processes until the rule decides, or ten minutes of the
-machine's own clock are used up (a start takes 5 s, a window 4.5 s), or the looks are.
+Each simulated judgement makes pairs of fresh processes until the rule decides, or ten minutes of
+the machine's own clock are used up (a start takes 5 s, a window 4.5 s), or the looks are.
 """
 
 from __future__ import annotations
@@ -52,12 +52,20 @@ def row(kind: str, speed: float, runs: int) -> str:
     shares = [sum(it.state == state for it in found) / runs for state in STATES]
     held = sum(it.interval.low <= speed <= it.interval.high for it in found) / runs
     pairs = np.mean([it.pairs for it in found])
-    cells = [kind, f"{speed:.2f}", *(f"{share:.1%}" for share in shares), f"{held:.1%}", f"{pairs:.1f}"]
+    cells = [
+        kind,
+        f"{speed:.2f}",
+        *(f"{share:.1%}" for share in shares),
+        f"{held:.1%}",
+        f"{pairs:.1f}",
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
 def loads_rows() -> list[str]:
-    """Real processes under real load: 50 judgements of equal sides a load, 40 of a slower B on the quiet one."""
+    """Real processes under real load: 50 judgements of equal sides a load, 40 of a slower B on the
+    quiet one.
+    """
     rows = []
     for n, kind in enumerate(LOADS):
         planted = {"1.00": 50, **({"0.95": 40} if kind == "quiet" else {})}
@@ -101,7 +109,10 @@ Made by `python benchmarks/verdicts/judge.py --runs {runs}`: {runs} judgements a
 | machine | speed of B | faster | slower | same | undecided | held | pairs |
 |---|---|---|---|---|---|---|---|
 """
-    (Path(__file__).parent / "judge.md").write_text(text + "\n".join(rows) + "\n" + (REAL + "\n".join(real) + "\n" if real else ""), encoding="utf-8")
+    (Path(__file__).parent / "judge.md").write_text(
+        text + "\n".join(rows) + "\n" + (REAL + "\n".join(real) + "\n" if real else ""),
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

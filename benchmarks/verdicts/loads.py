@@ -1,4 +1,5 @@
-"""Scores the "faster" rule on real processes under real load, with speed-ups that are planted and counted.
+"""Scores the "faster" rule on real processes under real load, with speed-ups that are planted and
+counted.
 
     python benchmarks/verdicts/loads.py           about half an hour on two otherwise idle cores; writes loads.md beside this file
     python benchmarks/verdicts/loads.py --dry     a few minutes, other seeds, few confirmations; writes nothing
@@ -7,18 +8,21 @@
              burner      ▁▁▁▁███▁▁▁▁▁▁▁▁▁▁▁██▁▁▁       on the same core: the load
     core 1   the same, another confirmation; both burners follow one plan, since CPU pressure is known for the whole machine only
 
-The job trains a small network: an iteration is so many whole training steps (forward, backward, SGD) of one size. A candidate
-that is 23/20 times as fast does 20 of them where the baseline does 23, for as many samples. The truth is therefore counted, not
-estimated; the report also holds what many alternating windows on the quiet machine measured.
+The job trains a small network: an iteration is so many whole training steps (forward, backward,
+SGD) of one size. A candidate that is 23/20 times as fast does 20 of them where the baseline does
+23, for as many samples. The truth is therefore counted, not estimated; the report also holds what
+many alternating windows on the quiet machine measured.
 
     quiet           nothing
     drifting        the burner takes 0 to 16 % of the core and back in a minute
     bursty, seen    bursts that take 17 to 50 % of the core, 0.5 s long and 5.5 s apart on average
     bursty, unseen  the same, but the windows do not tell (a neighbour on the same host)
 
-Windows are scaled down from the 4 s and more that the stages take, and bursts with them; so are the ABBA blocks of the choice.
-All else is what autotune/stages does: the machine's load is read by autotune_trials.measure, a disturbed run is measured again,
-and autotune.verdict says where warm-up ends, what a window costs, and what is decided.
+Windows are scaled down from the 4 s and more that the stages take, and bursts with them; so are the
+ABBA blocks of the choice.
+All else is what autotune/stages does: the machine's load is read by autotune_trials.measure, a
+disturbed run is measured again, and autotune.verdict says where warm-up ends, what a window costs,
+and what is decided.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # read when torch is imported, below
+# read when torch is imported, below
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
@@ -46,20 +51,30 @@ from autotune.stages.fresh import REMEASURED  # noqa: E402
 from autotune.verdict.difference import LOOKS as JUDGE_LOOKS  # noqa: E402
 from autotune.verdict.difference import Difference, difference  # noqa: E402
 from autotune.verdict.sequential import robust_mean, t_quantile  # noqa: E402
-from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, SpeedDecision, choose, decide, live_log_ratio  # noqa: E402
+from autotune.verdict.speedup import (  # noqa: E402
+    LOOKS,
+    MINIMUM_GAIN,
+    SpeedDecision,
+    choose,
+    decide,
+    live_log_ratio,
+)
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
 from autotune_trials.measure.machine_load import between, snapshot  # noqa: E402
 from autotune_trials.protocol.messages import Window  # noqa: E402
 
 LOADS = ("quiet", "drifting", "bursty, seen", "bursty, unseen")
-PLANTED = {"1.00": (30, 30), "1.03": (34, 33), "1.15": (23, 20), "0.90": (27, 30), "0.95": (19, 20)}  # training steps: baseline, candidate
-CHOICES = (33, 30, 31, 29, 25)  # candidates of one choice, beside a baseline of 30: the last is 16 % ahead of the next
+# training steps: baseline, candidate
+PLANTED = {"1.00": (30, 30), "1.03": (34, 33), "1.15": (23, 20), "0.90": (27, 30), "0.95": (19, 20)}
+# candidates of one choice, beside a baseline of 30: the last is 16 % ahead of the next
+CHOICES = (33, 30, 31, 29, 25)
 CHOICE_BASELINE, FINALISTS, CONFIRMATIONS = 30, 2, 3  # as in the confirm stage
 SAMPLES = 256.0  # an iteration, on both sides: as many for less work
 
 WINDOW_S = 0.6
 BLOCK_ITERATIONS, SETTLE_ITERATIONS = 60, 5
-GAP_S, LENGTH_S, BURST_SHARES = 5.0, 0.5, (0.17, 0.5)  # mean gap and length; shares of the core: 1.2 to 2 times as slow
+# mean gap and length; shares of the core: 1.2 to 2 times as slow
+GAP_S, LENGTH_S, BURST_SHARES = 5.0, 0.5, (0.17, 0.5)
 DRIFT_SHARE, DRIFT_PERIOD_S = 0.16, 60.0
 BURNER_PERIOD_S = 0.02
 STUCK_S = 120.0  # no run takes a hundredth of this
@@ -75,10 +90,13 @@ CHOICE_COUNT, TRUTH_PAIRS = 8, 20
 def share_of_core(kind: str, seed: int, began_s: float) -> Callable[[float], float]:
     """What the burner takes of its core, 0..1, at a moment of ``time.monotonic``."""
     if kind == "drifting":
-        return lambda now_s: DRIFT_SHARE / 2 * (1 - math.cos(2 * math.pi * (now_s - began_s) / DRIFT_PERIOD_S))
+        return lambda now_s: (
+            DRIFT_SHARE / 2 * (1 - math.cos(2 * math.pi * (now_s - began_s) / DRIFT_PERIOD_S))
+        )
     if not kind.startswith("bursty"):
         return lambda now_s: 1.0 if kind == "always" else 0.0
-    rng, state = random.Random(f"{seed} {kind}"), [began_s, began_s, 0.0]  # of the current burst: start, end, share
+    # of the current burst: start, end, share
+    rng, state = random.Random(f"{seed} {kind}"), [began_s, began_s, 0.0]
 
     def share(now_s: float) -> float:
         while now_s >= state[1]:
@@ -90,7 +108,9 @@ def share_of_core(kind: str, seed: int, began_s: float) -> Callable[[float], flo
 
 
 def _burn(core: int, kind: str, seed: int, began_s: float, parent: int) -> None:
-    """Take that share of the core until the parent is gone, in CPU time, so that a busy core does not make it less."""
+    """Take that share of the core until the parent is gone, in CPU time, so that a busy core does
+    not make it less.
+    """
     os.sched_setaffinity(0, {core})
     share = share_of_core(kind, seed, began_s)
     while os.getppid() == parent:
@@ -134,17 +154,25 @@ class Job:
             times.append(self.iteration(steps))
         load = between(before, snapshot())
         return Window(
-            tuple(times), (SAMPLES,) * len(times), {}, cpu_pressure=load.cpu_pressure, foreign_load=load.foreign_load
+            tuple(times),
+            (SAMPLES,) * len(times),
+            {},
+            cpu_pressure=load.cpu_pressure,
+            foreign_load=load.foreign_load,
         )
 
 
 def _fresh(pipe: Connection, steps: int, seed: int, window_s: float) -> None:
     """One fixed run: a window from the very first iteration on."""
-    pipe.send(Job(seed).window(steps, lambda times: math.fsum(times) >= window_s and len(times) >= 60))
+    pipe.send(
+        Job(seed).window(steps, lambda times: math.fsum(times) >= window_s and len(times) >= 60)
+    )
 
 
 def _live(pipe: Connection, baseline: int, candidates: Sequence[int], seed: int) -> None:
-    """One live session: baseline and each candidate in turn, ABBA; the windows in the order they ran."""
+    """One live session: baseline and each candidate in turn, ABBA; the windows in the order they
+    ran.
+    """
     job, windows = Job(seed), []
     for candidate in candidates:
         for steps in (baseline, candidate, candidate, baseline):
@@ -171,15 +199,20 @@ class Confirmed:
 
 
 class Core:
-    """A core with its burner, on which one confirmation runs at a time. The process it lives in never runs a torch operation,
-    so that its forks are as fresh as a new interpreter and cost 50 ms instead of seconds."""
+    """A core with its burner, on which one confirmation runs at a time. The process it lives in
+    never runs a torch operation, so that its forks are as fresh as a new interpreter and cost 50 ms
+    instead of seconds."""
 
-    def __init__(self, core: int, kind: str, seed: int, began_s: float, window_s: float = WINDOW_S) -> None:
+    def __init__(
+        self, core: int, kind: str, seed: int, began_s: float, window_s: float = WINDOW_S
+    ) -> None:
         _import_torch()
         self.kind, self.window_s = kind, window_s
         self._fork = multiprocessing.get_context("fork")
         os.sched_setaffinity(0, {core})
-        self._burner = self._fork.Process(target=_burn, args=(core, kind, seed, began_s, os.getpid()), daemon=True)
+        self._burner = self._fork.Process(
+            target=_burn, args=(core, kind, seed, began_s, os.getpid()), daemon=True
+        )
         if kind != "quiet":
             self._burner.start()
 
@@ -208,13 +241,17 @@ class Core:
                 ratios.append(ratio)
                 levels.append(level)
                 again += repeated
-            decision = decide(ratios, look=look, levels=levels, finalists=finalists, minimum_gain=MINIMUM_GAIN)
+            decision = decide(
+                ratios, look=look, levels=levels, finalists=finalists, minimum_gain=MINIMUM_GAIN
+            )
             if decision.state != "continue":
                 break
         return Confirmed(decision, len(ratios), 2 * len(ratios) + again, again)
 
     def judge(self, a: int, b: int) -> tuple[Difference, int]:
-        """(what `autotune judge` says of two sides, runs measured again); ten minutes are never used up here."""
+        """(what `autotune judge` says of two sides, runs measured again); ten minutes are never
+        used up here.
+        """
         ratios: list[float] = []
         levels: list[float] = []
         calm: tuple[list[Window], list[Window]] = ([], [])
@@ -231,18 +268,29 @@ class Core:
         return found, again
 
     def choice(self, seed: int) -> tuple[int | None, Confirmed | None]:
-        """(what is adopted of CHOICES, its confirmation), by a live comparison and the confirmation of its finalists."""
+        """(what is adopted of CHOICES, its confirmation), by a live comparison and the confirmation
+        of its finalists.
+        """
         windows = [self._told(w) for w in self._in_a_fork(_live, CHOICE_BASELINE, CHOICES, seed)]
         costs = [cost_per_sample(w) for w in windows]
-        live = [live_log_ratio(list(zip("BCCB", costs[4 * i : 4 * i + 4], strict=True))).estimate for i in range(len(CHOICES))]
-        ahead = sorted((r, i) for i, r in enumerate(live) if r < -math.log1p(MINIMUM_GAIN))[:FINALISTS]
+        live = [
+            live_log_ratio(list(zip("BCCB", costs[4 * i : 4 * i + 4], strict=True))).estimate
+            for i in range(len(CHOICES))
+        ]
+        ahead = sorted((r, i) for i, r in enumerate(live) if r < -math.log1p(MINIMUM_GAIN))[
+            :FINALISTS
+        ]
         found = [(i, self.confirm(CHOICE_BASELINE, CHOICES[i], CONFIRMATIONS)) for _, i in ahead]
         adopted = [(i, c) for i, c in found if c.decision.state == "adopt"]
         if not adopted:
             return None, None
-        return adopted[choose([c.decision.interval.estimate for _, c in adopted], [1] * len(adopted))]
+        return adopted[
+            choose([c.decision.interval.estimate for _, c in adopted], [1] * len(adopted))
+        ]
 
-    def _pair(self, baseline: int, candidate: int, i: int, calm: tuple[list[Window], list[Window]]) -> tuple[float, float, int]:
+    def _pair(
+        self, baseline: int, candidate: int, i: int, calm: tuple[list[Window], list[Window]]
+    ) -> tuple[float, float, int]:
         sides, costs, again = [(0, baseline), (1, candidate)], [0.0, 0.0], 0
         for side, steps in sides if i % 2 == 0 else reversed(sides):
             window = self.run(steps, i)
@@ -255,7 +303,11 @@ class Core:
         return math.log(costs[0] / costs[1]), math.log(costs[0] * costs[1]) / 2, again
 
     def _told(self, window: Window) -> Window:
-        return replace(window, foreign_load=0.0, cpu_pressure=0.0) if self.kind == "bursty, unseen" else window
+        return (
+            replace(window, foreign_load=0.0, cpu_pressure=0.0)
+            if self.kind == "bursty, unseen"
+            else window
+        )
 
     def _in_a_fork(self, work: Callable[..., None], *args: Any) -> Any:
         ours, theirs = self._fork.Pipe(duplex=False)
@@ -300,18 +352,26 @@ def _work(pipe: Connection, tasks: Sequence[Task], core: int, *how: Any) -> None
     pipe.send(None)
 
 
-def side_by_side(tasks: Sequence[Task], kind: str, seed: int, window_s: float = WINDOW_S) -> list[tuple[Task, Any]]:
+def side_by_side(
+    tasks: Sequence[Task], kind: str, seed: int, window_s: float = WINDOW_S
+) -> list[tuple[Task, Any]]:
     """Results of the tasks, on at most two cores at once.
 
     Raises:
         RuntimeError: a core's process ended before its tasks.
     """
     _import_torch()
-    cores, fork, began_s = sorted(os.sched_getaffinity(0))[:2], multiprocessing.get_context("fork"), time.monotonic()
+    cores, fork, began_s = (
+        sorted(os.sched_getaffinity(0))[:2],
+        multiprocessing.get_context("fork"),
+        time.monotonic(),
+    )
     lanes = []
     for n, core in enumerate(cores):
         ours, theirs = fork.Pipe(duplex=False)
-        process = fork.Process(target=_work, args=(theirs, tasks[n :: len(cores)], core, kind, seed, began_s, window_s))
+        process = fork.Process(
+            target=_work, args=(theirs, tasks[n :: len(cores)], core, kind, seed, began_s, window_s)
+        )
         process.start()
         theirs.close()
         lanes.append((process, ours))
@@ -346,11 +406,17 @@ class Cell:
     @property
     def adopted(self) -> list[float]:
         """Over-claim of each adopted."""
-        return [c.decision.interval.estimate / self.truth - 1 for c in self.found if c.decision.state == "adopt"]
+        return [
+            c.decision.interval.estimate / self.truth - 1
+            for c in self.found
+            if c.decision.state == "adopt"
+        ]
 
     @property
     def covered(self) -> int:
-        return sum(c.decision.interval.low <= self.truth <= c.decision.interval.high for c in self.found)
+        return sum(
+            c.decision.interval.low <= self.truth <= c.decision.interval.high for c in self.found
+        )
 
     def row(self) -> str:
         n = len(self.found)
@@ -359,8 +425,9 @@ class Cell:
         noisy = sum(c.decision.too_noisy for c in self.found)
         again, runs = sum(c.again for c in self.found), sum(c.runs for c in self.found)
         return (
-            f"| {self.kind} | {self.planted} | {of(len(claims), n)} | {over} | {of(self.covered, n)} | {noisy} | "
-            f"{fmean(c.pairs for c in self.found):.1f} | {again} of {runs} |"
+            f"| {self.kind} | {self.planted} | {of(len(claims), n)} | {over} |"
+            f" {of(self.covered, n)} | {noisy} | {fmean(c.pairs for c in self.found):.1f} | {again}"
+            f" of {runs} |"
         )
 
 
@@ -381,11 +448,16 @@ def truth_rows(seed: int, pairs: int) -> list[str]:
         half = t_quantile(0.975, freedom) * error
         middle, low, high = (math.exp(x) for x in (centre, centre - half, centre + half))
         counted = Fraction(*PLANTED[task.planted])
-        rows.append(f"| {task.planted} | {counted} = {float(counted):.4f} | {middle:.4f} ({low:.4f} to {high:.4f}) | {len(ratios)} |")
+        rows.append(
+            f"| {task.planted} | {counted} = {float(counted):.4f} | {middle:.4f} ({low:.4f} to"
+            f" {high:.4f}) | {len(ratios)} |"
+        )
     return sorted(rows)
 
 
-def score(seed: int, counts: dict[str, int], choices: int) -> tuple[list[Cell], dict[str, list[Any]]]:
+def score(
+    seed: int, counts: dict[str, int], choices: int
+) -> tuple[list[Cell], dict[str, list[Any]]]:
     cells, chosen = [], {}
     for kind in LOADS:
         tasks = [Task("confirm", planted, i) for planted, n in counts.items() for i in range(n)]
@@ -393,7 +465,13 @@ def score(seed: int, counts: dict[str, int], choices: int) -> tuple[list[Cell], 
         tasks += [Task("choice", seed=i) for i in range(choices)]
         results = side_by_side(tasks, kind, seed)
         for planted in counts:
-            cells.append(Cell(kind, planted, tuple(r for t, r in results if t.what == "confirm" and t.planted == planted)))
+            cells.append(
+                Cell(
+                    kind,
+                    planted,
+                    tuple(r for t, r in results if t.what == "confirm" and t.planted == planted),
+                )
+            )
             print(cells[-1].row(), file=sys.stderr, flush=True)
         chosen[kind] = [r for t, r in results if t.what == "choice"]
         print(kind, "choice:", [c for c, _ in chosen[kind]], file=sys.stderr, flush=True)
@@ -406,17 +484,38 @@ def verdicts(cells: Sequence[Cell], chosen: dict[str, list[Any]]) -> list[str]:
     false, none = sum(len(c.adopted) for c in unchanged), sum(len(c.found) for c in unchanged)
     claims = sorted(claim for c in cells if c.truth > 1 for claim in c.adopted)
     covered, every = sum(c.covered for c in cells), sum(len(c.found) for c in cells)
-    right = sum(i is not None and i == len(CHOICES) - 1 for found in chosen.values() for i, _ in found)
+    right = sum(
+        i is not None and i == len(CHOICES) - 1 for found in chosen.values() for i, _ in found
+    )
     asked = sum(len(found) for found in chosen.values())
-    rows = [("adopted though no faster (1.00 and 0.90)", "≤ 5 %", of(false, none), false <= 0.05 * none)]
+    rows = [
+        ("adopted though no faster (1.00 and 0.90)", "≤ 5 %", of(false, none), false <= 0.05 * none)
+    ]
     if claims:
         p95 = claims[min(len(claims) - 1, math.ceil(0.95 * len(claims)) - 1)]
-        rows.append(("over-claim of what is adopted, mean", "≤ 1.5 %", f"{fmean(claims):+.2%}", fmean(claims) <= 0.015))
+        rows.append(
+            (
+                "over-claim of what is adopted, mean",
+                "≤ 1.5 %",
+                f"{fmean(claims):+.2%}",
+                fmean(claims) <= 0.015,
+            )
+        )
         rows.append(("over-claim of what is adopted, p95", "≤ 10 %", f"{p95:+.1%}", p95 <= 0.10))
-    rows.append(("coverage of the reported interval", "93–99 %", of(covered, every), 0.93 <= covered / every <= 0.99))
+    rows.append(
+        (
+            "coverage of the reported interval",
+            "93–99 %",
+            of(covered, every),
+            0.93 <= covered / every <= 0.99,
+        )
+    )
     if asked:
         rows.append(("choice: the clear winner", "≥ 95 %", of(right, asked), right >= 0.95 * asked))
-    return [f"| {what} | {bar} | {figure} | {'met' if met else '**missed**'} |" for what, bar, figure, met in rows]
+    return [
+        f"| {what} | {bar} | {figure} | {'met' if met else '**missed**'} |"
+        for what, bar, figure, met in rows
+    ]
 
 
 def causes(cells: Sequence[Cell], chosen: dict[str, list[Any]]) -> list[str]:
@@ -425,13 +524,21 @@ def causes(cells: Sequence[Cell], chosen: dict[str, list[Any]]) -> list[str]:
     for c in cells:
         for x in c.found:
             interval = x.decision.interval
-            if not interval.low <= c.truth <= interval.high or (c.truth <= 1 and x.decision.state == "adopt"):
-                lines.append(f"- {c.kind}, planted {c.planted}: {x.decision.state}, {x.decision.reason}; {x.again} of {x.runs} runs measured again.")
+            if not interval.low <= c.truth <= interval.high or (
+                c.truth <= 1 and x.decision.state == "adopt"
+            ):
+                lines.append(
+                    f"- {c.kind}, planted {c.planted}: {x.decision.state}, {x.decision.reason};"
+                    f" {x.again} of {x.runs} runs measured again."
+                )
     for kind, found in chosen.items():
         wrong = [i for i, _ in found if i != len(CHOICES) - 1]
         if wrong:
             kept = sum(i is None for i in wrong)
-            lines.append(f"- {kind}, choice: {kept} times the baseline was kept, {len(wrong) - kept} times another was adopted.")
+            lines.append(
+                f"- {kind}, choice: {kept} times the baseline was kept, {len(wrong) - kept} times"
+                " another was adopted."
+            )
     return lines or ["- None."]
 
 
@@ -441,7 +548,8 @@ def report(seed: int, counts: dict[str, int], choices: int, pairs: int) -> str:
     cells, chosen = score(seed, counts, choices)
     table = "\n"
     choice_rows = [
-        f"| {kind} | {of(sum(i == len(CHOICES) - 1 for i, _ in found), len(found))} | {sum(i is None for i, _ in found)} |"
+        f"| {kind} | {of(sum(i == len(CHOICES) - 1 for i, _ in found), len(found))} |"
+        f" {sum(i is None for i, _ in found)} |"
         for kind, found in chosen.items()
     ]
     return f"""# The "faster" rule on real processes under real load
@@ -487,7 +595,9 @@ Steered by ABBA blocks of {BLOCK_ITERATIONS} iterations in one process, then up 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--dry", action="store_true", help="other seeds, few confirmations, write nothing")
+    parser.add_argument(
+        "--dry", action="store_true", help="other seeds, few confirmations, write nothing"
+    )
     args = parser.parse_args()
     if args.dry:
         print(report(DRY_SEED, dict.fromkeys(COUNTS, 1), 1, 2))

@@ -9,7 +9,8 @@
       └─────▶ verdicts   fresh sets of seeds; for each, check_loss of the converge stage asks   autotune/stages/converge.py
                          for pair after pair, as it does in the tool                            beds/runs.py
 
-Every run is a session of the real agent in a forked process (beds/forked.py). The scored seeds are never run before the
+Every run is a session of the real agent in a forked process (beds/forked.py). The scored seeds are
+never run before the
 rule is frozen: while a rule is being made, use --dry.
 """
 
@@ -30,9 +31,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # one thread a run: two runs at once must not get into each other's way
+# one thread a run: two runs at once must not get into each other's way
+os.environ["OMP_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces"), str(Path(__file__).parent)]
+sys.path[:0] = [
+    str(ROOT),
+    str(ROOT / "trials"),
+    str(ROOT / "search_spaces"),
+    str(Path(__file__).parent),
+]
 
 from beds import forked  # noqa: E402
 from beds.cells import STEPS, Cell, table  # noqa: E402
@@ -43,7 +50,8 @@ from beds.truth import Truth, truth  # noqa: E402
 from autotune.results import LossVerdict  # noqa: E402
 from autotune.stages.converge import Asked, check_loss  # noqa: E402
 
-SCORED_SEED, DRY_SEED = 2_026_000, 7_000_000  # the scored seeds are run once, after the rule is frozen
+# the scored seeds are run once, after the rule is frozen
+SCORED_SEED, DRY_SEED = 2_026_000, 7_000_000
 SET_SEEDS = 100  # seeds a set may use
 TRUTH_SEED = 500_000  # beyond all sets
 TRUTH_PAIRS = 16
@@ -86,10 +94,23 @@ def score(
     """Truth and verdicts of all ``cells``, two runs at a time."""
     truth_seeds = range(seed + TRUTH_SEED, seed + TRUTH_SEED + truth_pairs)
     counts = {cell: sets * MORE_SETS.get(cell.kind, 1) for cell in cells}
-    tries = [(cell, seed + SET_SEEDS * k) for k in range(max(counts.values())) for cell in cells if k < counts[cell]]
+    tries = [
+        (cell, seed + SET_SEEDS * k)
+        for k in range(max(counts.values()))
+        for cell in cells
+        if k < counts[cell]
+    ]
     with two_at_once() as pool:
-        truths = list(_shown("truth", pool.map(partial(truth_of, seeds=truth_seeds, store=store), cells), len(cells)))
-        found = list(_shown("verdicts", pool.map(partial(_verdict, store=store), tries), len(tries)))
+        truths = list(
+            _shown(
+                "truth",
+                pool.map(partial(truth_of, seeds=truth_seeds, store=store), cells),
+                len(cells),
+            )
+        )
+        found = list(
+            _shown("verdicts", pool.map(partial(_verdict, store=store), tries), len(tries))
+        )
     verdicts: dict[Cell, list[LossVerdict]] = {cell: [] for cell in cells}
     for (cell, _), one in zip(tries, found):
         verdicts[cell].append(one)
@@ -104,7 +125,9 @@ def verdicts_of(tries: Sequence[tuple[Cell, int]], store: Store) -> list[LossVer
 
 @contextmanager
 def two_at_once() -> Iterator[ProcessPoolExecutor]:
-    """Processes that fork runs; not multiprocessing's own pool, whose processes may not have children with workers."""
+    """Processes that fork runs; not multiprocessing's own pool, whose processes may not have
+    children with workers.
+    """
     forked.prepare()
     pool = ProcessPoolExecutor(AT_ONCE, get_context("fork"))
     try:
@@ -116,7 +139,13 @@ def two_at_once() -> Iterator[ProcessPoolExecutor]:
 def _verdict(job: tuple[Cell, int], store: Store) -> LossVerdict:
     found = verdict(*job, store)
     return LossVerdict(
-        found.verdict, found.reason, found.pairs, found.steps, found.margin, found.largest_difference, found.numerics
+        found.verdict,
+        found.reason,
+        found.pairs,
+        found.steps,
+        found.margin,
+        found.largest_difference,
+        found.numerics,
     )
 
 
@@ -124,31 +153,55 @@ def _shown(what: str, results: Iterable[Any], total: int) -> Iterator[Any]:
     began = time.monotonic()
     for i, result in enumerate(results, 1):
         if i % max(total // 20, 1) == 0 or i == total:
-            print(f"{what}: {i} of {total}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{what}: {i} of {total}, {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
         yield result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dry", action="store_true", help="other seeds, and nothing is written")
-    parser.add_argument("--cache", type=Path, help="keep runs here, to score them again with another rule")
-    parser.add_argument("--only", default="", help="beds, kinds or changes, comma separated: only these cells")
+    parser.add_argument(
+        "--cache", type=Path, help="keep runs here, to score them again with another rule"
+    )
+    parser.add_argument(
+        "--only", default="", help="beds, kinds or changes, comma separated: only these cells"
+    )
     parser.add_argument("--sets", type=int, default=SETS, help="sets of seeds a cell is scored on")
-    parser.add_argument("--truth-pairs", type=int, default=TRUTH_PAIRS, help="paired runs behind each true effect")
-    parser.add_argument("--reasons", action="store_true", help="also print why each wrong verdict was given")
+    parser.add_argument(
+        "--truth-pairs", type=int, default=TRUTH_PAIRS, help="paired runs behind each true effect"
+    )
+    parser.add_argument(
+        "--reasons", action="store_true", help="also print why each wrong verdict was given"
+    )
     options = parser.parse_args()
     whole = (options.only, options.sets, options.truth_pairs) == ("", SETS, TRUTH_PAIRS)
     if not whole and not options.dry:
-        parser.error("--only, --sets and --truth-pairs are for --dry: the scored run is the whole table")
+        parser.error(
+            "--only, --sets and --truth-pairs are for --dry: the scored run is the whole table"
+        )
 
     wanted = {w for w in options.only.split(",") if w}
-    cells = [c for c in table() if not wanted or wanted & {c.bed, c.kind, c.change, f"{c.bed}/{c.change}"}]
+    cells = [
+        c
+        for c in table()
+        if not wanted or wanted & {c.bed, c.kind, c.change, f"{c.bed}/{c.change}"}
+    ]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="planted-runs-") as temporary:
         folder = options.cache or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         scored = score(
-            cells, DRY_SEED if options.dry else SCORED_SEED, Store(folder), options.sets, options.truth_pairs
+            cells,
+            DRY_SEED if options.dry else SCORED_SEED,
+            Store(folder),
+            options.sets,
+            options.truth_pairs,
         )
     wall_s = time.monotonic() - began
     print(bars_table(scored))
@@ -157,7 +210,9 @@ def main() -> None:
         print(wrong_verdicts(scored))
     print(f"{wall_s:.0f} s")
     if not options.dry:
-        (Path(__file__).parent / "planted.md").write_text(document(scored, wall_s), encoding="utf-8")
+        (Path(__file__).parent / "planted.md").write_text(
+            document(scored, wall_s), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What more pairs after an adoption do to the claim: its error, its coverage, its width, on the simulated machines of simulate.py.
+"""What more pairs after an adoption do to the claim: its error, its coverage, its width, on the
+simulated machines of simulate.py.
 
     python benchmarks/verdicts/sharpened.py [--runs 300]     some minutes; writes sharpened.md beside this file
 
-Of every adopted gain, the claim at its adoption beside the one after further looks, until the interval is narrow enough or the
-pairs are used up (budget.minutes, which may end it sooner, has no part here).
+Of every adopted gain, the claim at its adoption beside the one after further looks, until the
+interval is narrow enough or the pairs are used up (budget.minutes, which may end it sooner, has no
+part here).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def claims(machine: Machine, speed: float) -> tuple[Interval, Interval, int] | N
     last = Interval(1.0, 1.0, 1.0)
     for look, pairs in enumerate(LOOKS):
         while len(ratios) < pairs:
-            sides = [machine.fresh(s) for s in ((1.0, speed) if len(ratios) % 2 == 0 else (speed, 1.0))]
+            sides = [
+                machine.fresh(s) for s in ((1.0, speed) if len(ratios) % 2 == 0 else (speed, 1.0))
+            ]
             baseline, candidate = sides if len(ratios) % 2 == 0 else sides[::-1]
             ratios.append(math.log(baseline / candidate))
             levels.append(math.log(baseline * candidate) / 2)
@@ -54,9 +58,14 @@ def row(kind: str, speed: float, runs: int) -> str:
     for place in (0, 1):
         intervals = [claim[place] for claim in found]
         errors = np.array([interval.estimate / speed - 1 for interval in intervals] or [math.nan])
-        covered = sum(interval.low <= speed <= interval.high for interval in intervals) / max(len(found), 1)
+        covered = sum(interval.low <= speed <= interval.high for interval in intervals) / max(
+            len(found), 1
+        )
         width = np.mean([half_width(interval) for interval in intervals] or [math.nan])
-        cells.append(f"{errors.mean():+.1%}, {abs(errors).mean():.1%}, {np.quantile(errors, 0.95):+.1%}; {covered:.1%}; ±{width:.1%}")
+        cells.append(
+            f"{errors.mean():+.1%}, {abs(errors).mean():.1%}, {np.quantile(errors, 0.95):+.1%};"
+            f" {covered:.1%}; ±{width:.1%}"
+        )
     cells.append(f"{np.mean([claim[2] for claim in found] or [math.nan]):.1f}")
     return "| " + " | ".join(cells) + " |"
 
@@ -75,7 +84,9 @@ half their width. *In the end*: with pairs until half the width is {SHARP:.0%}, 
 | machine | speed-up | adopted | claim at the adoption | claim in the end | pairs in the end |
 |---|---|---|---|---|---|
 """
-    (Path(__file__).parent / "sharpened.md").write_text(text + "\n".join(rows) + "\n", encoding="utf-8")
+    (Path(__file__).parent / "sharpened.md").write_text(
+        text + "\n".join(rows) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

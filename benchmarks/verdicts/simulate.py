@@ -3,9 +3,11 @@
     python benchmarks/verdicts/simulate.py                    a quarter of an hour, goes on if cut off; writes simulated.md beside this file
     python benchmarks/verdicts/simulate.py --runs 40 --dry    a quick look on other seeds; writes nothing
 
-A machine has a clock. A window of a job takes place on it: iterations scatter, one in fifty stalls, a fresh process
-has its own luck and a slow start, and the machine slows everything that happens at a moment by the same factor. The
-rule sees only what it sees in life: the iteration times, and on one of the bursty machines the load of other processes.
+A machine has a clock. A window of a job takes place on it: iterations scatter, one in fifty stalls,
+a fresh process has its own luck and a slow start, and the machine slows everything that happens at
+a moment by the same factor. The
+rule sees only what it sees in life: the iteration times, and on one of the bursty machines the load
+of other processes.
 
     quiet           no other load; windows differ by about 2 %
     drifting        speed wanders by ± 5 % over minutes, with a trend of up to 10 % in half an hour
@@ -32,13 +34,23 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
 from autotune.results import Interval  # noqa: E402
-from autotune.verdict.speedup import LOOKS, LogRatio, SpeedDecision, choose, decide, live_log_ratio, pooled  # noqa: E402
+from autotune.verdict.speedup import (  # noqa: E402
+    LOOKS,
+    LogRatio,
+    SpeedDecision,
+    choose,
+    decide,
+    live_log_ratio,
+    pooled,
+)
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
 from autotune_trials.protocol.messages import Window  # noqa: E402
 
 MACHINES = ("quiet", "drifting", "bursty, seen", "bursty, unseen", "very noisy")
 RATIOS = (1.00, 1.03, 1.15, 0.90)  # planted speed-ups
-SCORED_SEED, DRY_SEED = 70_707, 7  # run once, after the rule was frozen; earlier rules were scored on 20 260, 30 303, 41 404 and 60 606
+# run once, after the rule was frozen; earlier rules were scored on 20 260, 30 303, 41 404 and 60
+# 606
+SCORED_SEED, DRY_SEED = 70_707, 7
 
 ITERATION_S, BATCH = 0.05, 32
 FRESH_S, LIVE_ITERATIONS, WARM_UP, START_UP_S = 4.5, 14, 20, 5.0
@@ -48,7 +60,8 @@ BURSTS_S, LONG_BURSTS_S = (80.0, 8.0), (40.0, 15.0)  # mean gap, mean length
 HORIZON_S = 20_000.0
 
 CONFIGURATIONS, FINALISTS, CONFIRMATIONS, MINIMUM_GAIN = 10, 2, 3, 0.02
-ROUNDS = (1, 6)  # of four live blocks a configuration: half a minute of search in all, or under three
+# of four live blocks a configuration: half a minute of search in all, or under three
+ROUNDS = (1, 6)
 
 NOTES = """
 ## What misses its bar
@@ -164,7 +177,10 @@ class Machine:
             grid = np.arange(0.0, HORIZON_S, 5.0)
             wave = 0.05 * np.sin(2 * np.pi * (grid / rng.uniform(120, 900) + rng.random()))
             trend = rng.uniform(-0.1, 0.1) * grid / 1800
-            self._grid, self._log_slow = grid, wave + trend + np.cumsum(rng.normal(0, 0.002, len(grid)))
+            self._grid, self._log_slow = (
+                grid,
+                wave + trend + np.cumsum(rng.normal(0, 0.002, len(grid))),
+            )
         elif kind != "quiet":
             gap_s, length_s = LONG_BURSTS_S if kind == "very noisy" else BURSTS_S
             gaps, lengths = rng.exponential(gap_s, 800), rng.exponential(length_s, 800)
@@ -176,30 +192,42 @@ class Machine:
             return np.exp(np.interp(at_s, self._grid, self._log_slow))
         if self.kind != "quiet":
             i = np.maximum(np.searchsorted(self._starts, at_s, side="right") - 1, 0)
-            return np.where((at_s >= self._starts[i]) & (at_s < self._ends[i]), self._factors[i], 1.0)
+            return np.where(
+                (at_s >= self._starts[i]) & (at_s < self._ends[i]), self._factors[i], 1.0
+            )
         return np.ones_like(at_s)
 
     def window(self, speed: float, *, iterations: int, warm_up: int, luck: float) -> Window:
-        """``iterations`` of a job that is ``speed`` times as fast as the baseline, after ``warm_up`` slower ones."""
+        """``iterations`` of a job that is ``speed`` times as fast as the baseline, after
+        ``warm_up`` slower ones.
+        """
         rng, n = self.rng, iterations + warm_up
         own = ITERATION_S / speed * luck * rng.lognormal(0, ITERATION_NOISE, n)
         own = own * np.where(
-            rng.random(n) < STALLS, LONG_STALL_FACTOR if self.kind == "very noisy" else STALL_FACTOR, 1.0
+            rng.random(n) < STALLS,
+            LONG_STALL_FACTOR if self.kind == "very noisy" else STALL_FACTOR,
+            1.0,
         )
         own[:warm_up] *= 1 + 1.5 * np.exp(-np.arange(warm_up) / 5)
         times = own * self.slowness(self.now_s + np.cumsum(own))
         busy = (
-            float((self.slowness(self.now_s + np.cumsum(times)) > 1.1).mean()) if self.kind == "bursty, seen" else 0.0
+            float((self.slowness(self.now_s + np.cumsum(times)) > 1.1).mean())
+            if self.kind == "bursty, seen"
+            else 0.0
         )
         self.now_s += float(times.sum())
         return Window(tuple(times.tolist()), (float(BATCH),) * n, {}, foreign_load=busy)
 
     def fresh(self, speed: float) -> float:
-        """Cost of a fresh process; measured once more if other load is seen, as the confirm stage does."""
+        """Cost of a fresh process; measured once more if other load is seen, as the confirm stage
+        does.
+        """
         for _ in range(2):
             self.now_s += START_UP_S
             luck = self.rng.lognormal(0, PROCESS_NOISE)
-            window = self.window(speed, iterations=round(FRESH_S * speed / ITERATION_S), warm_up=WARM_UP, luck=luck)
+            window = self.window(
+                speed, iterations=round(FRESH_S * speed / ITERATION_S), warm_up=WARM_UP, luck=luck
+            )
             if disturbed(window) is None:
                 break
         return cost_per_sample(drop_start(window, warm_up_end(window.times_s)))
@@ -240,20 +268,28 @@ class Study:
 
 
 def study(machine: Machine, speeds: Sequence[float], rounds: int) -> Study:
-    """A search by live ABBA blocks, then confirmation of the finalists: the whole way from candidates to a claim."""
+    """A search by live ABBA blocks, then confirmation of the finalists: the whole way from
+    candidates to a claim.
+    """
     singles: list[float] = []
-    baseline_luck = machine.rng.lognormal(0, PROCESS_NOISE)  # one process: each configuration has one draw of luck in it
+    # one process: each configuration has one draw of luck in it
+    baseline_luck = machine.rng.lognormal(0, PROCESS_NOISE)
     lucks = [machine.rng.lognormal(0, PROCESS_NOISE) for _ in speeds]
     first = machine.live(1.0, baseline_luck)
     found: list[list[LogRatio]] = [[] for _ in speeds]
     for _ in range(rounds):
         for i, (speed, luck) in enumerate(zip(speeds, lucks, strict=True)):
             order = [(label, speed if label == "C" else 1.0) for label in "BCCB"]
-            blocks = [(label, machine.live(s, luck if label == "C" else baseline_luck)) for label, s in order]
+            blocks = [
+                (label, machine.live(s, luck if label == "C" else baseline_luck))
+                for label, s in order
+            ]
             found[i].append(live_log_ratio(blocks))
             singles.append(first / blocks[1][1])
     ratios = [pooled(f).estimate for f in found]
-    ahead = sorted((i for i, r in enumerate(ratios) if r < -math.log1p(MINIMUM_GAIN)), key=lambda i: ratios[i])
+    ahead = sorted(
+        (i for i, r in enumerate(ratios) if r < -math.log1p(MINIMUM_GAIN)), key=lambda i: ratios[i]
+    )
     finalists = tuple(ahead[:FINALISTS])
     confirmed = [(i, confirm(machine, speeds[i], CONFIRMATIONS)[0]) for i in finalists]
     adopted = [(i, d.interval) for i, d in confirmed if d.state == "adopt"]
@@ -265,11 +301,15 @@ def study(machine: Machine, speeds: Sequence[float], rounds: int) -> Study:
 
 
 class Parts:
-    """Rows made so far, in a file until the page is written: a run that was cut off goes on where it was."""
+    """Rows made so far, in a file until the page is written: a run that was cut off goes on where
+    it was.
+    """
 
     def __init__(self, base: int, runs: int) -> None:
         self.path = Path(__file__).parent / f"simulated-{base}-{runs}.parts.json"
-        self.rows: dict[str, str] = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        self.rows: dict[str, str] = (
+            json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        )
 
     def row(self, name: str, make: Callable[[], str]) -> str:
         if name not in self.rows:
@@ -281,27 +321,43 @@ class Parts:
 
 def single_row(base: int, runs: int, finalists: int, m: int, r: int) -> str:
     kind, ratio = MACHINES[m], RATIOS[r]
-    made = [confirm(Machine(kind, (base, finalists, m, r, i)), ratio, finalists) for i in range(runs)]
+    made = [
+        confirm(Machine(kind, (base, finalists, m, r, i)), ratio, finalists) for i in range(runs)
+    ]
     found = [d for d, _ in made]
     return (
-        f"| {kind} | {ratio:.2f} | {_adopted(found, ratio)} | {np.mean([d.too_noisy for d in found]):.1%} | "
-        f"{np.mean([pairs for _, pairs in made]):.1f} |"
+        f"| {kind} | {ratio:.2f} | {_adopted(found, ratio)} |"
+        f" {np.mean([d.too_noisy for d in found]):.1%} |"
+        f" {np.mean([pairs for _, pairs in made]):.1f} |"
     )
 
 
 def _adopted(found: Sequence[SpeedDecision], ratio: float) -> str:
     """Adopted, over-claim (mean, 95th percentile), covered: four cells of a row."""
     claims = [d.interval.estimate / ratio - 1 for d in found if d.state == "adopt"]
-    over = f"{np.mean(claims):+.1%} | {np.quantile(claims, 0.95):+.1%}" if len(claims) >= 20 else "– | –"
+    over = (
+        f"{np.mean(claims):+.1%} | {np.quantile(claims, 0.95):+.1%}"
+        if len(claims) >= 20
+        else "– | –"
+    )
     covered = np.mean([d.interval.low <= ratio <= d.interval.high for d in found])
-    return f"{len(claims)} of {len(found)} ({len(claims) / len(found):.1%}) | {over} | {covered:.1%}"
+    return (
+        f"{len(claims)} of {len(found)} ({len(claims) / len(found):.1%}) | {over} | {covered:.1%}"
+    )
 
 
 def equal_row(base: int, runs: int, m: int, rounds: int) -> str:
-    found = [study(Machine(MACHINES[m], (base, 20, rounds, m, i)), [1.0] * CONFIGURATIONS, rounds) for i in range(runs)]
+    found = [
+        study(Machine(MACHINES[m], (base, 20, rounds, m, i)), [1.0] * CONFIGURATIONS, rounds)
+        for i in range(runs)
+    ]
     false = sum(s.chosen is not None for s in found)
     naive = [s.naive_claim - 1 for s in found]
-    taking = f"{np.mean([c > MINIMUM_GAIN for c in naive]):.1%} | {np.mean(naive):+.1%}" if rounds == 1 else "– | –"
+    taking = (
+        f"{np.mean([c > MINIMUM_GAIN for c in naive]):.1%} | {np.mean(naive):+.1%}"
+        if rounds == 1
+        else "– | –"
+    )
     return f"| {MACHINES[m]} | {rounds} | {false} of {runs} ({false / runs:.1%}) | {taking} |"
 
 
@@ -321,8 +377,8 @@ def clear_row(base: int, runs: int, m: int, rounds: int) -> str:
             covered += got.interval.low <= speeds[got.chosen] <= got.interval.high
     over = f"{np.mean(claims):+.1%} | {np.quantile(claims, 0.95):+.1%}" if claims else "– | –"
     return (
-        f"| {MACHINES[m]} | {rounds} | {among / runs:.1%} | {right} of {runs} ({right / runs:.1%}) | {kept / runs:.1%} | "
-        f"{over} | {covered / max(len(claims), 1):.1%} |"
+        f"| {MACHINES[m]} | {rounds} | {among / runs:.1%} | {right} of {runs} ({right / runs:.1%})"
+        f" | {kept / runs:.1%} | {over} | {covered / max(len(claims), 1):.1%} |"
     )
 
 
@@ -341,8 +397,12 @@ def _pairs(shape: str, rng: np.random.Generator, ratio: float) -> tuple[np.ndarr
         level = rng.exponential(0.1, n)
         return truth + rng.normal(0, 0.06, n) / (1 + level / 0.1), level
     elif shape == "bursts in one of three, to 10 times":
-        sides = rng.normal(0, 0.02, (2, n)) + np.where(rng.random((2, n)) < 1 / 3, rng.uniform(0, math.log(10), (2, n)), 0)
-    else:  # "wandering by 10 %": the two sides of a pair, and neighbouring pairs, share what the machine does
+        sides = rng.normal(0, 0.02, (2, n)) + np.where(
+            rng.random((2, n)) < 1 / 3, rng.uniform(0, math.log(10), (2, n)), 0
+        )
+    # "wandering by 10 %": the two sides of a pair, and neighbouring pairs, share what the machine
+    # does
+    else:
         walk = np.cumsum(rng.normal(0, 0.05, 2 * n))
         first, second = walk[::2] + rng.normal(0, 0.02, n), walk[1::2] + rng.normal(0, 0.02, n)
         even = np.arange(n) % 2 == 0
@@ -351,9 +411,14 @@ def _pairs(shape: str, rng: np.random.Generator, ratio: float) -> tuple[np.ndarr
 
 
 SHAPES = (
-    "normal, 0.5 %", "normal, 10 %", "normal, 20 %", "t of 2 degrees", "levels that mislead",
-    "bursts in one of three, to 10 times", "wandering by 10 %",
-)  # fmt: skip
+    "normal, 0.5 %",
+    "normal, 10 %",
+    "normal, 20 %",
+    "t of 2 degrees",
+    "levels that mislead",
+    "bursts in one of three, to 10 times",
+    "wandering by 10 %",
+)
 
 
 def shape_row(base: int, runs: int, k: int, ratio: float) -> str:
@@ -370,28 +435,46 @@ def shape_row(base: int, runs: int, k: int, ratio: float) -> str:
 
 
 def stall_bias(base: int, runs: int) -> str:
-    """A configuration that stalls in one iteration of ten against one of the same mean that does not."""
+    """A configuration that stalls in one iteration of ten against one of the same mean that does
+    not.
+    """
     rng = np.random.default_rng((base, 4))
     mean, middle = [], []
     for _ in range(runs):
         smooth = rng.lognormal(0, ITERATION_NOISE, 90)
-        stalling = rng.lognormal(0, ITERATION_NOISE, 90) * np.where(np.arange(90) % 10 == 0, 2.0, 1.0) / 1.1
+        stalling = (
+            rng.lognormal(0, ITERATION_NOISE, 90)
+            * np.where(np.arange(90) % 10 == 0, 2.0, 1.0)
+            / 1.1
+        )
         window = [Window(tuple(x.tolist()), (1.0,) * 90, {}) for x in (smooth, stalling)]
         mean.append(math.log(cost_per_sample(window[0]) / cost_per_sample(window[1])))
         middle.append(math.log(np.median(smooth) / np.median(stalling)))
-    return f"bias {np.mean(mean):+.2%} with the winsorized mean (with the median it would be {np.mean(middle):+.1%})"
+    return (
+        f"bias {np.mean(mean):+.2%} with the winsorized mean (with the median it would be"
+        f" {np.mean(middle):+.1%})"
+    )
 
 
 def report(base: int, runs: int, scored: bool) -> str:
     parts, studies = Parts(base, runs), max(runs // 2, 1)
     cells = [(m, r) for m in range(len(MACHINES)) for r in range(len(RATIOS))]
     single, shared = (
-        [parts.row(f"{n} {m} {r}", partial(single_row, base, runs, n, m, r)) for m, r in cells] for n in (1, CONFIRMATIONS)
+        [parts.row(f"{n} {m} {r}", partial(single_row, base, runs, n, m, r)) for m, r in cells]
+        for n in (1, CONFIRMATIONS)
     )
     places = [(m, rounds) for m in range(len(MACHINES)) for rounds in ROUNDS]
-    equal = [parts.row(f"equal {m} {n}", partial(equal_row, base, studies, m, n)) for m, n in places]
-    clear = [parts.row(f"clear {m} {n}", partial(clear_row, base, studies, m, n)) for m, n in places]
-    shapes = [parts.row(f"shape {k} {x}", partial(shape_row, base, runs, k, x)) for k in range(len(SHAPES)) for x in (1.0, 1.15)]
+    equal = [
+        parts.row(f"equal {m} {n}", partial(equal_row, base, studies, m, n)) for m, n in places
+    ]
+    clear = [
+        parts.row(f"clear {m} {n}", partial(clear_row, base, studies, m, n)) for m, n in places
+    ]
+    shapes = [
+        parts.row(f"shape {k} {x}", partial(shape_row, base, runs, k, x))
+        for k in range(len(SHAPES))
+        for x in (1.0, 1.15)
+    ]
     table = "\n"
     dry = "" if scored else " (a dry run on other seeds)"
     looks = ", ".join(map(str, LOOKS))
@@ -452,8 +535,12 @@ A configuration that stalls every tenth iteration against one of equal mean that
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--runs", type=int, default=1000, help="runs a cell; studies take half as many")
-    parser.add_argument("--dry", action="store_true", help="other seeds than the scored ones, write nothing")
+    parser.add_argument(
+        "--runs", type=int, default=1000, help="runs a cell; studies take half as many"
+    )
+    parser.add_argument(
+        "--dry", action="store_true", help="other seeds than the scored ones, write nothing"
+    )
     args = parser.parse_args()
     os.nice(5)
     text = report(DRY_SEED if args.dry else SCORED_SEED, args.runs, not args.dry)

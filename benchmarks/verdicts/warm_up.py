@@ -1,10 +1,12 @@
-"""How well a window's cost is known under each rule for where its warm-up ends, on drawn iteration times; prints the table.
+"""How well a window's cost is known under each rule for where its warm-up ends, on drawn iteration
+times; prints the table.
 
     python benchmarks/verdicts/warm_up.py                 half a minute; writes warm_up.md beside this file
     python benchmarks/verdicts/warm_up.py --dry           other seeds; writes nothing
 
-Of each kind of window many are drawn; a rule's cost is the winsorized mean of what it keeps. Bias: how far the mean
-cost is from the truth (the warm-up is no part of the truth, stalls and slow phases are). Scatter: standard deviation
+Of each kind of window many are drawn; a rule's cost is the winsorized mean of what it keeps. Bias:
+how far the mean cost is from the truth (the warm-up is no part of the truth, stalls and slow phases
+are). Scatter: standard deviation
 of the costs. Kept: share of the iterations.
 """
 
@@ -31,7 +33,9 @@ Rule = Callable[[Sequence[float]], int]
 
 
 def last_quarter(times: Sequence[float]) -> int:
-    """The rule before: the last quarter grows backwards while a block's median is within max(1.5 %, 2.5 MAD / sqrt(8))."""
+    """The rule before: the last quarter grows backwards while a block's median is within max(1.5 %,
+    2.5 MAD / sqrt(8)).
+    """
     n = len(times)
     if n < MINIMUM + 2 * BLOCK:
         return min(MINIMUM, n // 2)
@@ -40,7 +44,9 @@ def last_quarter(times: Sequence[float]) -> int:
         centre = median(times[start:])
         deviation = MAD_TO_SD * median(abs(t - centre) for t in times[start:])
         end = start - stray * BLOCK
-        if abs(median(times[end - BLOCK : end]) - centre) <= max(0.015 * centre, 2.5 * deviation / math.sqrt(BLOCK)):
+        if abs(median(times[end - BLOCK : end]) - centre) <= max(
+            0.015 * centre, 2.5 * deviation / math.sqrt(BLOCK)
+        ):
             start, stray = end - BLOCK, 0
         elif stray:
             return start
@@ -50,7 +56,9 @@ def last_quarter(times: Sequence[float]) -> int:
 
 
 def mser5(times: Sequence[float]) -> int:
-    """MSER-5: the cut, in the first half, with the least squared standard error of the means of five that remain."""
+    """MSER-5: the cut, in the first half, with the least squared standard error of the means of
+    five that remain.
+    """
     starts = range(MINIMUM + (len(times) - MINIMUM) % BATCH_OF_MEANS, len(times), BATCH_OF_MEANS)
     limit = 10 * median(times)
     means = [fmean(min(t, limit) for t in times[s : s + BATCH_OF_MEANS]) for s in starts]
@@ -96,24 +104,50 @@ KINDS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], float]] = {
     "steady, scatter 1 %": (lambda g: scatter(g, 240, 0.01), 1.0),
     "steady, scatter 50 %": (lambda g: scatter(g, 240, 0.5), 1.0),
     "first 60 of 240 slower by 3 %": (lambda g: first(60, 1.03, 180) * scatter(g, 240, 0.01), 1.0),
-    "first 60 of 240 three times as slow": (lambda g: first(60, 3.0, 180) * scatter(g, 240, 0.01), 1.0),
-    "first 60 slower by 30 %, scatter 10 %": (lambda g: first(60, 1.3, 180) * scatter(g, 240, 0.1), 1.0),
-    "first 130 of 240 slower by 30 %": (lambda g: first(130, 1.3, 110) * scatter(g, 240, 0.01), 1.0),
-    "decaying: 30 % e^(-i/30)": (lambda g: (1 + 0.3 * np.exp(-np.arange(240) / 30)) * scatter(g, 240, 0.02), 1.0),
-    "a full queue: first 40 of 160 faster by 40 %": (lambda g: first(40, 0.6, 120) * scatter(g, 160, 0.02), 1.0),
+    "first 60 of 240 three times as slow": (
+        lambda g: first(60, 3.0, 180) * scatter(g, 240, 0.01),
+        1.0,
+    ),
+    "first 60 slower by 30 %, scatter 10 %": (
+        lambda g: first(60, 1.3, 180) * scatter(g, 240, 0.1),
+        1.0,
+    ),
+    "first 130 of 240 slower by 30 %": (
+        lambda g: first(130, 1.3, 110) * scatter(g, 240, 0.01),
+        1.0,
+    ),
+    "decaying: 30 % e^(-i/30)": (
+        lambda g: (1 + 0.3 * np.exp(-np.arange(240) / 30)) * scatter(g, 240, 0.02),
+        1.0,
+    ),
+    "a full queue: first 40 of 160 faster by 40 %": (
+        lambda g: first(40, 0.6, 120) * scatter(g, 160, 0.02),
+        1.0,
+    ),
     "… and every fourth stalls": (
         lambda g: first(40, 0.6, 120) * np.tile([2.5, 1, 1, 1], 40) * scatter(g, 160, 0.02),
         1.375,
     ),
-    "every fourth waits, seven times as long": (lambda g: np.tile([1, 1, 1, 7], 50) * scatter(g, 200, 0.02), 2.5),
+    "every fourth waits, seven times as long": (
+        lambda g: np.tile([1, 1, 1, 7], 50) * scatter(g, 200, 0.02),
+        2.5,
+    ),
     "a burst of 6 in the middle, 1.8": (
-        lambda g: np.concatenate([np.ones(100), np.full(6, 1.8), np.ones(100)]) * scatter(g, 206, 0.01),
+        lambda g: (
+            np.concatenate([np.ones(100), np.full(6, 1.8), np.ones(100)]) * scatter(g, 206, 0.01)
+        ),
         1 + 0.8 * 6 / 206,
     ),
-    "the last 60 of 240 slower by 15 %": (lambda g: first(180, 1 / 1.15, 60) * 1.15 * scatter(g, 240, 0.01), 1.0375),
+    "the last 60 of 240 slower by 15 %": (
+        lambda g: first(180, 1 / 1.15, 60) * 1.15 * scatter(g, 240, 0.01),
+        1.0375,
+    ),
     "speed wanders by 15 %, for 10 iterations": (lambda g: wandering(g, 240, 0.15, 0.9), 1.0),
     "speed wanders by 15 %, for 30 iterations": (lambda g: wandering(g, 240, 0.15, 0.97), 1.0),
-    "… and the first 40 are slower by half": (lambda g: first(40, 1.5, 200) * wandering(g, 240, 0.15, 0.97), 1.0),
+    "… and the first 40 are slower by half": (
+        lambda g: first(40, 1.5, 200) * wandering(g, 240, 0.15, 0.97),
+        1.0,
+    ),
 }
 
 NOTES = """
@@ -138,7 +172,11 @@ def table(seed: int) -> str:
     for row, (name, (draw, truth)) in enumerate(KINDS.items()):
         rng = np.random.default_rng([seed, row])
         windows = [draw(rng).tolist() for _ in range(WINDOWS)]
-        lines.append(f"| {name} | " + " | ".join(score(rule, windows, truth) for rule in RULES.values()) + " |")
+        lines.append(
+            f"| {name} | "
+            + " | ".join(score(rule, windows, truth) for rule in RULES.values())
+            + " |"
+        )
     return "\n".join(lines)
 
 
@@ -150,15 +188,18 @@ def score(rule: Rule, windows: Sequence[Sequence[float]], truth: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dry", action="store_true", help="other seeds, and nothing is written")
     dry = parser.parse_args().dry
     text = table(DRY_SEED if dry else SCORED_SEED)
     print(text)
     if not dry:
         head = (
-            "# Where a window's warm-up ends\n\nMade by `python benchmarks/verdicts/warm_up.py`, which says what the columns are;\n"
-            "the shipped rule is `autotune.verdict.timing.warm_up_end`, frozen before these seeds were drawn.\n\n"
+            "# Where a window's warm-up ends\n\nMade by `python benchmarks/verdicts/warm_up.py`,"
+            " which says what the columns are;\nthe shipped rule is"
+            " `autotune.verdict.timing.warm_up_end`, frozen before these seeds were drawn.\n\n"
         )
         Path(__file__).with_suffix(".md").write_text(head + text + "\n" + NOTES, "utf-8")
 

@@ -1,7 +1,9 @@
-"""`ray`, for nodes that listen on 127.0.0.1 only; called where RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER is 0, which keeps a head there.
+"""`ray`, for nodes that listen on 127.0.0.1 only; called where RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER is
+0, which keeps a head there.
 
-A worker is refused under that setting, on Linux without need: the check is answered, the address kept. The two names are internals of
-Ray 2.60 (`ray/scripts/scripts.py`, `ray/_private/services.py`); the service's tests see to it that nothing listens elsewhere.
+A worker is refused under that setting, on Linux without need: the check is answered, the address
+kept. The two names are internals of Ray 2.60 (`ray/scripts/scripts.py`,
+`ray/_private/services.py`); the service's tests see to it that nothing listens elsewhere.
 """
 
 import sys

@@ -7,10 +7,12 @@
     command(argv, value)      set it on the job's command line      (``via:`` knobs)
     effect(live, value)       after a few iterations: did it really change anything?
 
-Some process knobs need more than a variable. What they ask of whoever starts the process, an executor or ``autotune launch``:
+Some process knobs need more than a variable. What they ask of whoever starts the process, an
+executor or ``autotune launch``:
 
     survey(start)                   looked up where sessions run, once, before the domain is asked for
-    prepare(start, value, scratch)  before every start: what has to lie ready, and the words and variables that go with it
+    prepare(start, value, scratch)  before every start: what has to lie ready, and the words and
+        variables that go with it
     at_start(environ)               in every Python process of the command, before anything of the job is imported
     at_import(torch, environ)       in the training process, right after ``import torch``
 
@@ -75,7 +77,8 @@ class Domain:
 
     values: tuple[Value, ...]
     default: Value
-    ordered: bool = True  # neighbours are alike (worker counts), as opposed to mere categories (dtypes)
+    # neighbours are alike (worker counts), as opposed to mere categories (dtypes)
+    ordered: bool = True
 
     def __post_init__(self) -> None:
         if not any(_same(self.default, v) for v in self.values):
@@ -96,10 +99,13 @@ class Start:
 
 
 class Scratch(Protocol):
-    """Room in memory for files that a process needs while it runs; whoever starts the process empties it after the last one."""
+    """Room in memory for files that a process needs while it runs; whoever starts the process
+    empties it after the last one.
+    """
 
     def folder(self) -> str:
-        """A directory in /dev/shm that only this user can enter: the same one for all processes of a run.
+        """A directory in /dev/shm that only this user can enter: the same one for all processes of
+        a run.
 
         Raises:
             OSError: there is no /dev/shm, or it cannot be written to.
@@ -122,25 +128,31 @@ class EntryModule(Protocol):
         """Graphs compiled since the last :meth:`set_compiled`; 0 means compilation did nothing."""
 
     def set_channels_last(self, on: bool) -> None:
-        """Hold parameters, optimizer state and 4-D inputs in channels_last (or in the default format)."""
+        """Hold parameters, optimizer state and 4-D inputs in channels_last (or in the default
+        format).
+        """
 
 
 class LoaderControl(Protocol):
     """The training DataLoader; changes take effect at the next batch."""
 
     def set(self, **settings: Any) -> None:
-        """Override constructor arguments: num_workers, prefetch_factor, persistent_workers, pin_memory,
-        batch_size, in_order. ``None`` gives an argument back to the job's own value."""
+        """Override constructor arguments: num_workers, prefetch_factor, persistent_workers,
+        pin_memory, batch_size, in_order. ``None`` gives an argument back to the job's own value."""
 
     def own(self, setting: str) -> Any:
         """The value the job itself built the DataLoader with."""
 
 
 class Control(Protocol):
-    """One switch in the running job: see the files of autotune_trials/agent/controls for their names, values and what they do."""
+    """One switch in the running job: see the files of autotune_trials/agent/controls for their
+    names, values and what they do.
+    """
 
     def set(self, value: Any) -> None:
-        """Called between two optimizer steps. Idempotent; the job's own value restores the job exactly."""
+        """Called between two optimizer steps. Idempotent; the job's own value restores the job
+        exactly.
+        """
 
     def effect(self) -> str | None:
         """Why nothing has changed since :meth:`set`, or None (also where that cannot be told)."""
@@ -177,25 +189,39 @@ class Knob(ABC):
     """One runtime setting. Subclasses are stateless; one instance serves many jobs."""
 
     name: str
-    scope: Scope  # how the user's own runs have it: a live knob is held by the agent or by code, a process knob set before the start
-    live_values: tuple[Value, ...] = ()  # of a process knob: those that the search can switch a running job to, and back
-    live_errs_against: bool = False  # a running job shows less of those than a fresh one: what they lack there is no proof
+    # how the user's own runs have it: a live knob is held by the agent or by code, a process knob
+    # set before the start
+    scope: Scope
+    # of a process knob: those that the search can switch a running job to, and back
+    live_values: tuple[Value, ...] = ()
+    # a running job shows less of those than a fresh one: what they lack there is no proof
+    live_errs_against: bool = False
     numerics: Numerics
     card: Card
-    declares: tuple[str, ...] = ()  # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
-    redraws: bool = False  # True if dropout draws other random numbers: its job is then compared as under another random stream
-    start_up_cost: bool = False  # True if it costs seconds at start (compile, cuDNN search): reported as break-even
-    dear: bool = False  # True if switching it takes seconds in a running job: a new source of batches
+    # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
+    declares: tuple[str, ...] = ()
+    # True if dropout draws other random numbers: its job is then compared as under another random
+    # stream
+    redraws: bool = False
+    # True if it costs seconds at start (compile, cuDNN search): reported as break-even
+    start_up_cost: bool = False
+    # True if switching it takes seconds in a running job: a new source of batches
+    dear: bool = False
     loader: bool = False  # True if it acts on how batches come, not on what is computed with them
     in_graph: bool = False  # True if compiled code holds it: switching it compiles anew
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
     example: Value = True  # another value than the usual one: for the card, and for tests
-    accepts: Mapping[str, tuple[Value, ...]] = {}  # options a user may give, and the values each may have; (): any text
-    keeps_files: bool = False  # prepare() puts files into its scratch folder, to be removed when the process has ended
-    adds_to: Mapping[str, str] = {}  # variables of environment() that go before what is there already -> what stands between
+    # options a user may give, and the values each may have; (): any text
+    accepts: Mapping[str, tuple[Value, ...]] = {}
+    # prepare() puts files into its scratch folder, to be removed when the process has ended
+    keeps_files: bool = False
+    # variables of environment() that go before what is there already -> what stands between
+    adds_to: Mapping[str, str] = {}
 
     def __init__(self, values: Sequence[Value] | None = None, **options: Value) -> None:
-        """``values``: what the user wants tried instead of the knob's own choice; ``options``: e.g. lr_scaling."""
+        """``values``: what the user wants tried instead of the knob's own choice; ``options``: e.g.
+        lr_scaling.
+        """
         self.values = None if values is None else tuple(values)
         self.options = options
 
@@ -205,7 +231,9 @@ class Knob(ABC):
 
     @abstractmethod
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        """Values worth trying here, in order; raises :class:`NotApplicable` with the reason if there are none."""
+        """Values worth trying here, in order; raises :class:`NotApplicable` with the reason if
+        there are none.
+        """
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
         """Candidates (or the user's values) and the job's own value.
@@ -226,7 +254,11 @@ class Knob(ABC):
         if not any(_same(own, v) for v in values):
             values.insert(0, own)
         if all(_same(own, v) for v in values):
-            raise NotApplicable(refused[0] if refused else f"{own!r}, the job's own value, is the only one that applies here")
+            raise NotApplicable(
+                refused[0]
+                if refused
+                else f"{own!r}, the job's own value, is the only one that applies here"
+            )
         if self.ordered and all(isinstance(v, (int, float)) for v in values):
             values.sort()
         return Domain(tuple(values), own, self.ordered)
@@ -238,7 +270,9 @@ class Knob(ABC):
         return Scope.LIVE if value in self.live_values else self.scope
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
-        """Why ``value`` cannot be used by this job on this machine, asked for or not; None if it can."""
+        """Why ``value`` cannot be used by this job on this machine, asked for or not; None if it
+        can.
+        """
         return None
 
     def redraws_on(self, device: str) -> bool:
@@ -246,27 +280,37 @@ class Knob(ABC):
         return self.redraws
 
     def parse(self, value: Value) -> Value:
-        """``value`` as it was meant: YAML reads an unquoted ``off`` as False, and knobs with that word undo it."""
+        """``value`` as it was meant: YAML reads an unquoted ``off`` as False, and knobs with that
+        word undo it.
+        """
         return value
 
     def check_value(self, value: Value) -> str | None:
-        """Why ``value`` can never be right for this knob (wrong type, unknown word), or None. Needs no job."""
+        """Why ``value`` can never be right for this knob (wrong type, unknown word), or None. Needs
+        no job.
+        """
         return None
 
     def active(self, config: Config, defaults: Config) -> bool:
-        """False where another knob's value makes this one meaningless (prefetching without workers)."""
+        """False where another knob's value makes this one meaningless (prefetching without
+        workers).
+        """
         return True
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        """Set ``value`` in the running job. The job's own value restores it. Live knobs implement this,
-        and process knobs with :attr:`live_values`."""
+        """Set ``value`` in the running job. The job's own value restores it. Live knobs implement
+        this, and process knobs with :attr:`live_values`."""
         raise TypeError(f"{self.name} is set before the process starts, not in a running job")
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        """After some iterations with ``value``: why it had no effect, or None if it took hold (or cannot tell)."""
+        """After some iterations with ``value``: why it had no effect, or None if it took hold (or
+        cannot tell).
+        """
         return None
 
-    def useless_with(self, value: Value, values: Sequence[Value], default: Value) -> Sequence[Value]:
+    def useless_with(
+        self, value: Value, values: Sequence[Value], default: Value
+    ) -> Sequence[Value]:
         """Which of ``values`` can have no effect either, once ``value`` has had none."""
         return (value,)
 
@@ -279,16 +323,19 @@ class Knob(ABC):
         return None if isinstance(value, str) and value else f"{name} is {value!r}"
 
     def survey(self, start: Start) -> Any:
-        """What the knob has to look up where sessions run: JSON data, which :meth:`candidates` finds in ``JobFacts.surveys``.
+        """What the knob has to look up where sessions run: JSON data, which :meth:`candidates`
+        finds in ``JobFacts.surveys``.
 
         ``start`` is the unchanged job's. Never raises; may take seconds, while no session runs.
         """
         return None
 
     def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
-        """``start`` with the variables that set ``value`` (:meth:`command` has been asked before), and what they point to in place.
+        """``start`` with the variables that set ``value`` (:meth:`command` has been asked before),
+        and what they point to in place.
 
-        Called before every process that is started with ``value``: what lies in ``scratch`` already is used again.
+        Called before every process that is started with ``value``: what lies in ``scratch`` already
+        is used again.
 
         Raises:
             NotApplicable: it cannot be set here, now.
@@ -296,22 +343,28 @@ class Knob(ABC):
         env = dict(start.env)
         for name, text in self.environment(value).items():
             between = self.adds_to.get(name)
-            env[name] = f"{text}{between}{env[name]}" if between is not None and env.get(name) else text
+            env[name] = (
+                f"{text}{between}{env[name]}" if between is not None and env.get(name) else text
+            )
         return replace(start, env=env)
 
     def at_start(self, environ: Mapping[str, str]) -> None:
-        """Carry out :meth:`environment` when a Python process of the command starts. The variable that asks for it is
-        ``AUTOTUNE_KNOB_`` and the knob's name in capitals."""
+        """Carry out :meth:`environment` when a Python process of the command starts. The variable
+        that asks for it is ``AUTOTUNE_KNOB_`` and the knob's name in capitals."""
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        """Carry out :meth:`environment` right after ``import torch``, for variables that torch itself does not read."""
+        """Carry out :meth:`environment` right after ``import torch``, for variables that torch
+        itself does not read.
+        """
 
     def command(self, argv: Sequence[str], value: Value) -> list[str]:
         """The job's command line with ``value`` set. ``via:`` knobs implement this."""
         return list(argv)
 
     def remark(self, value: Value, own: Value) -> str:
-        """What someone who adopts ``value`` instead of ``own`` should look at in their job, one sentence; "" for nothing."""
+        """What someone who adopts ``value`` instead of ``own`` should look at in their job, one
+        sentence; "" for nothing.
+        """
         return ""
 
     def snippet(self, value: Value) -> str:

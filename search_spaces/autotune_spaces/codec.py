@@ -35,8 +35,8 @@ def encode(value: Any) -> Any:
 def decode(cls: type[T], data: Any) -> T:
     """Rebuild a dataclass ``cls`` from what :func:`encode` made of it.
 
-    Unknown keys are ignored, so that an older reader survives a newer writer; a missing key takes the
-    field's default.
+    Unknown keys are ignored, so that an older reader survives a newer writer; a missing key takes
+    the field's default.
 
     Raises:
         TypeError: a field without default is missing.
@@ -65,11 +65,18 @@ def _decode(hint: Any, data: Any) -> Any:
     if origin in (frozenset, set):
         return origin(_decode(args[0], v) for v in data)
     if origin in (dict, Mapping):
-        key = int if args[0] is int else str  # JSON has only text for keys: Mapping[int, ...] gets its numbers back
+        # JSON has only text for keys: Mapping[int, ...] gets its numbers back
+        key = int if args[0] is int else str
         return {key(k): _decode(args[1], v) for k, v in data.items()}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = _hints(hint)
-        return hint(**{f.name: _decode(hints[f.name], data[f.name]) for f in dataclasses.fields(hint) if f.name in data})
+        return hint(
+            **{
+                f.name: _decode(hints[f.name], data[f.name])
+                for f in dataclasses.fields(hint)
+                if f.name in data
+            }
+        )
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return hint(data)
     return data

@@ -1,10 +1,13 @@
-"""DistributedDataParallel as its knobs see it: what the job asked for, and arguments given in the job's stead.
+"""DistributedDataParallel as its knobs see it: what the job asked for, and arguments given in the
+job's stead.
 
-torch reads no variable for these arguments, and they count only while the module is built. So a knob puts its value into a
-variable, and right after ``import torch`` the constructor is told to use it, whoever calls it:
+torch reads no variable for these arguments, and they count only while the module is built. So a
+knob puts its value into a variable, and right after ``import torch`` the constructor is told to use
+it, whoever calls it:
 
     AUTOTUNE_KNOB_…=50 ─▶ at_import ─▶ give(torch, "bucket_cap_mb", 50) ─▶ DistributedDataParallel(model, …) of the job,
-                                                                          of accelerate, Lightning or the Trainer
+                                                                          of accelerate, Lightning
+                                                                          or the Trainer
 """
 
 from __future__ import annotations
@@ -29,23 +32,34 @@ def ddp_of(job: JobFacts) -> DdpFacts:
     """
     if not job.ddp:
         raise NotApplicable(_without(job))
-    kinds = {(d.bucket_cap_mb, d.gradient_as_bucket_view, d.static_graph, d.find_unused_parameters) for d in job.ddp}
+    kinds = {
+        (d.bucket_cap_mb, d.gradient_as_bucket_view, d.static_graph, d.find_unused_parameters)
+        for d in job.ddp
+    }
     if len(kinds) > 1:
         sites = ", ".join(dict.fromkeys(d.site for d in job.ddp))
-        raise NotApplicable(f"the job builds several DistributedDataParallel with unlike arguments ({sites}), and a knob would make them alike")
+        raise NotApplicable(
+            f"the job builds several DistributedDataParallel with unlike arguments ({sites}), and a"
+            " knob would make them alike"
+        )
     return max(job.ddp, key=lambda d: d.gradients_mib)
 
 
 def _without(job: JobFacts) -> str:
     if job.sharded:
-        return "the job shards its parameters (FSDP), which DistributedDataParallel's arguments do not reach"
+        return (
+            "the job shards its parameters (FSDP), which DistributedDataParallel's arguments do not"
+            " reach"
+        )
     if job.world_size > 1:
         return f"the job trains in {job.world_size} processes, but not with DistributedDataParallel"
     return "the job trains in one process, without DistributedDataParallel"
 
 
 def give(torch: Any, name: str, value: Any) -> None:
-    """From now on DistributedDataParallel is built with ``name=value``, whatever the caller says. Idempotent."""
+    """From now on DistributedDataParallel is built with ``name=value``, whatever the caller says.
+    Idempotent.
+    """
     cls = torch.nn.parallel.DistributedDataParallel
     given: dict[str, Any] | None = vars(cls).get(_GIVEN)
     if given is None:
@@ -56,20 +70,26 @@ def give(torch: Any, name: str, value: Any) -> None:
 
 
 def _built_with(original: Any, given: dict[str, Any]) -> Any:
-    """A constructor that puts ``given`` in the place of what it is called with; the signature stays (Lightning reads it)."""
+    """A constructor that puts ``given`` in the place of what it is called with; the signature stays
+    (Lightning reads it).
+    """
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(self, *args, **kwargs)
-        bound.arguments.update((name, value) for name, value in given.items() if name in signature.parameters)
+        bound.arguments.update(
+            (name, value) for name, value in given.items() if name in signature.parameters
+        )
         original(*bound.args, **bound.kwargs)
 
     return __init__
 
 
 def unlike(live: LiveJob, wanted: Any, found: Any) -> str | None:
-    """Why a value did not take hold, or None. ``found``: reads it back from a DistributedDataParallel."""
+    """Why a value did not take hold, or None. ``found``: reads it back from a
+    DistributedDataParallel.
+    """
     replicas = list(live.replicas)
     if not replicas:
         return "the job built no DistributedDataParallel"

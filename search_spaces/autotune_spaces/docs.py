@@ -54,7 +54,8 @@ def table() -> str:
     rows = ["| knob | values | scope | numerics | what it does |", "|---|---|---|---|---|"]
     for knob in map(get, names()):
         rows.append(
-            f"| [`{knob.name}`](#{knob.name}) | {knob.range} | {knob.scope.value} | {knob.numerics.value} | {first_sentence(knob)} |"
+            f"| [`{knob.name}`](#{knob.name}) | {knob.range} | {knob.scope.value} |"
+            f" {knob.numerics.value} | {first_sentence(knob)} |"
         )
     return "\n".join(rows) + "\n"
 
@@ -71,7 +72,7 @@ def example(knob: Knob) -> tuple[Value, str] | None:
 
 
 def live_values(knob: Knob) -> str:
-    """" (live: retain)" of a process knob with such values."""
+    """ " (live: retain)" of a process knob with such values."""
     return f" (live: {', '.join(map(str, knob.live_values))})" if knob.live_values else ""
 
 
@@ -82,7 +83,14 @@ def card(name: str) -> str:
         KeyError: no such knob.
     """
     knob = get(name)
-    lines = [f"## {name}", "", f"Values: {knob.range}. Scope: {knob.scope.value}{live_values(knob)}. Numerics: {knob.numerics.value}."]
+    lines = [
+        f"## {name}",
+        "",
+        (
+            f"Values: {knob.range}. Scope: {knob.scope.value}{live_values(knob)}. Numerics:"
+            f" {knob.numerics.value}."
+        ),
+    ]
     for option, choices in knob.accepts.items():
         lines[-1] += f" Option `{option}`: {', '.join(map(str, choices)) or 'text'}."
     if knob.start_up_cost:
@@ -100,8 +108,11 @@ def render() -> str:
     return "\n".join([HEAD, table(), *map(card, names()), VIA])
 
 
-def write_page(module: str, render: Callable[[], str], arguments: Sequence[str] | None = None) -> int:
-    """The command of every page written from the code: ``python -m module [--check] FILE`` writes it, or says whether it is as
+def write_page(
+    module: str, render: Callable[[], str], arguments: Sequence[str] | None = None
+) -> int:
+    """The command of every page written from the code: ``python -m module [--check] FILE`` writes
+    it, or says whether it is as
     the code would write it. The exit code: 0, 1 (out of date) or 2 (used wrongly)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     files = [Path(w) for w in words if w != "--check"]

@@ -15,8 +15,13 @@ def doubling(limit: int) -> list[int]:
 
 
 def ranks_here(machine: Machine, job: JobFacts) -> int:
-    """Ranks that share this machine: one a device on CUDA, since world_size may span machines; at least 1."""
-    return max(1, min(job.world_size, machine.device_count or 1) if job.device == "cuda" else job.world_size)
+    """Ranks that share this machine: one a device on CUDA, since world_size may span machines; at
+    least 1.
+    """
+    return max(
+        1,
+        min(job.world_size, machine.device_count or 1) if job.device == "cuda" else job.world_size,
+    )
 
 
 def cores_per_rank(machine: Machine, job: JobFacts) -> int:

@@ -25,7 +25,8 @@ class Machine:
     torch_version: str
     python_version: str
     cpu_model: str = ""
-    cpu_flags: frozenset[str] = frozenset()  # of the flags knobs ask for, e.g. "avx512_bf16", "amx_bf16"
+    # of the flags knobs ask for, e.g. "avx512_bf16", "amx_bf16"
+    cpu_flags: frozenset[str] = frozenset()
     device_count: int = 0
     device_memory_gib: float = 0.0
     compute_capability: tuple[int, ...] = ()
@@ -34,7 +35,8 @@ class Machine:
     nccl_version: tuple[int, ...] = ()
     cxx_compiler: str = ""  # what torch.compile would use on a CPU; "" if there is none
     platform: str = ""
-    available_gib: float = 0.0  # memory not in use, what only caches files counted as such; 0: not known
+    # memory not in use, what only caches files counted as such; 0: not known
+    available_gib: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,24 +57,30 @@ class LoaderFacts:
     samples: int | None  # len(dataset)
     custom_batch_sampler: bool
     in_order: bool = True
-    worker_sharding: bool = True  # an IterableDataset that asks get_worker_info(); True for map-style
-    starts_anew: str = ""  # workers would run the job's script again from its top, and why; "": they would not
+    # an IterableDataset that asks get_worker_info(); True for map-style
+    worker_sharding: bool = True
+    # workers would run the job's script again from its top, and why; "": they would not
+    starts_anew: str = ""
     batch_sampler: str = ""  # class of a batch sampler of the job's own
-    rank_samples: tuple[int, ...] = ()  # samples an epoch of each rank's sampler, in the order of ranks; (): not known
+    # samples an epoch of each rank's sampler, in the order of ranks; (): not known
+    rank_samples: tuple[int, ...] = ()
     batch_mib: float = 0.0  # tensors of one batch; 0: not known
     batch_tensors: int = 0
 
 
 @dataclass(frozen=True)
 class ReaderFacts:
-    """How fetching the training DataLoader's batches spends its time, measured in the unchanged job.
+    """How fetching the training DataLoader's batches spends its time, measured in the unchanged
+    job.
 
-    Fetching is what one process does for one batch: ``__getitem__`` for each sample, and the collate function.
+    Fetching is what one process does for one batch: ``__getitem__`` for each sample, and the
+    collate function.
     """
 
     fetch_s: float  # wall time of one batch, without what the process waited for a CPU
     cpu_s: float  # CPU time of it
-    compute_s: float = 0.0  # of the model, for one batch, if batches were always ready; 0: not known
+    # of the model, for one batch, if batches were always ready; 0: not known
+    compute_s: float = 0.0
 
     @property
     def cpu_share(self) -> float:
@@ -81,7 +89,9 @@ class ReaderFacts:
 
     @property
     def workers_needed(self) -> float | None:
-        """Workers that fetch as fast as the model computes, if nothing else limits them; None if that is not known."""
+        """Workers that fetch as fast as the model computes, if nothing else limits them; None if
+        that is not known.
+        """
         return self.fetch_s / self.compute_s if self.compute_s > 0 else None
 
 
@@ -114,7 +124,8 @@ class ModelFacts:
     convolutions: int  # Conv2d/Conv3d layers, what channels_last is for
     dropouts: int = 0  # layers that drop something at random in training
     batch_norms: int = 0
-    repeated_blocks: int = 0  # such as the layers of a transformer, which can be compiled one by one
+    # such as the layers of a transformer, which can be compiled one by one
+    repeated_blocks: int = 0
     input_shapes: int = 1  # different ones that it was called with in warm-up
 
 
@@ -128,7 +139,8 @@ class DdpFacts:
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
     find_unused_parameters: bool = False
-    seen_static: bool = True  # by its own count the same parameters took part in every iteration so far
+    # by its own count the same parameters took part in every iteration so far
+    seen_static: bool = True
     own_buckets: bool = False  # the job gives every bucket a size of its own (bucket_cap_mb_list)
 
 
@@ -152,18 +164,28 @@ class JobFacts:
     backwards_per_step: float = 1.0
     manual: bool = False  # iterations are marked by autotune.step()
     world_size: int = 1
-    backend: str = ""  # what its ranks talk through: "nccl", "cpu:gloo,cuda:nccl"; "" for one process
+    # what its ranks talk through: "nccl", "cpu:gloo,cuda:nccl"; "" for one process
+    backend: str = ""
     samples_per_step: float = 1.0
     sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
     ddp: tuple[DdpFacts, ...] = ()  # in the order they were built
     sharded: bool = False  # its parameters are sharded over the ranks (FSDP)
-    own_settings: dict[str, str] = field(default_factory=dict)  # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
-    compares_samples: str = ""  # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is not seen to
-    attention: tuple[str, ...] = ()  # fused kernels that scaled_dot_product_attention ran: "flash", "efficient", "cudnn"
-    mixture: str = ""  # "batches of several DataLoaders together" (or "in turn"), where it trains on such
-    surveys: Mapping[str, Any] = field(default_factory=dict)  # knob -> what its survey() found; filled in by the tuner
+    # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
+    own_settings: dict[str, str] = field(default_factory=dict)
+    # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is
+    # not seen to
+    compares_samples: str = ""
+    # fused kernels that scaled_dot_product_attention ran: "flash", "efficient", "cudnn"
+    attention: tuple[str, ...] = ()
+    # "batches of several DataLoaders together" (or "in turn"), where it trains on such
+    mixture: str = ""
+    # knob -> what its survey() found; filled in by the tuner
+    surveys: Mapping[str, Any] = field(default_factory=dict)
     sites: JobSites = JobSites()  # where in the source all this stands
     process: ProcessFacts = ProcessFacts()
-    copy_share: float = 0.0  # of an iteration that copies to the device take; filled in by the tuner
-    device_memory_share: float = 0.0  # most that it reserves of the device's memory, 0..1; filled in by the tuner
-    reader: ReaderFacts | None = None  # filled in by the tuner once it has measured; None: nothing is known of it
+    # of an iteration that copies to the device take; filled in by the tuner
+    copy_share: float = 0.0
+    # most that it reserves of the device's memory, 0..1; filled in by the tuner
+    device_memory_share: float = 0.0
+    # filled in by the tuner once it has measured; None: nothing is known of it
+    reader: ReaderFacts | None = None

@@ -1,4 +1,5 @@
-"""Which CPUs lie near each GPU: those of the NUMA node of its PCI slot, as Linux and NVIDIA's driver show it.
+"""Which CPUs lie near each GPU: those of the NUMA node of its PCI slot, as Linux and NVIDIA's
+driver show it.
 
     /proc/driver/nvidia/gpus/0000:19:00.0/information    "GPU UUID: GPU-5fd4…", "Device Minor: 0"
     /sys/bus/pci/devices/0000:19:00.0/numa_node          "1"; "-1" where the firmware does not say
@@ -52,7 +53,11 @@ def visible(environ: Mapping[str, str]) -> list[str]:
     found: list[str] = []
     for word in (word.strip() for word in environ[VISIBLE].split(",")):
         index = int(word) if word.isdigit() else -1
-        named = [slot for slot, uuid in slots.items() if word.startswith("GPU-") and uuid.startswith(word)]
+        named = [
+            slot
+            for slot, uuid in slots.items()
+            if word.startswith("GPU-") and uuid.startswith(word)
+        ]
         named += list(slots)[index : index + 1] if index >= 0 else []
         if not named:
             break  # as CUDA does: what follows a word that means nothing does not count
@@ -71,7 +76,9 @@ def slot_of(properties: Any) -> str:
 
 
 def _slots() -> dict[str, str]:
-    """Slot -> UUID of this machine's GPUs, in the order of slots; those given to other containers left out."""
+    """Slot -> UUID of this machine's GPUs, in the order of slots; those given to other containers
+    left out.
+    """
     found = {}
     try:
         for folder in sorted(DRIVER.iterdir()):

@@ -1,6 +1,7 @@
 """What this machine is: :func:`probe` fills in :class:`~autotune_spaces.facts.Machine`.
 
-Read where the job runs, with the job's own torch. Linux; elsewhere what cannot be read is left at 0 or "".
+Read where the job runs, with the job's own torch. Linux; elsewhere what cannot be read is left at 0
+or "".
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import Any
 
 from autotune_spaces.facts import Machine
 
-FLAGS = frozenset({"avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16"})
+FLAGS = frozenset(
+    {"avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16"}
+)
 GIB = 1024.0**3
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def probe(device: Any = None) -> Machine:
-    """The machine this process runs on. Imports torch if it is installed; starts CUDA if there is any.
+    """The machine this process runs on. Imports torch if it is installed; starts CUDA if there is
+    any.
 
     ``device``: the CUDA device trained on, as a torch.device; None: the current one.
     """
@@ -51,8 +55,12 @@ def probe(device: Any = None) -> Machine:
 
 
 def cores() -> int:
-    """Cores this process may keep busy: its affinity mask, cut by the cgroup's CPU quota; at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may keep busy: its affinity mask, cut by the cgroup's CPU quota; at least
+    1.
+    """
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quotas = [q for q in (_quota_v2(d) for d in _cgroup_dirs("")) if q] or [
         q for q in (_quota_v1(d) for d in _cgroup_dirs("cpu")) if q
     ]
@@ -62,13 +70,17 @@ def cores() -> int:
 def memory_gib() -> float:
     """Memory this process may use: the machine's, cut by the cgroup's limit."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    files = [d / "memory.max" for d in _cgroup_dirs("")] + [d / "memory.limit_in_bytes" for d in _cgroup_dirs("memory")]
+    files = [d / "memory.max" for d in _cgroup_dirs("")] + [
+        d / "memory.limit_in_bytes" for d in _cgroup_dirs("memory")
+    ]
     limits += [int(text) for text in map(_read, files) if text.isdigit()]
     return min(limits) / GIB
 
 
 def available_gib() -> float:
-    """Memory this process could still take without anything being swapped or killed; 0 if the system does not say."""
+    """Memory this process could still take without anything being swapped or killed; 0 if the
+    system does not say.
+    """
     found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
     free = [int(found[1]) * 1024] if found else []
     free += [room for room in map(_cgroup_room, _cgroup_dirs("")) if room is not None]
@@ -92,12 +104,18 @@ def cpu() -> tuple[str, frozenset[str]]:
             break  # the first core stands for all
         key, _, value = line.partition(":")
         fields.setdefault(key.strip(), value.strip())
-    model = fields.get("model name") or fields.get("Model") or platform.processor() or platform.machine()
+    model = (
+        fields.get("model name")
+        or fields.get("Model")
+        or platform.processor()
+        or platform.machine()
+    )
     return model, FLAGS.intersection(fields.get("flags", fields.get("Features", "")).split())
 
 
 def cxx_compiler() -> str:
-    """Path of the C++ compiler torch.compile would use on a CPU, or "" if it could not build anything.
+    """Path of the C++ compiler torch.compile would use on a CPU, or "" if it could not build
+    anything.
 
     Inductor takes CXX, else g++ (torch._inductor.config.cpp.cxx), and its kernels include Python.h.
     """
@@ -107,7 +125,9 @@ def cxx_compiler() -> str:
 
 
 def _cuda(torch: Any, device: Any) -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device() if device is None else device)
+    properties = torch.cuda.get_device_properties(
+        torch.cuda.current_device() if device is None else device
+    )
     return {
         "device": "cuda",
         "device_name": properties.name,
@@ -128,7 +148,9 @@ def _nccl(torch: Any) -> tuple[int, ...]:
 
 
 def _cgroup_dirs(controller: str) -> list[Path]:
-    """Directories of this process's cgroup and its parents ("" is version 2), as far as they can be seen."""
+    """Directories of this process's cgroup and its parents ("" is version 2), as far as they can be
+    seen.
+    """
     path = ""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, where = (line.split(":", 2) + ["", ""])[:3]
@@ -141,11 +163,18 @@ def _cgroup_dirs(controller: str) -> list[Path]:
 
 
 def _cgroup_room(directory: Path) -> int | None:
-    """Bytes left below this cgroup's limit (version 2), its file cache counted as free, since the kernel gives it up first."""
+    """Bytes left below this cgroup's limit (version 2), its file cache counted as free, since the
+    kernel gives it up first.
+    """
     limit, used = _read(directory / "memory.max"), _read(directory / "memory.current")
     if not (limit.isdigit() and used.isdigit()):
         return None
-    cached = sum(int(n) for n in re.findall(r"^(?:in)?active_file (\d+)$", _read(directory / "memory.stat"), re.MULTILINE))
+    cached = sum(
+        int(n)
+        for n in re.findall(
+            r"^(?:in)?active_file (\d+)$", _read(directory / "memory.stat"), re.MULTILINE
+        )
+    )
     return int(limit) - int(used) + cached
 
 
@@ -156,7 +185,9 @@ def _quota_v2(directory: Path) -> float | None:
 
 def _quota_v1(directory: Path) -> float | None:
     quota, period = _read(directory / "cpu.cfs_quota_us"), _read(directory / "cpu.cfs_period_us")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+    return (
+        int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
+    )
 
 
 def _read(path: Path) -> str:

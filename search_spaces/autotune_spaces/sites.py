@@ -1,7 +1,9 @@
-"""Where in somebody's source the job does what a knob is about: its DataLoader, its optimizers, the forward region.
+"""Where in somebody's source the job does what a knob is about: its DataLoader, its optimizers, the
+forward region.
 
-Gathered in warm-up, so that a person (or a patch of the source) finds the place again. Files of the job's own are named relative to
-the directory it was started in, where they lie below it; library files relative to where libraries are installed.
+Gathered in warm-up, so that a person (or a patch of the source) finds the place again. Files of the
+job's own are named relative to the directory it was started in, where they lie below it; library
+files relative to where libraries are installed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class SourceCall:
     text: str  # the call as it stood, so that a later change of the file is noticed
     function: str  # qualified name of the function it stands in, "<module>" at top level
     own: bool  # the job's own source, not a library's
-    binding: str = ""  # in a ForwardSite: what the module is called there ("model", "self.net"), "" if it has no name
+    # in a ForwardSite: what the module is called there ("model", "self.net"), "" if it has no name
+    binding: str = ""
 
 
 @dataclass(frozen=True)
@@ -30,26 +33,35 @@ class BuiltSite:
 
     call: SourceCall
     kind: str  # its class, "torch.optim.adamw.AdamW"
-    parameters: tuple[str, ...] = ()  # of its constructor, in order; "*" before those that take no position, "**": any other keyword too
+    # of its constructor, in order; "*" before those that take no position, "**": any other keyword
+    # too
+    parameters: tuple[str, ...] = ()
     others: int = 0  # objects for other data that the same call built
-    lr: float | None = None  # of an optimizer: its default learning rate, None if it has none or a group has its own
+    # of an optimizer: its default learning rate, None if it has none or a group has its own
+    lr: float | None = None
 
 
 @dataclass(frozen=True)
 class ForwardSite:
-    """A call of a top-level module in training. ``stack``: the call first, then the job's own calls that led to it, innermost first."""
+    """A call of a top-level module in training. ``stack``: the call first, then the job's own calls
+    that led to it, innermost first.
+    """
 
     module: str  # class name
     stack: tuple[SourceCall, ...]
-    images: tuple[tuple[str, int], ...] = ()  # arguments with 4 or 5 dimensions: ("0", 4) by position, ("pixels", 4) by name
+    # arguments with 4 or 5 dimensions: ("0", 4) by position, ("pixels", 4) by name
+    images: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class BackwardSite:
-    """A call that differentiates. ``stack`` as in ForwardSite: where a library makes the call, that one comes first."""
+    """A call that differentiates. ``stack`` as in ForwardSite: where a library makes the call, that
+    one comes first.
+    """
 
     stack: tuple[SourceCall, ...]
-    forward: int = -1  # index in JobSites.forwards of the first call since the last backward; -1: none
+    # index in JobSites.forwards of the first call since the last backward; -1: none
+    forward: int = -1
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@
     {num_workers: auto, batch_size: {values: [32, 64], lr_scaling: sqrt},
      dtype: {via: "--dtype {}", values: [float32, bfloat16], default: float32, numerics: rounding}}
 
-A knob is described by ``auto`` (its own choice of values), a list of values, one value, ``off`` (left out), or a
-mapping with ``values`` and the knob's options.
+A knob is described by ``auto`` (its own choice of values), a list of values, one value, ``off``
+(left out), or a mapping with ``values`` and the knob's options.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class SpaceError(Exception):
 
     others: tuple[SpaceError, ...] = ()
 
-    def __init__(self, path: Sequence[str | int], found: str, expected: str = "", nearest: str = "") -> None:
+    def __init__(
+        self, path: Sequence[str | int], found: str, expected: str = "", nearest: str = ""
+    ) -> None:
         super().__init__(found)
         self.path, self.found, self.expected, self.nearest = tuple(path), found, expected, nearest
 
@@ -67,7 +69,8 @@ class Preset:
 def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpaceDefinition:
     """The knobs that ``definition``, the parsed value of ``search_space``, asks for.
 
-    ``command`` is the job's own: in it the present value of a ``via`` flag and ``{name}`` placeholders are found.
+    ``command`` is the job's own: in it the present value of a ``via`` flag and ``{name}``
+    placeholders are found.
 
     Raises:
         SpaceError: the first mistake of every knob, or what is wrong with the whole.
@@ -76,12 +79,16 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpaceDe
         preset = load_preset(definition or "auto", ())
         return SearchSpaceDefinition(preset.name, _build(preset.knobs, command, ()))
     if not isinstance(definition, Mapping):
-        raise SpaceError((), f"search_space is {definition!r}", "the name of a preset, or a mapping of knobs")
+        raise SpaceError(
+            (), f"search_space is {definition!r}", "the name of a preset, or a mapping of knobs"
+        )
     entries = {_name(key): value for key, value in definition.items()}
     name = entries.pop("preset", None)
     excluded = _excluded(entries.pop("exclude", _UNSET), entries)
     if name is None and excluded:
-        raise SpaceError(("exclude",), "exclude without a preset to exclude from", "preset: auto beside it")
+        raise SpaceError(
+            ("exclude",), "exclude without a preset to exclude from", "preset: auto beside it"
+        )
     merged: dict[str, Any] = {} if name is None else dict(load_preset(name, ("preset",)).knobs)
     for knob, description in entries.items():
         merged[knob] = description
@@ -91,7 +98,9 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpaceDe
         merged.pop(knob, None)
     knobs = _build(merged, command, ())
     if not knobs:
-        raise SpaceError((), "every knob is left out, so there is nothing to search", "at least one knob")
+        raise SpaceError(
+            (), "every knob is left out, so there is nothing to search", "at least one knob"
+        )
     return SearchSpaceDefinition("custom" if name is None else str(name), knobs)
 
 
@@ -115,7 +124,12 @@ def load_preset(name: Any, path: Sequence[str | int] = ()) -> Preset:
     """
     known = preset_names()
     if name not in known:
-        raise SpaceError(path, f"there is no preset {name!r}", f"one of {', '.join(known)}", _nearest(name, known))
+        raise SpaceError(
+            path,
+            f"there is no preset {name!r}",
+            f"one of {', '.join(known)}",
+            _nearest(name, known),
+        )
     return _read_preset(str(name))
 
 
@@ -125,15 +139,19 @@ def _read_preset(name: str) -> Preset:
 
     import yaml
 
-    data = yaml.safe_load(files("autotune_spaces").joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8"))
+    data = yaml.safe_load(
+        files("autotune_spaces").joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8")
+    )
     knobs = dict.fromkeys(names(), "auto") if data["knobs"] == "every" else data["knobs"]
     return Preset(name, data["description"], knobs)
 
 
 def command_line(argv: Sequence[str], knobs: Iterable[Knob], config: Config) -> list[str]:
-    """The job's command under ``config``: flags of ``via`` knobs set, ``{name}`` placeholders filled.
+    """The job's command under ``config``: flags of ``via`` knobs set, ``{name}`` placeholders
+    filled.
 
-    A placeholder whose knob is not in ``config`` gets the job's own value; everything else is left as it is.
+    A placeholder whose knob is not in ``config`` gets the job's own value; everything else is left
+    as it is.
     """
     words = list(argv)
     for knob in knobs:
@@ -155,7 +173,9 @@ def environment(knobs: Iterable[Knob], config: Config) -> dict[str, str]:
 
 def _name(key: Any) -> str:
     if not isinstance(key, str):
-        raise SpaceError((key,), f"{key!r} is not the name of a knob", f"one of {', '.join(names())}")
+        raise SpaceError(
+            (key,), f"{key!r} is not the name of a knob", f"one of {', '.join(names())}"
+        )
     return key
 
 
@@ -173,7 +193,9 @@ def _excluded(value: Any, entries: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _unknown(path: Sequence[str | int], name: Any) -> SpaceError:
-    return SpaceError(path, f"there is no knob {name!r}", f"one of {', '.join(names())}", _nearest(name, names()))
+    return SpaceError(
+        path, f"there is no knob {name!r}", f"one of {', '.join(names())}", _nearest(name, names())
+    )
 
 
 def _nearest(word: Any, words: Iterable[str]) -> str:
@@ -181,7 +203,9 @@ def _nearest(word: Any, words: Iterable[str]) -> str:
     return close[0] if close else ""
 
 
-def _build(descriptions: Mapping[str, Any], command: Sequence[str], path: tuple[str | int, ...]) -> tuple[Knob, ...]:
+def _build(
+    descriptions: Mapping[str, Any], command: Sequence[str], path: tuple[str | int, ...]
+) -> tuple[Knob, ...]:
     order = {name: index for index, name in enumerate(names())}
     knobs, mistakes = [], []
     for name, description in descriptions.items():
@@ -192,22 +216,33 @@ def _build(descriptions: Mapping[str, Any], command: Sequence[str], path: tuple[
     if mistakes:
         mistakes[0].others = tuple(mistakes[1:])
         raise mistakes[0]
-    return tuple(sorted((k for k in knobs if k is not None), key=lambda k: order.get(k.name, len(order))))
+    return tuple(
+        sorted((k for k in knobs if k is not None), key=lambda k: order.get(k.name, len(order)))
+    )
 
 
-def _knob(name: str, description: Any, command: Sequence[str], path: tuple[str | int, ...]) -> Knob | None:
+def _knob(
+    name: str, description: Any, command: Sequence[str], path: tuple[str | int, ...]
+) -> Knob | None:
     """One knob; None if it is left out."""
     if name not in names():
         return _via(name, description, command, path)
-    if description is False or description in ("off", "exclude"):  # YAML reads an unquoted off as False
+    # YAML reads an unquoted off as False
+    if description is False or description in ("off", "exclude"):
         return None
     if description is None or description == "auto":
         return create(name)
     if not isinstance(description, Mapping):
         listed = isinstance(description, list)
-        return create(name, values=_values(get(name), description if listed else [description], path, listed))
+        return create(
+            name, values=_values(get(name), description if listed else [description], path, listed)
+        )
     if "via" in description:
-        raise SpaceError((*path, "via"), f"{name} is a knob of autotune's own", "another name for a setting of the job")
+        raise SpaceError(
+            (*path, "via"),
+            f"{name} is a knob of autotune's own",
+            "another name for a setting of the job",
+        )
     knob, options = get(name), {}
     for key, value in description.items():
         if key == "values":
@@ -215,7 +250,10 @@ def _knob(name: str, description: Any, command: Sequence[str], path: tuple[str |
         if key not in knob.accepts:
             valid = ("values", *knob.accepts)
             raise SpaceError(
-                (*path, key), f"{name} has no option {key!r}", f"one of {', '.join(valid)}", _nearest(key, valid)
+                (*path, key),
+                f"{name} has no option {key!r}",
+                f"one of {', '.join(valid)}",
+                _nearest(key, valid),
             )
         choices = knob.accepts[key]
         if not choices:
@@ -226,7 +264,12 @@ def _knob(name: str, description: Any, command: Sequence[str], path: tuple[str |
         value = "none" if value is None and "none" in choices else value
         if value not in choices:
             words = [str(c) for c in choices]
-            raise SpaceError((*path, key), f"{key} is {value!r}", f"one of {', '.join(words)}", _nearest(value, words))
+            raise SpaceError(
+                (*path, key),
+                f"{key} is {value!r}",
+                f"one of {', '.join(words)}",
+                _nearest(value, words),
+            )
         options[key] = value
     chosen = description.get("values", "auto")
     if chosen in (None, "auto"):
@@ -236,8 +279,12 @@ def _knob(name: str, description: Any, command: Sequence[str], path: tuple[str |
     return create(name, options, _values(knob, chosen, (*path, "values"), True))
 
 
-def _values(knob: Knob, raw: Sequence[Any], path: tuple[str | int, ...], listed: bool) -> tuple[Value, ...]:
-    """``raw`` checked one by one; ``listed`` says that a mistake has an index of its own in the file."""
+def _values(
+    knob: Knob, raw: Sequence[Any], path: tuple[str | int, ...], listed: bool
+) -> tuple[Value, ...]:
+    """``raw`` checked one by one; ``listed`` says that a mistake has an index of its own in the
+    file.
+    """
     if not raw:
         raise SpaceError(path, f"{knob.name} has an empty list of values", knob.range)
     values: list[Value] = []
@@ -247,7 +294,10 @@ def _values(knob: Knob, raw: Sequence[Any], path: tuple[str | int, ...], listed:
         if reason:
             words = knob.range.replace("(CUDA)", "").replace(",", " ").split()
             raise SpaceError(
-                (*path, index) if listed else path, f"{knob.name}: {reason}", knob.range, _nearest(value, words)
+                (*path, index) if listed else path,
+                f"{knob.name}: {reason}",
+                knob.range,
+                _nearest(value, words),
             )
         if not any(type(value) is type(v) and value == v for v in values):
             values.append(value)
@@ -261,11 +311,16 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
     for key in description:
         if key not in VIA_KEYS:
             raise SpaceError(
-                (*path, key), f"{name} has no option {key!r}", f"one of {', '.join(VIA_KEYS)}", _nearest(key, VIA_KEYS)
+                (*path, key),
+                f"{name} has no option {key!r}",
+                f"one of {', '.join(VIA_KEYS)}",
+                _nearest(key, VIA_KEYS),
             )
     via = description.get("via", "")
     if not isinstance(via, str):
-        raise SpaceError((*path, "via"), f"via is {via!r}", 'text such as "--dtype {}" or "env NAME"')
+        raise SpaceError(
+            (*path, "via"), f"via is {via!r}", 'text such as "--dtype {}" or "env NAME"'
+        )
     classes = [n.value for n in Numerics]
     numerics = description.get("numerics", Numerics.STATISTICAL.value)
     if numerics not in classes:
@@ -279,7 +334,9 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
         knob = ViaKnob(name, None, via=via, numerics=numerics)
     except ValueError as error:
         raise SpaceError(
-            (*path, "via"), str(error), '"--flag {}", "--flag={}", "--flag" (there or not), or "env NAME"'
+            (*path, "via"),
+            str(error),
+            '"--flag {}", "--flag={}", "--flag" (there or not), or "env NAME"',
         ) from None
     if is_shell(command) and knob.words:
         raise SpaceError(
@@ -294,7 +351,9 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
     return create(name, {"via": via, "default": default, "numerics": numerics}, values)
 
 
-def _via_values(knob: ViaKnob, description: Mapping[str, Any], path: tuple[str | int, ...]) -> tuple[Value, ...]:
+def _via_values(
+    knob: ViaKnob, description: Mapping[str, Any], path: tuple[str | int, ...]
+) -> tuple[Value, ...]:
     raw = description.get("values", [False, True] if knob.switch else None)
     if not isinstance(raw, list):
         raise SpaceError(
@@ -317,12 +376,20 @@ def _via_default(
         default: Value = description["default"]
         reason = knob.check_value(default)
         if reason:
-            raise SpaceError((*path, "default"), f"{knob.name}: {reason}", "the value the job uses when left alone")
+            raise SpaceError(
+                (*path, "default"),
+                f"{knob.name}: {reason}",
+                "the value the job uses when left alone",
+            )
         return default
     if knob.switch:
         size = len(knob.words)
         return any(tuple(command[i : i + size]) == knob.words for i in range(len(command)))
     text = knob.value_in(command)
     if text is None:
-        raise SpaceError(path, f"{knob.name} does not say what the job uses when left alone", "default: that value")
+        raise SpaceError(
+            path,
+            f"{knob.name} does not say what the job uses when left alone",
+            "default: that value",
+        )
     return next((v for v in values if str(v) == text), text)

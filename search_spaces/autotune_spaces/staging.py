@@ -26,14 +26,31 @@ from autotune_spaces.knobs.via import is_shell
 SHM = "/dev/shm"
 SOURCE = ".source"  # beside each copy: the path of the original
 COUNTING_S = 60.0  # a directory whose files take longer to count takes far longer to copy
-# Parts of a name by which a word is taken for data, and for a place that is written to or read once at start.
+# Parts of a name by which a word is taken for data, and for a place that is written to or read once
+# at start.
 READ = re.compile(
     r"(?:^|[-_./])(?:data|datasets?|datadir|datapath|dataroot|train|training|trainset|root|inputs?|corpus|images?|imgs?|features)(?:$|[-_./])"
 )
-WRITTEN = re.compile(r"out|save|log|ckpt|checkpoint|resume|cache|tmp|temp|work|run|result|export|conf|model|weight|pretrain|tokenizer|project")
+WRITTEN = re.compile(
+    r"out|save|log|ckpt|checkpoint|resume|cache|tmp|temp|work|run|result|export|conf|model|weight|pretrain|tokenizer|project"
+)
 A_WORD = "a word"
-CODE = (".py", ".pyc", ".so", ".sh", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".ipynb", ".md")
-NOT_THE_JOBS = ("PWD", "OLDPWD", "HOME", "PATH", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")  # variables that happen to name directories
+CODE = (
+    ".py",
+    ".pyc",
+    ".so",
+    ".sh",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".ini",
+    ".cfg",
+    ".conf",
+    ".ipynb",
+    ".md",
+)
+# variables that happen to name directories
+NOT_THE_JOBS = ("PWD", "OLDPWD", "HOME", "PATH", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 @dataclass(frozen=True)
@@ -53,15 +70,37 @@ class Size:
 
 
 def named_by(start: Start, wanted: str) -> tuple[list[Found], str]:
-    """What of the command is to be copied, and, if that is nothing, why. ``wanted``: a path, or "auto"."""
+    """What of the command is to be copied, and, if that is nothing, why. ``wanted``: a path, or
+    "auto".
+    """
     if wanted != "auto":
         return _asked_for(start, wanted)
     if is_shell(start.argv):
-        return [], "the command is a line for a shell, of which autotune does not know which words are data; say it with path:"
+        return (
+            [],
+            (
+                "the command is a line for a shell, of which autotune does not know which words are"
+                " data; say it with path:"
+            ),
+        )
     found = [f for f in _words(start) if _reads(f) and _is_data(f, start)]
     distinct = list({f.path: f for f in found}.values())
-    outer = [f for f in distinct if not any(_below(f.path, other.path) and f.path != other.path for other in distinct)]
-    return outer, "" if outer else "no word of the command names a file or directory that is clearly its data; say which with path:"
+    outer = [
+        f
+        for f in distinct
+        if not any(_below(f.path, other.path) and f.path != other.path for other in distinct)
+    ]
+    return (
+        outer,
+        (
+            ""
+            if outer
+            else (
+                "no word of the command names a file or directory that is clearly its data; say"
+                " which with path:"
+            )
+        ),
+    )
 
 
 def size_of(path: str, seconds: float = COUNTING_S) -> Size:
@@ -78,7 +117,12 @@ def size_of(path: str, seconds: float = COUNTING_S) -> Size:
             if time.monotonic() > deadline:
                 return Size(total, files, f"counting its files takes more than {seconds:.0f} s")
     except (OSError, RecursionError) as error:
-        return Size(total, files, f"{getattr(error, 'filename', None) or path} cannot be read ({getattr(error, 'strerror', None) or error})")
+        return Size(
+            total,
+            files,
+            f"{getattr(error, 'filename', None) or path} cannot be read"
+            f" ({getattr(error, 'strerror', None) or error})",
+        )
     return Size(total, files)
 
 
@@ -98,10 +142,11 @@ def in_memory(path: str) -> bool:
 
 
 def copied(path: str, folder: str) -> str:
-    """A copy of ``path`` below ``folder``, under its own name; made once, and complete as soon as it is seen.
+    """A copy of ``path`` below ``folder``, under its own name; made once, and complete as soon as
+    it is seen.
 
-    A directory lists its entries in the order in which the original does, as far as the file system lets it: a program that takes files
-    as they come must find them in the same order.
+    A directory lists its entries in the order in which the original does, as far as the file system
+    lets it: a program that takes files as they come must find them in the same order.
 
     Raises:
         OSError: no room, or something cannot be read.
@@ -129,9 +174,11 @@ def is_copied(path: str, folder: str) -> bool:
 
 
 def bring_back(folder: str) -> list[str]:
-    """Put files that were made or changed in the copies below ``folder`` where they would be had there been no copy; returns their paths.
+    """Put files that were made or changed in the copies below ``folder`` where they would be had
+    there been no copy; returns their paths.
 
-    A directory of data is read, mostly; but some programs leave an index there, and it must not go with the copy.
+    A directory of data is read, mostly; but some programs leave an index there, and it must not go
+    with the copy.
 
     Raises:
         OSError: one of them cannot be written.
@@ -145,7 +192,9 @@ def bring_back(folder: str) -> list[str]:
 
 
 def replaced(start: Start, copies: Mapping[str, str]) -> Start:
-    """``start`` with every word and variable that names one of ``copies``' keys (absolute), or something below it, naming the copy."""
+    """``start`` with every word and variable that names one of ``copies``' keys (absolute), or
+    something below it, naming the copy.
+    """
     if is_shell(start.argv):
         line = start.argv[2]
         for path, copy in copies.items():
@@ -154,13 +203,17 @@ def replaced(start: Start, copies: Mapping[str, str]) -> Start:
     else:
         argv = (*start.argv[:1], *(_moved(word, copies, start.workdir) for word in start.argv[1:]))
     env = {
-        name: text if name in NOT_THE_JOBS or not os.path.isabs(text) else _moved(text, copies, start.workdir)
+        name: (
+            text
+            if name in NOT_THE_JOBS or not os.path.isabs(text)
+            else _moved(text, copies, start.workdir)
+        )
         for name, text in start.env.items()
     }
     return replace(start, argv=argv, env=env)
 
 
-# -- which words are data ------------------------------------------------------------------------------------------------
+# -- which words are data --------------------------------------------------------------------------
 
 
 def _asked_for(start: Start, wanted: str) -> tuple[list[Found], str]:
@@ -171,7 +224,13 @@ def _asked_for(start: Start, wanted: str) -> tuple[list[Found], str]:
         return [], f"{wanted} holds the job's own directory"
     named = replaced(start, {path: path + ".copy"}) != start
     if not named:
-        return [], f"no word of the command and no variable names {wanted}, so the job could not be told where the copy is"
+        return (
+            [],
+            (
+                f"no word of the command and no variable names {wanted}, so the job could not be"
+                " told where the copy is"
+            ),
+        )
     return [Found(wanted, path, "path")], ""
 
 
@@ -210,7 +269,10 @@ def _is_data(found: Found, start: Start) -> bool:
     if found.path.lower().endswith(CODE) or _below(start.workdir, found.path):
         return False
     if os.path.isdir(found.path):
-        return not any(os.path.exists(os.path.join(found.path, name)) for name in ("__main__.py", "__init__.py"))
+        return not any(
+            os.path.exists(os.path.join(found.path, name))
+            for name in ("__main__.py", "__init__.py")
+        )
     return found.by != A_WORD or not os.access(found.path, os.X_OK)
 
 
@@ -220,25 +282,37 @@ def _below(path: str, top: str) -> bool:
 
 def _moved(word: str, copies: Mapping[str, str], workdir: str) -> str:
     lead, value = "", word
-    if (match := re.match(r"-{0,2}\+{0,2}[A-Za-z][\w.-]*=", word)) and not os.path.exists(os.path.join(workdir, word)):
+    if (match := re.match(r"-{0,2}\+{0,2}[A-Za-z][\w.-]*=", word)) and not os.path.exists(
+        os.path.join(workdir, word)
+    ):
         lead, value = match[0], word[match.end() :]
     if not value or "\0" in value:
         return word
     path = os.path.normpath(os.path.join(workdir, os.path.expanduser(value)))
     for source, copy in copies.items():
         if _below(path, source):
-            return lead + copy + path[len(source.rstrip("/")) :] + ("/" if value.endswith("/") else "")
+            return (
+                lead + copy + path[len(source.rstrip("/")) :] + ("/" if value.endswith("/") else "")
+            )
     return word
 
 
 def _in_line(line: str, path: str, copy: str, workdir: str) -> str:
-    """A shell's line: only the path as a word of its own, or after an equals sign, written relative or absolute."""
-    for text in sorted({path, os.path.relpath(path, workdir), "./" + os.path.relpath(path, workdir)}, key=len, reverse=True):
-        line = re.sub(rf"(?<![^\s='\"]){re.escape(text)}(?=[/\s'\"]|$)", lambda _: shlex.quote(copy), line)
+    """A shell's line: only the path as a word of its own, or after an equals sign, written relative
+    or absolute.
+    """
+    for text in sorted(
+        {path, os.path.relpath(path, workdir), "./" + os.path.relpath(path, workdir)},
+        key=len,
+        reverse=True,
+    ):
+        line = re.sub(
+            rf"(?<![^\s='\"]){re.escape(text)}(?=[/\s'\"]|$)", lambda _: shlex.quote(copy), line
+        )
     return line
 
 
-# -- the copy --------------------------------------------------------------------------------------------------------------
+# -- the copy --------------------------------------------------------------------------------------
 
 
 def _place(path: str, folder: str) -> str:

@@ -1,9 +1,11 @@
-"""Which hardware threads share a core, and which lie on one NUMA node: as Linux shows it under /sys/devices/system.
+"""Which hardware threads share a core, and which lie on one NUMA node: as Linux shows it under
+/sys/devices/system.
 
     cpu/cpu3/topology/core_cpus_list      "3,67"       hardware threads of one core (older kernels: thread_siblings_list)
     node/node1/cpulist                    "32-63"      hardware threads of one node
 
-A pure reader over a directory. What cannot be read is left out: a machine that shows nothing is one node without shared cores.
+A pure reader over a directory. What cannot be read is left out: a machine that shows nothing is one
+node without shared cores.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ class Topology:
 
     cores: tuple[frozenset[int], ...] = ()
     nodes: tuple[frozenset[int], ...] = ()  # those that have CPUs, in the kernel's order
-    gpus: tuple[frozenset[int], ...] = ()  # CPUs near each GPU, in CUDA's order; none: not known (gpus.py)
+    # CPUs near each GPU, in CUDA's order; none: not known (gpus.py)
+    gpus: tuple[frozenset[int], ...] = ()
 
     def first_of_each_core(self, allowed: Collection[int]) -> frozenset[int]:
         """One hardware thread, the lowest, of each core that ``allowed`` has a part in."""
         known = {cpu for core in self.cores for cpu in core}
-        firsts = {min(core.intersection(allowed)) for core in self.cores if core.intersection(allowed)}
+        firsts = {
+            min(core.intersection(allowed)) for core in self.cores if core.intersection(allowed)
+        }
         return frozenset(firsts | (set(allowed) - known))
 
     def nodes_of(self, allowed: Collection[int]) -> tuple[frozenset[int], ...]:
@@ -39,10 +44,16 @@ def read(system: Path = SYSTEM) -> Topology:
     """The topology below ``system``."""
     cores = set()
     for directory in _numbered(system / "cpu", "cpu"):
-        shared = _list(directory / "topology" / "core_cpus_list") or _list(directory / "topology" / "thread_siblings_list")
+        shared = _list(directory / "topology" / "core_cpus_list") or _list(
+            directory / "topology" / "thread_siblings_list"
+        )
         if shared:
             cores.add(shared)
-    nodes = [cpus for directory in _numbered(system / "node", "node") if (cpus := _list(directory / "cpulist"))]
+    nodes = [
+        cpus
+        for directory in _numbered(system / "node", "node")
+        if (cpus := _list(directory / "cpulist"))
+    ]
     return Topology(tuple(sorted(cores, key=min)), tuple(nodes))
 
 
@@ -75,7 +86,11 @@ def as_list(cpus: Iterable[int]) -> str:
 def _numbered(directory: Path, word: str) -> list[Path]:
     """``directory``/``word``N, in the order of N."""
     try:
-        found = [(int(match[1]), path) for path in directory.iterdir() if (match := re.fullmatch(rf"{word}(\d+)", path.name))]
+        found = [
+            (int(match[1]), path)
+            for path in directory.iterdir()
+            if (match := re.fullmatch(rf"{word}(\d+)", path.name))
+        ]
     except OSError:
         return []
     return [path for _, path in sorted(found)]

@@ -1,6 +1,7 @@
 """Programs without the agent, whose output is the truth that others are held against.
 
-A process that has torch loaded forks for each: what is compared is the numbers that a program computes, not how it starts.
+A process that has torch loaded forks for each: what is compared is the numbers that a program
+computes, not how it starts.
 """
 
 from __future__ import annotations
@@ -51,9 +52,17 @@ def run_bare(folder: Path, script: str = "train.py", **env: str) -> str:
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    env = {name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "AUTOTUNE_SESSION")}
+    env = {
+        name: text
+        for name, text in os.environ.items()
+        if name not in ("PYTHONPATH", "AUTOTUNE_SESSION")
+    }
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER], env={**env, "OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SERVER],
+        env={**env, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     atexit.register(process.kill)
     return process

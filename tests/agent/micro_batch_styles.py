@@ -1,6 +1,8 @@
-"""Training loops of many styles, each run twice in this process: as it is, and with the agent's micro-batch. Prints JSON.
+"""Training loops of many styles, each run twice in this process: as it is, and with the agent's
+micro-batch. Prints JSON.
 
-Run by test_agent_microbatch.py in a process of its own, because the agent patches torch. Names of styles after the directory: only these.
+Run by test_agent_microbatch.py in a process of its own, because the agent patches torch. Names of
+styles after the directory: only these.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ def closure(job: Job) -> None:
     """LBFGS calls the model several times a step, on the same batch."""
     optimizer = torch.optim.LBFGS(job.net.parameters(), lr=0.1, max_iter=3)
     for _, x, y in job.batches(2):
+
         def once(x: Any = x, y: Any = y) -> torch.Tensor:
             optimizer.zero_grad()
             loss = cross_entropy(job.net(x), y)
@@ -119,7 +122,9 @@ def own_gradients(job: Job) -> None:
 def wrapped(job: Job) -> None:
     """DistributedDataParallel of one process; the gradients are exchanged once a step."""
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/rendezvous", rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{sys.argv[1]}/rendezvous", rank=0, world_size=1
+        )
     net = nn.parallel.DistributedDataParallel(job.net)
     for i, x, y in job.batches():
         last = (i + 1) % 4 == 0
@@ -167,13 +172,20 @@ def run(name: str, size: int | None) -> dict[str, Any]:
     job = Job(lambda: agent.live.control("micro_batch").set(size))
     loop(job)
     found = {
-        "losses": job.losses, "steps": job.steps, "passes": list(passes), "failure": agent.knobs.failure,
+        "losses": job.losses,
+        "steps": job.steps,
+        "passes": list(passes),
+        "failure": agent.knobs.failure,
         "parameters": [p.detach().flatten().tolist() for p in job.net.parameters()],
-        "average": [p.flatten().tolist() for p in job.average], "effect": agent.live.control("micro_batch").effect(),
-    }  # fmt: skip
+        "average": [p.flatten().tolist() for p in job.average],
+        "effect": agent.live.control("micro_batch").effect(),
+    }
     agent.live.control("micro_batch").set(None)
     return found
 
 
-report = {name: {"alone": run(name, None), "micro": run(name, STYLES[name][1])} for name in sys.argv[2:] or STYLES}
+report = {
+    name: {"alone": run(name, None), "micro": run(name, STYLES[name][1])}
+    for name in sys.argv[2:] or STYLES
+}
 print(json.dumps({"stopped": agent.state.stopped, **report}))

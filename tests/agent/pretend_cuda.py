@@ -1,8 +1,10 @@
-"""Stands for ``torch.cuda`` with two devices, the second of them trained on, on a machine that has none.
+"""Stands for ``torch.cuda`` with two devices, the second of them trained on, on a machine that has
+none.
 
-Work takes no time and tensors stay on the CPU. What is kept true: every stream has a clock of its own, an event is recorded on one
-stream, and while a graph is captured whatever records, waits or frees raises, as CUDA does. A copy on a side stream holds zeros until
-the job's stream or the host has waited for an event after it, and then what the host's tensor holds at that time.
+Work takes no time and tensors stay on the CPU. What is kept true: every stream has a clock of its
+own, an event is recorded on one stream, and while a graph is captured whatever records, waits or
+frees raises, as CUDA does. A copy on a side stream holds zeros until the job's stream or the host
+has waited for an event after it, and then what the host's tensor holds at that time.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ class Stream:
 
 
 class Cuda:
-    """The functions the agent calls. ``calls``: (name, device index, what ``seen()`` gave) of each but events."""
+    """The functions the agent calls. ``calls``: (name, device index, what ``seen()`` gave) of each
+    but events.
+    """
 
     def __init__(self, seen: Any = lambda: None) -> None:
         self.seen, self.calls, self.capturing = seen, [], False
         self.copies: list[bool] = []  # of each copy to the device, whether a side stream made it
         self.lent = 0  # tensors whose memory another stream than its own may use
-        self.streams = [Stream(0), Stream(1)]  # the current one of each device; the current device is 0
+        # the current one of each device; the current device is 0
+        self.streams = [Stream(0), Stream(1)]
         cuda = self
 
         class Event:
@@ -101,13 +106,25 @@ def install(seen: Any = lambda: None) -> Cuda:
     from autotune_trials import api
 
     cuda = Cuda(seen)
-    for name in ("Event", "current_stream", "synchronize", "empty_cache", "reset_peak_memory_stats", "max_memory_reserved", "is_initialized",
-                 "is_current_stream_capturing", "stream"):  # fmt: skip
+    for name in (
+        "Event",
+        "current_stream",
+        "synchronize",
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "max_memory_reserved",
+        "is_initialized",
+        "is_current_stream_capturing",
+        "stream",
+    ):
         setattr(torch.cuda, name, getattr(cuda, name))
     torch.cuda.Stream = lambda device: Stream(device.index)  # type: ignore[assignment,misc]
     install_copies(torch, cuda)
     base: Any = torch.cuda.CUDAGraph.__mro__[1]  # of torch's extension, and empty here
-    base.__new__, base.__init__ = lambda cls, keep_graph=False: object.__new__(cls), lambda self, *args: None
+    base.__new__, base.__init__ = (
+        lambda cls, keep_graph=False: object.__new__(cls),
+        lambda self, *args: None,
+    )
     base.capture_begin = lambda self, **options: setattr(cuda, "capturing", True)
     base.capture_end = lambda self: setattr(cuda, "capturing", False)
     base.replay = lambda self: None
@@ -137,10 +154,20 @@ def install_copies(torch: Any, cuda: Cuda) -> None:
 
     def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         first, *others = args or (kwargs.get("device"),)
-        return moved(tensor, *others) if str(first).startswith("cuda") else own(tensor, *args, **kwargs)
+        return (
+            moved(tensor, *others)
+            if str(first).startswith("cuda")
+            else own(tensor, *args, **kwargs)
+        )
 
     def record_stream(tensor: Any, stream: Stream) -> None:
         cuda.lent += 1
 
-    torch.Tensor.to, torch.Tensor.cuda = to, lambda tensor, device=None, non_blocking=False: moved(tensor)
-    torch.Tensor.is_pinned, torch.Tensor.record_stream = lambda tensor, device=None: PINNED, record_stream
+    torch.Tensor.to, torch.Tensor.cuda = (
+        to,
+        lambda tensor, device=None, non_blocking=False: moved(tensor),
+    )
+    torch.Tensor.is_pinned, torch.Tensor.record_stream = (
+        lambda tensor, device=None: PINNED,
+        record_stream,
+    )

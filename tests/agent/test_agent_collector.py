@@ -1,4 +1,6 @@
-"""The garbage collector in the agent's hands: set, given back exactly, and left alone where the job has set it."""
+"""The garbage collector in the agent's hands: set, given back exactly, and left alone where the job
+has set it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,13 @@ ROOTS = [str(Path(__file__).parents[2] / name) for name in (".", "trials", "sear
 
 def run(code: str) -> str:
     """In a process of its own: pytest has objects and settings of its own."""
-    head = f"import sys; sys.path[:0] = {ROOTS!r}\nimport gc\nfrom autotune_trials.agent.controls import collector\n"
-    done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60)
+    head = (
+        f"import sys; sys.path[:0] = {ROOTS!r}\nimport gc\nfrom autotune_trials.agent.controls"
+        " import collector\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -34,11 +41,18 @@ before = gc.get_freeze_count(); switch.set(True, None); print(gc.get_freeze_coun
 switch.set(False, None)
 print(gc.get_threshold(), gc.get_freeze_count(), switch.changed)
 """)
-    assert said.splitlines() == ["(40000, 7, 8) True", "(600, 7, 8) True", "True", "(600, 7, 8) 0 False"]
+    assert said.splitlines() == [
+        "(40000, 7, 8) True",
+        "(600, 7, 8) True",
+        "True",
+        "(600, 7, 8) 0 False",
+    ]
 
 
 def test_frozen_objects_are_not_walked_any_more() -> None:
-    """What the knob is for: a full collection takes a fraction of its time, and as long as before when it is given back."""
+    """What the knob is for: a full collection takes a fraction of its time, and as long as before
+    when it is given back.
+    """
     said = run("""
 from time import perf_counter
 kept = [[i] for i in range(400_000)]

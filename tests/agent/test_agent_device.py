@@ -1,4 +1,6 @@
-"""What the agent asks of a GPU, and when: the device trained on and no other, nothing while the job captures a graph."""
+"""What the agent asks of a GPU, and when: the device trained on and no other, nothing while the job
+captures a graph.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def step():
     loss = criterion(out, y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
-ON_A_DEVICE = CNN + STEP + """
+ON_A_DEVICE = (
+    CNN
+    + STEP
+    + """
 import json, os, pretend_cuda
 cuda = pretend_cuda.install(lambda: str(optimizer.param_groups[0]["foreach"]))
 for epoch in range(10_000):
@@ -31,6 +36,7 @@ for epoch in range(10_000):
         with open("part.json", "w") as file: json.dump(cuda.calls, file)
         os.replace("part.json", "calls.json")
 """
+)
 
 
 def start(tuner: Tuner, source: str, **config: object) -> None:
@@ -43,8 +49,11 @@ def test_only_the_device_trained_on_is_asked_and_a_blocks_peak_is_its_own(tuner:
     assert isinstance(tuner.receive(), Hello)
     reports = tuner.measure(block("b", 8), block("c", 8, optimizer_impl="for-loop"), block("b2", 8))
     assert [r.error for r in reports] == [""] * 3
-    assert sum(reports[1].window.phases_s.values()) == pytest.approx(sum(reports[1].window.times_s), rel=1e-3)
-    assert reports[0].window.phases_s["to_device"] == 0.0  # from the CPU to the CPU is no way to the device
+    assert sum(reports[1].window.phases_s.values()) == pytest.approx(
+        sum(reports[1].window.times_s), rel=1e-3
+    )
+    # from the CPU to the CPU is no way to the device
+    assert reports[0].window.phases_s["to_device"] == 0.0
     calls = json.loads((tuner.directory / "calls.json").read_text())
     assert {index for _, index, _ in calls} == {1}
     assert [flag for name, _, flag in calls if name == "reset"][:3] == ["None", "False", "None"]
@@ -78,7 +87,10 @@ def test_a_job_that_trains_on_a_stream_of_its_own_is_timed_there() -> None:
     assert sum(spent) == 3.0
 
 
-CAPTURE = CNN + STEP + """
+CAPTURE = (
+    CNN
+    + STEP
+    + """
 import pretend_cuda
 cuda = pretend_cuda.install()
 x, y = next(iter(loader))
@@ -91,9 +103,12 @@ for _ in range(8): graph.replay()
 {after}
 print("trained", flush=True)
 """
+)
 
 
-def test_a_training_step_in_a_graph_of_the_jobs_own_is_told_and_the_job_goes_on(tuner: Tuner) -> None:
+def test_a_training_step_in_a_graph_of_the_jobs_own_is_told_and_the_job_goes_on(
+    tuner: Tuner,
+) -> None:
     start(tuner, CAPTURE.format(captured="step()", after=""), warmup_steps=10)
     fault = tuner.receive()
     assert isinstance(fault, Fault) and fault.unhooked and "CUDA graph" in fault.text

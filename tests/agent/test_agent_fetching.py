@@ -1,4 +1,6 @@
-"""What an iteration trained on, where loops fetch ahead, evaluate on their training loader, or compare the samples of a batch."""
+"""What an iteration trained on, where loops fetch ahead, evaluate on their training loader, or
+compare the samples of a batch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import pytest
 from tiers import slow
 from tiny_tuner import CNN, Tuner, block
 
-AHEAD = CNN + """
+AHEAD = (
+    CNN
+    + """
 def one_ahead(batches):  # as accelerate does, to know the last batch of an epoch
     batches = iter(batches)
     held = next(batches)
@@ -23,13 +27,18 @@ for epoch in range(3):
         loss = criterion(model(x), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
-AHEAD_ACCUMULATED = AHEAD.replace("for x, y in one_ahead(loader):", "for step, (x, y) in enumerate(one_ahead(loader)):").replace(
+)
+AHEAD_ACCUMULATED = AHEAD.replace(
+    "for x, y in one_ahead(loader):", "for step, (x, y) in enumerate(one_ahead(loader)):"
+).replace(
     "optimizer.zero_grad(); loss.backward(); optimizer.step()",
     """loss.backward()
         if step % 3 == 2 or step == 15:  # 16 batches an epoch: five groups of three, one of a single batch
             optimizer.step(); optimizer.zero_grad()""",
 )
-EVALUATED = CNN + """
+EVALUATED = (
+    CNN
+    + """
 import copy, time
 teacher = copy.deepcopy(model).eval()
 def right():
@@ -54,7 +63,10 @@ for epoch in range(4):
         optimizer.zero_grad(); loss.backward(); optimizer.step()
     right()
 """
-SEARCHED = CNN + """
+)
+SEARCHED = (
+    CNN
+    + """
 for attempt in range(2):  # how large may a batch be?
     for x, y in DataLoader(data, batch_size=64 << attempt):
         optimizer.zero_grad()
@@ -67,6 +79,7 @@ for epoch in range(2):
         print(float(loss).hex())
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+)
 
 
 def record_of(tuner: Tuner, source: str, **config: Any) -> Any:
@@ -83,7 +96,9 @@ def record_of(tuner: Tuner, source: str, **config: Any) -> Any:
     [(AHEAD_ACCUMULATED, [48, 48, 48, 48, 48, 16] * 3), slow(EVALUATED, [16] * 64)],
     ids=["fetched ahead", "evaluated on the training loader"],
 )
-def test_an_iteration_has_the_samples_it_trained_on(tuner: Tuner, source: str, samples: list[int]) -> None:
+def test_an_iteration_has_the_samples_it_trained_on(
+    tuner: Tuner, source: str, samples: list[int]
+) -> None:
     record = record_of(tuner, source)
     assert list(record.window.samples) == samples
     assert list(record.samples_before) == [sum(samples[:n]) for n in range(len(samples))]
@@ -91,7 +106,9 @@ def test_an_iteration_has_the_samples_it_trained_on(tuner: Tuner, source: str, s
 
 
 @pytest.mark.slow
-def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_step(tuner: Tuner) -> None:
+def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_step(
+    tuner: Tuner,
+) -> None:
     record = record_of(tuner, SEARCHED)
     printed = [float.fromhex(line) for line in tuner.finish()[1].split()]
     assert list(record.losses) == printed and len(printed) == 32
@@ -100,9 +117,12 @@ def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_ste
 
 @pytest.mark.slow
 def test_a_stretched_epoch_that_the_loop_leaves_counts_nothing_twice(tuner: Tuner) -> None:
-    """The loop counts its steps, as the Trainer does: it starts the loader anew while one batch is held back."""
+    """The loop counts its steps, as the Trainer does: it starts the loader anew while one batch is
+    held back.
+    """
     source = AHEAD.replace("range(3)", "range(10**6)").replace(
-        "    for x, y in one_ahead(loader):", "    for _, (x, y) in zip(range(16), one_ahead(loader)):"
+        "    for x, y in one_ahead(loader):",
+        "    for _, (x, y) in zip(range(16), one_ahead(loader)):",
     )
     tuner.start(source)
     assert tuner.receive().job.samples_per_step == 16
@@ -110,7 +130,9 @@ def test_a_stretched_epoch_that_the_loop_leaves_counts_nothing_twice(tuner: Tune
     assert set(report.window.samples) == {16.0}
 
 
-CHECKPOINTED = CNN + """
+CHECKPOINTED = (
+    CNN
+    + """
 from torch.utils.checkpoint import checkpoint
 class Net(nn.Module):
     def __init__(self):
@@ -125,6 +147,7 @@ while True:
         loss = criterion(model(x), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+)
 
 
 @pytest.mark.slow
@@ -133,11 +156,17 @@ def test_parts_computed_again_in_backward_are_no_models_of_the_job(tuner: Tuner)
     assert [m.name for m in tuner.receive().job.models] == ["Net"]
     plain, cast = tuner.measure(block("b", 8), block("c", 8, amp_dtype="bfloat16"))
     assert not plain.error and not cast.error and not cast.no_effect
-    assert cast.notes["in_force"]["autocast_regions"] > plain.notes["in_force"]["autocast_regions"] == 0
+    assert (
+        cast.notes["in_force"]["autocast_regions"]
+        > plain.notes["in_force"]["autocast_regions"]
+        == 0
+    )
     assert tuner.log == "", tuner.log
 
 
-CONTRASTIVE = CNN + """
+CONTRASTIVE = (
+    CNN
+    + """
 images, texts = nn.Sequential(nn.Flatten(), nn.Linear(192, 24)), nn.Embedding(4, 24)
 optimizer = torch.optim.Adam([*images.parameters(), *texts.parameters()])
 unit = nn.functional.normalize
@@ -146,15 +175,21 @@ while True:
         loss = criterion(unit(images(x)) @ unit(texts(y)).T, torch.arange(len(x)))
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+)
 
 
 @pytest.mark.slow
 def test_a_loss_that_compares_samples_is_seen(tuner: Tuner) -> None:
     tuner.start(CONTRASTIVE)
-    assert tuner.receive().job.compares_samples == "a product of all its samples with each other, 16 x 16"
+    assert (
+        tuner.receive().job.compares_samples
+        == "a product of all its samples with each other, 16 x 16"
+    )
 
 
-WRAPPED = CNN + """
+WRAPPED = (
+    CNN
+    + """
 class Loader(DataLoader):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -170,6 +205,7 @@ while True:
         loss = criterion(model(x), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+)
 
 
 def test_a_loader_is_found_where_the_job_built_it(tuner: Tuner) -> None:
@@ -178,7 +214,9 @@ def test_a_loader_is_found_where_the_job_built_it(tuner: Tuner) -> None:
     assert tuner.receive().job.loader.site == f"train.py:{line}"
 
 
-ESTIMATOR = CNN + """
+ESTIMATOR = (
+    CNN
+    + """
 class Estimator:  # as skorch's: not a module, with a list of that name
     def __init__(self):
         self.module_, self._modules = model, ["module"]
@@ -191,6 +229,7 @@ class Estimator:  # as skorch's: not a module, with a list of that name
         return self.module_(x)
 Estimator().fit()
 """
+)
 
 
 @pytest.mark.slow

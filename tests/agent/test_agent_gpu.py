@@ -1,4 +1,6 @@
-"""What only a CUDA device can show: the device timeline, loss scaling, asynchronous copies, graph replay."""
+"""What only a CUDA device can show: the device timeline, loss scaling, asynchronous copies, graph
+replay.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from autotune_trials.protocol.messages import Fault, Hello, Record
 
 pytestmark = pytest.mark.gpu
 
-CUDA_LOOP = CNN.replace("batch_size=16", "batch_size=16, pin_memory=True").replace("nn.Linear(8 * 36, 4))", "nn.Linear(8 * 36, 4)).cuda()") + """
+CUDA_LOOP = (
+    CNN.replace("batch_size=16", "batch_size=16, pin_memory=True").replace(
+        "nn.Linear(8 * 36, 4))", "nn.Linear(8 * 36, 4)).cuda()"
+    )
+    + """
 for epoch in range(10_000):
     for x, y in loader:
         x, y = x.cuda(), y.cuda()
@@ -26,6 +32,7 @@ for epoch in range(10_000):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 """
+)
 
 
 def live(tuner: Tuner, *blocks: object) -> list[object]:
@@ -69,13 +76,24 @@ def test_what_the_cpu_waits_for_while_the_device_is_busy_is_no_waiting(tuner: Tu
     window = report.window
     assert sum(window.data_s) > 40 * 0.0025, "the loader takes its time"
     assert sum(waiting_times_s(window)) < 0.2 * sum(window.data_s)
-    assert cost_without_data(window) == pytest.approx(sum(window.times_s) / sum(window.samples), rel=0.1)
+    assert cost_without_data(window) == pytest.approx(
+        sum(window.times_s) / sum(window.samples), rel=0.1
+    )
 
 
 @pytest.mark.parametrize(
     ("knob", "value"),
-    [("amp_dtype", "bfloat16"), ("amp_dtype", "float16"), ("non_blocking", True), ("cuda_prefetch", True), ("channels_last", True), ("optimizer_impl", "fused"),
-     ("optimizer_impl", "for-loop"), ("matmul_precision", "high"), ("pin_memory", False)],
+    [
+        ("amp_dtype", "bfloat16"),
+        ("amp_dtype", "float16"),
+        ("non_blocking", True),
+        ("cuda_prefetch", True),
+        ("channels_last", True),
+        ("optimizer_impl", "fused"),
+        ("optimizer_impl", "for-loop"),
+        ("matmul_precision", "high"),
+        ("pin_memory", False),
+    ],
 )
 def test_live_knobs_take_hold_and_are_taken_back(tuner: Tuner, knob: str, value: object) -> None:
     reports = live(tuner, block("b"), block("c", **{knob: value}), block("b2"))
@@ -84,7 +102,12 @@ def test_live_knobs_take_hold_and_are_taken_back(tuner: Tuner, knob: str, value:
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune-no-cudagraphs"])
 def test_compile_on_cuda(tuner: Tuner, mode: str) -> None:
-    reports = live(tuner, block("b"), block("c", compile_mode=mode, non_blocking=True, _max_seconds=200.0), block("b2"))
+    reports = live(
+        tuner,
+        block("b"),
+        block("c", compile_mode=mode, non_blocking=True, _max_seconds=200.0),
+        block("b2"),
+    )
     assert [r.error for r in reports] == [""] * 3
     assert reports[1].notes["unique_graphs"] >= 1 and reports[1].notes["graph_breaks"] == 0
 
@@ -107,25 +130,36 @@ for _ in range(10_000):
 def test_repeated_blocks_are_compiled_once_on_cuda(tuner: Tuner) -> None:
     tuner.start("import torch\nfrom torch import nn\n" + BLOCKS)
     assert tuner.receive().job.models[0].repeated_blocks == 6
-    reports = tuner.measure(block("b"), block("c", compile_mode="regional", _max_seconds=200.0), block("b2"))
+    reports = tuner.measure(
+        block("b"), block("c", compile_mode="regional", _max_seconds=200.0), block("b2")
+    )
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
     assert reports[1].notes["unique_graphs"] == 1 and reports[1].notes["graph_breaks"] == 0
 
 
-KEEPING = CUDA_LOOP.replace("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)").replace(
-    "optimizer.step()", "optimizer.step(); print(loss.item(), float(sum(p.grad.abs().sum() for p in model.parameters())), flush=True)"
+KEEPING = CUDA_LOOP.replace(
+    "optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"
+).replace(
+    "optimizer.step()",
+    "optimizer.step(); print(loss.item(), float(sum(p.grad.abs().sum() for p in"
+    " model.parameters())), flush=True)",
 )
 
 
 def test_gradients_survive_cuda_graphs_that_are_given_back(tuner: Tuner) -> None:
     tuner.start(KEEPING)
     tuner.receive()
-    reports = tuner.measure(block("b"), block("c", compile_mode="reduce-overhead", _max_seconds=200.0), block("b2", 30))
+    reports = tuner.measure(
+        block("b"), block("c", compile_mode="reduce-overhead", _max_seconds=200.0), block("b2", 30)
+    )
     assert [r.error for r in reports] == [""] * 3
     assert tuner.process is not None and tuner.process.poll() is None
     tuner.process.kill()
     out, _ = tuner.process.communicate()
-    assert all(torch.isfinite(torch.tensor([float(v) for v in line.split()])).all() for line in out.split("\n")[:-1])
+    assert all(
+        torch.isfinite(torch.tensor([float(v) for v in line.split()])).all()
+        for line in out.split("\n")[:-1]
+    )
 
 
 COPYING = """
@@ -157,10 +191,16 @@ def test_a_batch_copied_ahead_costs_no_time(tuner: Tuner) -> None:
     assert step_s[1] < 0.9 * min(step_s[0], step_s[2])
 
 
-@pytest.mark.parametrize("move", ['x.to("cuda", non_blocking=True)', "x.cuda()", "(x.cuda() + 0 * x.zero_().mean())"])
+@pytest.mark.parametrize(
+    "move", ['x.to("cuda", non_blocking=True)', "x.cuda()", "(x.cuda() + 0 * x.zero_().mean())"]
+)
 def test_a_batch_copied_ahead_is_the_jobs_batch(tuner: Tuner, tmp_path: Path, move: str) -> None:
-    source = COPYING.replace('x.to("cuda", non_blocking=True)', move).replace("inputs[index % 4]", "inputs[index % 4].clone().pin_memory()")
-    expected = [float(line) for line in run_bare(tmp_path, source.replace("10_000", "40")).splitlines()]
+    source = COPYING.replace('x.to("cuda", non_blocking=True)', move).replace(
+        "inputs[index % 4]", "inputs[index % 4].clone().pin_memory()"
+    )
+    expected = [
+        float(line) for line in run_bare(tmp_path, source.replace("10_000", "40")).splitlines()
+    ]
     tuner.start(source, "fixed", {"cuda_prefetch": True}, steps=40)
     tuner.receive()
     record = tuner.receive()
@@ -199,18 +239,24 @@ def test_the_attention_kernel_asked_for_runs(tuner: Tuner, kernel: str, mode: st
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
 
 
-EVALUATED = CUDA_LOOP.replace("        out = model(x)\n", """
+EVALUATED = CUDA_LOOP.replace(
+    "        out = model(x)\n",
+    """
         model.eval()
         with torch.no_grad(): before = model(x)  # a look at the batch that is trained on next
         model.train()
         out = model(x)
-""").replace("    for x, y in loader:", """
+""",
+).replace(
+    "    for x, y in loader:",
+    """
     model.eval()
     with torch.no_grad():
         for x, y in loader:
             for _ in range(40): model(x.cuda())
     model.train()
-    for x, y in loader:""")
+    for x, y in loader:""",
+)
 
 
 def test_a_look_stays_on_the_device_timeline_and_an_evaluation_does_not(tuner: Tuner) -> None:
@@ -219,7 +265,8 @@ def test_a_look_stays_on_the_device_timeline_and_an_evaluation_does_not(tuner: T
     record = tuner.receive()
     assert isinstance(record, Record) and set(record.window.samples) == {16.0}
     times_s = record.window.times_s[20:]
-    after = [times_s[n] for n in range(len(times_s)) if (n + 20) % 16 == 0]  # 640 calls of the model came before these
+    # 640 calls of the model came before these
+    after = [times_s[n] for n in range(len(times_s)) if (n + 20) % 16 == 0]
     assert max(after) < 20 * sorted(times_s)[len(times_s) // 2]
 
 
@@ -245,7 +292,9 @@ for step in range(20):
 
 
 def test_float16_on_cuda_follows_grad_scaler(tuner: Tuner) -> None:
-    expected = [[float(v) for v in line.split()] for line in run_bare(tuner.directory, SCALED).splitlines()]
+    expected = [
+        [float(v) for v in line.split()] for line in run_bare(tuner.directory, SCALED).splitlines()
+    ]
     tuner.start(SCALED, "fixed", {"amp_dtype": "float16"}, steps=20)
     tuner.receive()
     found = tuner.receive()
@@ -281,7 +330,10 @@ def test_float16_with_a_fused_optimizer_never_waits_for_the_device(name: str) ->
             optimizer.zero_grad()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert list(map(bool, left_out)) == [False, False, False, True, False, False] and scaler.scale == 2.0**15
+    assert (
+        list(map(bool, left_out)) == [False, False, False, True, False, False]
+        and scaler.scale == 2.0**15
+    )
     assert all(p.isfinite().all() for p in model.parameters())
 
 
@@ -347,7 +399,9 @@ def step():
     loss.backward(); optimizer.step()
     return loss
 """
-WHOLE = CAPTURING + """
+WHOLE = (
+    CAPTURING
+    + """
 side = torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side):
@@ -358,10 +412,14 @@ with torch.cuda.graph(graph): loss = step()
 for _ in range(50): graph.replay()
 print(float(loss) < first, flush=True)
 """
-PARTIAL = CAPTURING + """
+)
+PARTIAL = (
+    CAPTURING
+    + """
 model = torch.cuda.make_graphed_callables(model, (x,))
 while True: step()
 """
+)
 
 
 def test_a_training_step_in_a_graph_of_the_jobs_own_is_told_and_trains_on(tuner: Tuner) -> None:
@@ -381,7 +439,12 @@ def test_a_model_in_a_graph_of_the_jobs_own_is_measured(tuner: Tuner) -> None:
 
 
 def test_a_block_after_graphs_does_not_inherit_their_memory(tuner: Tuner) -> None:
-    reports = live(tuner, block("b"), block("c", compile_mode="reduce-overhead", _max_seconds=200.0), block("b2"))
+    reports = live(
+        tuner,
+        block("b"),
+        block("c", compile_mode="reduce-overhead", _max_seconds=200.0),
+        block("b2"),
+    )
     assert [r.error for r in reports] == [""] * 3
     assert reports[2].window.peak_memory_gib <= 1.05 * reports[0].window.peak_memory_gib
 
@@ -440,7 +503,9 @@ def test_the_driver_knows_the_device_and_its_clocks() -> None:
     device = torch.device("cuda", 0)
     assert throttling._handle(device).value
     torch.cuda.synchronize()
-    assert any(throttling._reasons(device) for _ in range(50) if not time.sleep(0.1)), "an idle device says that it is idle"
+    assert any(throttling._reasons(device) for _ in range(50) if not time.sleep(0.1)), (
+        "an idle device says that it is idle"
+    )
 
 
 def test_torch_draws_nvtx_ranges() -> None:

@@ -1,4 +1,6 @@
-"""Under ``launch`` nothing is measured: an iteration leaves nothing behind, and the settings hold as ever."""
+"""Under ``launch`` nothing is measured: an iteration leaves nothing behind, and the settings hold
+as ever.
+"""
 
 from __future__ import annotations
 
@@ -51,15 +53,27 @@ def test_settings_hold_and_nothing_piles_up(launched: Agent) -> None:
     seen = train(60)
     assert not launched.state.stopped
     assert seen[1:] == [(torch.bfloat16, 4)] * 59  # the first shows which loader is trained on
-    left = launched.loss._current, launched.loss._steps, launched.consumption.batches, launched.metrics.told
+    left = (
+        launched.loss._current,
+        launched.loss._steps,
+        launched.consumption.batches,
+        launched.metrics.told,
+    )
     assert [len(kept) for kept in left] == [0, 0, 0, 0]
 
 
 def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path) -> None:
-    """A job pays for one that is: an optimizer built later is waited for, and then left alone as well."""
+    """A job pays for one that is: an optimizer built later is waited for, and then left alone as
+    well.
+    """
     optimizers = sys.modules["torch.optim.optimizer"]
     backward, hooks = torch.Tensor.backward, dict(optimizers._global_optimizer_pre_hooks)
-    agent = Agent(torch, SessionConfig("launch", str(tmp_path), "", knobs=(KnobChoice("optimizer_impl", "foreach"),)))
+    agent = Agent(
+        torch,
+        SessionConfig(
+            "launch", str(tmp_path), "", knobs=(KnobChoice("optimizer_impl", "foreach"),)
+        ),
+    )
     agent.install()
     try:
         assert torch.Tensor.backward is not backward

@@ -9,7 +9,9 @@ from tiny_tuner import CNN, Tuner, block
 from autotune_trials.protocol.messages import BlockReport
 
 # The reference is computed from the weights without calling the module: no knob reaches it.
-WATCHED = CNN + """
+WATCHED = (
+    CNN
+    + """
 import torch.nn.functional as F
 def reference(x):
     w1, b1, w2, b2 = (p.detach() for p in model.parameters())
@@ -24,6 +26,7 @@ while True:
         optimizer.zero_grad(); loss.backward(); optimizer.step()
         assert not torch.is_autocast_enabled("cpu")
 """
+)
 
 
 def in_order(lines: list[str]) -> list[str]:
@@ -43,7 +46,9 @@ def run_live(tuner: Tuner, source: str, *blocks: object) -> tuple[list[BlockRepo
 
 
 def test_bfloat16_is_in_effect_and_taken_back_to_the_bit(tuner: Tuner) -> None:
-    reports, seen = run_live(tuner, WATCHED, block("b"), block("c", amp_dtype="bfloat16"), block("b2"))
+    reports, seen = run_live(
+        tuner, WATCHED, block("b"), block("c", amp_dtype="bfloat16"), block("b2")
+    )
     assert [r.error for r in reports] == ["", "", ""] and reports[1].no_effect == {}
     assert seen == ["same first False", "bfloat16 first True", "same first False"]
 
@@ -52,13 +57,18 @@ def test_bfloat16_is_in_effect_and_taken_back_to_the_bit(tuner: Tuner) -> None:
 def test_channels_last_is_in_effect_and_taken_back(tuner: Tuner) -> None:
     reports, seen = run_live(tuner, WATCHED, block("c", channels_last=True), block("b"))
     assert reports[0].no_effect == {} and reports[0].error == ""
-    assert [line.split()[1] for line in seen] in (["first", "last", "first"], ["first", "last", "last", "first"])
+    assert [line.split()[1] for line in seen] in (
+        ["first", "last", "first"],
+        ["first", "last", "last", "first"],
+    )
     assert seen[0] == seen[-1] == "same first False"
 
 
 @pytest.mark.slow
 def test_a_top_level_sequential_really_compiles_and_is_taken_back(tuner: Tuner) -> None:
-    reports, seen = run_live(tuner, WATCHED, block("c", compile_mode="default", _max_settle=20), block("b"))
+    reports, seen = run_live(
+        tuner, WATCHED, block("c", compile_mode="default", _max_settle=20), block("b")
+    )
     assert reports[0].error == "" and reports[0].no_effect == {}
     assert reports[0].notes["unique_graphs"] >= 1 and reports[0].notes["graph_breaks"] == 0
     assert "unique_graphs" not in reports[1].notes
@@ -67,8 +77,12 @@ def test_a_top_level_sequential_really_compiles_and_is_taken_back(tuner: Tuner) 
 
 @pytest.mark.slow
 def test_a_compiler_that_fails_costs_the_block_and_not_the_job(tuner: Tuner) -> None:
-    source = WATCHED.replace("while True:", "import torch._dynamo\ndef broken(*a, **k): raise RuntimeError('no compiler here')\n"
-                             "from torch._dynamo import backends\nimport torch._inductor.compile_fx as c\nc.compile_fx = broken\nwhile True:")
+    source = WATCHED.replace(
+        "while True:",
+        "import torch._dynamo\ndef broken(*a, **k): raise RuntimeError('no compiler here')\nfrom"
+        " torch._dynamo import backends\nimport torch._inductor.compile_fx as c\nc.compile_fx ="
+        " broken\nwhile True:",
+    )
     reports, seen = run_live(tuner, source, block("c", compile_mode="default"), block("b"))
     assert reports[0].error.startswith("knob: compile_mode") and reports[0].window is None
     assert reports[1].error == "" and reports[1].window is not None
@@ -77,7 +91,9 @@ def test_a_compiler_that_fails_costs_the_block_and_not_the_job(tuner: Tuner) -> 
 
 @pytest.mark.slow
 def test_optimizer_implementations_keep_the_trajectory(tuner: Tuner) -> None:
-    source = CNN + """
+    source = (
+        CNN
+        + """
 while True:
     for i, (x, y) in enumerate(loader):
         loss = criterion(model(x), y)
@@ -85,15 +101,19 @@ while True:
         group, state = optimizer.param_groups[0], optimizer.state[model[0].weight]
         print(loss.item(), group["foreach"], group["fused"], int(state["step"]), flush=True)
 """
+    )
     tuner.start(source)
     tuner.receive()
-    reports = tuner.measure(*(block(i, optimizer_impl=i) for i in ("for-loop", "foreach", "fused")), block("own"))
+    reports = tuner.measure(
+        *(block(i, optimizer_impl=i) for i in ("for-loop", "foreach", "fused")), block("own")
+    )
     tuner.process.kill()
     rows = [line.split() for line in tuner.process.communicate()[0].split("\n")[:-1]]
     assert not any(r.error or r.no_effect for r in reports)
     kinds = in_order([" ".join(r[1:3]) for r in rows])
     assert kinds == ["None None", "False False", "True False", "False True", "None None"]
-    assert [int(r[3]) for r in rows] == list(range(1, len(rows) + 1))  # no implementation lost count of its steps
+    # no implementation lost count of its steps
+    assert [int(r[3]) for r in rows] == list(range(1, len(rows) + 1))
     losses = [float(r[0]) for r in rows]
     expected = [float(x) for x in _trajectory(tuner, len(rows))]
     assert losses == pytest.approx(expected, rel=2e-3)
@@ -102,7 +122,10 @@ while True:
 def _trajectory(tuner: Tuner, steps: int) -> list[str]:
     from tiny_tuner import run_bare
 
-    return run_bare(tuner.directory, CNN + f"""
+    return run_bare(
+        tuner.directory,
+        CNN
+        + f"""
 count = 0
 while True:
     for x, y in loader:
@@ -111,14 +134,24 @@ while True:
         print(loss.item())
         count += 1
         if count == {steps}: raise SystemExit(0)
-""").split()
+""",
+    ).split()
 
 
 @pytest.mark.slow
 def test_loader_settings_batch_size_and_the_ceiling(tuner: Tuner) -> None:
-    source = CNN + "while True:\n    for x, y in loader:\n        loss = criterion(model(x), y); loss.backward(); optimizer.step()\n"
-    reports, _ = run_live(tuner, source, block("w", num_workers=1), block("bs", batch_size=32), block("ceiling", _cached_batches=True),
-                          block("b", 20))
+    source = (
+        CNN + "while True:\n    for x, y in loader:\n        loss = criterion(model(x), y);"
+        " loss.backward(); optimizer.step()\n"
+    )
+    reports, _ = run_live(
+        tuner,
+        source,
+        block("w", num_workers=1),
+        block("bs", batch_size=32),
+        block("ceiling", _cached_batches=True),
+        block("b", 20),
+    )
     workers, batch, ceiling, own = reports
     assert not any(r.error or r.no_effect for r in reports)
     assert workers.rebuild_s > 0
@@ -130,7 +163,9 @@ def test_loader_settings_batch_size_and_the_ceiling(tuner: Tuner) -> None:
 
 @pytest.mark.slow
 def test_the_lr_factor_acts_in_the_step_alone(tuner: Tuner) -> None:
-    source = CNN.replace("Adam(", "SGD(") + """
+    source = (
+        CNN.replace("Adam(", "SGD(")
+        + """
 while True:
     for x, y in loader:
         before = model[3].bias.detach().clone()
@@ -139,23 +174,34 @@ while True:
         moved = (model[3].bias.detach() - before).norm() / model[3].bias.grad.norm()
         print(f"{moved / 1e-3:.2f}", optimizer.param_groups[0]["lr"], flush=True)
 """
+    )
     from autotune_trials.protocol.messages import Block, KnobChoice
 
-    twice = Block("x2", (KnobChoice("batch_size", 32, {"lr_scaling": "linear"}),), 6, min_settle=2, max_settle=12)
+    twice = Block(
+        "x2",
+        (KnobChoice("batch_size", 32, {"lr_scaling": "linear"}),),
+        6,
+        min_settle=2,
+        max_settle=12,
+    )
     reports, seen = run_live(tuner, source, block("b"), twice, block("b2"))
     assert not any(r.error for r in reports)
     assert seen == ["1.00 0.001", "2.00 0.001", "1.00 0.001"]
 
 
 def test_a_knob_that_raises_ends_its_block_only(tuner: Tuner) -> None:
-    reports, seen = run_live(tuner, WATCHED, block("bad", amp_dtype="bfloat16", num_workers="many"), block("b"))
+    reports, seen = run_live(
+        tuner, WATCHED, block("bad", amp_dtype="bfloat16", num_workers="many"), block("b")
+    )
     assert reports[0].error.startswith("knob: ") and reports[0].window is None
     assert reports[1].error == "" and reports[1].window is not None
     assert seen[-1] == "same first False"
 
 
 def test_out_of_memory_in_a_block_is_told_before_the_job_dies(tuner: Tuner) -> None:
-    source = CNN + """
+    source = (
+        CNN
+        + """
 class Hungry(nn.Module):
     def __init__(self): super().__init__(); self.inner = model
     def forward(self, x):
@@ -166,6 +212,7 @@ while True:
     for x, y in loader:
         loss = criterion(hungry(x), y); loss.backward(); optimizer.step()
 """
+    )
     tuner.start(source)
     tuner.receive()
     reports = tuner.measure(block("b"), block("big", batch_size=64))
@@ -177,7 +224,9 @@ while True:
 
 @pytest.mark.slow
 def test_a_job_that_survives_out_of_memory_goes_on_with_the_plan(tuner: Tuner) -> None:
-    source = CNN + """
+    source = (
+        CNN
+        + """
 def forward(x):
     if len(x) > 16: raise torch.OutOfMemoryError("out of memory")
     return nn.Sequential.forward(model, x)
@@ -191,6 +240,7 @@ while True:
             loss = criterion(model(x), y)
         loss.backward(); optimizer.step()
 """
+    )
     tuner.start(source)
     tuner.receive()
     reports = tuner.measure(block("big", batch_size=64), block("b"))
@@ -198,7 +248,9 @@ while True:
     assert reports[1].error == "" and set(reports[1].window.samples) == {16.0}
 
 
-AUTOCAST_TRAPS = CNN + """
+AUTOCAST_TRAPS = (
+    CNN
+    + """
 switch = torch.autocast("cpu", dtype=torch.bfloat16, enabled=False)
 %s
 count = 0
@@ -212,28 +264,45 @@ for epoch in range(1000):
             assert nn.functional.linear(torch.ones(1, 4), torch.ones(1, 4)).dtype == torch.float32
         print(str(out.dtype)[6:], flush=True)
 """
+)
 REGIONS = {
-    "forward in a region that is switched off": """optimizer.zero_grad()
+    "forward in a region that is switched off": (
+        """optimizer.zero_grad()
         with switch: out = model(x)
-        criterion(out.float(), y).backward()""",
-    "backward in a region that is switched off": """optimizer.zero_grad(); out = model(x)
-        with switch: criterion(out.float(), y).backward()""",
-    "everything in one region": """optimizer.zero_grad()
+        criterion(out.float(), y).backward()"""
+    ),
+    "backward in a region that is switched off": (
+        """optimizer.zero_grad(); out = model(x)
+        with switch: criterion(out.float(), y).backward()"""
+    ),
+    "everything in one region": (
+        """optimizer.zero_grad()
         with switch:
-            out = model(x); criterion(out.float(), y).backward()""",
-    "two forward calls, one backward": """optimizer.zero_grad(); out = model(x); other = model(x.flip(0))
-        (criterion(out.float(), y) + criterion(other.float(), y.flip(0))).backward()""",
+            out = model(x); criterion(out.float(), y).backward()"""
+    ),
+    "two forward calls, one backward": (
+        """optimizer.zero_grad(); out = model(x); other = model(x.flip(0))
+        (criterion(out.float(), y) + criterion(other.float(), y.flip(0))).backward()"""
+    ),
 }
 
 
 @pytest.mark.parametrize("region", [r if "two" in r else slow(r) for r in REGIONS])
 def test_autocast_never_leaks_out_of_the_forward_region(tuner: Tuner, region: str) -> None:
-    reports, seen = run_live(tuner, AUTOCAST_TRAPS % ("", REGIONS[region]), block("b"), block("c", amp_dtype="bfloat16"), block("b2"))
+    reports, seen = run_live(
+        tuner,
+        AUTOCAST_TRAPS % ("", REGIONS[region]),
+        block("b"),
+        block("c", amp_dtype="bfloat16"),
+        block("b2"),
+    )
     assert [r.error for r in reports] == ["", "", ""]
     assert seen == ["float32", "bfloat16", "float32"]
 
 
-GAN = CNN + """
+GAN = (
+    CNN
+    + """
 maker, critic = nn.Linear(4, 192), nn.Linear(192, 1)
 d_step, g_step = torch.optim.SGD(critic.parameters(), 1e-3), torch.optim.SGD(maker.parameters(), 1e-3)
 criterion = nn.BCEWithLogitsLoss()
@@ -243,6 +312,7 @@ def train(x):
     criterion(critic(fake.detach()), torch.zeros(len(x), 1)).backward(); d_step.step()
     g_step.zero_grad(); criterion(critic(fake), torch.ones(len(x), 1)).backward(); g_step.step()
 """
+)
 GAN_LOOPS = {
     "loader": GAN + "while True:\n    for x, _ in loader: train(x)",
     "no loader": GAN + "while True: train(data.tensors[0][:16])",
@@ -252,15 +322,25 @@ GAN_LOOPS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", GAN_LOOPS)
 def test_autocast_can_end_in_the_middle_of_the_jobs_own_iteration(tuner: Tuner, loop: str) -> None:
-    """The critic's step ends an iteration for us, while the job goes on with what it made before in bfloat16."""
-    reports, _ = run_live(tuner, GAN_LOOPS[loop], *(block(f"{i}", **({"amp_dtype": "bfloat16"} if i % 2 else {})) for i in range(6)))
+    """The critic's step ends an iteration for us, while the job goes on with what it made before in
+    bfloat16.
+    """
+    reports, _ = run_live(
+        tuner,
+        GAN_LOOPS[loop],
+        *(block(f"{i}", **({"amp_dtype": "bfloat16"} if i % 2 else {})) for i in range(6)),
+    )
     assert [r.error for r in reports] == [""] * 6 and all(r.window is not None for r in reports)
 
 
 @pytest.mark.slow
 def test_casted_weights_do_not_outlive_their_step(tuner: Tuner) -> None:
-    """A job that runs its whole loop inside a region of its own: autocast's weight cache must still be dropped."""
-    source = CNN.replace("1e-3", "0.1") + """
+    """A job that runs its whole loop inside a region of its own: autocast's weight cache must still
+    be dropped.
+    """
+    source = (
+        CNN.replace("1e-3", "0.1")
+        + """
 with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
     while True:
         for x, y in loader:
@@ -270,13 +350,18 @@ with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
             print(str(out.dtype)[6:], out.dtype == torch.float32 or torch.equal(out, fresh), flush=True)
             criterion(out.float(), y).backward(); optimizer.step(); optimizer.zero_grad()
 """
-    reports, seen = run_live(tuner, source, block("b"), block("c", amp_dtype="bfloat16"), block("b2"))
+    )
+    reports, seen = run_live(
+        tuner, source, block("b"), block("c", amp_dtype="bfloat16"), block("b2")
+    )
     assert [r.error for r in reports] == ["", "", ""]
     assert seen == ["float32 True", "bfloat16 True", "float32 True"]
 
 
 def test_the_agents_failure_leaves_the_job_running_untouched(tuner: Tuner) -> None:
-    source = CNN + """
+    source = (
+        CNN
+        + """
 import sys
 count = 0
 while count < 40:
@@ -290,6 +375,7 @@ patched = [f.__qualname__ for f in (torch.Tensor.backward, torch.autograd.backwa
            torch.set_num_threads, torch.optim.Optimizer.__init__) if hasattr(f, "__wrapped__")]
 print(count, patched, "_compiled_call_impl" in vars(model))
 """
+    )
     tuner.start(source)
     tuner.receive()
     (fault,) = tuner.measure(block("b", 1000))
@@ -301,7 +387,11 @@ print(count, patched, "_compiled_call_impl" in vars(model))
 
 
 def test_a_tuner_that_goes_away_leaves_the_job_running(tuner: Tuner) -> None:
-    tuner.start(CNN + "for _ in range(3):\n    for x, y in loader:\n        criterion(model(x), y).backward(); optimizer.step()\nprint('done')")
+    tuner.start(
+        CNN
+        + "for _ in range(3):\n    for x, y in loader:\n        criterion(model(x), y).backward();"
+        " optimizer.step()\nprint('done')"
+    )
     tuner.receive()
     tuner.close_connection()
     code, out, _ = tuner.finish()

@@ -52,7 +52,9 @@ def losses(tmp_path: Path):
     """``losses(knobs, more, match)``: the losses of a seeded fixed run of 30 steps (three epochs)."""
     begun: list[Tuner] = []
 
-    def run(knobs: dict, more: str = "", match: bool = True, source: str = JOB, **config: object) -> tuple[float | None, ...]:
+    def run(
+        knobs: dict, more: str = "", match: bool = True, source: str = JOB, **config: object
+    ) -> tuple[float | None, ...]:
         directory = tmp_path / f"job{len(begun)}"
         directory.mkdir()
         tuner = Tuner(directory)
@@ -81,13 +83,18 @@ def test_losses_are_the_same_to_the_bit_with_and_without_workers(losses) -> None
 @pytest.mark.slow
 def test_losses_are_the_same_to_the_bit_with_any_number_of_workers(losses) -> None:
     assert losses({"num_workers": 1}) == losses({"num_workers": 2, "prefetch_factor": 3})
-    assert losses({}, match=False) != losses({"num_workers": 2}, match=False)  # what is gained by it
+    # what is gained by it
+    assert losses({}, match=False) != losses({"num_workers": 2}, match=False)
 
 
 @pytest.mark.slow
 def test_a_job_with_persistent_workers_of_its_own_matches_itself_without(losses) -> None:
     own = ", num_workers=2, persistent_workers=True"
-    assert losses({}, own) == losses({"num_workers": 0}, own) == losses({"persistent_workers": False}, own)
+    assert (
+        losses({}, own)
+        == losses({"num_workers": 0}, own)
+        == losses({"persistent_workers": False}, own)
+    )
 
 
 @pytest.mark.slow
@@ -100,7 +107,8 @@ def test_a_job_with_persistent_workers_of_its_own_matches_itself_without(losses)
     ],
 )
 def test_what_the_job_seeds_itself_still_runs_and_is_matched(losses, more: str) -> None:
-    found = [losses({"num_workers": workers}, more, seed=None, steps=15) for workers in (0, 2)]  # into the second epoch
+    # into the second epoch
+    found = [losses({"num_workers": workers}, more, seed=None, steps=15) for workers in (0, 2)]
     assert found[0] == found[1]
 
 
@@ -123,7 +131,11 @@ def test_seeding_a_batch_costs_little_more_than_keeping_the_streams_and_is_left_
             return indices
 
     def by_public_functions() -> None:
-        torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+        torch_state, python_state, numpy_state = (
+            torch.get_rng_state(),
+            random.getstate(),
+            numpy.random.get_state(),
+        )
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
         numpy.random.set_state(numpy_state)
@@ -136,9 +148,12 @@ def test_seeding_a_batch_costs_little_more_than_keeping_the_streams_and_is_left_
 
     bare = Nothing()
     fetcher, before = SeededFetcher(bare, bare, bare), torch.get_rng_state()
-    rounds = [(thread_s(lambda: fetcher.fetch([])), thread_s(by_public_functions)) for _ in range(20)]
+    rounds = [
+        (thread_s(lambda: fetcher.fetch([])), thread_s(by_public_functions)) for _ in range(20)
+    ]
     assert torch.equal(torch.get_rng_state(), before)
     cost_s, public_s = map(min, zip(*rounds))
     print(f"{1e6 * cost_s:.0f} us a batch; keeping and giving back alone {1e6 * public_s:.0f} us")
     assert cost_s < 2 * public_s
-    assert bare.own_s / 2000 > 0.5 * cost_s  # nearly all of it is known, to be left out of the iteration
+    # nearly all of it is known, to be left out of the iteration
+    assert bare.own_s / 2000 > 0.5 * cost_s

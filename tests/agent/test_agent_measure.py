@@ -17,7 +17,9 @@ from autotune_trials.measure.machine_load import between, snapshot
 from autotune_trials.protocol.messages import Block
 
 
-def settle_at(times: list[float], queue: int = 0, seconds: float = 0.0, paused_s: float = 0.0, **limits: float) -> tuple[int, bool]:
+def settle_at(
+    times: list[float], queue: int = 0, seconds: float = 0.0, paused_s: float = 0.0, **limits: float
+) -> tuple[int, bool]:
     """(iterations settled for, on evidence) when iterations take ``times``."""
     settling = Settling(Block("b", (), 10, **limits), queue, paused_s)  # type: ignore[arg-type]
     drains.clear()
@@ -59,8 +61,11 @@ def test_every_stall_is_followed_by_a_drain() -> None:
 
 
 def test_a_pause_before_the_block_fills_the_queue_as_well() -> None:
-    assert settle_at([1.0] * 50, queue=4, paused_s=3.0)[0] == 4 + 1 + AFTER_DRAIN + 8 and drains == [4]
-    assert settle_at([1.0] * 50, queue=4, paused_s=0.5)[0] == 8 and drains == []  # not a batch's worth
+    assert settle_at([1.0] * 50, queue=4, paused_s=3.0)[
+        0
+    ] == 4 + 1 + AFTER_DRAIN + 8 and drains == [4]
+    # not a batch's worth
+    assert settle_at([1.0] * 50, queue=4, paused_s=0.5)[0] == 8 and drains == []
     assert settle_at([1.0] * 50, queue=0, paused_s=3.0)[0] == 8 and drains == []
 
 
@@ -76,7 +81,8 @@ def test_evaluations_are_followed_by_a_drain_and_do_not_keep_a_block_from_settli
             assert not settling.drain_due()
             if count > 10 and settling.done(0.0):
                 break
-    assert settling.settled and count == 27  # 10 the first, 4 left out, 5 that count, 20 the second, 4 left out, 3 that count
+    # 10 the first, 4 left out, 5 that count, 20 the second, 4 left out, 3 that count
+    assert settling.settled and count == 27
 
     queueless = Settling(Block("b", (), 10), 0)
     queueless.pause()
@@ -134,7 +140,9 @@ def test_a_stretch_is_taken_back_when_it_turns_out_to_be_none_of_training() -> N
     clock.take_back(mark)
     time.sleep(0.01)
     spent, _ = clock.cut()
-    assert spent[phases.FORWARD] == 0.0 and all(spent[p] >= 0.01 for p in (phases.DATA, phases.BACKWARD))
+    assert spent[phases.FORWARD] == 0.0 and all(
+        spent[p] >= 0.01 for p in (phases.DATA, phases.BACKWARD)
+    )
     assert spent[phases.AWAY] >= 0.03
     clock.switch(phases.DATA)
     time.sleep(0.01)
@@ -152,7 +160,9 @@ def test_own_work_is_not_foreign_load() -> None:
         pass
     end = snapshot()
     assert end.session_s - start.session_s > 0.2
-    assert between(start, end).foreign_load <= (end.busy_s - start.busy_s - 0.2) / (end.at_s - start.at_s)
+    assert between(start, end).foreign_load <= (end.busy_s - start.busy_s - 0.2) / (
+        end.at_s - start.at_s
+    )
 
 
 def test_loss_meter_sums_scalars_and_knows_what_is_none() -> None:
@@ -215,7 +225,9 @@ def distance(a: list[float], b: list[float]) -> float:
     return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)))
 
 
-@pytest.mark.parametrize("shapes", [[(300, 1024), (1024,)], [(2200, 2048)]], ids=["whole", "sampled"])
+@pytest.mark.parametrize(
+    "shapes", [[(300, 1024), (1024,)], [(2200, 2048)]], ids=["whole", "sampled"]
+)
 def test_a_sketch_tells_how_far_two_gradients_lie_apart(shapes: list[tuple[int, ...]]) -> None:
     import torch
 
@@ -293,7 +305,13 @@ def test_of_a_large_model_the_probe_keeps_a_sample(layout: str) -> None:
     probe.after_step()
     probe.end_step()
     _, (update,) = probe.norms()
-    true = sum(float((p.detach() - b).square().sum()) for p, b in zip(model.parameters(), before, strict=True)) ** 0.5
+    true = (
+        sum(
+            float((p.detach() - b).square().sum())
+            for p, b in zip(model.parameters(), before, strict=True)
+        )
+        ** 0.5
+    )
     assert update == pytest.approx(true, rel=2e-3)
 
 

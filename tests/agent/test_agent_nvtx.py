@@ -1,6 +1,7 @@
 """NVTX ranges in real jobs: they nest, they are balanced, and they say what the phase clock says.
 
-A stand-in for the ``nvtx`` package on the job's path writes down every call; the real one is asked in one test.
+A stand-in for the ``nvtx`` package on the job's path writes down every call; the real one is asked
+in one test.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def get_domain(name=None): return Domain(name)
 atexit.register(lambda: json.dump(calls, open(os.environ["NVTX_CALLS"] + f".{os.getpid()}", "w")))
 '''
 # Ends by itself once the tuner has gone: the calls are written at the interpreter's exit.
-LOOP = CNN + """
+LOOP = (
+    CNN
+    + """
 count = 0
 for epoch in range(3):
     for x, y in loader:
@@ -39,6 +42,7 @@ for epoch in range(3):
         optimizer.zero_grad(); loss.backward(); optimizer.step()
         count += 1
 """
+)
 
 
 def calls_of(tuner: Tuner, folder: Path) -> list[list[Any]]:
@@ -55,7 +59,10 @@ def recorded(tmp_path: Path) -> dict[str, str]:
     path = tmp_path / "packages"
     path.mkdir()
     (path / "nvtx.py").write_text(STAND_IN)
-    return {"PYTHONPATH": f"{Tuner.python_path()}{os.pathsep}{path}", "NVTX_CALLS": str(tmp_path / "calls")}
+    return {
+        "PYTHONPATH": f"{Tuner.python_path()}{os.pathsep}{path}",
+        "NVTX_CALLS": str(tmp_path / "calls"),
+    }
 
 
 def stacks(calls: list[list[Any]]) -> list[tuple[str, ...]]:
@@ -74,7 +81,9 @@ def stacks(calls: list[list[Any]]) -> list[tuple[str, ...]]:
     return seen
 
 
-def test_every_recorded_iteration_is_a_range_with_its_phases_inside(tuner: Tuner, tmp_path: Path, recorded: dict[str, str]) -> None:
+def test_every_recorded_iteration_is_a_range_with_its_phases_inside(
+    tuner: Tuner, tmp_path: Path, recorded: dict[str, str]
+) -> None:
     tuner.start(LOOP, "fixed", env=recorded, steps=20)
     tuner.receive()
     assert len(tuner.receive().window.times_s) == 20
@@ -142,12 +151,17 @@ assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()
 def test_modules_on_request_and_only_while_profiled(
     tuner: Tuner, tmp_path: Path, recorded: dict[str, str], depth: int, names: set[str]
 ) -> None:
-    tuner.start(NESTED, "profile", env=recorded, steps=8, watch_steps=2, profile_steps=8, nvtx_modules=depth)
+    tuner.start(
+        NESTED, "profile", env=recorded, steps=8, watch_steps=2, profile_steps=8, nvtx_modules=depth
+    )
     tuner.receive()
     record = tuner.receive()
-    found = stacks(calls_of(tuner, tmp_path))  # balanced although the 15th iteration's forward raised
+    # balanced although the 15th iteration's forward raised
+    found = stacks(calls_of(tuner, tmp_path))
     modules = [s for s in found if len(s) > 2]
-    assert {s[-1] for s in modules} == names and all(s[:2] == ("iteration", "forward") for s in modules)
+    assert {s[-1] for s in modules} == names and all(
+        s[:2] == ("iteration", "forward") for s in modules
+    )
     if depth == 2:
         assert ("iteration", "forward", "body", "body.inner") in modules
     assert 8 <= sum(s[-1] == "body" for s in modules) <= 12  # not in the iterations that were timed
@@ -167,7 +181,9 @@ def test_without_a_tool_nothing_is_drawn() -> None:
         assert nvtx_ranges(torch) is None
 
 
-def test_without_the_package_torch_draws_what_a_tool_listens_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_torch_draws_what_a_tool_listens_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A stand-in for torch's extension notes its calls: without CUDA there is none."""
     import torch
 
@@ -179,7 +195,9 @@ def test_without_the_package_torch_draws_what_a_tool_listens_to(monkeypatch: pyt
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "/opt/nsys/libToolsInjection64.so")
     if not torch.cuda.is_available():
         assert nvtx_ranges(torch) is None  # torch's functions raise
-    extension = SimpleNamespace(markA=lambda name: None, rangePushA=calls.append, rangePop=lambda: calls.append("end"))
+    extension = SimpleNamespace(
+        markA=lambda name: None, rangePushA=calls.append, rangePop=lambda: calls.append("end")
+    )
     monkeypatch.setattr(torch.cuda.nvtx, "_nvtx", extension)
     ranges = nvtx_ranges(torch)
     assert ranges is not None
@@ -231,8 +249,12 @@ def test_a_phase_that_ends_inside_a_module_keeps_the_stack_in_order() -> None:
     ranges.leave()
     ranges.switch("other")
     assert stack == ["iteration"]
-    assert shown[-4:] == [("iteration", "to-device"), ("iteration", "to-device", "layer1"),
-                          ("iteration", "forward"), ("iteration", "forward", "layer1")]  # fmt: skip
+    assert shown[-4:] == [
+        ("iteration", "to-device"),
+        ("iteration", "to-device", "layer1"),
+        ("iteration", "forward"),
+        ("iteration", "forward", "layer1"),
+    ]
     ranges.close()
     assert not stack
 

@@ -15,7 +15,8 @@ from autotune_trials.protocol.messages import Record
 
 STEPS = 40
 
-JOB = """
+JOB = (
+    """
 import os, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -43,10 +44,12 @@ while True:
         ahead = cuda is not None and all(cuda.copies[-2:])
         assert cuda.lent if ahead else True
         print(loss.item().hex(), "ahead" if ahead else "own", flush=True)
-""" + f"""
+"""
+    + f"""
         count = globals().get("count", 0) + 1
         if cuda is None and count == {STEPS}: raise SystemExit
 """
+)
 
 ONE_EPOCH = ("return 160", "return 16_000")  # the first batch of each is copied by the job
 PLAIN = 'x, y = batch["x"].to(device), batch["y"].cuda(1) if cuda else batch["y"]'
@@ -75,7 +78,9 @@ def start(tuner: Tuner, source: str, mode: str, **config: object) -> None:
     tuner.start(source, mode, **config)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("move", "workers"), [*(slow(name, 0) for name in MOVES), ("as they are", 2)])
+@pytest.mark.parametrize(
+    ("move", "workers"), [*(slow(name, 0) for name in MOVES), ("as they are", 2)]
+)
 def test_the_job_trains_on_the_same_batches(tuner: Tuner, move: str, workers: int) -> None:
     source = job(MOVES[move], workers)
     expected = [float.fromhex(loss) for loss in bare_losses(tuner, source)]
@@ -101,10 +106,13 @@ def test_it_is_switched_there_and_back(tuner: Tuner) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("change", "said"), [
-    (("pretend_cuda\n", "pretend_cuda; pretend_cuda.PINNED = False\n", 1), "pinned"),
-    (('batch["x"].to(device)', '(batch["x"] + 0).to(device)'), "moves no tensor"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("pretend_cuda\n", "pretend_cuda; pretend_cuda.PINNED = False\n", 1), "pinned"),
+        (('batch["x"].to(device)', '(batch["x"] + 0).to(device)'), "moves no tensor"),
+    ],
+)
 def test_why_it_does_nothing_is_told(tuner: Tuner, change: tuple[Any, ...], said: str) -> None:
     source = job(MOVES["one stays"]).replace(*change)
     start(tuner, source, "fixed", knobs={"cuda_prefetch": True}, steps=8)

@@ -51,9 +51,18 @@ def test_two_ranks_switch_at_the_same_iteration(tuner: Tuner) -> None:
     try:
         ranks = [tuner.accept(60).makefile("rwb") for _ in range(2)]
         hellos = [load(r.readline()) for r in ranks]
-        assert sorted(h.rank for h in hellos) == [0, 1] and all(h.job.world_size == 2 for h in hellos)
+        assert sorted(h.rank for h in hellos) == [0, 1] and all(
+            h.job.world_size == 2 for h in hellos
+        )
         assert all("gloo" in h.job.backend for h in hellos)
-        plan = Plan(1, (block("b", 5, _min_settle=3), block("c", 5, _min_settle=4, amp_dtype="bfloat16"), block("b2", 5)))
+        plan = Plan(
+            1,
+            (
+                block("b", 5, _min_settle=3),
+                block("c", 5, _min_settle=4, amp_dtype="bfloat16"),
+                block("b2", 5),
+            ),
+        )
         for rank in ranks:
             rank.write(dump(plan))
             rank.flush()
@@ -104,6 +113,9 @@ def test_ranks_throw_the_same_batches_away(tuner: Tuner) -> None:
         second.kill()
         second.communicate()
     assert all(r.error == "" and len(r.window.times_s) == 5 for mine in reports for r in mine[:2])
-    mine, theirs = ([int(n) for n in (tuner.directory / f"seen{rank}").read_text().split()] for rank in (0, 1))
+    mine, theirs = (
+        [int(n) for n in (tuner.directory / f"seen{rank}").read_text().split()] for rank in (0, 1)
+    )
     assert mine == theirs
-    assert [b - a for a, b in zip(mine, mine[1:], strict=False) if b - a > 1] == [1 + 3] * 2  # once a block
+    # once a block
+    assert [b - a for a, b in zip(mine, mine[1:], strict=False) if b - a > 1] == [1 + 3] * 2

@@ -60,27 +60,40 @@ def test_a_reader_that_waits_is_told_from_one_that_computes(tuner: Tuner, worker
     _, [waiting] = told(tuner, source(WAITS, workers), block("b", 8))
     assert waiting.window is not None
     assert busy(waiting.window) < 0.3
-    assert waiting.window.reader_wall_s / waiting.window.reader_fetches >= 16 * 0.003  # a batch, whoever fetched it
+    # a batch, whoever fetched it
+    assert waiting.window.reader_wall_s / waiting.window.reader_fetches >= 16 * 0.003
 
 
 @pytest.mark.parametrize("workers", [0, slow(2)])
-def test_a_reader_that_computes_does_so_on_a_machine_without_a_free_cpu_as_well(tuner: Tuner, workers: int) -> None:
+def test_a_reader_that_computes_does_so_on_a_machine_without_a_free_cpu_as_well(
+    tuner: Tuner, workers: int
+) -> None:
     _, [computing] = told(tuner, source(COMPUTES, workers), block("b", 8))
     assert computing.window is not None
     assert busy(computing.window) > 0.8
 
 
 @pytest.mark.slow
-def test_workers_that_a_knob_starts_are_looked_at_and_the_fetches_before_are_left_out(tuner: Tuner) -> None:
-    _, reports = told(tuner, source(WAITS), block("0", 4), block("2", 8, num_workers=2), block("0 again", 4))
+def test_workers_that_a_knob_starts_are_looked_at_and_the_fetches_before_are_left_out(
+    tuner: Tuner,
+) -> None:
+    _, reports = told(
+        tuner, source(WAITS), block("0", 4), block("2", 8, num_workers=2), block("0 again", 4)
+    )
     shares = [busy(r.window) for r in reports if r.window is not None]
     assert len(shares) == 3 and max(shares) < 0.3
     assert all(r.window is not None and r.window.reader_fetches <= 30 for r in reports)
 
 
 @pytest.mark.slow
-def test_what_was_put_in_to_look_at_the_reader_is_taken_out_when_the_agent_goes(tuner: Tuner) -> None:
-    text = source("pass").replace("while True:", "from torch.utils.data import _DatasetKind\nprint(_DatasetKind.create_fetcher.__module__)\nfor _ in range(2):")
+def test_what_was_put_in_to_look_at_the_reader_is_taken_out_when_the_agent_goes(
+    tuner: Tuner,
+) -> None:
+    text = source("pass").replace(
+        "while True:",
+        "from torch.utils.data import"
+        " _DatasetKind\nprint(_DatasetKind.create_fetcher.__module__)\nfor _ in range(2):",
+    )
     tuner.start(text + "print(_DatasetKind.create_fetcher.__code__.co_filename)\n")
     tuner.receive()
     tuner.close_connection()  # the tuner is gone
@@ -89,7 +102,7 @@ def test_what_was_put_in_to_look_at_the_reader_is_taken_out_when_the_agent_goes(
     assert out.splitlines()[-1].endswith("dataloader.py")
 
 
-# ------------------------------------------------------------------ more workers than the process may have
+# ----------------------------------------------------------- more workers than the process may have
 
 FEW_FILES = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))\n"
 
@@ -100,17 +113,25 @@ def limited(files: int, workers: int = 0) -> str:
 
 @pytest.mark.parametrize("own", [0, slow(2)])
 @pytest.mark.parametrize("files", [80, slow(200)])
-def test_workers_that_cannot_be_started_or_fed_cost_their_block_and_the_job_goes_on(tuner: Tuner, own: int, files: int) -> None:
-    """With 80 files 40 workers cannot be started; with 200 they are, and then there is none left for their batches."""
+def test_workers_that_cannot_be_started_or_fed_cost_their_block_and_the_job_goes_on(
+    tuner: Tuner, own: int, files: int
+) -> None:
+    """With 80 files 40 workers cannot be started; with 200 they are, and then there is none left
+    for their batches.
+    """
     tuner.start(limited(files, own))
     hello = tuner.receive()
     assert (hello.job.process.most_files, hello.job.process.open_files > 3) == (files, True)
-    before, failed, after = tuner.measure(block("own", 6), block("40", 6, num_workers=40), block("own again", 6))
+    before, failed, after = tuner.measure(
+        block("own", 6), block("40", 6, num_workers=40), block("own again", 6)
+    )
     assert before.error == "" and before.window is not None
     assert failed.window is None and WORKERS_TOO_MANY.search(failed.error), failed.error
     assert after.error == "" and len(after.window.times_s) == 6, after.error
     assert after.notes["in_force"]["loader"]["num_workers"] == own
-    assert tuner.process is not None and len(children(tuner.process.pid)) == own, "none of the 40 is left"
+    assert tuner.process is not None and len(children(tuner.process.pid)) == own, (
+        "none of the 40 is left"
+    )
 
 
 LATE = """
@@ -126,7 +147,9 @@ queues.Queue.close = close
 
 
 @pytest.mark.slow
-def test_the_descriptors_of_ended_workers_are_waited_for_before_others_are_started(tuner: Tuner) -> None:
+def test_the_descriptors_of_ended_workers_are_waited_for_before_others_are_started(
+    tuner: Tuner,
+) -> None:
     """A queue is closed by its own thread, which on a busy machine comes to it late."""
     tuner.start(LATE + limited(200, 2))
     tuner.receive()

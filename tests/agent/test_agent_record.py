@@ -12,7 +12,9 @@ from tiny_tuner import CNN, Tuner, run_bare
 
 from autotune_trials.protocol.messages import Record
 
-LOOP = CNN + """
+LOOP = (
+    CNN
+    + """
 count = 0
 for epoch in range(10):
     for x, y in loader:
@@ -24,6 +26,7 @@ for epoch in range(10):
         count += 1
         print(count, out.dtype, len(x), len(loader), torch.get_num_threads(), float(loss).hex(), float(norm).hex(), flush=True)
 """
+)
 
 
 def record(tuner: Tuner, source: str = LOOP, mode: str = "fixed", **config: object) -> Record:
@@ -46,22 +49,31 @@ def test_every_iteration_is_recorded_from_the_first(tuner: Tuner) -> None:
     found = record(tuner, steps=24, probe_steps=5)
     lines = rows(tuner)
     assert len(found.window.times_s) == len(found.losses) == len(found.samples_before) == 24
-    assert [float(x).hex() for x in found.losses[:23]] == [r[5] for r in lines]  # held inside the 24th step
+    # held inside the 24th step
+    assert [float(x).hex() for x in found.losses[:23]] == [r[5] for r in lines]
     assert list(found.samples_before) == [16.0 * i for i in range(24)]
     assert len(found.gradient_norms) == len(found.update_norms) == 5
-    assert found.gradient_norms == pytest.approx([float.fromhex(r[6]) for r in lines[:5]], rel=1e-5)  # before clipping
+    # before clipping
+    assert found.gradient_norms == pytest.approx([float.fromhex(r[6]) for r in lines[:5]], rel=1e-5)
     assert all(u > 0 for u in found.update_norms)
     assert sum(found.window.phases_s.values()) == pytest.approx(sum(found.window.times_s))
     each = found.window.phase_times_s
     assert [sum(column) for column in zip(*each.values())] == pytest.approx(found.window.times_s)
-    assert found.window.times_s[0] < 1.0  # importing torch and building the model is no part of the first iteration
+    # importing torch and building the model is no part of the first iteration
+    assert found.window.times_s[0] < 1.0
     assert len(found.window.turnovers_s) == 1 and not found.ended_early
     assert found.fingerprint["optimizers"][0]["groups"][0]["lr"] == 1e-3
     assert found.fingerprint["loss_modules"] == ["CrossEntropyLoss(mean)"]
 
 
 def test_knobs_hold_from_the_very_first_iteration(tuner: Tuner) -> None:
-    knobs = {"amp_dtype": "bfloat16", "num_workers": 1, "batch_size": 32, "optimizer_impl": "fused", "channels_last": True}
+    knobs = {
+        "amp_dtype": "bfloat16",
+        "num_workers": 1,
+        "batch_size": 32,
+        "optimizer_impl": "fused",
+        "channels_last": True,
+    }
     found = record(tuner, knobs=knobs, steps=10, loader_key="train.py:8#0")
     lines = rows(tuner)
     assert {tuple(r[1:4]) for r in lines} == {("torch.bfloat16", "32", "8")}
@@ -84,7 +96,11 @@ def test_a_job_that_ends_early_is_recorded_all_the_same(tuner: Tuner) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
-    tuner.start(LOOP.replace("count += 1", "count += 1\n        if count == 8: raise ValueError('mine')"), "fixed", steps=100)
+    tuner.start(
+        LOOP.replace("count += 1", "count += 1\n        if count == 8: raise ValueError('mine')"),
+        "fixed",
+        steps=100,
+    )
     assert type(tuner.receive()).__name__ == "Hello"
     assert tuner.receive() is None
     code, _, err = tuner.finish()
@@ -93,7 +109,9 @@ def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
 
 @pytest.mark.slow
 def test_the_window_goes_on_until_min_seconds(tuner: Tuner) -> None:
-    source = LOOP.replace("range(10)", "range(1000)").replace("count += 1", "count += 1; __import__('time').sleep(0.005)")
+    source = LOOP.replace("range(10)", "range(1000)").replace(
+        "count += 1", "count += 1; __import__('time').sleep(0.005)"
+    )
     found = record(tuner, source=source, steps=10, min_seconds=0.5, max_steps=10_000)
     assert sum(found.window.times_s) > 0.45 and len(found.losses) > 20
 
@@ -103,7 +121,9 @@ def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.Monkey
     from autotune_trials.protocol.messages import Progress
 
     often = "__import__('sys').modules['autotune_trials.agent.core.modes'].PROGRESS_S = 0.5"
-    source = LOOP.replace("count = 0", f"count = 0; {often}").replace("count += 1", "count += 1; __import__('time').sleep(0.1)")
+    source = LOOP.replace("count = 0", f"count = 0; {often}").replace(
+        "count += 1", "count += 1; __import__('time').sleep(0.1)"
+    )
     tuner.start(source, "fixed", steps=100)
     kinds = []
     monkeypatch.setattr("tiny_tuner.Progress", type("Nothing", (), {}))
@@ -114,7 +134,9 @@ def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_manual_marks_and_metrics(tuner: Tuner) -> None:
-    source = CNN + """
+    source = (
+        CNN
+        + """
 import autotune
 for i in range(100):
     x, y = data.tensors[0][:8], data.tensors[1][:8]
@@ -124,11 +146,14 @@ for i in range(100):
     autotune.metric("accuracy", torch.tensor(i / 100))
     autotune.step(loss=float(i), samples=24)
 """
+    )
     found = record(tuner, source=source, steps=10, env={"PYTHONPATH": tuner.python_path()})
     assert list(found.losses) == [float(i) for i in range(10)]
     assert set(found.window.samples) == {24.0}
     assert found.metrics["accuracy"] == pytest.approx([i / 100 for i in range(10)])
-    assert len(found.metrics_at["accuracy"]) == 10 and found.metrics_at["accuracy"][3:] == tuple(24.0 * i for i in range(3, 10))
+    assert len(found.metrics_at["accuracy"]) == 10 and found.metrics_at["accuracy"][3:] == tuple(
+        24.0 * i for i in range(3, 10)
+    )
 
 
 SCALED = """
@@ -164,30 +189,44 @@ def test_float16_scaling_is_that_of_grad_scaler_to_the_bit(tuner: Tuner) -> None
     lines = [" ".join(r) for r in rows(tuner)]
     assert lines == expected[: len(lines)] and len(lines) >= 19
     assert found.skipped == (5,)
-    assert math.isfinite(found.losses[4]) and found.losses[5] > 1e30  # the loss is recorded unscaled
+    # the loss is recorded unscaled
+    assert math.isfinite(found.losses[4]) and found.losses[5] > 1e30
     assert found.notes["loss_scale"] == 2.0**15 and len(found.gradient_sketch) == 1024
 
 
 @pytest.mark.slow
 def test_the_loss_of_a_job_with_a_scaler_of_its_own_is_recorded_unscaled(tuner: Tuner) -> None:
     source = SCALED.replace('own = "AUTOTUNE_SESSION" not in os.environ', "own, total = True, 0.0")
-    source = source.replace("scaler.scale(loss)", "total += loss.item(); scaler.scale(loss)").replace("print(float(loss)", "print(total")
-    totals = [0.0] + [float.fromhex(line.split()[0]) for line in run_bare(tuner.directory, source).splitlines()]
+    source = source.replace(
+        "scaler.scale(loss)", "total += loss.item(); scaler.scale(loss)"
+    ).replace("print(float(loss)", "print(total")
+    totals = [0.0] + [
+        float.fromhex(line.split()[0]) for line in run_bare(tuner.directory, source).splitlines()
+    ]
     expected = [b - a for a, b in zip(totals[:5], totals[1:6], strict=True)]
     found = record(tuner, source=source, steps=10)
     assert found.fingerprint["scaler"] is True
     assert found.losses[:5] == pytest.approx(expected, rel=1e-6)
-    assert all(loss < 100 for i, loss in enumerate(found.losses) if i != 5)  # the fifth takes in the step left out for overflow
+    # the fifth takes in the step left out for overflow
+    assert all(loss < 100 for i, loss in enumerate(found.losses) if i != 5)
 
 
 @pytest.mark.slow
 def test_a_loss_scale_that_is_given_is_started_with(tuner: Tuner) -> None:
-    found = record(tuner, source=SCALED.replace('["step"]', '.get("step", 0)'), knobs={"amp_dtype": "float16"}, steps=4, loss_scale=2.0**100)
+    found = record(
+        tuner,
+        source=SCALED.replace('["step"]', '.get("step", 0)'),
+        knobs={"amp_dtype": "float16"},
+        steps=4,
+        loss_scale=2.0**100,
+    )
     assert found.skipped[0] == 0 and found.gradient_sketch == ()  # its first step overflows
     assert found.notes["loss_scale"] == 2.0 ** (100 - len(found.skipped))
 
 
-SEVERAL = CNN + """
+SEVERAL = (
+    CNN
+    + """
 for i in range(20):
     x, y = data.tensors[0][:8], data.tensors[1][:8]
     optimizer.zero_grad()
@@ -199,35 +238,47 @@ for i in range(20):
     optimizer.step()
     print((float(loss) + float(each.sum()) / 4 + float(loss)), flush=False)
 """
+)
 
 
 @pytest.mark.slow
 def test_several_backward_calls_a_step_are_summed_whatever_they_are_called_on(tuner: Tuner) -> None:
     found = record(tuner, source=SEVERAL, steps=10)
     assert tuner.process is not None
-    printed = [float(tuner.process.stdout.readline()) for _ in range(9)]  # flushed before the record was sent
+    # flushed before the record was sent
+    printed = [float(tuner.process.stdout.readline()) for _ in range(9)]
     assert found.losses[:9] == pytest.approx(printed, rel=1e-5)
 
 
-DROPPED = CNN + """
+DROPPED = (
+    CNN
+    + """
 while True:
     for x, y in loader:
         out = nn.functional.dropout(model(x), 0.3)
         loss = criterion(out + nn.functional.dropout(model(x), 0.1), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
-""".replace("model(x)", "both(x)").replace("while True", """class Both(nn.Module):
+""".replace("model(x)", "both(x)").replace(
+        "while True",
+        """class Both(nn.Module):
     def __init__(self): super().__init__(); self.inner = model
     def forward(self, x): return nn.functional.dropout(self.inner(x), 0.3)
 both = Both()
-while True""")
+while True""",
+    )
+)
 
 
 @pytest.mark.slow
-def test_compiled_dropout_draws_what_eager_draws(tuner: Tuner, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_compiled_dropout_draws_what_eager_draws(
+    tuner: Tuner, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     eager = record(tuner, source=DROPPED, steps=30, seed=0)
     other = Tuner(tmp_path_factory.mktemp("compiled"))
     try:
-        compiled = record(other, source=DROPPED, steps=30, seed=0, knobs={"compile_mode": "default"})
+        compiled = record(
+            other, source=DROPPED, steps=30, seed=0, knobs={"compile_mode": "default"}
+        )
     finally:
         other.end()
     assert compiled.notes["unique_graphs"] >= 1 and not compiled.no_effect
@@ -239,9 +290,17 @@ def test_profile_writes_a_trace_with_phases_and_operators(tuner: Tuner) -> None:
     with gzip.open(found.trace) as file:
         trace = json.load(file)
     names = {event.get("name") for event in trace["traceEvents"]}
-    assert {"autotune::forward", "autotune::backward", "autotune::optimizer", "ProfilerStep#0"} <= names
+    assert {
+        "autotune::forward",
+        "autotune::backward",
+        "autotune::optimizer",
+        "ProfilerStep#0",
+    } <= names
     convolutions = [e["args"] for e in trace["traceEvents"] if e["name"] == "aten::convolution"]
-    assert convolutions[0]["Input Dims"][:2] == [[16, 3, 8, 8], [8, 3, 3, 3]] and convolutions[0]["Input type"][0] == "float"
+    assert (
+        convolutions[0]["Input Dims"][:2] == [[16, 3, 8, 8], [8, 3, 3, 3]]
+        and convolutions[0]["Input type"][0] == "float"
+    )
     assert not any(event.get("cat") == "python_function" for event in trace["traceEvents"])
     assert len(found.losses) == 6  # the profiled iterations are not timed
 
@@ -251,13 +310,21 @@ def test_python_frames_have_a_run_of_their_own(tuner: Tuner) -> None:
     found = record(tuner, mode="profile", steps=6, profile_steps=3, watch_steps=0, stacks=True)
     with gzip.open(found.trace) as file:
         stacks = json.load(file)
-    assert {e["name"] for e in stacks["traceEvents"] if e["name"].startswith("ProfilerStep")} >= {"ProfilerStep#0", "ProfilerStep#2"}
-    assert any(e.get("cat") == "python_function" and "train.py" in e["name"] for e in stacks["traceEvents"])
-    assert found.evidence is None  # torch's tracer of frames may leave a damaged process behind: nothing follows it
+    assert {e["name"] for e in stacks["traceEvents"] if e["name"].startswith("ProfilerStep")} >= {
+        "ProfilerStep#0",
+        "ProfilerStep#2",
+    }
+    assert any(
+        e.get("cat") == "python_function" and "train.py" in e["name"] for e in stacks["traceEvents"]
+    )
+    # torch's tracer of frames may leave a damaged process behind: nothing follows it
+    assert found.evidence is None
 
 
 def test_launch_holds_the_knobs_and_says_nothing(tuner: Tuner) -> None:
-    tuner.start(LOOP.replace("range(10)", "range(2)"), "launch", {"amp_dtype": "bfloat16", "num_workers": 1})
+    tuner.start(
+        LOOP.replace("range(10)", "range(2)"), "launch", {"amp_dtype": "bfloat16", "num_workers": 1}
+    )
     code, out, err = tuner.finish()
     assert code == 0, err
     lines = [line.split() for line in out.splitlines()]
@@ -280,7 +347,9 @@ for _ in range(5):
     ("sets", "seed", "same"),
     [slow("torch.manual_seed(3); random.seed(3)", 0, True), ("torch.manual_seed(3)", 1, False)],
 )
-def test_seed_zero_is_the_jobs_own_and_others_are_not(tuner: Tuner, sets: str, seed: int, same: bool) -> None:
+def test_seed_zero_is_the_jobs_own_and_others_are_not(
+    tuner: Tuner, sets: str, seed: int, same: bool
+) -> None:
     bare = run_bare(tuner.directory, SEEDED % sets)
     tuner.start(SEEDED % sets, "launch", seed=seed)
     assert (tuner.finish()[1] == bare) == same

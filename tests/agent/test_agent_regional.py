@@ -45,7 +45,9 @@ class Other(Block):
 class Stage(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList([Block(width // 2, width), Block(width), Block(width), Block(width)])
+        self.blocks = nn.ModuleList(
+            [Block(width // 2, width), Block(width), Block(width), Block(width)]
+        )
 
 
 def sizes(module: nn.Module) -> list[int]:
@@ -65,17 +67,21 @@ def test_stages_of_other_widths_are_kinds_of_their_own() -> None:
 
 
 def test_blocks_within_blocks_belong_to_the_outer_ones() -> None:
-    assert sizes(nn.Sequential(nn.Sequential(Block(), Block()), nn.Sequential(Block(), Block()))) == [2]
+    assert sizes(
+        nn.Sequential(nn.Sequential(Block(), Block()), nn.Sequential(Block(), Block()))
+    ) == [2]
 
 
 @pytest.mark.parametrize(
     "module",
     [
         nn.Linear(8, 8),
-        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU(), nn.ReLU()),  # no blocks: nothing to fuse
+        # no blocks: nothing to fuse
+        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU(), nn.ReLU()),
         nn.ModuleList([Block(4), Block(8), Block(16)]),  # nothing alike
         nn.ModuleList([Block(), Other()]),
-        nn.ModuleList([Block(4, 8), Block(8, 16), Block(16), Block(16), Block(16, 32)]),  # mostly unlike
+        # mostly unlike
+        nn.ModuleList([Block(4, 8), Block(8, 16), Block(16), Block(16), Block(16, 32)]),
     ],
 )
 def test_what_is_not_repeated(module: nn.Module) -> None:
@@ -134,8 +140,12 @@ def test_alike_blocks_are_compiled_once_and_taken_back(tuner: Tuner) -> None:
     assert in_order([row[1] for row in rows]) == ["False", "True", "False"]
     last = f"        if len(seen) == {len(rows)}: raise SystemExit(0)\n"
     bare = LOOP.replace("while True", "seen = []\nwhile True") + "        seen.append(0)\n" + last
-    expected = [float(line.split()[0]) for line in run_bare(tuner.directory, JOB + bare).splitlines()]
-    assert [float(row[0]) for row in rows] == pytest.approx(expected, rel=1e-4), "dropout, too, is the same"
+    expected = [
+        float(line.split()[0]) for line in run_bare(tuner.directory, JOB + bare).splitlines()
+    ]
+    assert [float(row[0]) for row in rows] == pytest.approx(expected, rel=1e-4), (
+        "dropout, too, is the same"
+    )
 
 
 def test_without_repeated_blocks_it_makes_no_graph(tuner: Tuner) -> None:
@@ -149,11 +159,13 @@ def test_without_repeated_blocks_it_makes_no_graph(tuner: Tuner) -> None:
 
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
-    """``launch(knob=value)``: the agent of ``autotune launch`` in this process, with a compiler that is quick: torch's
-    own, up to where it would make kernels."""
+    """``launch(knob=value)``: the agent of ``autotune launch`` in this process, with a compiler
+    that is quick: torch's own, up to where it would make kernels."""
     agents = []
     quick = torch._dynamo.backends.debugging.aot_eager
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, inputs, **_: quick(graph, inputs))
+    monkeypatch.setattr(
+        "torch._inductor.compile_fx.compile_fx", lambda graph, inputs, **_: quick(graph, inputs)
+    )
 
     def launch(**knobs: Any) -> Agent:
         choices = tuple(KnobChoice(name, value) for name, value in knobs.items())
@@ -266,7 +278,9 @@ def test_a_compiler_that_fails_in_a_block_ends_the_knob_and_not_the_job(
 
 
 @pytest.mark.parametrize(("value", "compiled"), [("static", 4), ("dynamic", 1), ("default", 2)])
-def test_how_often_it_is_compiled_for_varying_shapes(launch: Launch, value: str, compiled: int) -> None:
+def test_how_often_it_is_compiled_for_varying_shapes(
+    launch: Launch, value: str, compiled: int
+) -> None:
     launch(compile_mode=value)
     model = Block()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -279,6 +293,8 @@ def test_how_often_it_is_compiled_for_varying_shapes(launch: Launch, value: str,
 @pytest.mark.parametrize(("copies", "vary"), [("2", False), ("next(count)", True)])
 def test_whether_the_inputs_vary_in_shape_is_seen(tuner: Tuner, copies: str, vary: bool) -> None:
     counted = "import itertools\ncount = itertools.count(1)\n"
-    tuner.start(JOB + counted + LOOP.replace("model(x)", f"model(x.expand({copies}, -1, -1)).mean(0)"))
+    tuner.start(
+        JOB + counted + LOOP.replace("model(x)", f"model(x.expand({copies}, -1, -1)).mean(0)")
+    )
     (model,) = tuner.receive().job.models
     assert (model.input_shapes > 1) == vary

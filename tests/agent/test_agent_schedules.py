@@ -1,11 +1,15 @@
-"""Learning-rate schedules in a live session, which makes a job go on long past the steps it was made for."""
+"""Learning-rate schedules in a live session, which makes a job go on long past the steps it was
+made for.
+"""
 
 from __future__ import annotations
 
 import pytest
 from tiny_tuner import CNN, Tuner, block
 
-SCHEDULES = CNN + """
+SCHEDULES = (
+    CNN
+    + """
 from torch.optim import SGD, lr_scheduler as s
 
 class Own(s.LRScheduler):
@@ -40,14 +44,20 @@ while True:
             schedule.step()
         print(steps, *(f"{schedule.get_last_lr()[0]:.6f}" for _, schedule in made.values()), flush=True)
 """
+)
 
 
 def test_no_schedule_runs_over_its_end_in_a_live_session(tuner: Tuner) -> None:
-    """They stand still from Hello on; alone, five of the seven would fail at the seventh step, or reach zero."""
+    """They stand still from Hello on; alone, five of the seven would fail at the seventh step, or
+    reach zero.
+    """
     tuner.start(SCHEDULES)
     assert type(tuner.receive()).__name__ == "Hello"
     reports = tuner.measure(block("b", 20), block("c", 20, optimizer_impl="foreach"))
-    assert [r.error for r in reports] == ["", ""] and [len(r.window.times_s) for r in reports] == [20, 20]
+    assert [r.error for r in reports] == ["", ""] and [len(r.window.times_s) for r in reports] == [
+        20,
+        20,
+    ]
     assert tuner.process is not None
     tuner.process.kill()
     rows = [line.split() for line in tuner.process.communicate()[0].splitlines()]
@@ -58,7 +68,9 @@ def test_no_schedule_runs_over_its_end_in_a_live_session(tuner: Tuner) -> None:
 
 @pytest.mark.slow
 def test_a_fixed_run_leaves_schedules_to_the_job(tuner: Tuner) -> None:
-    source = SCHEDULES.replace("while True:", "for _ in range(1):").replace("steps += 1", "steps += 1\n        if steps == 6: break")
+    source = SCHEDULES.replace("while True:", "for _ in range(1):").replace(
+        "steps += 1", "steps += 1\n        if steps == 6: break"
+    )
     tuner.start(source, "fixed", steps=4)
     assert type(tuner.receive()).__name__ == "Hello"
     assert type(tuner.receive()).__name__ == "Record"

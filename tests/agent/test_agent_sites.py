@@ -1,4 +1,6 @@
-"""Where in the source the agent saw what knobs are about: the very calls, whatever the program looks like."""
+"""Where in the source the agent saw what knobs are about: the very calls, whatever the program
+looks like.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from tiny_tuner import Tuner
 
 from autotune_spaces.sites import JobSites
 
-PROGRAM = '''
+PROGRAM = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -44,7 +46,7 @@ def main():
         trainer.epoch()
 
 main()
-'''
+"""
 
 
 def sites(tuner: Tuner, source: str, **options: object) -> JobSites:
@@ -58,24 +60,49 @@ def test_calls_are_known_to_the_letter(tuner: Tuner) -> None:
     found = sites(tuner, PROGRAM)
     source = (tuner.directory / "train.py").read_text().splitlines(keepends=True)
     assert found.program == "train.py"
-    assert found.loader is not None and found.loader.kind == "torch.utils.data.dataloader.DataLoader" and found.loader.others == 0
-    assert found.loader.parameters[:3] == ("dataset", "batch_size", "shuffle") and "*" in found.loader.parameters
+    assert (
+        found.loader is not None
+        and found.loader.kind == "torch.utils.data.dataloader.DataLoader"
+        and found.loader.others == 0
+    )
+    assert (
+        found.loader.parameters[:3] == ("dataset", "batch_size", "shuffle")
+        and "*" in found.loader.parameters
+    )
     (optimizer,) = found.optimizers
-    assert (optimizer.kind, optimizer.lr) == ("torch.optim.sgd.SGD", None)  # a group has its own learning rate
+    # a group has its own learning rate
+    assert (optimizer.kind, optimizer.lr) == ("torch.optim.sgd.SGD", None)
     (forward,) = found.forwards  # the call without gradients is none
     assert forward.images == (("0", 4),) and forward.module == "Sequential"
     (backward,) = found.backwards
     assert backward.forward == 0
-    assert {site.name for site in found.settings} == {"set_num_threads", "set_float32_matmul_precision"}
-    calls = [found.loader.call, optimizer.call, *forward.stack, *backward.stack, *found.steps, *(s.call for s in found.settings)]
+    assert {site.name for site in found.settings} == {
+        "set_num_threads",
+        "set_float32_matmul_precision",
+    }
+    calls = [
+        found.loader.call,
+        optimizer.call,
+        *forward.stack,
+        *backward.stack,
+        *found.steps,
+        *(s.call for s in found.settings),
+    ]
     for call in calls:
         lines = source[call.line - 1 : call.end_line]
         lines[-1] = lines[-1][: call.end_column]
         assert "".join(lines)[call.column :] == call.text
         assert call.own and call.file == "train.py"
-    assert found.loader.call.text.startswith("DataLoader(\n") and found.loader.call.text.endswith(")")
+    assert found.loader.call.text.startswith("DataLoader(\n") and found.loader.call.text.endswith(
+        ")"
+    )
     assert [c.text for c in forward.stack[1:]] == ["self.loss(x, y)", "trainer.epoch()", "main()"]
-    assert [c.function for c in forward.stack] == ["Trainer.loss", "Trainer.epoch", "main", "<module>"]
+    assert [c.function for c in forward.stack] == [
+        "Trainer.loss",
+        "Trainer.epoch",
+        "main",
+        "<module>",
+    ]
     assert [c.binding for c in forward.stack] == ["self.net", "self.net", "model", ""]
     assert backward.stack[0].text.endswith("backward()")
     assert [c.text for c in found.steps] == ["self.optimizer.step()"]
@@ -112,15 +139,25 @@ def in_library(tuner: Tuner, loader: str) -> JobSites:
     folder = tuner.directory.parent / "site-packages"
     (folder / "engine").mkdir(parents=True)
     (folder / "engine" / "__init__.py").write_text(LIBRARY)
-    return sites(tuner, f"import sys; sys.path.insert(0, {str(folder)!r})\n" + USER.replace("{loader}", loader))
+    return sites(
+        tuner,
+        f"import sys; sys.path.insert(0, {str(folder)!r})\n" + USER.replace("{loader}", loader),
+    )
 
 
 def test_a_librarys_loop_is_told_from_the_jobs_own(tuner: Tuner) -> None:
     found = in_library(tuner, "Own(data, 8, drop_last=True)")
-    assert found.loader is not None and found.loader.call.text == "Own(data, 8, drop_last=True)" and found.loader.call.own
+    assert (
+        found.loader is not None
+        and found.loader.call.text == "Own(data, 8, drop_last=True)"
+        and found.loader.call.own
+    )
     assert found.loader.parameters == ("data", "size", "**")
     (forward,) = found.forwards
-    assert [(c.file, c.own) for c in forward.stack] == [("engine/__init__.py", False), ("train.py", True)]
+    assert [(c.file, c.own) for c in forward.stack] == [
+        ("engine/__init__.py", False),
+        ("train.py", True),
+    ]
     assert forward.stack[1].binding == "model"
     assert [c.file for c in found.backwards[0].stack] == ["engine/__init__.py", "train.py"]
     assert not found.steps[0].own and not found.optimizers[0].call.own
@@ -129,7 +166,11 @@ def test_a_librarys_loop_is_told_from_the_jobs_own(tuner: Tuner) -> None:
 @pytest.mark.slow
 def test_a_loader_that_a_library_makes_anew_is_traced_to_the_jobs_own(tuner: Tuner) -> None:
     found = in_library(tuner, "prepare(DataLoader(data, batch_size=8))")
-    assert found.loader is not None and found.loader.call.text == "DataLoader(data, batch_size=8)" and found.loader.call.own
+    assert (
+        found.loader is not None
+        and found.loader.call.text == "DataLoader(data, batch_size=8)"
+        and found.loader.call.own
+    )
 
 
 @pytest.mark.slow
@@ -149,7 +190,11 @@ def test_a_loader_that_only_its_loop_names_is_known(tuner: Tuner) -> None:
             model(x).detach()
     """
     found = sites(tuner, source)
-    assert found.loader is not None and found.loader.call.text == "DataLoader(data, batch_size=8)" and found.loader.call.own
+    assert (
+        found.loader is not None
+        and found.loader.call.text == "DataLoader(data, batch_size=8)"
+        and found.loader.call.own
+    )
     assert (found.loader.kind, found.loader.others) == ("torch.utils.data.dataloader.DataLoader", 0)
     assert found.loader.parameters[:2] == ("dataset", "batch_size")
 
@@ -172,13 +217,18 @@ def test_one_call_for_several_loaders_is_noticed(tuner: Tuner) -> None:
     found = sites(tuner, source)
     assert found.loader is not None and found.loader.others == 1
     assert found.optimizers[0].lr == 1e-3
-    assert found.forwards[0].stack[0].text == "model(x)" and found.backwards[0].stack[0].text == "model(x).sum().backward()"
+    assert (
+        found.forwards[0].stack[0].text == "model(x)"
+        and found.backwards[0].stack[0].text == "model(x).sum().backward()"
+    )
 
 
 @pytest.mark.slow
 def test_without_columns_only_lines_are_known(tuner: Tuner) -> None:
     found = sites(tuner, PROGRAM, env={"PYTHONNODEBUGRANGES": "1"})
-    assert found.loader is not None and found.loader.call.column == -1 and found.loader.call.line > 10
+    assert (
+        found.loader is not None and found.loader.call.column == -1 and found.loader.call.line > 10
+    )
     assert found.steps[0].text == "self.optimizer.step()"
 
 

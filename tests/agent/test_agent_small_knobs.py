@@ -39,7 +39,8 @@ for x in DataLoader(Numbered(), batch_size=4, num_workers=2):
     optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
     print(*seen, flush=True) if len(seen) == 12 else None
 """
-KEY = f"train.py:{next(i for i, line in enumerate(SLOW_FIRST.splitlines(), 1) if 'DataLoader(N' in line)}#0"  # known since observe
+# known since observe
+KEY = f"train.py:{next(i for i, line in enumerate(SLOW_FIRST.splitlines(), 1) if 'DataLoader(N' in line)}#0"
 
 
 def states(out: str) -> list[tuple[int, bool]]:
@@ -54,7 +55,13 @@ def test_gc_is_switched_between_blocks_and_given_back(tuner: Tuner) -> None:
     tuner.start(COLLECTED.format(own=""))
     hello = tuner.receive()
     assert "gc" not in hello.job.own_settings
-    reports = tuner.measure(block("a"), block("b", gc="freeze"), block("c"), block("d", gc="threshold-50000"), block("e"))
+    reports = tuner.measure(
+        block("a"),
+        block("b", gc="freeze"),
+        block("c"),
+        block("d", gc="threshold-50000"),
+        block("e"),
+    )
     assert [r.error for r in reports] == [""] * 5
     assert all(not r.no_effect for r in reports)
     tuner.close_connection()

@@ -1,4 +1,6 @@
-"""What stands still in a profiled job: where things were built, what they are set to, and an optimizer tried out without touching it."""
+"""What stands still in a profiled job: where things were built, what they are set to, and an
+optimizer tried out without touching it.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,14 @@ def test_places_settings_and_a_trial_that_leaves_no_trace(tuner: Tuner) -> None:
     seen = record.evidence
     (optimizer,) = seen.optimizers
     assert (optimizer["class"], optimizer["tensors"], optimizer["foreach"]) == ("AdamW", 42, False)
-    assert (Path(optimizer["place"]["file"]).name, optimizer["place"]["line"]) == ("train.py", line_of("optimizer"))
-    assert optimizer["best"] in ("foreach", "fused") and 0 < optimizer["best_s"] < optimizer["own_s"] < 1
+    assert (Path(optimizer["place"]["file"]).name, optimizer["place"]["line"]) == (
+        "train.py",
+        line_of("optimizer"),
+    )
+    assert (
+        optimizer["best"] in ("foreach", "fused")
+        and 0 < optimizer["best_s"] < optimizer["own_s"] < 1
+    )
     assert (seen.loader["place"]["line"], seen.loader["num_workers"]) == (line_of("loader"), 0)
     assert seen.loader["place"]["code"] == "return DataLoader(data, batch_size=16)  # loader"
     assert seen.models[0]["dtypes"] == ["float32"] and not seen.models[0]["compiled"]
@@ -86,7 +94,9 @@ def test_a_trial_calls_no_hook_and_moves_no_parameter() -> None:
 def test_a_trial_needs_room_and_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    assert trial(torch.optim.Adam([torch.nn.Parameter(torch.ones(8))])) == {}, "one parameter is no loop"
+    assert trial(torch.optim.Adam([torch.nn.Parameter(torch.ones(8))])) == {}, (
+        "one parameter is no loop"
+    )
     assert trial(small_adam(differentiable=True)) == {}, "there is nothing to choose"
     monkeypatch.setattr(optimizer_trial, "_free_gib", lambda *_: 0.0)
     assert "no room" in trial(small_adam())["untried"]
@@ -106,6 +116,11 @@ def test_dynamos_words_are_cut_to_what_matters() -> None:
     assert guard(REASON) == "self.n == 1"
     assert user_line(REASON) == ("/home/me/train.py", 18, "forward")
     assert user_line("0/0: size mismatch") is None
-    text = "Attempted to call function marked as skipped\n  Explanation: Dynamo does not know it.\n  Hint: a long one\n\n https://x"
-    assert one_line(text) == "Attempted to call function marked as skipped. Dynamo does not know it."
+    text = (
+        "Attempted to call function marked as skipped\n  Explanation: Dynamo does not know it.\n "
+        " Hint: a long one\n\n https://x"
+    )
+    assert (
+        one_line(text) == "Attempted to call function marked as skipped. Dynamo does not know it."
+    )
     assert one_line("") == ""

@@ -1,4 +1,6 @@
-"""Every style of training loop gives bit-identical losses with the agent inside, and is seen for what it is."""
+"""Every style of training loop gives bit-identical losses with the agent inside, and is seen for
+what it is.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def note(loss):
 """
 HEAD = CNN + PRINT
 
-PLAIN = HEAD + """
+PLAIN = (
+    HEAD
+    + """
 while True:
     for x, y in loader:
         loss = criterion(model(x), y)
@@ -27,7 +31,10 @@ while True:
         optimizer.step()
         note(loss)
 """
-ACCUMULATION = HEAD + """
+)
+ACCUMULATION = (
+    HEAD
+    + """
 while True:
     for i, (x, y) in enumerate(loader):
         loss = criterion(model(x), y) / 2
@@ -38,7 +45,10 @@ while True:
             optimizer.zero_grad()
             note(loss)
 """
-GAN = HEAD + """
+)
+GAN = (
+    HEAD
+    + """
 critic = nn.Sequential(nn.Flatten(), nn.Linear(192, 1))
 maker = nn.Linear(4, 192)
 d_step = torch.optim.Adam(critic.parameters())
@@ -53,7 +63,10 @@ while True:
         g_step.zero_grad(); g.backward(); g_step.step()
         note(g)
 """
-LBFGS = HEAD + """
+)
+LBFGS = (
+    HEAD
+    + """
 optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
 while True:
     for x, y in loader:
@@ -64,7 +77,10 @@ while True:
             return loss
         note(optimizer.step(closure))
 """
-OWN_AMP = HEAD + """
+)
+OWN_AMP = (
+    HEAD
+    + """
 scaler = torch.amp.GradScaler("cpu")
 while True:
     for x, y in loader:
@@ -76,7 +92,10 @@ while True:
         scaler.update()
         note(loss)
 """
-VALIDATION = HEAD + """
+)
+VALIDATION = (
+    HEAD
+    + """
 held_out = DataLoader(data, batch_size=32)
 count = 0
 while True:
@@ -91,7 +110,10 @@ while True:
                 sum(float(criterion(model(a), b)) for a, b in held_out)
             model.train()
 """
-NO_LOADER = HEAD + """
+)
+NO_LOADER = (
+    HEAD
+    + """
 x, y = data.tensors
 w = [p for p in model.parameters()]
 while True:
@@ -100,7 +122,10 @@ while True:
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     note(loss)
 """
-ITERABLE = HEAD + """
+)
+ITERABLE = (
+    HEAD
+    + """
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
         for i in range(160):
@@ -112,7 +137,10 @@ while True:
         optimizer.zero_grad(); loss.backward(); optimizer.step()
         note(loss)
 """
-MANUAL = HEAD + """
+)
+MANUAL = (
+    HEAD
+    + """
 try:
     import autotune
 except ImportError:
@@ -127,7 +155,10 @@ while True:
     if autotune: autotune.step(loss=loss, samples=16)
     note(loss)
 """
-COPIES = HEAD + """
+)
+COPIES = (
+    HEAD
+    + """
 import copy, io, pickle
 while True:
     for x, y in loader:
@@ -143,7 +174,10 @@ while True:
             torch.load(file, weights_only=False)(x)
         note(loss)
 """
-SUBCLASS = HEAD + """
+)
+SUBCLASS = (
+    HEAD
+    + """
 class Tagged(torch.Tensor):
     pass
 while True:
@@ -153,7 +187,10 @@ while True:
         torch.manual_seed(len(losses))
         note(loss)
 """
-OWN_COMPILE = HEAD + """
+)
+OWN_COMPILE = (
+    HEAD
+    + """
 fast = torch.compile(model, backend="eager")
 while True:
     for x, y in loader:
@@ -161,7 +198,10 @@ while True:
         optimizer.zero_grad(); loss.backward(); optimizer.step()
         note(loss)
 """
-SCHEDULED = HEAD + """
+)
+SCHEDULED = (
+    HEAD
+    + """
 optimizer = torch.optim.SGD([torch.nn.Parameter(p.detach().clone()) for p in model.parameters()], lr=0.1, momentum=0.9)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
 while True:
@@ -171,17 +211,29 @@ while True:
         schedule.step()
         note(loss)
 """
+)
 
 STYLES = {
-    "plain": PLAIN, "accumulation": ACCUMULATION, "gan": GAN, "lbfgs": LBFGS, "own amp": OWN_AMP, "validation": VALIDATION,
-    "no loader": NO_LOADER, "iterable": ITERABLE, "copies": COPIES, "subclass": SUBCLASS, "manual": MANUAL,
+    "plain": PLAIN,
+    "accumulation": ACCUMULATION,
+    "gan": GAN,
+    "lbfgs": LBFGS,
+    "own amp": OWN_AMP,
+    "validation": VALIDATION,
+    "no loader": NO_LOADER,
+    "iterable": ITERABLE,
+    "copies": COPIES,
+    "subclass": SUBCLASS,
+    "manual": MANUAL,
     "own compile": OWN_COMPILE,
 }
 
 
 def losses_under_agent(tuner: Tuner, source: str) -> tuple[object, object, str]:
     """(Hello, first block report, stdout) of a live session that measures the baseline only."""
-    tuner.start(source, env={"PYTHONPATH": tuner.python_path()} if "import autotune" in source else None)
+    tuner.start(
+        source, env={"PYTHONPATH": tuner.python_path()} if "import autotune" in source else None
+    )
     hello = tuner.receive()
     assert type(hello).__name__ == "Hello", hello
     reports = tuner.measure(block("b", 12), block("rest", 1000))
@@ -203,11 +255,15 @@ def test_losses_are_the_same_bits_with_the_agent(tuner: Tuner, tmp_path: Path, s
     assert out == bare
     job = hello.job
     assert report.error == "" and len(report.window.times_s) >= 10
-    assert sum(report.window.phases_s.values()) == pytest.approx(sum(report.window.times_s), rel=1e-6)
+    assert sum(report.window.phases_s.values()) == pytest.approx(
+        sum(report.window.times_s), rel=1e-6
+    )
     assert bool(job.own_autocast) == (style == "own amp") and job.own_scaler == (style == "own amp")
     assert job.manual == (style == "manual")
     assert (job.loader is None) == (style in ("no loader", "manual"))
-    assert job.backwards_per_step == {"accumulation": 2.0, "gan": 2.0, "manual": 0.0}.get(style, job.backwards_per_step)
+    assert job.backwards_per_step == {"accumulation": 2.0, "gan": 2.0, "manual": 0.0}.get(
+        style, job.backwards_per_step
+    )
     assert job.sample_unit == ("iterations" if style == "no loader" else "samples")
     if style == "accumulation":
         assert job.samples_per_step == 32
@@ -222,13 +278,20 @@ def test_losses_are_the_same_bits_with_the_agent(tuner: Tuner, tmp_path: Path, s
 
 
 def test_schedulers_stand_still_in_a_live_session(tuner: Tuner) -> None:
-    """The learning rate drops by ten every five steps; the session must not let it drift between blocks."""
-    tuner.start(SCHEDULED.replace("        note(loss)\n", """
+    """The learning rate drops by ten every five steps; the session must not let it drift between
+    blocks.
+    """
+    tuner.start(
+        SCHEDULED.replace(
+            "        note(loss)\n",
+            """
         losses.append(loss)
         if len(losses) == 49:
             print(optimizer.param_groups[0]["lr"])
             raise SystemExit(0)
-"""))
+""",
+        )
+    )
     tuner.receive()
     tuner.measure(block("b", 1000))
     assert tuner.finish()[1].strip() == "0.1"

@@ -1,4 +1,6 @@
-"""The watched window: what is seen, at which line, and that the job neither notices nor pays for it anywhere else."""
+"""The watched window: what is seen, at which line, and that the job neither notices nor pays for it
+anywhere else.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from autotune_trials.agent.observers.sampler import stack_of
 from autotune_trials.protocol.evidence import Calls, Evidence
 from autotune_trials.protocol.messages import Hello, Record
 
-LOOP = CNN + """
+LOOP = (
+    CNN
+    + """
 import gc, os, tempfile, time
 path = os.path.join(tempfile.gettempdir(), f"watched-{os.getpid()}")
 before = None
@@ -42,10 +46,15 @@ if os.path.exists(path):
 untouched = [torch.Tensor.item, torch.Tensor.__bool__, torch.tensor, torch.rand, print, open, torch.save, gc.collect]
 print([getattr(f, "__wrapped__", None) for f in untouched], "item" in vars(torch.Tensor), gc.callbacks)
 """
+)
 
 
 def watched(tuner: Tuner, source: str = LOOP, **config: object) -> Evidence:
-    tuner.start(source, "profile", **{"steps": 6, "profile_steps": 3, "watch_steps": 60, "watch_seconds": 0.5, **config})  # type: ignore[arg-type]
+    tuner.start(
+        source,
+        "profile",
+        **{"steps": 6, "profile_steps": 3, "watch_steps": 60, "watch_seconds": 0.5, **config},
+    )  # type: ignore[arg-type]
     assert isinstance(tuner.receive(), Hello)
     record = tuner.receive()
     assert isinstance(record, Record) and record.evidence is not None
@@ -68,7 +77,9 @@ def test_calls_are_seen_at_their_line(tuner: Tuner) -> None:
     assert sum(map(sum, seen.phase_times_s.values())) == pytest.approx(sum(seen.times_s))
     item = only(seen, "item", "value = loss.item()")
     assert item.place.code == "value = loss.item()" and item.place.own and item.device == "cpu"
-    assert steps - 1 <= item.count == len(item.iterations) <= steps and sum(item.each_s) == pytest.approx(item.seconds)
+    assert steps - 1 <= item.count == len(item.iterations) <= steps and sum(
+        item.each_s
+    ) == pytest.approx(item.seconds)
     copied = only(seen, "tensor_from_array", "copied =")
     assert copied.nbytes == 12 * copied.count and copied.detail == "float32[3] of a list of 3"
     assert only(seen, "format", "print(count").count == only(seen, "print", "print(count").count
@@ -76,7 +87,9 @@ def test_calls_are_seen_at_their_line(tuner: Tuner) -> None:
     gaps = {b - a for a, b in zip(written.iterations, written.iterations[1:])}
     assert gaps == {10} and written.lines == (line_of("with open"), line_of("time.sleep"))
     collected = only(seen, "gc_collect", "gc.collect()")
-    assert sum(p.seconds for p in seen.pauses if p.generation == 2) == pytest.approx(collected.seconds, rel=0.3)
+    assert sum(p.seconds for p in seen.pauses if p.generation == 2) == pytest.approx(
+        collected.seconds, rel=0.3
+    )
     assert not [c for c in seen.calls if "site-packages" in c.place.file]
 
 
@@ -87,7 +100,9 @@ def test_frames_show_where_the_time_goes(tuner: Tuner) -> None:
     stalls = only(seen, "file_write", "with open").count
     assert sum(f.seconds for f in sleeping) == pytest.approx(0.0101 * stalls, rel=0.25)
     assert {f.phase for f in sleeping} == {"other"}
-    assert sum(f.seconds for f in seen.frames) == pytest.approx(sum(seen.times_s) + sum(seen.away_s), rel=0.1)
+    assert sum(f.seconds for f in seen.frames) == pytest.approx(
+        sum(seen.times_s) + sum(seen.away_s), rel=0.1
+    )
 
 
 @pytest.mark.slow
@@ -100,7 +115,9 @@ def test_the_job_computes_and_prints_what_it_does_alone(tuner: Tuner) -> None:
     code, out, err = tuner.finish()
     assert code == 0, err
     assert out.splitlines()[:-1] == bare[:-1]
-    assert out.splitlines()[-1].startswith("[None, None, None, None, None, None, None, None] False [")
+    assert out.splitlines()[-1].startswith(
+        "[None, None, None, None, None, None, None, None] False ["
+    )
 
 
 @pytest.mark.slow
@@ -110,7 +127,10 @@ def test_a_job_that_ends_while_it_is_watched_leaves_what_was_seen(tuner: Tuner) 
     assert tuner.finish()[0] == 0
 
 
-RAISING = LOOP.replace("value = loss.item()", "value = loss.item()\n        try: out.item()\n        except RuntimeError: pass")
+RAISING = LOOP.replace(
+    "value = loss.item()",
+    "value = loss.item()\n        try: out.item()\n        except RuntimeError: pass",
+)
 
 
 @pytest.mark.slow
@@ -118,7 +138,9 @@ def test_exceptions_pass_through(tuner: Tuner) -> None:
     assert only(watched(tuner, source=RAISING), "item", "value = loss.item()").count
 
 
-SUBCLASS = LOOP.replace("before = None", """
+SUBCLASS = LOOP.replace(
+    "before = None",
+    """
 class Mine(torch.Tensor):
     asked = set()
     @classmethod
@@ -126,7 +148,12 @@ class Mine(torch.Tensor):
         cls.asked.add(function)
         return super().__torch_function__(function, types, args, kwargs or {})
 plain = torch.Tensor.item
-""").replace("value = loss.item()", "value = loss.item(); mine = torch.ones(1).as_subclass(Mine); mine.item(); assert plain in Mine.asked")
+""",
+).replace(
+    "value = loss.item()",
+    "value = loss.item(); mine = torch.ones(1).as_subclass(Mine); mine.item(); assert plain in"
+    " Mine.asked",
+)
 
 
 @pytest.mark.slow
@@ -145,17 +172,22 @@ def test_what_is_made_on_the_host_and_moved_is_told_where_it_is_made(tuner: Tune
     assert "noise.to" in transfer.place.code and transfer.count == made.count
 
 
-COMPILED = LOOP.replace("count = 0\n", """count = 0
+COMPILED = LOOP.replace(
+    "count = 0\n",
+    """count = 0
 def forward(x):
     return inner(x) + torch.zeros(4) + torch.tensor(1.0)
 inner, model = model, torch.compile(forward, backend="eager")
-""")
+""",
+)
 
 
 @pytest.mark.slow
 def test_a_compiled_job_is_not_compiled_again(tuner: Tuner) -> None:
     seen = watched(tuner, source=COMPILED)
-    assert "compiled" in seen.blind["copies"] and not [b for b in seen.breaks if b.kind == "recompile"]
+    assert "compiled" in seen.blind["copies"] and not [
+        b for b in seen.breaks if b.kind == "recompile"
+    ]
     assert only(seen, "item", "value = loss.item()").count
 
 
@@ -222,7 +254,9 @@ def test_no_collection_begins_while_a_stack_is_read() -> None:
     gc.callbacks.append(on_collection)
     try:
         gc.set_threshold(5)
-        assert collections_at(200) <= 10, "those of the iterators, before and after; a frame object each would make eighty"
+        assert collections_at(200) <= 10, (
+            "those of the iterators, before and after; a frame object each would make eighty"
+        )
         assert began, "collections are counted"
         assert gc.isenabled()
         gc.disable()
@@ -261,7 +295,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("form", "workers", "share"), [slow("JPEG", 2, 1.0), slow("PNG", 2, 0.0), ("JPEG", 0, 0.0)]
 )
-def test_decoding_of_jpeg_is_timed_in_workers(tuner: Tuner, form: str, workers: int, share: float) -> None:
+def test_decoding_of_jpeg_is_timed_in_workers(
+    tuner: Tuner, form: str, workers: int, share: float
+) -> None:
     """The pictures are nearly all that is fetched. The training process itself is left alone."""
     pytest.importorskip("PIL")
     source = PICTURES.replace("FORMAT", repr(form)).replace("WORKERS", str(workers))

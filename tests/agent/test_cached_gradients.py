@@ -1,4 +1,6 @@
-"""Which of the values that backward is called on are a loss; whole programs are in tests/programs (gradient_cache, cached_loss)."""
+"""Which of the values that backward is called on are a loss; whole programs are in tests/programs
+(gradient_cache, cached_loss).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradie
 
 
 class Job:
-    """A model, and backward calls judged before they run. The agent's part is what CachedGradients reads of it."""
+    """A model, and backward calls judged before they run. The agent's part is what CachedGradients
+    reads of it.
+    """
 
     def __init__(self) -> None:
         self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -72,13 +76,17 @@ ORDINARY: dict[str, Any] = {
     "plain": lambda job: [job.model(job.inputs).mean()],
     "two losses": lambda job: [job.model(job.inputs).mean(), job.model(job.inputs).square().mean()],
     "weighted": lambda job: [(job.model(job.inputs) * torch.rand(6, 3)).sum()],
-    "a plain tensor is trained": lambda job: [(torch.ones(3, requires_grad=True) * job.model(job.inputs)).sum()],
+    "a plain tensor is trained": lambda job: [
+        (torch.ones(3, requires_grad=True) * job.model(job.inputs)).sum()
+    ],
 }
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_losses_are_losses(job: Job, name: str) -> None:
-    assert [job.backward(loss) for loss in ORDINARY[name](job)] == [Value.LOSS] * len(ORDINARY[name](job))
+    assert [job.backward(loss) for loss in ORDINARY[name](job)] == [Value.LOSS] * len(
+        ORDINARY[name](job)
+    )
     assert not job.state.caches_gradients
 
 

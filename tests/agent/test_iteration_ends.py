@@ -1,4 +1,6 @@
-"""Which optimizer's step ends an iteration, where a job has several; and which evaluation of a closure gives the loss."""
+"""Which optimizer's step ends an iteration, where a job has several; and which evaluation of a
+closure gives the loss.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class Optimizer:
 
 
 def ends(steps: str) -> str:
-    """``steps``: a letter an optimizer. Returns the same with a bar after every step that ends an iteration, ``+`` where the end moved on."""
+    """``steps``: a letter an optimizer. Returns the same with a bar after every step that ends an
+    iteration, ``+`` where the end moved on.
+    """
     lead, known = Lead(), {letter: Optimizer() for letter in steps}
     drawn = ""
     for letter in steps:
@@ -30,8 +34,10 @@ def ends(steps: str) -> str:
         ("aaaa", "a|a|a|a|"),
         ("dgdgdg", "d|g+dg|dg|"),  # a GAN: the generator's step ends it
         ("gabgabgab", "g|a+b+gab|gab|"),  # two critics
-        ("ddddgddddg", "d|d|d|d|gd|d|d|d|g"),  # the critic steps more often: each of its steps is an iteration
-        ("dgdddgdddg", "d|g+dd|d|gd|d|d|g"),  # the same, with both in the first round: one long iteration, once
+        # the critic steps more often: each of its steps is an iteration
+        ("ddddgddddg", "d|d|d|d|gd|d|d|d|g"),
+        # the same, with both in the first round: one long iteration, once
+        ("dgdddgdddg", "d|g+dd|d|gd|d|d|g"),
         ("dggdgg", "d|g+gd|gg"),  # the generator steps twice: the critic ends it
     ],
 )
@@ -54,7 +60,10 @@ def test_evaluations_of_a_closure_are_counted() -> None:
         counts.append(state.closure_calls)
         return len(counts)
 
-    assert loop.start_step("self", ("self",), {}) is None and loop.start_step("self", ("self", None), {}) is None
+    assert (
+        loop.start_step("self", ("self",), {}) is None
+        and loop.start_step("self", ("self", None), {}) is None
+    )
     args, kwargs = loop.start_step("self", ("self", closure, "more"), {})
     assert args[0] == "self" and args[2] == "more" and kwargs == {}
     assert [args[1](), args[1](), args[1]()] == [1, 2, 3] and counts == [1, 2, 3]

@@ -1,4 +1,5 @@
-"""Every style of tests/programs, unmodified, held against what the program itself logs: its losses, samples, steps and time.
+"""Every style of tests/programs, unmodified, held against what the program itself logs: its losses,
+samples, steps and time.
 
     bare        all programs, one after another, without the agent: what they log is the truth
     no knob     the same losses, bit for bit
@@ -84,7 +85,11 @@ STYLES = [
     Style("console_script", ("bin/train",)),
 ]
 
-SCRIPTS = {"module": "package/train.py", "shell_script": "package/train.py", "console_script": "package/train.py"}
+SCRIPTS = {
+    "module": "package/train.py",
+    "shell_script": "package/train.py",
+    "console_script": "package/train.py",
+}
 Truth = Callable[[Style], list[Step]]
 
 
@@ -95,7 +100,12 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     shutil.copytree(PROGRAMS, folder)
 
     def truth(style: Style) -> list[Step]:
-        run_bare(folder, SCRIPTS.get(style.name, style.name + ".py"), MAX_STEPS=str(STEPS), STEP_LOG=f"{style.name}.bare")
+        run_bare(
+            folder,
+            SCRIPTS.get(style.name, style.name + ".py"),
+            MAX_STEPS=str(STEPS),
+            STEP_LOG=f"{style.name}.bare",
+        )
         return steps_in(folder / f"{style.name}.bare")
 
     return truth
@@ -120,10 +130,15 @@ def executor(style: Style, tmp_path: Path, **env: str) -> LocalExecutor:
     folder = tmp_path / "a job's own place"
     shutil.copytree(PROGRAMS, folder)
     spec = JobSpec(
-        "job", style.argv, folder, {"OMP_NUM_THREADS": "1", "STEP_LOG": str(folder / "steps.log"), **env},
-        SearchSpace("test", tuple(create(name, {}) for name in KNOBS)), hang_timeout_s=60.0, startup_timeout_s=90.0,
+        "job",
+        style.argv,
+        folder,
+        {"OMP_NUM_THREADS": "1", "STEP_LOG": str(folder / "steps.log"), **env},
+        SearchSpace("test", tuple(create(name, {}) for name in KNOBS)),
+        hang_timeout_s=60.0,
+        startup_timeout_s=90.0,
         side_effects=SideEffects(keep=("steps.log",)),
-    )  # fmt: skip
+    )
     return LocalExecutor(spec, tmp_path / "run")
 
 
@@ -150,7 +165,9 @@ def run(style: Style, tmp_path: Path, config: dict[str, Any]) -> Seen:
 
 
 def check_losses_and_samples(style: Style, seen: Seen) -> None:
-    """Held against what the program logged in the same run. The last step is recorded before the program can log it."""
+    """Held against what the program logged in the same run. The last step is recorded before the
+    program can log it.
+    """
     logged, record = seen.steps[: STEPS - 1], seen.record
     assert len(record.losses) == STEPS and len(logged) >= STEPS - 1
     assert list(record.losses)[: len(logged)] == [step["loss"] for step in logged]
@@ -160,7 +177,9 @@ def check_losses_and_samples(style: Style, seen: Seen) -> None:
 
 
 def check_time(style: Style, seen: Seen) -> None:
-    """From the second step on: what the agent counted as training is what the program itself takes for it."""
+    """From the second step on: what the agent counted as training is what the program itself takes
+    for it.
+    """
     logged, window = seen.steps[1 : STEPS - 1], seen.record.window
     passed_s = logged[-1]["at"] - seen.steps[0]["at"]
     outside_s = sum(step["outside_s"] for step in logged)
@@ -171,7 +190,10 @@ def check_time(style: Style, seen: Seen) -> None:
 
 
 def some(styles: list[Style], usual: set[str]) -> list[Any]:
-    return [pytest.param(style, id=style.name, marks=() if style.name in usual else pytest.mark.slow) for style in styles]
+    return [
+        pytest.param(style, id=style.name, marks=() if style.name in usual else pytest.mark.slow)
+        for style in styles
+    ]
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
@@ -180,9 +202,13 @@ IN_FORCE = {"no_sync", "shell_script"}
 
 
 @pytest.mark.parametrize("style", some(STYLES, SAME_BITS))
-def test_losses_are_the_same_bits_as_without_the_agent(style: Style, bare: Truth, tmp_path: Path) -> None:
+def test_losses_are_the_same_bits_as_without_the_agent(
+    style: Style, bare: Truth, tmp_path: Path
+) -> None:
     seen = run(style, tmp_path, {})
-    assert [step["loss"] for step in bare(style)][: STEPS - 1] == list(seen.record.losses)[: STEPS - 1]
+    assert [step["loss"] for step in bare(style)][: STEPS - 1] == list(seen.record.losses)[
+        : STEPS - 1
+    ]
     check_losses_and_samples(style, seen)
     check_time(style, seen)
     assert seen.left == ["steps.log"]
@@ -198,9 +224,15 @@ def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path:
     assert all(words in seen.withdrawn[name] for name, words in style.withdrawn.items())
     assert record.no_effect == {}
     force = record.notes["in_force"]
-    assert (force["loader"] or {}).get("num_workers") == (config.get("num_workers", 0) if job.loader is not None else None)
-    assert force["autocast"] == config.get("amp_dtype", "off") and (force["autocast_regions"] > 0) == ("amp_dtype" in config)
-    assert set(force["optimizers"]) == ({"foreach"} if "optimizer_impl" in config else {"default"} if style.optimizers else set())
+    assert (force["loader"] or {}).get("num_workers") == (
+        config.get("num_workers", 0) if job.loader is not None else None
+    )
+    assert force["autocast"] == config.get("amp_dtype", "off") and (
+        force["autocast_regions"] > 0
+    ) == ("amp_dtype" in config)
+    assert set(force["optimizers"]) == (
+        {"foreach"} if "optimizer_impl" in config else {"default"} if style.optimizers else set()
+    )
     assert tuple(o.name for o in job.optimizers) == style.optimizers
     if style.backwards:
         assert job.backwards_per_step == (style.backwards if not job.manual else 1)
@@ -209,13 +241,24 @@ def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path:
     assert seen.left == ["steps.log"]
 
 
-def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_reason(tmp_path: Path) -> None:
-    """Asked for all the same: without a word they would each train as well, and the job wait for their batches for ever."""
+def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_reason(
+    tmp_path: Path,
+) -> None:
+    """Asked for all the same: without a word they would each train as well, and the job wait for
+    their batches for ever.
+    """
     tuner = executor(Style("spawned"), tmp_path)
     with tuner.open_live({}) as live:
-        refused, usual = live.measure([Block("b", (KnobChoice("num_workers", 1),), 10), Block("a", (), 10)])
+        refused, usual = live.measure(
+            [Block("b", (KnobChoice("num_workers", 1),), 10), Block("a", (), 10)]
+        )
     tuner.close()
-    assert refused.window is None and refused.error.startswith("knob:") and "from its top again" in refused.error and "__main__" in refused.error
+    assert (
+        refused.window is None
+        and refused.error.startswith("knob:")
+        and "from its top again" in refused.error
+        and "__main__" in refused.error
+    )
     assert usual.error == "" and len(usual.window.times_s) == 10
 
 
@@ -223,7 +266,9 @@ def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
     """zip(…, strict=True) raises if one of them is kept from ending; 32 batches an epoch."""
     tuner = executor(Style("two_loaders"), tmp_path)
     with tuner.open_live({}) as live:
-        report, cached, later = live.measure([Block("a", (), 40), Block("ceiling", (), 10, cached_batches=True), Block("b", (), 40)])
+        report, cached, later = live.measure(
+            [Block("a", (), 40), Block("ceiling", (), 10, cached_batches=True), Block("b", (), 40)]
+        )
     tuner.close()
     assert report.error == later.error == "" and len(later.window.times_s) == 40
     assert cached.window is None and "walked together" in cached.error
@@ -232,6 +277,8 @@ def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
     with pytest.raises(SessionFailed) as caught:
-        executor(Style("by_hand"), tmp_path, MAX_STEPS="200").run_fixed(FixedRun({}, seed=0, steps=STEPS))
+        executor(Style("by_hand"), tmp_path, MAX_STEPS="200").run_fixed(
+            FixedRun({}, seed=0, steps=STEPS)
+        )
     assert caught.value.kind == "unhooked"
     assert "import autotune" in caught.value.detail and "autotune.step(" in caught.value.detail

@@ -1,4 +1,6 @@
-"""The loss scaler from outside of the job takes the same steps as torch.amp.GradScaler, here on the CPU with the same code."""
+"""The loss scaler from outside of the job takes the same steps as torch.amp.GradScaler, here on the
+CPU with the same code.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,22 @@ def adam(parameters: Iterator[torch.nn.Parameter], fused: bool) -> torch.optim.O
 
 
 def losses(
-    half: bool, built: Callable[..., torch.optim.Optimizer] = sgd, fused: bool = False, overflows: int = OVERFLOWS
+    half: bool,
+    built: Callable[..., torch.optim.Optimizer] = sgd,
+    fused: bool = False,
+    overflows: int = OVERFLOWS,
 ) -> tuple[torch.nn.Linear, torch.optim.Optimizer, list[torch.Tensor]]:
-    """A model, its optimizer, and the factor of the loss at each step; at one of them the gradients overflow.
+    """A model, its optimizer, and the factor of the loss at each step; at one of them the gradients
+    overflow.
 
-    ``half``: the loss itself is float16, in which 65536 times anything from 1 up is infinite, and so is its gradient.
+    ``half``: the loss itself is float16, in which 65536 times anything from 1 up is infinite, and
+    so is its gradient.
     """
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 1)
-    factors = [torch.tensor(1e38 if step == overflows and not half else 1.5) for step in range(STEPS)]
+    factors = [
+        torch.tensor(1e38 if step == overflows and not half else 1.5) for step in range(STEPS)
+    ]
     return model, built(model.parameters(), fused), factors
 
 
@@ -45,7 +54,13 @@ def values(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Te
     return torch.cat([v.detach().flatten().clone() for v in (*model.parameters(), *state)])
 
 
-def step(scaler: LossScaler, model: torch.nn.Linear, optimizer: torch.optim.Optimizer, factor: torch.Tensor, half: bool) -> Any:
+def step(
+    scaler: LossScaler,
+    model: torch.nn.Linear,
+    optimizer: torch.optim.Optimizer,
+    factor: torch.Tensor,
+    half: bool,
+) -> Any:
     """One iteration as the agent sees it. Returns whether its step was left out."""
     optimizer.zero_grad()
     scaler.before_backward([optimizer])
@@ -59,8 +74,12 @@ def step(scaler: LossScaler, model: torch.nn.Linear, optimizer: torch.optim.Opti
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize(("built", "fused"), [(sgd, False), (sgd, True), (adam, False), (adam, True)])
-def test_it_takes_the_steps_of_grad_scaler(half: bool, built: Callable[..., torch.optim.Optimizer], fused: bool) -> None:
+@pytest.mark.parametrize(
+    ("built", "fused"), [(sgd, False), (sgd, True), (adam, False), (adam, True)]
+)
+def test_it_takes_the_steps_of_grad_scaler(
+    half: bool, built: Callable[..., torch.optim.Optimizer], fused: bool
+) -> None:
     # torch's own would go on with momenta that a fused SGD has not written (see below)
     theirs_fused = fused and not (half and built is sgd)
     model, optimizer, factors = losses(half, built, theirs_fused)
@@ -97,7 +116,9 @@ def test_only_a_step_that_is_not_fused_waits_for_the_device(
     step(scaler, model, optimizer, factors[0], half=False)
     for name in ("item", "__bool__", "__float__"):
         original = getattr(torch.Tensor, name)
-        monkeypatch.setattr(torch.Tensor, name, lambda self, original=original: waits.append(1) or original(self))
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, original=original: waits.append(1) or original(self)
+        )
     left_out = [step(scaler, model, optimizer, factor, half=False) for factor in factors[1:]]
     assert bool(waits) is not fused
     assert [number for number, out in enumerate(left_out, start=1) if out] == [OVERFLOWS]

@@ -1,4 +1,6 @@
-"""Losses that compare the samples of a batch are told from those that do not, by their autograd graphs."""
+"""Losses that compare the samples of a batch are told from those that do not, by their autograd
+graphs.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,51 @@ def activations(inputs: int = 5) -> torch.Tensor:
 
 LABELS = torch.arange(BATCH)
 COMPARING = {
-    "clip": (lambda: nn.functional.cross_entropy(activations() @ activations().T, LABELS), "product of all its samples"),
-    "einsum": (lambda: torch.einsum("id,jd->ij", activations(), activations()).sum(), "product of all its samples"),
-    "with negatives": (lambda: (activations() @ torch.cat([activations(), activations()]).T).sum(), "8 x 16"),
-    "correlation": (lambda: (activations().T @ activations()).pow(2).sum(), "summed over its 8 samples"),
-    "cached gradients": (lambda: (activations().detach().requires_grad_() @ activations().detach().requires_grad_().T).sum(), "product of all its"),
-    "distances": (lambda: torch.cdist(activations(), activations()).sum(), "distances between its 8 samples"),
-    "own distances": (lambda: nn.functional.pdist(activations()).sum(), "distances between its 8 samples"),
+    "clip": (
+        lambda: nn.functional.cross_entropy(activations() @ activations().T, LABELS),
+        "product of all its samples",
+    ),
+    "einsum": (
+        lambda: torch.einsum("id,jd->ij", activations(), activations()).sum(),
+        "product of all its samples",
+    ),
+    "with negatives": (
+        lambda: (activations() @ torch.cat([activations(), activations()]).T).sum(),
+        "8 x 16",
+    ),
+    "correlation": (
+        lambda: (activations().T @ activations()).pow(2).sum(),
+        "summed over its 8 samples",
+    ),
+    "cached gradients": (
+        lambda: (
+            activations().detach().requires_grad_() @ activations().detach().requires_grad_().T
+        ).sum(),
+        "product of all its",
+    ),
+    "distances": (
+        lambda: torch.cdist(activations(), activations()).sum(),
+        "distances between its 8 samples",
+    ),
+    "own distances": (
+        lambda: nn.functional.pdist(activations()).sum(),
+        "distances between its 8 samples",
+    ),
 }
 NOT_COMPARING = {
     "pairs": lambda: (activations() * activations()).sum(1).mean(),
-    "tied weights": lambda: nn.functional.cross_entropy(activations() @ nn.Embedding(BATCH, WIDTH).weight.T, LABELS),
-    "low-rank weights": lambda: (activations() @ (nn.Parameter(torch.randn(WIDTH, 3)) @ nn.Parameter(torch.randn(3, BATCH)))).sum(),
-    "attention": lambda: nn.TransformerEncoderLayer(16, 4, batch_first=True)(torch.randn(BATCH, BATCH, 16)).sum(),
-    "time first": lambda: nn.MultiheadAttention(16, 1)(*(torch.randn(BATCH, BATCH, 16) for _ in range(3)))[0].sum(),
+    "tied weights": lambda: nn.functional.cross_entropy(
+        activations() @ nn.Embedding(BATCH, WIDTH).weight.T, LABELS
+    ),
+    "low-rank weights": lambda: (
+        activations() @ (nn.Parameter(torch.randn(WIDTH, 3)) @ nn.Parameter(torch.randn(3, BATCH)))
+    ).sum(),
+    "attention": lambda: nn.TransformerEncoderLayer(16, 4, batch_first=True)(
+        torch.randn(BATCH, BATCH, 16)
+    ).sum(),
+    "time first": lambda: nn.MultiheadAttention(16, 1)(
+        *(torch.randn(BATCH, BATCH, 16) for _ in range(3))
+    )[0].sum(),
     "recurrent": lambda: nn.LSTM(8, 8)(torch.randn(8, BATCH, 8))[0].sum(),
     "codebook": lambda: torch.cdist(activations(), nn.Parameter(torch.randn(16, WIDTH))).sum(),
 }

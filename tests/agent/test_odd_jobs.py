@@ -1,5 +1,5 @@
-"""Jobs that do something unusual with their model or optimizer while a knob is held. Each ends with an error, or trains something else,
-where the agent thinks of the usual loop alone."""
+"""Jobs that do something unusual with their model or optimizer while a knob is held. Each ends with
+an error, or trains something else, where the agent thinks of the usual loop alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     agents = []
 
     def launch(**knobs: Any) -> Agent:
-        agent = Agent(torch, SessionConfig("launch", str(tmp_path), "", knobs=tuple(KnobChoice(k, v) for k, v in knobs.items())))
+        agent = Agent(
+            torch,
+            SessionConfig(
+                "launch", str(tmp_path), "", knobs=tuple(KnobChoice(k, v) for k, v in knobs.items())
+            ),
+        )
         agents.append(agent)
         agent.install()
         return agent
@@ -63,7 +68,11 @@ def test_parts_under_reentrant_checkpoints_are_autocast_as_the_rest(launch: Laun
     first, second, third = parts = [Layer(), Layer(), Layer()]
     optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.1)
     for _ in range(4):
-        hidden = checkpoint(third, checkpoint(second, first(torch.randn(4, 8)), use_reentrant=True), use_reentrant=False)
+        hidden = checkpoint(
+            third,
+            checkpoint(second, first(torch.randn(4, 8)), use_reentrant=True),
+            use_reentrant=False,
+        )
         optimizer.zero_grad()
         hidden.float().square().mean().backward()
         assert all(p.grad is not None for part in parts for p in part.parameters())
@@ -77,7 +86,14 @@ def test_backward_computes_checkpointed_parts_in_the_type_of_their_forward(launc
     model = nn.Sequential(*parts)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(4):
-        loss = checkpoint_sequential(model, 2, torch.randn(4, 8, requires_grad=True), use_reentrant=True).float().square().mean()
+        loss = (
+            checkpoint_sequential(
+                model, 2, torch.randn(4, 8, requires_grad=True), use_reentrant=True
+            )
+            .float()
+            .square()
+            .mean()
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -94,7 +110,12 @@ def test_a_discriminator_in_evaluation_judges_what_autocast_made(launch: Launch)
         for trained, optimizer in zip((generator, discriminator), steps, strict=True):
             discriminator.train(trained is discriminator)
             made = generator(torch.randn(4, 8))
-            loss = discriminator(made.detach() if trained is discriminator else made).float().square().mean()
+            loss = (
+                discriminator(made.detach() if trained is discriminator else made)
+                .float()
+                .square()
+                .mean()
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -117,7 +138,9 @@ def test_an_evaluation_of_plain_tensors_is_not_autocast(launch: Launch) -> None:
 # ------------------------------------------------------------------ optimizers
 
 
-def scaled_steps(optimizer: torch.optim.Optimizer, model: nn.Module, scaler: torch.amp.GradScaler, count: int = 2) -> None:
+def scaled_steps(
+    optimizer: torch.optim.Optimizer, model: nn.Module, scaler: torch.amp.GradScaler, count: int = 2
+) -> None:
     for _ in range(count):
         optimizer.zero_grad()
         scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
@@ -131,14 +154,20 @@ def flags(groups: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
 
 def test_parameters_added_later_are_stepped_as_the_others(launch: Launch) -> None:
     agent = launch(optimizer_impl="fused")
-    model, scaler = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.amp.GradScaler("cpu", init_scale=8.0)
+    model, scaler = (
+        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        torch.amp.GradScaler("cpu", init_scale=8.0),
+    )
     optimizer = torch.optim.Adam(model[0].parameters())
     scaled_steps(optimizer, model, scaler)
     optimizer.add_param_group({"params": list(model[1].parameters())})  # gradual unfreezing
     scaled_steps(optimizer, model, scaler)
     assert flags(optimizer.param_groups) == [(False, True)] * 2
     agent.stop()
-    assert flags(optimizer.param_groups) == [(None, None)] * 2 and (optimizer.defaults["foreach"], optimizer.defaults["fused"]) == (None, None)
+    assert flags(optimizer.param_groups) == [(None, None)] * 2 and (
+        optimizer.defaults["foreach"],
+        optimizer.defaults["fused"],
+    ) == (None, None)
     scaled_steps(optimizer, model, scaler)
 
 
@@ -158,7 +187,10 @@ def test_a_checkpoint_that_is_loaded_does_not_end_the_knob(launch: Launch) -> No
     model = nn.Linear(8, 8)
     before = copy.deepcopy(torch.optim.Adam(model.parameters(), foreach=True).state_dict())
     agent = launch(optimizer_impl="fused")
-    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer, scaler = (
+        torch.optim.Adam(model.parameters()),
+        torch.amp.GradScaler("cpu", init_scale=8.0),
+    )
     scaled_steps(optimizer, model, scaler)
     optimizer.load_state_dict(before)
     assert flags(optimizer.param_groups) == [(False, True)]
@@ -166,10 +198,14 @@ def test_a_checkpoint_that_is_loaded_does_not_end_the_knob(launch: Launch) -> No
     agent.stop()
     assert flags(optimizer.param_groups) == [(True, None)]  # as the checkpoint had it
     optimizer.load_state_dict(before)
-    assert flags(optimizer.param_groups) == [(True, None)] and flags(optimizer.state_dict()["param_groups"]) == [(True, None)]
+    assert flags(optimizer.param_groups) == [(True, None)] and flags(
+        optimizer.state_dict()["param_groups"]
+    ) == [(True, None)]
 
 
-def test_a_checkpoint_that_cannot_be_fused_is_loaded_and_the_jobs_own_hook_hears_of_it(launch: Launch) -> None:
+def test_a_checkpoint_that_cannot_be_fused_is_loaded_and_the_jobs_own_hook_hears_of_it(
+    launch: Launch,
+) -> None:
     model, heard = nn.Linear(8, 8), []
     before = copy.deepcopy(torch.optim.Adam(model.parameters(), differentiable=True).state_dict())
     agent = launch(optimizer_impl="fused")
@@ -178,7 +214,11 @@ def test_a_checkpoint_that_cannot_be_fused_is_loaded_and_the_jobs_own_hook_hears
     assert flags(optimizer.param_groups) == [(False, True)]
     optimizer.register_load_state_dict_post_hook(lambda _: heard.append(True))
     optimizer.load_state_dict(before)
-    assert heard and flags(optimizer.param_groups) == [(None, None)] and optimizer.param_groups[0]["differentiable"]
+    assert (
+        heard
+        and flags(optimizer.param_groups) == [(None, None)]
+        and optimizer.param_groups[0]["differentiable"]
+    )
     agent.stop()
     assert flags(optimizer.param_groups) == [(None, None)]
 
@@ -201,9 +241,13 @@ def test_weights_that_share_their_memory_are_not_moved(launch: Launch) -> None:
     shared, alone = nn.Conv2d(3, 8, 3).share_memory(), nn.Conv2d(3, 8, 3)
     tied[1].weight.data = tied[0].weight.data
     flat = flat_weights(flat_model)
-    optimizer = torch.optim.SGD([flat, *tied.parameters(), *shared.parameters(), *alone.parameters()], lr=0.1)
+    optimizer = torch.optim.SGD(
+        [flat, *tied.parameters(), *shared.parameters(), *alone.parameters()], lr=0.1
+    )
     for _ in range(3):
-        loss = sum(m(torch.randn(2, 3, 8, 8)).square().mean() for m in (flat_model, tied, shared, alone))
+        loss = sum(
+            m(torch.randn(2, 3, 8, 8)).square().mean() for m in (flat_model, tied, shared, alone)
+        )
         optimizer.zero_grad()
         loss.backward()
         flat.grad = torch.cat([p.grad.reshape(-1) for p in flat_model.parameters()])
@@ -229,10 +273,14 @@ def test_lazy_layers_are_laid_out_once_they_have_weights(launch: Launch) -> None
 
 
 def compiled_by(monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., Any]) -> None:
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, inputs, **_: compiler(graph))
+    monkeypatch.setattr(
+        "torch._inductor.compile_fx.compile_fx", lambda graph, inputs, **_: compiler(graph)
+    )
 
 
-def test_a_compiler_that_fails_at_a_later_shape_ends_the_knob_and_not_the_job(launch: Launch, monkeypatch: Any, capsys: Any) -> None:
+def test_a_compiler_that_fails_at_a_later_shape_ends_the_knob_and_not_the_job(
+    launch: Launch, monkeypatch: Any, capsys: Any
+) -> None:
     compiled_by(monkeypatch, lambda graph: graph.forward)
     launch(compile_mode="default")
     model = nn.Linear(8, 8)
@@ -249,10 +297,15 @@ def test_a_compiler_that_fails_at_a_later_shape_ends_the_knob_and_not_the_job(la
             model(torch.randn(size, 8)).square().mean().backward()
             optimizer.step()
     told = capsys.readouterr().err
-    assert told.count("autotune: a setting could not be applied") == 1 and "no kernel for this shape" in told
+    assert (
+        told.count("autotune: a setting could not be applied") == 1
+        and "no kernel for this shape" in told
+    )
 
 
-def test_what_the_job_raises_in_a_compiled_model_is_what_it_gets(launch: Launch, monkeypatch: Any, capsys: Any) -> None:
+def test_what_the_job_raises_in_a_compiled_model_is_what_it_gets(
+    launch: Launch, monkeypatch: Any, capsys: Any
+) -> None:
     compiled_by(monkeypatch, lambda graph: graph.forward)
     launch(compile_mode="default")
 
@@ -279,7 +332,9 @@ def test_hooks_on_all_modules_hear_of_a_compiled_one(launch: Launch, monkeypatch
     called = []
     model = nn.Sequential(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: called.append(type(module).__name__))
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, *_: called.append(type(module).__name__)
+    )
     try:
         for _ in range(3):
             model(torch.randn(4, 8)).square().mean().backward()
@@ -318,7 +373,11 @@ def test_gradients_outlive_the_cuda_graphs_that_made_them(launch: Launch, monkey
     held = [(p.grad, p.grad.data_ptr(), p.grad.clone()) for p in model.parameters()]
     agent.live.entries[0].set_compiled(None)
     for parameter, (gradient, at, value) in zip(model.parameters(), held, strict=True):
-        assert parameter.grad is gradient and gradient.data_ptr() != at and torch.equal(gradient, value)
+        assert (
+            parameter.grad is gradient
+            and gradient.data_ptr() != at
+            and torch.equal(gradient, value)
+        )
 
 
 def test_a_function_of_the_jobs_own_that_clips_is_still_one_graph(launch: Launch) -> None:
@@ -335,26 +394,42 @@ def test_a_function_of_the_jobs_own_that_clips_is_still_one_graph(launch: Launch
     assert clip_and_drop() > 0 and model.weight.grad is None
 
 
-# ------------------------------------------------------------------ functions of torch that the job keeps
+# ------------------------------------------------------------ functions of torch that the job keeps
 
 
 def test_functions_that_are_wrapped_travel_to_other_processes(tmp_path: Path) -> None:
     agent = Agent(torch, SessionConfig("launch", str(tmp_path), "", seed=1))
     agent.install()
     try:
-        clips = torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_, torch.nn.utils.get_total_norm
-        kept = pickle.dumps([random.seed, numpy.random.seed, torch.random.manual_seed, torch.cuda.manual_seed_all, torch.compile, *clips])
+        clips = (
+            torch.nn.utils.clip_grad_norm_,
+            torch.nn.utils.clip_grad_value_,
+            torch.nn.utils.get_total_norm,
+        )
+        kept = pickle.dumps(
+            [
+                random.seed,
+                numpy.random.seed,
+                torch.random.manual_seed,
+                torch.cuda.manual_seed_all,
+                torch.compile,
+                *clips,
+            ]
+        )
         assert pickle.loads(kept)[-3:] == list(clips)
     finally:
         agent.stop()
-    assert pickle.loads(kept)[-3] is torch.nn.utils.clip_grad.clip_grad_norm_  # where there is no agent
+    # where there is no agent
+    assert pickle.loads(kept)[-3] is torch.nn.utils.clip_grad.clip_grad_norm_
 
 
 # ------------------------------------------------------------------ copies of the model
 
 
 def cloned(module: nn.Module) -> Any:
-    """A module over new tensors, made as learn2learn (and torch's DataParallel) makes them: from the dictionary."""
+    """A module over new tensors, made as learn2learn (and torch's DataParallel) makes them: from
+    the dictionary.
+    """
     clone = module.__new__(type(module))
     clone.__dict__ = module.__dict__.copy()
     clone._parameters = {name: p.clone() for name, p in module._parameters.items() if p is not None}
@@ -362,7 +437,9 @@ def cloned(module: nn.Module) -> Any:
     return clone
 
 
-def test_a_clone_made_of_the_models_dictionary_computes_with_its_own_weights(launch: Launch) -> None:
+def test_a_clone_made_of_the_models_dictionary_computes_with_its_own_weights(
+    launch: Launch,
+) -> None:
     launch()
     model = nn.Sequential(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -371,7 +448,9 @@ def test_a_clone_made_of_the_models_dictionary_computes_with_its_own_weights(lau
         loss = model(x).square().mean()
         clone = cloned(model)
         clone[0]._parameters["weight"].data.zero_()
-        assert torch.equal(clone(x), clone[0].bias.expand(4, 8)) and torch.equal(clone.eval()(x), clone[0].bias.expand(4, 8))
+        assert torch.equal(clone(x), clone[0].bias.expand(4, 8)) and torch.equal(
+            clone.eval()(x), clone[0].bias.expand(4, 8)
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

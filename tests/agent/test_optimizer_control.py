@@ -16,14 +16,17 @@ def built(cls: type, dtype: torch.dtype) -> torch.optim.Optimizer:
     ("cls", "dtype", "fused"),
     [
         (torch.optim.SGD, torch.float32, True),
-        (torch.optim.SGD, torch.bfloat16, False),  # leaves the parameters as they are, and says nothing (torch 2.13)
+        # leaves the parameters as they are, and says nothing (torch 2.13)
+        (torch.optim.SGD, torch.bfloat16, False),
         (torch.optim.SGD, torch.float16, False),
         (torch.optim.AdamW, torch.float32, True),
         (torch.optim.AdamW, torch.bfloat16, True),
         (torch.optim.Adagrad, torch.float16, True),
     ],
 )
-def test_whatever_is_offered_updates_the_parameters(cls: type, dtype: torch.dtype, fused: bool) -> None:
+def test_whatever_is_offered_updates_the_parameters(
+    cls: type, dtype: torch.dtype, fused: bool
+) -> None:
     optimizer = built(cls, dtype)
     offered = OptimizerControl(torch, optimizer).supported()
     assert offered == ("for-loop", "foreach", "fused")[: 2 + fused]
@@ -38,10 +41,15 @@ def test_whatever_is_offered_updates_the_parameters(cls: type, dtype: torch.dtyp
 
 def test_fused_is_not_offered_where_its_step_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking(*args: object, **kwargs: object) -> None:
-        raise NotImplementedError("Could not run 'aten::_fused_adagrad_' with arguments from the 'CUDA' backend")
+        raise NotImplementedError(
+            "Could not run 'aten::_fused_adagrad_' with arguments from the 'CUDA' backend"
+        )
 
     monkeypatch.setattr(torch, "_fused_adagrad_", lacking)
-    assert OptimizerControl(torch, built(torch.optim.Adagrad, torch.float32)).supported() == ("for-loop", "foreach")
+    assert OptimizerControl(torch, built(torch.optim.Adagrad, torch.float32)).supported() == (
+        "for-loop",
+        "foreach",
+    )
 
 
 def test_the_trial_of_fused_is_not_noticed() -> None:
@@ -51,4 +59,8 @@ def test_the_trial_of_fused_is_not_noticed() -> None:
     stream = torch.get_rng_state()
     assert "fused" in OptimizerControl(torch, optimizer).supported()
     assert not called and not optimizer.state and (parameter == 1).all() and parameter.grad is None
-    assert optimizer.param_groups[0]["lr"] == 0.1 and not optimizer.param_groups[0]["fused"] and stream.equal(torch.get_rng_state())
+    assert (
+        optimizer.param_groups[0]["lr"] == 0.1
+        and not optimizer.param_groups[0]["fused"]
+        and stream.equal(torch.get_rng_state())
+    )

@@ -1,4 +1,6 @@
-"""The job draws the same random numbers, whatever was drawn between keeping its streams and giving them back."""
+"""The job draws the same random numbers, whatever was drawn between keeping its streams and giving
+them back.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ import numpy
 import pytest
 import torch
 
-from autotune_trials.agent.snapshots.random_streams import give_streams_back, keep_streams, seed_streams
+from autotune_trials.agent.snapshots.random_streams import (
+    give_streams_back,
+    keep_streams,
+    seed_streams,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +31,15 @@ def streams_of_others() -> Iterator[None]:
 
 
 def drawn() -> list[float]:
-    """Numbers of every stream, the spare normal ones among them, and beyond the words that are there."""
+    """Numbers of every stream, the spare normal ones among them, and beyond the words that are
+    there.
+    """
     return [
-        *[random.gauss(0.0, 1.0) for _ in range(3)], *[random.random() for _ in range(700)],
-        *numpy.random.standard_normal(3).tolist(), *numpy.random.random(700).tolist(), *torch.rand(700).tolist(),
+        *[random.gauss(0.0, 1.0) for _ in range(3)],
+        *[random.random() for _ in range(700)],
+        *numpy.random.standard_normal(3).tolist(),
+        *numpy.random.random(700).tolist(),
+        *torch.rand(700).tolist(),
     ]
 
 

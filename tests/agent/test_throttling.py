@@ -42,7 +42,9 @@ def test_what_cannot_be_read_is_no_limit(tmp_path: Path) -> None:
 
 
 class Nvml:
-    """Stands for libnvidia-ml.so.1, where GPU-12ab is known under the handle 7. ``reasons``: its clock event reasons."""
+    """Stands for libnvidia-ml.so.1, where GPU-12ab is known under the handle 7. ``reasons``: its
+    clock event reasons.
+    """
 
     reasons = 0
 
@@ -67,17 +69,23 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
     """Of a machine with two GPUs; the job trains on the second."""
     library, uuids = Nvml(), {GPU: "12ab"}
     monkeypatch.setattr(ctypes, "CDLL", lambda name: {"libnvidia-ml.so.1": library}[name])
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device]))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device])
+    )
     yield library
     throttling._nvml.cache_clear()
     throttling._handle.cache_clear()
 
 
-def test_reasons_of_the_device_are_put_in_words_and_idleness_is_none(nvml: Nvml, tmp_path: Path) -> None:
+def test_reasons_of_the_device_are_put_in_words_and_idleness_is_none(
+    nvml: Nvml, tmp_path: Path
+) -> None:
     nvml.reasons = 0x01 | 0x02  # idle, clocks set by the user
     assert in_words(read(GPU, str(tmp_path)), read(GPU, str(tmp_path))) == ""
     nvml.reasons = 0x08 | 0x40
-    held_down = "the GPU's clock was held down by a hardware slowdown and its temperature (hardware)"
+    held_down = (
+        "the GPU's clock was held down by a hardware slowdown and its temperature (hardware)"
+    )
     assert in_words(Limits(), read(GPU, str(tmp_path))) == held_down
     assert read(None, str(tmp_path)).reasons == 0
 
@@ -85,7 +93,11 @@ def test_reasons_of_the_device_are_put_in_words_and_idleness_is_none(nvml: Nvml,
 def test_a_power_cap_is_told_and_disturbs_nothing(nvml: Nvml, tmp_path: Path) -> None:
     nvml.reasons = 0x04
     capped = read(GPU, str(tmp_path))
-    assert power_capped(capped, Limits()) and power_capped(None, capped) and not power_capped(None, Limits())
+    assert (
+        power_capped(capped, Limits())
+        and power_capped(None, capped)
+        and not power_capped(None, Limits())
+    )
     assert in_words(capped, capped) == ""
 
 

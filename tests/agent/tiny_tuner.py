@@ -1,4 +1,6 @@
-"""A tuner of a few lines for the agent's tests: starts a small real script and speaks the protocol with it."""
+"""A tuner of a few lines for the agent's tests: starts a small real script and speaks the protocol
+with it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from typing import Any
 import bare_runs
 
 from autotune_spaces.codec import encode
-from autotune_trials.protocol.messages import Block, KnobChoice, Plan, Progress, SessionConfig, dump, load
+from autotune_trials.protocol.messages import (
+    Block,
+    KnobChoice,
+    Plan,
+    Progress,
+    SessionConfig,
+    dump,
+    load,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 INJECT = ROOT / "trials" / "autotune_trials" / "agent" / "bootstrap" / "inject"
@@ -39,14 +49,23 @@ criterion = nn.CrossEntropyLoss()
 class JobProcess(subprocess.Popen[str]):
     """A job in a process group of its own."""
 
-    def __init__(self, directory: Path, variables: dict[str, str], python: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, directory: Path, variables: dict[str, str], python: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(
-            [sys.executable, *python, "train.py"], cwd=directory, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, *python, "train.py"],
+            cwd=directory,
+            env=variables,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             process_group=0,
-        )  # fmt: skip
+        )
 
     def kill(self) -> None:
-        """With its DataLoader workers, which hold its pipes open for the five seconds in which they miss it."""
+        """With its DataLoader workers, which hold its pipes open for the five seconds in which they
+        miss it.
+        """
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -71,16 +90,28 @@ class Tuner:
         self.process: JobProcess | None = None
         self.environment: dict[str, str] = {}
 
-    def start(self, source: str, mode: str = "live", knobs: dict[str, Any] | None = None, env: dict[str, str] | None = None,
-              python: tuple[str, ...] = (), **config: Any) -> None:
+    def start(
+        self,
+        source: str,
+        mode: str = "live",
+        knobs: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
+        python: tuple[str, ...] = (),
+        **config: Any,
+    ) -> None:
         """Write ``source`` to train.py and run it in a session."""
         choices = tuple(KnobChoice(k, v) for k, v in (knobs or {}).items())
-        wanted = SessionConfig(mode, str(self.session), "" if mode == "launch" else self.socket, choices, **config)
+        wanted = SessionConfig(
+            mode, str(self.session), "" if mode == "launch" else self.socket, choices, **config
+        )
         (self.session / "session.json").write_text(json.dumps(encode(wanted)))
         (self.directory / "train.py").write_text(textwrap.dedent(source))
         self.environment = {
-            "PYTHONPATH": str(INJECT), "AUTOTUNE_SESSION": str(self.session / "session.json"),
-            "AUTOTUNE_MARK": "test", "OMP_NUM_THREADS": "1", **(env or {}),
+            "PYTHONPATH": str(INJECT),
+            "AUTOTUNE_SESSION": str(self.session / "session.json"),
+            "AUTOTUNE_MARK": "test",
+            "OMP_NUM_THREADS": "1",
+            **(env or {}),
         }
         variables = {**os.environ, **self.environment}
         self.process = JobProcess(self.directory, variables, python)
@@ -106,7 +137,9 @@ class Tuner:
             except TimeoutError:
                 assert self.process is not None
                 if self.process.poll() is not None:
-                    raise AssertionError(f"the job ended: {self.process.communicate()}, agent.log: {self.log}") from None
+                    raise AssertionError(
+                        f"the job ended: {self.process.communicate()}, agent.log: {self.log}"
+                    ) from None
         raise AssertionError(f"the agent did not connect; agent.log: {self.log}")
 
     def measure(self, *blocks: Block, number: int = 1) -> list[Any]:
@@ -134,8 +167,12 @@ class Tuner:
 
     @staticmethod
     def python_path() -> str:
-        """With the tuner's own packages on it, as if autotune were installed in the job's environment."""
-        return os.pathsep.join([str(INJECT), *(str(ROOT / part) for part in ("", "trials", "search_spaces"))])
+        """With the tuner's own packages on it, as if autotune were installed in the job's
+        environment.
+        """
+        return os.pathsep.join(
+            [str(INJECT), *(str(ROOT / part) for part in ("", "trials", "search_spaces"))]
+        )
 
     @property
     def log(self) -> str:
@@ -164,4 +201,9 @@ def run_bare(directory: Path, source: str) -> str:
 def block(name: str, iterations: int = 6, **knobs: Any) -> Block:
     """A short block."""
     extra = {k[1:]: knobs.pop(k) for k in list(knobs) if k.startswith("_")}
-    return Block(name, tuple(KnobChoice(k, v) for k, v in knobs.items()), iterations, **{"min_settle": 2, "max_settle": 12, **extra})
+    return Block(
+        name,
+        tuple(KnobChoice(k, v) for k, v in knobs.items()),
+        iterations,
+        **{"min_settle": 2, "max_settle": 12, **extra},
+    )

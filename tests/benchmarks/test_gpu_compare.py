@@ -70,9 +70,12 @@ def test_both_winners_run_in_turns_with_the_bare_program(compare: ModuleType, pl
     command = (sys.executable, "published.py", *place.words)
     place.run_dir.mkdir(parents=True)
     tuned = TunedConfig(
-        "transformer", command, BENCHMARKS / "gpu_jobs", {"PYTHONPATH": ""},
+        "transformer",
+        command,
+        BENCHMARKS / "gpu_jobs",
+        {"PYTHONPATH": ""},
         knobs={"optimizer_impl": TunedKnob("fused", "default")},
-    )  # fmt: skip
+    )
     write_tuned(tuned, place.run_dir / "tuned.yaml")
     found = compare.tune_other(place, "fast")
     assert found["settings"] == "seven"
@@ -101,7 +104,7 @@ def test_the_page_compares_the_winners(compare: ModuleType, place: Any) -> None:
         {"bare": 100.0, "ours": 198.0, "other": 200.0},
         {"bare": 100.0, "ours": 202.0, "other": 200.0},
         {"bare": 100.0, "ours": 200.0, "other": 200.0},
-    ]  # fmt: skip
+    ]
     found = compare.figures(place, RESULT, {"settings": "seven", "wall_s": 90.0}, rates)
     lines = compare.page([json.loads(json.dumps(found))]).splitlines()
     assert lines[-1] == (

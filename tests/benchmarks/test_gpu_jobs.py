@@ -108,9 +108,14 @@ def test_a_run_that_is_interrupted_is_carried_on(
 ) -> None:
     stand_in(gpu, tmp_path, monkeypatch, waits=True)
     asked = Namespace(
-        jobs=["gpt", "vit"], results=tmp_path / "kept", out=tmp_path / "gpu.md",
-        work=tmp_path / "work", job_python="python", minutes=0.001, within=2 / 60,
-    )  # fmt: skip
+        jobs=["gpt", "vit"],
+        results=tmp_path / "kept",
+        out=tmp_path / "gpu.md",
+        work=tmp_path / "work",
+        job_python="python",
+        minutes=0.001,
+        within=2 / 60,
+    )
     assert gpu.run(asked) == 1, "the first was interrupted, the second not begun"
     assert not list(asked.results.iterdir()) and not asked.out.exists()
     assert not (asked.work / "vit").exists()
@@ -134,8 +139,9 @@ def test_the_page_has_both_sides_of_what_was_tuned(gpu: ModuleType) -> None:
     tuned |= {"name": "vit", "verdict": "tuned", "knobs": {"amp_dtype": "bfloat16"}}
     tuned["speedup"] = {"estimate": 1.9, "low": 1.8, "high": 2.1}
     tuned["confirmation"] = {
-        "baseline_anatomy": ANATOMY, "anatomy": {"samples_per_s": 160.0, "peak_memory_gib": 20.0}
-    }  # fmt: skip
+        "baseline_anatomy": ANATOMY,
+        "anatomy": {"samples_per_s": 160.0, "peak_memory_gib": 20.0},
+    }
     tuned["explanation"]["sides"]["winner"] = {"summary": {"mfu": 0.5}, "operators": []}
     text = gpu.page([gpu.figures(tuned), gpu.figures(RESULT)])
     head, _, first, second = text.splitlines()[-4:]
@@ -162,25 +168,42 @@ def test_without_a_device_nothing_is_run() -> None:
 ANATOMY = {"samples_per_s": 80.0, "peak_memory_gib": 30.0}
 # 10 ms at 0.9 of the roof and 30 ms at 19/30 of it: 28 ms of 40; the third cannot be judged.
 OPERATORS = [
-    {"of_roof": 0.9, "self_time_s": 0.010}, {"of_roof": 19 / 30, "self_time_s": 0.030},
+    {"of_roof": 0.9, "self_time_s": 0.010},
+    {"of_roof": 19 / 30, "self_time_s": 0.030},
     {"of_roof": None, "self_time_s": 9.0},
-]  # fmt: skip
+]
 RESULT: dict[str, Any] = {
-    "name": "gpt", "verdict": "keep-baseline", "reason": "nothing is ahead",
+    "name": "gpt",
+    "verdict": "keep-baseline",
+    "reason": "nothing is ahead",
     "speedup": {"estimate": 1.0, "low": 1.0, "high": 1.0},
     "loss": {"verdict": "not-needed", "reason": "nothing was changed"},
-    "knobs": {}, "trials": [{}], "gains": [], "rejected": [], "confirmation": None, "wall_s": 180.0,
+    "knobs": {},
+    "trials": [{}],
+    "gains": [],
+    "rejected": [],
+    "confirmation": None,
+    "wall_s": 180.0,
     "observation": {
-        "anatomy": ANATOMY, "bottleneck": "compute", "withdrawn": {}, "job": {"device": "cuda"},
+        "anatomy": ANATOMY,
+        "bottleneck": "compute",
+        "withdrawn": {},
+        "job": {"device": "cuda"},
     },
     "explanation": {
-        "sides": {"baseline": {"summary": {"mfu": 0.41}, "operators": OPERATORS}}, "findings": []
+        "sides": {"baseline": {"summary": {"mfu": 0.41}, "operators": OPERATORS}},
+        "findings": [],
     },
     "environment": {
-        "command": ["python", "gpt.py"], "budget": {"minutes": 3.0},
+        "command": ["python", "gpt.py"],
+        "budget": {"minutes": 3.0},
         "machine": {
-            "device_name": "a GPU", "device_memory_gib": 80.0, "torch_version": "2.11.0",
-            "cuda_version": "13.0", "python_version": "3.12.3", "cores": 16,
+            "device_name": "a GPU",
+            "device_memory_gib": 80.0,
+            "torch_version": "2.11.0",
+            "cuda_version": "13.0",
+            "python_version": "3.12.3",
+            "cores": 16,
         },
     },
-}  # fmt: skip
+}

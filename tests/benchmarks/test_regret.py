@@ -1,4 +1,6 @@
-"""The harness of benchmarks/regret finds what is planted, carries on where it was stopped, and its jobs are plain scripts."""
+"""The harness of benchmarks/regret finds what is planted, carries on where it was stopped, and its
+jobs are plain scripts.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,18 @@ from pathlib import Path
 import pytest
 
 REGRET = Path(__file__).resolve().parents[2] / "benchmarks" / "regret"
-DOMAINS = {"num_workers": [0, 1, 2], "persistent_workers": [False, True], "amp_dtype": ["off", "bfloat16"], "channels_last": [False, True]}
-DEFAULTS = {"num_workers": 0, "persistent_workers": False, "amp_dtype": "off", "channels_last": False}
+DOMAINS = {
+    "num_workers": [0, 1, 2],
+    "persistent_workers": [False, True],
+    "amp_dtype": ["off", "bfloat16"],
+    "channels_last": [False, True],
+}
+DEFAULTS = {
+    "num_workers": 0,
+    "persistent_workers": False,
+    "amp_dtype": "off",
+    "channels_last": False,
+}
 
 
 @pytest.fixture
@@ -28,7 +40,9 @@ def harness(monkeypatch, tmp_path):
 
 
 class Planted:
-    """Processes whose costs are known: bfloat16 pays with channels_last only, workers only if they persist."""
+    """Processes whose costs are known: bfloat16 pays with channels_last only, workers only if they
+    persist.
+    """
 
     def __init__(self) -> None:
         from jobs_table import job_file
@@ -47,7 +61,12 @@ class Planted:
             cost *= 0.6 if config.get("channels_last") else 1.1
         if config.get("num_workers"):
             cost *= 0.7 if config.get("persistent_workers") else 1.2
-        return {"config": config, "cost_s": cost * (1 + 0.002 * math.sin(self.made)), "wall_s": 10.0, "error": ""}
+        return {
+            "config": config,
+            "cost_s": cost * (1 + 0.002 * math.sin(self.made)),
+            "wall_s": 10.0,
+            "error": "",
+        }
 
 
 def test_the_best_is_found_across_interactions(harness):
@@ -58,7 +77,11 @@ def test_the_best_is_found_across_interactions(harness):
     series = Series(planted, "best", math.inf, 3.0)
     [start, *_] = halving(series, planted.space)
     found = climb(series, planted.space, start)
-    assert (found["amp_dtype"], found["channels_last"], found["persistent_workers"]) == ("bfloat16", True, True)
+    assert (found["amp_dtype"], found["channels_last"], found["persistent_workers"]) == (
+        "bfloat16",
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize("method", ["tpe", "random", "ofat", "tpe-confirmed"])
@@ -78,14 +101,36 @@ def test_regret_is_none_for_the_best_and_what_is_missed_for_the_rest(harness):
 
     planted = Planted()
     best = {"amp_dtype": "bfloat16", "channels_last": True}
-    planted.records.append("space", domains={}, defaults={}, machine="2 cores", bottleneck="compute", iteration_s=0.01)
+    planted.records.append(
+        "space", domains={}, defaults={}, machine="2 cores", bottleneck="compute", iteration_s=0.01
+    )
     planted.records.append("best", config=best, speedup=1.6, runs=9, wall_s=90, finished=True)
-    planted.records.append("answer", "tpe/10/0", method="tpe", minutes=10, config={}, wall_s=600, trials=60, incumbents=[[5.0, {}]])
-    planted.records.append("answer", "ours/10/0", method="ours", minutes=10, config=best, wall_s=300, trials=9, verdict="keep-baseline")
+    planted.records.append(
+        "answer",
+        "tpe/10/0",
+        method="tpe",
+        minutes=10,
+        config={},
+        wall_s=600,
+        trials=60,
+        incumbents=[[5.0, {}]],
+    )
+    planted.records.append(
+        "answer",
+        "ours/10/0",
+        method="ours",
+        minutes=10,
+        config=best,
+        wall_s=300,
+        trials=9,
+        verdict="keep-baseline",
+    )
     score(planted, rounds=4, incumbents=True)
     scored = Scored(planted.records)
     assert scored.regret(best) == 0 and scored.regret({}) == pytest.approx(0.4, abs=0.01)
-    assert any("| ours | 10 | 1 | 0.0% | 1 of 1 |" in line for line in lines({"planted": planted.records}))
+    assert any(
+        "| ours | 10 | 1 | 0.0% | 1 of 1 |" in line for line in lines({"planted": planted.records})
+    )
 
 
 def test_jobs_know_nothing_of_autotune_and_have_one_step(harness):
@@ -94,5 +139,7 @@ def test_jobs_know_nothing_of_autotune_and_have_one_step(harness):
     assert len(scripts()) >= 13
     for path in scripts().values():
         text = path.read_text(encoding="utf-8")
-        assert ast.get_docstring(ast.parse(text)) and "autotune" not in text.partition("\nimport ")[2]
+        assert (
+            ast.get_docstring(ast.parse(text)) and "autotune" not in text.partition("\nimport ")[2]
+        )
         assert text.count("optimizer.step()") == 1 and '"--epochs"' in text

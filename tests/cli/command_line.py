@@ -23,7 +23,8 @@ budget: {{minutes: 1, trials: 3}}
 """
 
 
-started: list[subprocess.Popen[str]] = []  # ended after each test by conftest.py, however the test went
+# ended after each test by conftest.py, however the test went
+started: list[subprocess.Popen[str]] = []
 
 
 def end_all() -> None:
@@ -55,9 +56,13 @@ class Job:
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            ["autotune", "run", "job.yaml", "--quiet", *options], cwd=self.folder,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            ["autotune", "run", "job.yaml", "--quiet", *options],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         started.append(process)
         return process
 
@@ -67,7 +72,9 @@ class Job:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def left_over(self) -> list[int]:
-        """Processes that still work for this job: their working directory or environment names its folder."""
+        """Processes that still work for this job: their working directory or environment names its
+        folder.
+        """
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():

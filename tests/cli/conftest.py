@@ -1,4 +1,6 @@
-"""A test that fails must not leave a run behind: two jobs at once on two cores slow each other down tenfold."""
+"""A test that fails must not leave a run behind: two jobs at once on two cores slow each other down
+tenfold.
+"""
 
 from __future__ import annotations
 

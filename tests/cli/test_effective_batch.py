@@ -10,7 +10,8 @@ from command_line import QUICK, Job, make_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(660)]
 SPACE = "search_space: {{amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}}"
-# An own count of steps, a schedule that raises when it is stepped once too often, and a table that has an end as well.
+# An own count of steps, a schedule that raises when it is stepped once too often, and a table that
+# has an end as well.
 ENDS = """\
 import torch
 from common import dataset, loss_function, model
@@ -32,8 +33,14 @@ while step < STEPS:
 """
 
 
-def finished(folder: Path, command: str, space: str, source: str = "") -> tuple[Job, dict[str, Any]]:
-    job = make_job(folder, command, QUICK.replace(SPACE, f"search_space: {space}").replace("minutes: 1", "minutes: 3"))
+def finished(
+    folder: Path, command: str, space: str, source: str = ""
+) -> tuple[Job, dict[str, Any]]:
+    job = make_job(
+        folder,
+        command,
+        QUICK.replace(SPACE, f"search_space: {space}").replace("minutes: 1", "minutes: 3"),
+    )
     if source:
         (job.folder / "mine.py").write_text(source)
     done = job.run(timeout_s=600)
@@ -44,5 +51,9 @@ def finished(folder: Path, command: str, space: str, source: str = "") -> tuple[
 def test_a_job_that_ends_again_and_again_is_searched_all_the_same(tmp_path: Path) -> None:
     space = "{{optimizer_impl: [foreach, fused], micro_batch_size: [8, 16]}}"
     job, result = finished(tmp_path / "job", "python mine.py", space, ENDS)
-    assert result["trials"] and all(t["state"] in ("complete", "pruned") for t in result["trials"]), result["trials"]
-    assert sum("live" in p.name for p in (job.run_dir / "sessions").iterdir()) >= 3, "the job never came to its end"
+    assert result["trials"] and all(
+        t["state"] in ("complete", "pruned") for t in result["trials"]
+    ), result["trials"]
+    assert sum("live" in p.name for p in (job.run_dir / "sessions").iterdir()) >= 3, (
+        "the job never came to its end"
+    )

@@ -1,4 +1,6 @@
-"""A whole run of a job with two gains of a known size: what is said of them, where, and what the saying cost."""
+"""A whole run of a job with two gains of a known size: what is said of them, where, and what the
+saying cost.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_a_run_explains_its_gain_knob_by_knob(tmp_path: Path) -> None:
     assert result["knobs"] == {"num_workers": 2, "pause": 0}
     explanation = result["explanation"]
     first, last = explanation["build_up"]
-    assert (first["knob"], last["knob"]) == ("num_workers", "pause"), "what must be set before the start comes last"
+    assert (first["knob"], last["knob"]) == ("num_workers", "pause"), (
+        "what must be set before the start comes last"
+    )
     assert first["source"] in ("live", "search", "fresh")
     assert last["source"] == "confirmed"
     assert last["cumulative"] == result["speedup"]["estimate"]

@@ -1,4 +1,6 @@
-"""A setting that makes the job faster and breaks its training is never adopted, and does not cost the harmless ones."""
+"""A setting that makes the job faster and breaks its training is never adopted, and does not cost
+the harmless ones.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ BREAKERS = {
     "lr": "{via: '--lr-factor {}', values: [1, 2], default: 1, numerics: rounding}",
     "skip": "{via: '--skip {}', values: [0, 4], default: 0, numerics: rounding}",
     "dropout": "{via: '--dropout {}', values: [0.1, 0.0], default: 0.1, numerics: rounding}",
-    "weights": "{via: '--weights {}', values: [float32, bfloat16], default: float32, numerics: rounding}",
+    "weights": (
+        "{via: '--weights {}', values: [float32, bfloat16], default: float32, numerics: rounding}"
+    ),
 }
 HARMLESS = "{via: '--cache {}', values: ['off', 'on'], default: 'off', numerics: exact}"
 USELESS = "{via: '--useless {}', values: [0, 1, 2], default: 0, numerics: exact}"
@@ -19,8 +23,15 @@ USELESS = "{via: '--useless {}', values: [0, 1, 2], default: 0, numerics: exact}
 
 def job(folder: Path, knobs: dict[str, str]) -> Job:
     space = "{" + ", ".join(f"{name}: {how}" for name, how in knobs.items()) + "}"
-    text = f"name: job\ncommand: {{command}}\ntraces: none\ntracking: {{{{uri: null}}}}\nsearch_space: {space.replace('{', '{{').replace('}', '}}')}\n"
-    return make_job(folder, "python breakers.py", text + "budget: {{minutes: 10}}\nenv: {{OMP_NUM_THREADS: 1}}\n")
+    text = (
+        "name: job\ncommand: {command}\ntraces: none\ntracking: {{uri: null}}\nsearch_space:"
+        f" {space.replace('{', '{{').replace('}', '}}')}\n"
+    )
+    return make_job(
+        folder,
+        "python breakers.py",
+        text + "budget: {{minutes: 10}}\nenv: {{OMP_NUM_THREADS: 1}}\n",
+    )
 
 
 def tuned(job: Job) -> dict:

@@ -39,9 +39,13 @@ for _ in range(10_000):
 
 def profile(job: Job, *options: str) -> subprocess.CompletedProcess[str]:
     process = subprocess.Popen(
-        ["autotune", "profile", "job.yaml", *options], cwd=job.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ["autotune", "profile", "job.yaml", *options],
+        cwd=job.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     started.append(process)
     out, err = process.communicate(timeout=120)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -69,20 +73,34 @@ def test_the_screen_says_what_a_person_asks(done: subprocess.CompletedProcess[st
     lines = done.stdout.splitlines()
     assert lines[0].startswith("job · profiled as it is in ")
     assert "% of the time is spent" in lines[1]  # the bottleneck, with its figure
-    for title in ("Where the time goes", "Performance summary", "Top operators", "Findings", "Your files", "Files, in autotune-runs/job-profile", "Next"):
+    for title in (
+        "Where the time goes",
+        "Performance summary",
+        "Top operators",
+        "Findings",
+        "Your files",
+        "Files, in autotune-runs/job-profile",
+        "Next",
+    ):
         assert title in lines, title
     assert any("reader cost" in line and ("ms" in line or "µs" in line) for line in lines)
     assert any("aten::" in line and "%" in line for line in lines)
     assert max(map(len, lines)) <= 130 and done.stderr == ""
 
 
-def test_what_the_job_wrote_is_put_back_and_told(done: subprocess.CompletedProcess[str], job: Job) -> None:
+def test_what_the_job_wrote_is_put_back_and_told(
+    done: subprocess.CompletedProcess[str], job: Job
+) -> None:
     assert "Files that the job wrote: removed again: started.txt." in " ".join(done.stdout.split())
     assert not (job.folder / "started.txt").exists()
-    assert json.loads((folder(job) / "summary.json").read_text())["written"]["removed"] == ["started.txt"]
+    assert json.loads((folder(job) / "summary.json").read_text())["written"]["removed"] == [
+        "started.txt"
+    ]
 
 
-def test_tools_that_cannot_serve_get_one_line_each(done: subprocess.CompletedProcess[str], job: Job) -> None:
+def test_tools_that_cannot_serve_get_one_line_each(
+    done: subprocess.CompletedProcess[str], job: Job
+) -> None:
     said = " ".join(done.stdout.split())
     for tool in ("Nsight Systems", "Nsight Compute"):
         assert said.count(f"{tool} was asked for, but the job computes on the CPU") == 1
@@ -95,7 +113,10 @@ def test_summary_json_has_every_figure(done: subprocess.CompletedProcess[str], j
     side = found.explanation.sides["baseline"]
     assert found.config == {} and side.operators and side.summary is not None
     summary = side.summary
-    assert 0 < summary.ips_min <= summary.ips_mean <= summary.ips_max and summary.steps + summary.steps_skipped >= 30
+    assert (
+        0 < summary.ips_min <= summary.ips_mean <= summary.ips_max
+        and summary.steps + summary.steps_skipped >= 30
+    )
     assert summary.ips_mean == pytest.approx(32 / summary.batch_cost_s, rel=0.05)
     assert summary.model_flops and summary.mfu and 0 < summary.mfu < 1
     assert 0 < summary.reader_ratio < 1 and 0 < (summary.device_utilisation or 0) <= 1
@@ -104,41 +125,70 @@ def test_summary_json_has_every_figure(done: subprocess.CompletedProcess[str], j
 
 def test_the_page_stands_alone(done: subprocess.CompletedProcess[str], job: Job) -> None:
     page = (folder(job) / "profile.html").read_text()
-    assert "Performance summary" in page and "reader cost" in page and "<h2>Operators</h2>" in page and "roofline" in page.lower()
+    assert (
+        "Performance summary" in page
+        and "reader cost" in page
+        and "<h2>Operators</h2>" in page
+        and "roofline" in page.lower()
+    )
     assert "What was tried" not in page and "loss unchanged" not in page  # nothing was tuned
-    assert "src=" not in page and "href=\"http" not in page and "<script" not in page
+    assert "src=" not in page and 'href="http' not in page and "<script" not in page
 
 
-def test_the_trace_opens_everywhere_and_shows_phases_and_modules(done: subprocess.CompletedProcess[str], job: Job) -> None:
-    trace = folder(job) / "traces" / "baseline.pt.trace.json.gz"  # the one name TensorBoard's trace view takes
-    names = {event.get("name") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
+def test_the_trace_opens_everywhere_and_shows_phases_and_modules(
+    done: subprocess.CompletedProcess[str], job: Job
+) -> None:
+    # the one name TensorBoard's trace view takes
+    trace = folder(job) / "traces" / "baseline.pt.trace.json.gz"
+    names = {
+        event.get("name")
+        for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    }
     assert (folder(job) / "traces" / "baseline-operators.csv").exists()
     assert {"autotune::forward", "autotune::backward", "module::body", "module::head"} <= names
     assert "module::body.0" not in names
 
 
-def test_nothing_is_tuned_and_the_job_ran_once(done: subprocess.CompletedProcess[str], job: Job) -> None:
-    assert not any((folder(job) / name).exists() for name in ("result.json", "tuned.yaml", "report.html", "tracking"))
-    assert sorted(p.name for p in (folder(job) / "sessions").iterdir()) == ["0001-profile-baseline", "0002-frames-baseline"]
+def test_nothing_is_tuned_and_the_job_ran_once(
+    done: subprocess.CompletedProcess[str], job: Job
+) -> None:
+    assert not any(
+        (folder(job) / name).exists()
+        for name in ("result.json", "tuned.yaml", "report.html", "tracking")
+    )
+    assert sorted(p.name for p in (folder(job) / "sessions").iterdir()) == [
+        "0001-profile-baseline",
+        "0002-frames-baseline",
+    ]
     assert not job.left_over()
 
 
 @pytest.mark.slow
-def test_with_knobs_set_and_the_earlier_profile_kept(done: subprocess.CompletedProcess[str], job: Job) -> None:
+def test_with_knobs_set_and_the_earlier_profile_kept(
+    done: subprocess.CompletedProcess[str], job: Job
+) -> None:
     finished = profile(job, "--set", "amp_dtype=bfloat16", "--set", "num_workers=1", "--json")
     assert finished.returncode == 0, finished.stderr
     data = json.loads(finished.stdout)
     assert data == json.loads((folder(job) / "summary.json").read_text())
-    assert data["config"] == {"amp_dtype": "bfloat16", "num_workers": 1}  # the second is not in the job's search space
-    session = json.loads((folder(job) / "sessions" / "0001-profile-baseline" / "session.json").read_text())
+    # the second is not in the job's search space
+    assert data["config"] == {"amp_dtype": "bfloat16", "num_workers": 1}
+    session = json.loads(
+        (folder(job) / "sessions" / "0001-profile-baseline" / "session.json").read_text()
+    )
     assert {k["name"]: k["value"] for k in session["knobs"]} == data["config"]
     assert (folder(job).with_name("job-profile.1") / "profile.html").exists()
 
 
-@pytest.mark.parametrize(("setting", "words"), [
-    ("num_wrokers=2", ["no such knob", "num_workers"]), ("num_workers", ["no value", "KNOB=VALUE"]),
-    ("amp_dtype=int3", ["amp_dtype"]), ("num_workers=many", ["num_workers"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("num_wrokers=2", ["no such knob", "num_workers"]),
+        ("num_workers", ["no value", "KNOB=VALUE"]),
+        ("amp_dtype=int3", ["amp_dtype"]),
+        ("num_workers=many", ["num_workers"]),
+    ],
+)
 def test_a_setting_that_cannot_be_meant(setting: str, words: list[str], tmp_path: Path) -> None:
     made = make_job(tmp_path / "job", "python own_modules.py")
     finished = profile(made, "--set", setting)
@@ -147,14 +197,23 @@ def test_a_setting_that_cannot_be_meant(setting: str, words: list[str], tmp_path
     assert "defect" not in finished.stderr and not folder(made).exists()
 
 
-@pytest.mark.parametrize(("program", "words"), [
-    slow(
-        PROGRAM.replace("        optimizer.step()", "        optimizer.step(); 1 / 0"),
-        ["ZeroDivisionError", "mine.py"],
-    ),
-    (PROGRAM.replace("range(10_000)", "range(2)"), ["ended before its iterations could be profiled", "epochs or steps"]),
-], ids=["raises", "too short"])  # fmt: skip
-def test_a_job_that_cannot_be_profiled_says_why(program: str, words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        slow(
+            PROGRAM.replace("        optimizer.step()", "        optimizer.step(); 1 / 0"),
+            ["ZeroDivisionError", "mine.py"],
+        ),
+        (
+            PROGRAM.replace("range(10_000)", "range(2)"),
+            ["ended before its iterations could be profiled", "epochs or steps"],
+        ),
+    ],
+    ids=["raises", "too short"],
+)
+def test_a_job_that_cannot_be_profiled_says_why(
+    program: str, words: list[str], tmp_path: Path
+) -> None:
     made = make_job(tmp_path / "job", "python mine.py")
     (made.folder / "mine.py").write_text(program)
     finished = profile(made)

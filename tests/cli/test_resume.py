@@ -1,4 +1,6 @@
-"""Stopped, killed, started twice: nothing finished is lost, nothing is counted twice, nobody is left behind."""
+"""Stopped, killed, started twice: nothing finished is lost, nothing is counted twice, nobody is
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ from command_line import QUICK, Job, make_job, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
-# Workers only cost this job time. Nothing is ahead of the baseline after the search, so nothing has to be confirmed.
-NO_GAIN = QUICK.replace("{{amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}}", "{{num_workers: [0, 1, 2, 3]}}")
+# Workers only cost this job time. Nothing is ahead of the baseline after the search, so nothing has
+# to be confirmed.
+NO_GAIN = QUICK.replace(
+    "{{amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}}",
+    "{{num_workers: [0, 1, 2, 3]}}",
+)
 
 
 def trials(job: Job) -> list[dict]:
@@ -27,7 +33,8 @@ def plots(job: Job) -> list[dict]:
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
-    job = make_job(tmp_path / "job", "python own_modules.py", QUICK.replace(", trials: 3", ""))  # three trials are over after the first blocks
+    # three trials are over after the first blocks
+    job = make_job(tmp_path / "job", "python own_modules.py", QUICK.replace(", trials: 3", ""))
     process = job.start()
     wait_until(lambda: plots(job), 90, "the first blocks of the search")
     os.kill(process.pid, signal.SIGINT)
@@ -39,7 +46,11 @@ def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
     with (job.folder / "own_modules.py").open("a") as program:
         program.write("# edited meanwhile\n")
     again = job.start()
-    wait_until(lambda: any(e["kind"] in ("plot", "found", "run") for e in job.journal()[len(before):]), 90, "what comes next")
+    wait_until(
+        lambda: any(e["kind"] in ("plot", "found", "run") for e in job.journal()[len(before) :]),
+        90,
+        "what comes next",
+    )
     os.kill(again.pid, signal.SIGINT)
     _, err = again.communicate(timeout=60)
     assert again.returncode == 130, err
@@ -57,7 +68,11 @@ def test_killed_at_any_moment_it_resumes(seed: int, text: str, tmp_path: Path) -
     job = make_job(tmp_path / "job", "python own_modules.py", text)
     entries = random.Random(seed).randint(1, 4)
     process = job.start()
-    wait_until(lambda: len(job.journal()) >= entries or process.poll() is not None, 120, f"{entries} journal entries")
+    wait_until(
+        lambda: len(job.journal()) >= entries or process.poll() is not None,
+        120,
+        f"{entries} journal entries",
+    )
     process.kill()
     process.communicate()
     wait_until(lambda: not job.left_over(), 15, "the job's processes to end with the tuner")
@@ -72,7 +87,8 @@ def test_killed_at_any_moment_it_resumes(seed: int, text: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_finished_run_is_shown_again_and_fresh_moves_it_aside(tmp_path: Path) -> None:
-    dead_server = NO_GAIN.replace("uri: null", "uri: 'http://127.0.0.1:9'")  # all through, which costs one line and nothing else
+    # all through, which costs one line and nothing else
+    dead_server = NO_GAIN.replace("uri: null", "uri: 'http://127.0.0.1:9'")
     job = make_job(tmp_path / "job", "python own_modules.py", dead_server)
     first = job.run()
     assert first.returncode == 0, first.stderr

@@ -1,4 +1,6 @@
-"""What goes wrong ends with one clear message and an exit code of its own, and leaves nothing half-written."""
+"""What goes wrong ends with one clear message and an exit code of its own, and leaves nothing
+half-written.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +69,22 @@ def test_a_job_that_cannot_be_tuned_says_why(
 
 
 @pytest.mark.slow
-def test_a_job_whose_epochs_a_live_session_stretches_is_refused_before_the_search(tmp_path: Path) -> None:
+def test_a_job_whose_epochs_a_live_session_stretches_is_refused_before_the_search(
+    tmp_path: Path,
+) -> None:
     """25 steps are enough to try settings in, and too few to prove anything."""
     job = make_job(tmp_path / "job", "python mine.py")
     (job.folder / "mine.py").write_text(ONE_EPOCH)
     for _ in range(2):  # nothing of it counts as measured when the run is resumed
         finished = job.run()
         assert finished.returncode == 3, finished.stderr
-        for word in ["too short", "25 optimizer steps", "at least 40", "raise its number of epochs", "python mine.py"]:
+        for word in [
+            "too short",
+            "25 optimizer steps",
+            "at least 40",
+            "raise its number of epochs",
+            "python mine.py",
+        ]:
             assert word in finished.stderr
     assert not [entry for entry in job.journal() if entry["kind"] in ("trial", "run")]
 
@@ -91,7 +101,11 @@ def test_a_tracking_server_that_does_not_answer_is_one_line(tmp_path: Path) -> N
 
 
 def test_a_tracking_uri_that_is_none(tmp_path: Path) -> None:
-    job = make_job(tmp_path / "job", "python own_modules.py", QUICK.replace("uri: null", "uri: 'http://host:port'"))
+    job = make_job(
+        tmp_path / "job",
+        "python own_modules.py",
+        QUICK.replace("uri: null", "uri: 'http://host:port'"),
+    )
     finished = job.run()
     assert finished.returncode == 2
     assert "'http://host:port' is not a tracking URI" in finished.stderr
@@ -120,7 +134,10 @@ def test_a_run_that_cannot_begin_is_on_record_as_failed(tmp_path: Path) -> None:
         finished = job.run()
     finally:
         lock.release()
-    assert finished.returncode == 2 and "another autotune run has trials in this working directory" in finished.stderr
+    assert (
+        finished.returncode == 2
+        and "another autotune run has trials in this working directory" in finished.stderr
+    )
     events = [event for event, _ in read_events(SpoolPaths(job.run_dir).spool)]
     assert [event.kind for event in events] == ["spool", "start", "finish"]
     assert events[-1].data["status"] == "FAILED"

@@ -1,4 +1,6 @@
-"""A whole run with knobs of every kind on a job that reads files: found, proven, written down, launched, and nothing stays in memory."""
+"""A whole run with knobs of every kind on a job that reads files: found, proven, written down,
+launched, and nothing stays in memory.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,12 @@ import pytest
 import yaml
 from command_line import Job, make_job, wait_until
 
-pytestmark = pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to")
+pytestmark = pytest.mark.skipif(
+    not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to"
+)
 
-# A slow disk is played by a wait in every read that does not come from memory; the garbage by objects that live as long as the job.
+# A slow disk is played by a wait in every read that does not come from memory; the garbage by
+# objects that live as long as the job.
 READS = """
 import gc, json, os, sys, time
 import torch
@@ -90,8 +95,11 @@ def test_found_proven_and_launched(job: Job) -> None:
     tuned = yaml.safe_load((job.run_dir / "tuned.yaml").read_text())
     assert tuned["knobs"]["data_staging"]["options"] == {"path": "files"}
     launched = subprocess.run(
-        [sys.executable, "-m", "autotune", "launch", str(job.run_dir), "--", "--once"], capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-m", "autotune", "launch", str(job.run_dir), "--", "--once"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert launched.returncode == 0, launched.stderr
     seen = json.loads(launched.stdout.splitlines()[-1])
     assert seen["folder"].startswith("/dev/shm/autotune-")
@@ -102,7 +110,9 @@ def test_found_proven_and_launched(job: Job) -> None:
 @pytest.mark.slow
 def test_an_interrupted_run_takes_its_copy_along(job: Job) -> None:
     text = (job.folder / "job.yaml").read_text()
-    (job.folder / "job.yaml").write_text(text.replace("gc: auto, cpu_affinity: auto, malloc: auto, ", ""))
+    (job.folder / "job.yaml").write_text(
+        text.replace("gc: auto, cpu_affinity: auto, malloc: auto, ", "")
+    )
     before = in_memory()
     process = job.start()
     wait_until(lambda: in_memory() - before, 200, "the copy")

@@ -1,4 +1,6 @@
-"""Loop styles of tests/programs, unmodified, through the command line: what the agent must see in them, and what it must leave alone."""
+"""Loop styles of tests/programs, unmodified, through the command line: what the agent must see in
+them, and what it must leave alone.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from command_line import PROGRAMS, QUICK, Job, make_job
 pytestmark = pytest.mark.slow  # in every run: test_loop_styles.py, test_whole_run.py
 
 Seen = dict[str, Any]
-TEXT = QUICK.replace("{{amp_dtype: auto, ", "{{amp_dtype: auto, num_workers: [0, 1], compile_mode: auto, ").replace(
-    "trials: 3", "trials: 1"
-)
+TEXT = QUICK.replace(
+    "{{amp_dtype: auto, ", "{{amp_dtype: auto, num_workers: [0, 1], compile_mode: auto, "
+).replace("trials: 3", "trials: 1")
 
 
 def tune(program: str, tmp_path: Path) -> tuple[Job, subprocess.CompletedProcess[str]]:
@@ -70,7 +72,9 @@ def several_optimizers(seen: Seen) -> None:
 
 
 def validation(seen: Seen) -> None:
-    assert seen["job"]["loader"]["site"].endswith(line_of("validation", "training_loader = DataLoader"))
+    assert seen["job"]["loader"]["site"].endswith(
+        line_of("validation", "training_loader = DataLoader")
+    )
     assert seen["job"]["loader"]["batch_size"] == 32
 
 
@@ -105,23 +109,51 @@ def in_general(seen: Seen) -> None:
 
 
 CASES = [  # program, what is peculiar to it, samples a step
-    ("own_modules", own_modules, 32), ("own_autocast", own_autocast, 32), ("own_scaler", own_scaler, 32), ("own_compile", own_compile, 32),
-    ("accumulation", accumulation, 32), ("no_sync", accumulation, 32), ("several_optimizers", several_optimizers, 32),
-    ("validation", validation, 32), ("evaluation_on_training_data", in_general, 32), ("iterable", iterable, 32),
-    ("sharded_stream", in_general, 32), ("batch_sampler", in_general, 24), ("nested_batches", in_general, 20),
-    ("variable_length", in_general, 16), ("two_loaders", in_general, 32), ("turns", in_general, 24), ("no_loader", no_loader, 1),
-    ("rollouts", in_general, 1), ("closure", closure, 128), ("manual_marks", manual_marks, 32), ("checkpoints", checkpoints, 32),
-    ("spawned", in_general, 32), ("notebook", in_general, 32), ("looks", in_general, 32), ("ppo_buffer", in_general, 200),
-    ("distillation", in_general, 32), ("gradient_cache", in_general, 64), ("cached_loss", in_general, 64),
-]  # fmt: skip
+    ("own_modules", own_modules, 32),
+    ("own_autocast", own_autocast, 32),
+    ("own_scaler", own_scaler, 32),
+    ("own_compile", own_compile, 32),
+    ("accumulation", accumulation, 32),
+    ("no_sync", accumulation, 32),
+    ("several_optimizers", several_optimizers, 32),
+    ("validation", validation, 32),
+    ("evaluation_on_training_data", in_general, 32),
+    ("iterable", iterable, 32),
+    ("sharded_stream", in_general, 32),
+    ("batch_sampler", in_general, 24),
+    ("nested_batches", in_general, 20),
+    ("variable_length", in_general, 16),
+    ("two_loaders", in_general, 32),
+    ("turns", in_general, 24),
+    ("no_loader", no_loader, 1),
+    ("rollouts", in_general, 1),
+    ("closure", closure, 128),
+    ("manual_marks", manual_marks, 32),
+    ("checkpoints", checkpoints, 32),
+    ("spawned", in_general, 32),
+    ("notebook", in_general, 32),
+    ("looks", in_general, 32),
+    ("ppo_buffer", in_general, 200),
+    ("distillation", in_general, 32),
+    ("gradient_cache", in_general, 64),
+    ("cached_loss", in_general, 64),
+]
 
 
-@pytest.mark.parametrize(("program", "check", "samples_per_step"), CASES, ids=[case[0] for case in CASES])
-def test_the_agent_sees_the_job_as_it_is(program: str, check: Callable[[Seen], None], samples_per_step: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "check", "samples_per_step"), CASES, ids=[case[0] for case in CASES]
+)
+def test_the_agent_sees_the_job_as_it_is(
+    program: str, check: Callable[[Seen], None], samples_per_step: int, tmp_path: Path
+) -> None:
     seen = observed(program, tmp_path)
     check(seen)
-    assert seen["job"]["samples_per_step"] == pytest.approx(samples_per_step, rel=0.2 if check is in_general else 0.01)
-    assert sum(seen["anatomy"]["phases_s"].values()) == pytest.approx(seen["anatomy"]["iteration_s"], rel=0.25)
+    assert seen["job"]["samples_per_step"] == pytest.approx(
+        samples_per_step, rel=0.2 if check is in_general else 0.01
+    )
+    assert sum(seen["anatomy"]["phases_s"].values()) == pytest.approx(
+        seen["anatomy"]["iteration_s"], rel=0.25
+    )
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:

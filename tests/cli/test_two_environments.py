@@ -106,7 +106,11 @@ def as_uv_has_it() -> dict[str, str]:
     """Where this machine's pip finds wheels, and whom it trusts: uv does not read pip's settings."""
     settings = done([sys.executable, "-m", "pip", "config", "list"])
     found = dict(re.findall(r"^[^.]+\.([\w-]+)='(.*)'$", settings, re.MULTILINE))
-    names = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
+    names = {
+        "find-links": "UV_FIND_LINKS",
+        "index-url": "UV_DEFAULT_INDEX",
+        "cert": "SSL_CERT_FILE",
+    }
     return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
 
 

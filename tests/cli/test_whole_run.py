@@ -76,9 +76,13 @@ class Whole:
 
 def start(job: Job, *options: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SHORTER, "run", "job.yaml", "--quiet", *options], cwd=job.folder,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-c", SHORTER, "run", "job.yaml", "--quiet", *options],
+        cwd=job.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     started.append(process)
     return process
 

@@ -1,4 +1,6 @@
-"""The programs: how their data is made, how they are started, and what is true of them. One row each."""
+"""The programs: how their data is made, how they are started, and what is true of them. One row
+each.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import truths
 from truths import Truth
 
 HERE = Path(__file__).parent
-SPACE = {"num_workers": [0, 1], "optimizer_impl": "auto", "intra_op_threads": "auto"}  # what the runs in full search: the rest is switched alone
+# what the runs in full search: the rest is switched alone
+SPACE = {"num_workers": [0, 1], "optimizer_impl": "auto", "intra_op_threads": "auto"}
 LONG = 10**6  # steps of a job that is to be tuned: it is ended from outside
 
 
@@ -28,7 +31,8 @@ class Program:
     maker: str = ""  # of tests/compat/makers, run once by the program's own Python
     loader: int | None = 0  # num_workers of its own; None: it builds no DataLoader
     backwards: float = 1.0  # a step
-    withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> words that the reason holds
+    # knob -> words that the reason holds
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
     space: Mapping[str, object] = field(default_factory=lambda: dict(SPACE))
 
     def samples(self, steps: int) -> list[int]:
@@ -41,58 +45,120 @@ class Program:
 
 
 TRAINER = Program(
-    "trainer", "transformers", "Trainer: tiny GPT-2, gradient accumulation 2, evaluation every 20 steps",
-    "python trainer.py {steps} {out}", truths.by_trainer, (8,) * 64, files=("trainer.py", "words.py"), backwards=2.0,
-)  # fmt: skip
+    "trainer",
+    "transformers",
+    "Trainer: tiny GPT-2, gradient accumulation 2, evaluation every 20 steps",
+    "python trainer.py {steps} {out}",
+    truths.by_trainer,
+    (8,) * 64,
+    files=("trainer.py", "words.py"),
+    backwards=2.0,
+)
 ACCELERATE = Program(
-    "accelerate", "accelerate", "plain loop with accumulation 2 and a schedule",
-    "python accelerate_loop.py {steps} {out}", truths.by_script, (16,) * 32, files=("accelerate_loop.py",), backwards=2.0,
-)  # fmt: skip
+    "accelerate",
+    "accelerate",
+    "plain loop with accumulation 2 and a schedule",
+    "python accelerate_loop.py {steps} {out}",
+    truths.by_script,
+    (16,) * 32,
+    files=("accelerate_loop.py",),
+    backwards=2.0,
+)
 LIGHTNING = Program(
-    "lightning", "lightning", "LightningModule, loaders built in its hooks, validation after every epoch",
-    "python lightning_job.py {steps} {out}", truths.by_lightning, (16,) * 25, files=("lightning_job.py",),
-)  # fmt: skip
+    "lightning",
+    "lightning",
+    "LightningModule, loaders built in its hooks, validation after every epoch",
+    "python lightning_job.py {steps} {out}",
+    truths.by_lightning,
+    (16,) * 25,
+    files=("lightning_job.py",),
+)
 FRAMEWORKS = (TRAINER, ACCELERATE, LIGHTNING)
 
 TRL = Program(
-    "trl", "trl", "`trl sft`: tiny Llama, accumulation 2; training runs in a child of a child",
-    "trl sft --model_name_or_path model --dataset_name data --output_dir {out} --max_steps {steps} --per_device_train_batch_size 4 "
-    "--gradient_accumulation_steps 2 --logging_steps 1 --use_cpu --bf16 False --report_to none --save_strategy steps --save_steps {steps} "
-    "--max_length 32 --learning_rate 1e-3 --seed 1 --disable_tqdm True",
-    truths.by_trainer, (8,) * 50, maker="tiny_llama.py", backwards=2.0,
-)  # fmt: skip
+    "trl",
+    "trl",
+    "`trl sft`: tiny Llama, accumulation 2; training runs in a child of a child",
+    "trl sft --model_name_or_path model --dataset_name data --output_dir {out} --max_steps {steps}"
+    " --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --logging_steps 1 --use_cpu"
+    " --bf16 False --report_to none --save_strategy steps --save_steps {steps} --max_length 32"
+    " --learning_rate 1e-3 --seed 1 --disable_tqdm True",
+    truths.by_trainer,
+    (8,) * 50,
+    maker="tiny_llama.py",
+    backwards=2.0,
+)
 OPEN_CLIP = Program(
-    "open_clip", "open_clip_torch", "`open_clip_train`: tiny CLIP on JPEGs, contrastive loss, 2 workers",
-    "python -m open_clip_train.main --dataset-type csv --train-data pictures.csv --model local-dir:clip --batch-size 32 --workers 2 "
-    "--epochs {epochs} --warmup 10 --lr 1e-3 --precision fp32 --device cpu --logs {out} --name run --log-every-n-steps 1 --save-frequency 0 --seed 1",
-    truths.by_open_clip, (32,) * 13, maker="pictures.py", loader=2, withdrawn={"batch_size": "compares the samples of a batch"},
-)  # fmt: skip
+    "open_clip",
+    "open_clip_torch",
+    "`open_clip_train`: tiny CLIP on JPEGs, contrastive loss, 2 workers",
+    "python -m open_clip_train.main --dataset-type csv --train-data pictures.csv --model"
+    " local-dir:clip --batch-size 32 --workers 2 --epochs {epochs} --warmup 10 --lr 1e-3"
+    " --precision fp32 --device cpu --logs {out} --name run --log-every-n-steps 1 --save-frequency"
+    " 0 --seed 1",
+    truths.by_open_clip,
+    (32,) * 13,
+    maker="pictures.py",
+    loader=2,
+    withdrawn={"batch_size": "compares the samples of a batch"},
+)
 CHEMPROP = Program(
-    "chemprop", "chemprop", "`chemprop train`: message passing on molecules, Lightning below",
-    "chemprop train -i molecules.csv -o {out} --epochs {epochs} -b 32 --pytorch-seed 1 --accelerator cpu --split-sizes 0.8 0.1 0.1",
-    truths.by_chemprop, (32,) * 12 + (16,), maker="molecules.py",
-)  # fmt: skip
+    "chemprop",
+    "chemprop",
+    "`chemprop train`: message passing on molecules, Lightning below",
+    "chemprop train -i molecules.csv -o {out} --epochs {epochs} -b 32 --pytorch-seed 1"
+    " --accelerator cpu --split-sizes 0.8 0.1 0.1",
+    truths.by_chemprop,
+    (32,) * 12 + (16,),
+    maker="molecules.py",
+)
 PYKEEN = Program(
-    "pykeen", "pykeen", "`pykeen train rotate`: knowledge-graph embedding, IterableDataset that makes its batches",
-    "pykeen train rotate -t triples.tsv -n {epochs} -b 128 --random-seed 1 --embedding-dim 32 --device cpu --output-directory {out}",
-    truths.by_pykeen, (128,) * 15 + (80,), maker="triples.py",
+    "pykeen",
+    "pykeen",
+    "`pykeen train rotate`: knowledge-graph embedding, IterableDataset that makes its batches",
+    "pykeen train rotate -t triples.tsv -n {epochs} -b 128 --random-seed 1 --embedding-dim 32"
+    " --device cpu --output-directory {out}",
+    truths.by_pykeen,
+    (128,) * 15 + (80,),
+    maker="triples.py",
     withdrawn={"batch_size": "batch_size=None", "num_workers": "makes its batches itself"},
-)  # fmt: skip
+)
 SENTENCES = Program(
-    "sentence-transformers", "sentence-transformers", "its trainer on transformers', in-batch negatives",
-    "python sentences.py {steps} {out}", truths.by_trainer, (8,) * 60, files=("sentences.py",), maker="tiny_bert.py",
+    "sentence-transformers",
+    "sentence-transformers",
+    "its trainer on transformers', in-batch negatives",
+    "python sentences.py {steps} {out}",
+    truths.by_trainer,
+    (8,) * 60,
+    files=("sentences.py",),
+    maker="tiny_bert.py",
     withdrawn={"batch_size": "batch sampler of its own"},
-)  # fmt: skip
+)
 SKORCH = Program(
-    "skorch", "skorch", "scikit-learn estimator; closure, validation after every epoch",
-    "python skorch_job.py {epochs} {out}", truths.by_skorch, (32,) * 12 + (16,), files=("skorch_job.py",),
-)  # fmt: skip
+    "skorch",
+    "skorch",
+    "scikit-learn estimator; closure, validation after every epoch",
+    "python skorch_job.py {epochs} {out}",
+    truths.by_skorch,
+    (32,) * 12 + (16,),
+    files=("skorch_job.py",),
+)
 GRAPHS = Program(
-    "torch-geometric", "torch-geometric", "its DataLoader class; evaluation on the training loader",
-    "python graphs.py {steps} {out}", truths.by_script, (16,) * 20, files=("graphs.py",),
-)  # fmt: skip
+    "torch-geometric",
+    "torch-geometric",
+    "its DataLoader class; evaluation on the training loader",
+    "python graphs.py {steps} {out}",
+    truths.by_script,
+    (16,) * 20,
+    files=("graphs.py",),
+)
 ZOO = Program(
-    "timm", "timm", "ResNet of the model zoo in a plain loop, random numbers in the collate function",
-    "python zoo.py {steps} {out}", truths.by_script, (8,) * 32, files=("zoo.py",),
-)  # fmt: skip
+    "timm",
+    "timm",
+    "ResNet of the model zoo in a plain loop, random numbers in the collate function",
+    "python zoo.py {steps} {out}",
+    truths.by_script,
+    (8,) * 32,
+    files=("zoo.py",),
+)
 ALL = (*FRAMEWORKS, TRL, OPEN_CLIP, CHEMPROP, PYKEEN, SENTENCES, SKORCH, GRAPHS, ZOO)

@@ -1,4 +1,6 @@
-"""What is asserted of every program: the agent's view against the program's own log, and each knob against what is in force."""
+"""What is asserted of every program: the agent's view against the program's own log, and each knob
+against what is in force.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,26 @@ from autotune_spaces.base import NotApplicable, Value
 from autotune_spaces.facts import JobFacts
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, KnobChoice, Record
 
-SWITCHED = ("num_workers", "batch_size", "amp_dtype", "optimizer_impl", "intra_op_threads", "matmul_precision", "pin_memory", "in_order")
-TRIED = ("micro_batch_size", "gc")  # the job itself shows whether they apply: they may be refused, with the reason
-LISTED = (*SWITCHED, *TRIED, "compile_mode", "channels_last", "prefetch_factor", "persistent_workers")
+SWITCHED = (
+    "num_workers",
+    "batch_size",
+    "amp_dtype",
+    "optimizer_impl",
+    "intra_op_threads",
+    "matmul_precision",
+    "pin_memory",
+    "in_order",
+)
+# the job itself shows whether they apply: they may be refused, with the reason
+TRIED = ("micro_batch_size", "gc")
+LISTED = (
+    *SWITCHED,
+    *TRIED,
+    "compile_mode",
+    "channels_last",
+    "prefetch_factor",
+    "persistent_workers",
+)
 
 
 def seen_as_it_is(program: Program, truth: Truth, hello: Hello, record: Record) -> None:
@@ -33,14 +52,17 @@ def seen_as_it_is(program: Program, truth: Truth, hello: Hello, record: Record) 
     if truth.losses:
         assert list(losses) == pytest.approx(list(truth.losses), rel=truth.rel)
     else:
-        means = epoch_means([loss or 0.0 for loss in losses], samples, len(program.epoch), truth.weighted)
+        means = epoch_means(
+            [loss or 0.0 for loss in losses], samples, len(program.epoch), truth.weighted
+        )
         assert means == pytest.approx(list(truth.epochs), rel=truth.rel)
     job = hello.job
     assert job.backwards_per_step == program.backwards
     assert job.sample_unit == "samples" and job.world_size == 1 and job.device == "cpu"
     assert (job.loader.num_workers if job.loader is not None else None) == program.loader
     assert record.ended_early and record.no_effect == {}
-    if truth.loop_s is not None:  # evaluation and whatever else stands between iterations is no part of them
+    # evaluation and whatever else stands between iterations is no part of them
+    if truth.loop_s is not None:
         assert 0 < math.fsum(record.window.times_s) <= truth.loop_s - 0.95 * truth.away_s
 
 
@@ -49,7 +71,8 @@ class Applied:
     """What came of the knobs in one running process."""
 
     hello: Hello
-    values: Mapping[str, Value] = field(default_factory=dict)  # knob -> the value it was switched to
+    # knob -> the value it was switched to
+    values: Mapping[str, Value] = field(default_factory=dict)
     withdrawn: Mapping[str, str] = field(default_factory=dict)
     listed: tuple[str, ...] = ()  # knobs that apply
 
@@ -66,7 +89,11 @@ def knobs_of(hello: Hello) -> tuple[dict[str, Value], dict[str, str]]:
         else:
             others = [value for value in domain.values if value != domain.default]
             values[name] = next((value for value in others if value not in ("off", 0)), others[0])
-    for name in [name for name in values if "num_workers" in withdrawn and not _alone(name, values[name], hello)]:
+    for name in [
+        name
+        for name in values
+        if "num_workers" in withdrawn and not _alone(name, values[name], hello)
+    ]:
         withdrawn[name] = "means nothing without workers"
         del values[name]
     return values, withdrawn
@@ -79,17 +106,25 @@ def _alone(name: str, value: Value, hello: Hello) -> bool:
 
 
 def switched_for_real(place: Place) -> Applied:
-    """Each knob that applies is switched on and off in one process; what is in force is read back from the job."""
+    """Each knob that applies is switched on and off in one process; what is in force is read back
+    from the job.
+    """
     with place.session("live", LONG, "live") as session:
         hello = session.wait_hello()
         values, withdrawn = knobs_of(hello)
         asked = {name: values[name] for name in SWITCHED if name in values}
-        blocks = [_block("before"), *(_block(name, *_choices(name, value, hello)) for name, value in asked.items()), _block("after")]
+        blocks = [
+            _block("before"),
+            *(_block(name, *_choices(name, value, hello)) for name, value in asked.items()),
+            _block("after"),
+        ]
         reports = session.run_plan(blocks)
         tried = [_block(name, KnobChoice(name, values[name])) for name in TRIED if name in values]
         for report in session.run_plan(tried):
             if report.error or report.no_effect:
-                withdrawn[report.id] = (report.error or report.no_effect[report.id]).removeprefix("knob: ")
+                withdrawn[report.id] = (report.error or report.no_effect[report.id]).removeprefix(
+                    "knob: "
+                )
     before, *between, after = reports
     for report in reports:
         assert not report.error and not report.no_effect, report
@@ -100,7 +135,12 @@ def switched_for_real(place: Place) -> Applied:
         regions = report.notes["in_force"]["autocast_regions"]
     assert _plain(after) == _plain(before), "the job is as it was"
     kept = {name: value for name, value in values.items() if name not in withdrawn}
-    return Applied(hello, {name: value for name, value in kept.items() if name in (*SWITCHED, *TRIED)}, withdrawn, tuple(kept))
+    return Applied(
+        hello,
+        {name: value for name, value in kept.items() if name in (*SWITCHED, *TRIED)},
+        withdrawn,
+        tuple(kept),
+    )
 
 
 def _block(name: str, *choices: KnobChoice) -> Block:
@@ -109,14 +149,19 @@ def _block(name: str, *choices: KnobChoice) -> Block:
 
 def _choices(name: str, value: Value, hello: Hello) -> list[KnobChoice]:
     """The knob; with one worker more where it means nothing without (in_order)."""
-    return [KnobChoice(name, value), *([] if _alone(name, value, hello) else [KnobChoice("num_workers", 1)])]
+    return [
+        KnobChoice(name, value),
+        *([] if _alone(name, value, hello) else [KnobChoice("num_workers", 1)]),
+    ]
 
 
 def _plain(report: BlockReport) -> dict[str, Any]:
     return {k: v for k, v in report.notes["in_force"].items() if k != "autocast_regions"}
 
 
-def _in_force(name: str, value: Value, report: BlockReport, before: BlockReport, job: JobFacts, regions: int) -> None:
+def _in_force(
+    name: str, value: Value, report: BlockReport, before: BlockReport, job: JobFacts, regions: int
+) -> None:
     found = report.notes["in_force"]
     window, usual = report.window, before.window
     assert window is not None and usual is not None
@@ -128,7 +173,9 @@ def _in_force(name: str, value: Value, report: BlockReport, before: BlockReport,
     else:
         assert max(window.samples) == max(usual.samples)
     if name == "amp_dtype":
-        assert found["autocast"] == value and found["autocast_regions"] >= regions + len(window.times_s)
+        assert found["autocast"] == value and found["autocast_regions"] >= regions + len(
+            window.times_s
+        )
         assert report.notes["loss"] != before.notes["loss"]
     if name == "optimizer_impl":
         assert set(found["optimizers"]) == {value}

@@ -1,4 +1,6 @@
-"""Starting the programs: bare, in a fixed session without a knob, in a live session, and under ``autotune run``."""
+"""Starting the programs: bare, in a fixed session without a knob, in a live session, and under
+``autotune run``.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from autotune_trials.session.session import Session
 PYTHON = Path(os.environ.get("AUTOTUNE_COMPAT_PYTHON") or sys.executable)
 STEPS = 50  # at least, in the runs that are compared
 TIMEOUT_S = 240
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "disabled", "TOKENIZERS_PARALLELISM": "false"}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,13 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What differs from this process's environment: the program's own one, and autotune nowhere on its path."""
+        """What differs from this process's environment: the program's own one, and autotune nowhere
+        on its path.
+        """
         path = os.pathsep.join([str(PYTHON.parent), os.environ.get("PATH", "")])
-        caches = {name: str(self.folder / "caches") for name in ("HF_HOME", "PYSTOW_HOME", "MPLCONFIGDIR")}
+        caches = {
+            name: str(self.folder / "caches") for name in ("HF_HOME", "PYSTOW_HOME", "MPLCONFIGDIR")
+        }
         return {**OFFLINE, **caches, "PATH": path, "PYTHONPATH": ""}
 
     def out(self, name: str) -> Path:
@@ -49,7 +61,12 @@ class Place:
         """Run it by itself to its end; the seconds it took."""
         argv, began = self.program.argv(steps, str(self.out(name))), time.perf_counter()
         done = subprocess.run(
-            argv, cwd=self.folder, env={**os.environ, **self.variables}, capture_output=True, text=True, timeout=TIMEOUT_S
+            argv,
+            cwd=self.folder,
+            env={**os.environ, **self.variables},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return time.perf_counter() - began
@@ -59,7 +76,14 @@ class Place:
         """A session of the program, ended when the block is left."""
         argv = self.program.argv(length, str(self.out(out)))
         paths = SessionPaths(self.folder / f"session-{out}")
-        with Session(argv, self.folder, self.variables, paths, SessionConfig(mode, "", **config), startup_timeout_s=TIMEOUT_S) as session:
+        with Session(
+            argv,
+            self.folder,
+            self.variables,
+            paths,
+            SessionConfig(mode, "", **config),
+            startup_timeout_s=TIMEOUT_S,
+        ) as session:
             yield session
             assert not paths.agent_log.exists(), paths.agent_log.read_text()
 
@@ -71,7 +95,12 @@ class Place:
     def tuned(self, text: str) -> dict[str, Any]:
         """``autotune run`` on it; result.json."""
         argv = self.program.argv(LONG, "{trial_dir}")
-        job = {"name": "job", "command": argv, "env": self.variables, "search_space": dict(self.program.space)}
+        job = {
+            "name": "job",
+            "command": argv,
+            "env": self.variables,
+            "search_space": dict(self.program.space),
+        }
         (self.folder / "job.yaml").write_text(json.dumps(job)[:-1] + ", " + text + "}")
         command = [str(Path(sys.executable).parent / "autotune"), "run", "job.yaml", "--quiet"]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=900)
@@ -87,9 +116,13 @@ def settle(program: Program, folder: Path) -> Place:
     place = Place(program, folder)
     if program.maker:
         subprocess.run(
-            [str(PYTHON), str(HERE / "makers" / program.maker)], cwd=folder, env={**os.environ, **place.variables},
-            check=True, capture_output=True, timeout=TIMEOUT_S,
-        )  # fmt: skip
+            [str(PYTHON), str(HERE / "makers" / program.maker)],
+            cwd=folder,
+            env={**os.environ, **place.variables},
+            check=True,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+        )
     return place
 
 
@@ -99,10 +132,22 @@ def note(program: Program, part: str, facts: Mapping[str, Any]) -> None:
     if folder:
         path = Path(folder) / f"{program.name}.{part}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"program": program.name, "package": program.package, "what": program.what, **facts}, indent=1))
+        path.write_text(
+            json.dumps(
+                {
+                    "program": program.name,
+                    "package": program.package,
+                    "what": program.what,
+                    **facts,
+                },
+                indent=1,
+            )
+        )
 
 
 def version(package: str) -> str:
     """Of a package in the programs' environment."""
     code = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
-    return subprocess.run([str(PYTHON), "-c", code, package], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [str(PYTHON), "-c", code, package], capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -1,4 +1,6 @@
-"""docs/compatibility.md from the rows that the compat tests left: ``python tests/compat/page.py build/compat-results docs/compatibility.md``."""
+"""docs/compatibility.md from the rows that the compat tests left: ``python tests/compat/page.py
+build/compat-results docs/compatibility.md``.
+"""
 
 from __future__ import annotations
 
@@ -28,37 +30,70 @@ CAUSES = (
         "mark the iterations, two lines: `import autotune`, `autotune.step(loss=loss, samples=n)`",
     ),
     (
-        "a loss that compares the samples of a batch (contrastive, distances, correlation over the batch)",
+        (
+            "a loss that compares the samples of a batch (contrastive, distances, correlation over"
+            " the batch)"
+        ),
         "`batch_size` is withdrawn: with another batch size it is another loss",
-        "none is needed; comparisons written with broadcasting are not seen: leave `batch_size` out of the search space there",
+        (
+            "none is needed; comparisons written with broadcasting are not seen: leave `batch_size`"
+            " out of the search space there"
+        ),
     ),
-    ("a loss that does not move (placeholder data)", "the loss can prove nothing", "tune on real data"),
+    (
+        "a loss that does not move (placeholder data)",
+        "the loss can prove nothing",
+        "tune on real data",
+    ),
     (
         "a batch sampler of the job's own, or `batch_size=None`",
         "`batch_size` is withdrawn",
         "if the program has a flag for it, make that a `via:` knob",
     ),
     (
-        "a batch sampler that a framework wraps around another (accelerate's BatchSamplerShard, where several processes train)",
-        "`batch_size` is withdrawn, with the sampler's name; in one process accelerate leaves the job's own in place, and it applies",
+        (
+            "a batch sampler that a framework wraps around another (accelerate's BatchSamplerShard,"
+            " where several processes train)"
+        ),
+        (
+            "`batch_size` is withdrawn, with the sampler's name; in one process accelerate leaves"
+            " the job's own in place, and it applies"
+        ),
         "the program's own flag for its batch, as a `via:` knob",
     ),
     (
         "several training loaders walked together (`zip(labelled, unlabelled)`) or in turn",
-        "loader knobs set the one asked last before backward, and the samples of a step are that one's (in turn: each its own); "
-        "`batch_size` is withdrawn; no ceiling is measured for loaders walked together",
-        "none is needed: a speed-up is a ratio, whichever loader counts the samples. To count others: `autotune.step(samples=n)`",
+        (
+            "loader knobs set the one asked last before backward, and the samples of a step are"
+            " that one's (in turn: each its own); `batch_size` is withdrawn; no ceiling is measured"
+            " for loaders walked together"
+        ),
+        (
+            "none is needed: a speed-up is a ratio, whichever loader counts the samples. To count"
+            " others: `autotune.step(samples=n)`"
+        ),
     ),
     (
-        "an evaluation between iterations by a model that is not the one trained (an average of the weights), on data from no loader",
+        (
+            "an evaluation between iterations by a model that is not the one trained (an average of"
+            " the weights), on data from no loader"
+        ),
         "nothing: its time counts in the iteration before which it happens",
-        "none is needed where it is rare (such iterations stand out as slow ones); else mark the iterations with `autotune.step()`",
+        (
+            "none is needed where it is rare (such iterations stand out as slow ones); else mark"
+            " the iterations with `autotune.step()`"
+        ),
     ),
     (
         "a model that returns its loss",
-        "`micro_batch_size` is left out of that trial: how the losses of parts make up the whole's (by samples, by tokens, plus terms of the "
-        "batch) only the model knows",
-        "the program's own flags for batch and accumulation, as `via:` knobs; or compute the loss from the model's outputs, outside of it",
+        (
+            "`micro_batch_size` is left out of that trial: how the losses of parts make up the"
+            " whole's (by samples, by tokens, plus terms of the batch) only the model knows"
+        ),
+        (
+            "the program's own flags for batch and accumulation, as `via:` knobs; or compute the"
+            " loss from the model's outputs, outside of it"
+        ),
     ),
     (
         "an IterableDataset that makes its batches itself, in a job without workers",
@@ -76,7 +111,9 @@ CAUSES = (
 def main(folder: str, page: str) -> None:
     rows = read_rows(Path(folder))
     machine = f"Python {platform.python_version()}, torch {torch_version(rows)}, CPU"
-    Path(page).write_text(HEAD.format(when=date.today().isoformat(), machine=machine) + "\n" + table(rows) + causes())
+    Path(page).write_text(
+        HEAD.format(when=date.today().isoformat(), machine=machine) + "\n" + table(rows) + causes()
+    )
 
 
 def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
@@ -95,17 +132,33 @@ def torch_version(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [
-        "| program | version | what was hooked | knobs that apply | withdrawn, and why | speed-up found |",
+        (
+            "| program | version | what was hooked | knobs that apply | withdrawn, and why |"
+            " speed-up found |"
+        ),
         "|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():
-        cells = [program(name, row), row.get("seen", {}).get("version", ""), seen(row), applies(row), withdrawn(row), found(row)]
+        cells = [
+            program(name, row),
+            row.get("seen", {}).get("version", ""),
+            seen(row),
+            applies(row),
+            withdrawn(row),
+            found(row),
+        ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def causes() -> str:
-    lines = ["", "## What cannot be hooked, and what to do", "", "| what | what autotune says | remedy |", "|---|---|---|"]
+    lines = [
+        "",
+        "## What cannot be hooked, and what to do",
+        "",
+        "| what | what autotune says | remedy |",
+        "|---|---|---|",
+    ]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in CAUSES)]) + "\n"
 
 
@@ -132,7 +185,9 @@ def applies(row: Mapping[str, Any]) -> str:
     knobs = row.get("knobs", {})
     switched: Sequence[str] = list(knobs.get("switched", {}))
     rest = [name for name in knobs.get("applies", ()) if name not in switched]
-    return ", ".join([f"`{name}`" for name in switched] + [f"`{name}` (not switched here)" for name in rest])
+    return ", ".join(
+        [f"`{name}`" for name in switched] + [f"`{name}` (not switched here)" for name in rest]
+    )
 
 
 def withdrawn(row: Mapping[str, Any]) -> str:
@@ -150,7 +205,10 @@ def found(row: Mapping[str, Any]) -> str:
         return f"keep ({tuned['reason']})"
     interval = tuned["speedup"]
     knobs = ", ".join(f"{name} {value}" for name, value in tuned["knobs"].items())
-    return f"{interval['estimate']:.2f}x ({interval['low']:.2f}–{interval['high']:.2f}), {knobs}; loss {tuned['loss']}"
+    return (
+        f"{interval['estimate']:.2f}x ({interval['low']:.2f}–{interval['high']:.2f}), {knobs}; loss"
+        f" {tuned['loss']}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Distributed programs of other libraries, which build DistributedDataParallel themselves: two CPU ranks each, unmodified."""
+"""Distributed programs of other libraries, which build DistributedDataParallel themselves: two CPU
+ranks each, unmodified.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,19 @@ PYTHON = os.environ.get("AUTOTUNE_COMPAT_PYTHON", "")
 pytestmark = [
     pytest.mark.compat,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not PYTHON, reason="AUTOTUNE_COMPAT_PYTHON names no interpreter with accelerate and transformers"),
+    pytest.mark.skipif(
+        not PYTHON,
+        reason="AUTOTUNE_COMPAT_PYTHON names no interpreter with accelerate and transformers",
+    ),
 ]
-OFFLINE = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "disabled"}
-# Every rank prints what it built, and the loss as the program itself would log it: gathered from all ranks.
+OFFLINE = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+}
+# Every rank prints what it built, and the loss as the program itself would log it: gathered from
+# all ranks.
 ACCELERATE = """
 import sys, torch
 from accelerate import Accelerator
@@ -92,13 +103,41 @@ if __name__ == "__main__":
 
 
 def accelerate() -> list[str]:
-    """accelerate starts several CPU processes by torchrun only where it is told of several devices, and the program says cpu=True."""
-    options = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    return [str(Path(PYTHON).with_name("accelerate")), "launch", *options, "--main_process_port", "0", "train.py"]
+    """accelerate starts several CPU processes by torchrun only where it is told of several devices,
+    and the program says cpu=True.
+    """
+    options = [
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+    ]
+    return [
+        str(Path(PYTHON).with_name("accelerate")),
+        "launch",
+        *options,
+        "--main_process_port",
+        "0",
+        "train.py",
+    ]
 
 
 def trainer() -> list[str]:
-    return [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "{trial_dir}"]
+    return [
+        PYTHON,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+        "{trial_dir}",
+    ]
 
 
 def lightning() -> list[str]:
@@ -107,7 +146,9 @@ def lightning() -> list[str]:
 
 
 EVERY = pytest.mark.parametrize(
-    ("argv", "program"), [(accelerate, ACCELERATE), (trainer, TRAINER), (lightning, LIGHTNING)], ids=["accelerate", "transformers", "lightning"]
+    ("argv", "program"),
+    [(accelerate, ACCELERATE), (trainer, TRAINER), (lightning, LIGHTNING)],
+    ids=["accelerate", "transformers", "lightning"],
 )
 
 
@@ -115,7 +156,9 @@ EVERY = pytest.mark.parametrize(
 def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
     made: list[Session] = []
 
-    def start(argv: list[str], program: str, config: SessionConfig, knobs: dict[str, Any] | None = None) -> Session:
+    def start(
+        argv: list[str], program: str, config: SessionConfig, knobs: dict[str, Any] | None = None
+    ) -> Session:
         from autotune_spaces.knobs import get
 
         (tmp_path / "train.py").write_text(program)
@@ -124,7 +167,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
             overrides |= get(name).environment(value)
         paths = SessionPaths(tmp_path / f"session{len(made)}")
         paths.root.mkdir()
-        session = Session(argv, tmp_path, OFFLINE, paths, config, overrides=overrides, startup_timeout_s=240.0, hang_timeout_s=90.0, grace_s=1.0)
+        session = Session(
+            argv,
+            tmp_path,
+            OFFLINE,
+            paths,
+            config,
+            overrides=overrides,
+            startup_timeout_s=240.0,
+            hang_timeout_s=90.0,
+            grace_s=1.0,
+        )
         made.append(session)
         session.start()
         return session
@@ -136,36 +189,60 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
 
 
 def printed(session: Session, rank: int) -> list[tuple[int, float]]:
-    lines = (line.split() for line in session.paths.stdout.read_text().splitlines() if line.startswith(f"step {rank} "))
+    lines = (
+        line.split()
+        for line in session.paths.stdout.read_text().splitlines()
+        if line.startswith(f"step {rank} ")
+    )
     return [(int(size), float(loss)) for _, _, size, loss in lines]
 
 
 @EVERY
-def test_ranks_that_a_library_starts_switch_together(start: Callable[..., Session], argv: Callable[[], list[str]], program: str) -> None:
+def test_ranks_that_a_library_starts_switch_together(
+    start: Callable[..., Session], argv: Callable[[], list[str]], program: str
+) -> None:
     session = start(argv(), program, SessionConfig("live", ""))
     hello = session.wait_hello()
     assert (hello.job.world_size, hello.job.samples_per_step) == (2, 16.0)
     assert [d.bucket_cap_mb for d in hello.job.ddp] == [80.0]
     knobs = (KnobChoice("amp_dtype", "bfloat16"), KnobChoice("num_workers", 1))
-    reports = session.run_plan([Block("own", (), 10), Block("c", knobs, 10), Block("again", (), 10)])
+    reports = session.run_plan(
+        [Block("own", (), 10), Block("c", knobs, 10), Block("again", (), 10)]
+    )
     assert [r.window.samples for r in reports if r.window] == [(16.0,) * 10] * 3
     assert all(not r.error and not r.no_effect and r.notes["ranks"] == 2 for r in reports)
 
 
 @EVERY
-def test_constructor_arguments_reach_what_a_library_builds(start: Callable[..., Session], argv: Callable[[], list[str]], program: str) -> None:
+def test_constructor_arguments_reach_what_a_library_builds(
+    start: Callable[..., Session], argv: Callable[[], list[str]], program: str
+) -> None:
     chosen = {"ddp_bucket_cap_mb": 1, "gradient_as_bucket_view": True}
-    config = SessionConfig("fixed", "", steps=30, seed=0, process_knobs=tuple(KnobChoice(k, v) for k, v in chosen.items()))
+    config = SessionConfig(
+        "fixed",
+        "",
+        steps=30,
+        seed=0,
+        process_knobs=tuple(KnobChoice(k, v) for k, v in chosen.items()),
+    )
     session = start(argv(), program, config, chosen)
     session.wait_hello()
     record = session.wait_record()
     assert record.no_effect == {} and record.notes["ranks"] == 2
     assert record.window.samples == (16.0,) * 30
     if program is ACCELERATE:
-        built = sorted(line for line in session.paths.stdout.read_text().splitlines() if line.startswith("built"))
+        built = sorted(
+            line
+            for line in session.paths.stdout.read_text().splitlines()
+            if line.startswith("built")
+        )
         assert built == [f"built {rank} {2**20} True" for rank in (0, 1)]
-        assert list(record.losses) == pytest.approx([loss for _, loss in printed(session, 0)][:30], rel=1e-5)
-    other = SessionConfig("fixed", "", steps=10, seed=0, process_knobs=(KnobChoice("ddp_bucket_cap_mb", 5),))
+        assert list(record.losses) == pytest.approx(
+            [loss for _, loss in printed(session, 0)][:30], rel=1e-5
+        )
+    other = SessionConfig(
+        "fixed", "", steps=10, seed=0, process_knobs=(KnobChoice("ddp_bucket_cap_mb", 5),)
+    )
     plain = start(argv(), program, other)
     plain.wait_hello()
     assert "built with 83886080" in plain.wait_record().no_effect["ddp_bucket_cap_mb"]
@@ -186,7 +263,13 @@ convergence: {{steps: 60}}
 def test_accelerate_launch_through_the_front_door(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ACCELERATE)
     (tmp_path / "job.yaml").write_text(JOB.format(command=json.dumps(accelerate())))
-    done = subprocess.run(["autotune", "run", "job.yaml", "--quiet"], cwd=tmp_path, capture_output=True, text=True, timeout=800)
+    done = subprocess.run(
+        ["autotune", "run", "job.yaml", "--quiet"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     run_dir = tmp_path / "autotune-runs" / "job"
     result = json.loads((run_dir / "result.json").read_text())
@@ -194,7 +277,9 @@ def test_accelerate_launch_through_the_front_door(tmp_path: Path) -> None:
     assert result["verdict"] in ("tuned", "keep-baseline")
     assert (seen["job"]["world_size"], seen["job"]["samples_per_step"]) == (2, 16.0)
     assert "gives each process whole batches" in seen["withdrawn"]["batch_size"]
-    assert {"num_workers", "ddp_bucket_cap_mb"} <= set(seen["domains"]) and seen["defaults"]["ddp_bucket_cap_mb"] == 80
+    assert {"num_workers", "ddp_bucket_cap_mb"} <= set(seen["domains"]) and seen["defaults"][
+        "ddp_bucket_cap_mb"
+    ] == 80
     assert result["trials"] and all(not t["no_effect"] for t in result["trials"])
     records = [json.loads(p.read_text()) for p in (run_dir / "records").glob("*.json")]
     assert records and all(r["notes"]["ranks"] == 2 and not r["no_effect"] for r in records)

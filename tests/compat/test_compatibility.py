@@ -1,4 +1,6 @@
-"""Whole programs of other projects, by their own command lines. What they leave becomes docs/compatibility.md (see page.py)."""
+"""Whole programs of other projects, by their own command lines. What they leave becomes
+docs/compatibility.md (see page.py).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Program], Pla
 
 
 @each_program
-def test_the_agent_sees_what_the_program_logs_and_changes_no_bit_of_it(program: Program, settled: Callable[[Program], Place]) -> None:
+def test_the_agent_sees_what_the_program_logs_and_changes_no_bit_of_it(
+    program: Program, settled: Callable[[Program], Place]
+) -> None:
     place = settled(program)
     bare_s = place.bare()
     began = time.perf_counter()
@@ -40,16 +44,37 @@ def test_the_agent_sees_what_the_program_logs_and_changes_no_bit_of_it(program: 
     truth = program.truth(place.out("agent"))
     assert truth.said == program.truth(place.out("bare")).said
     seen_as_it_is(program, truth, hello, record)
-    note(program, "seen", {"version": version(program.package), "torch": version("torch"), "steps": len(record.losses), "bare_s": bare_s, "agent_s": agent_s})
+    note(
+        program,
+        "seen",
+        {
+            "version": version(program.package),
+            "torch": version("torch"),
+            "steps": len(record.losses),
+            "bare_s": bare_s,
+            "agent_s": agent_s,
+        },
+    )
 
 
 @each_program
-def test_every_knob_that_applies_is_in_force_when_it_is_set(program: Program, settled: Callable[[Program], Place]) -> None:
+def test_every_knob_that_applies_is_in_force_when_it_is_set(
+    program: Program, settled: Callable[[Program], Place]
+) -> None:
     applied = switched_for_real(settled(program))
     for name, words in program.withdrawn.items():
         assert words in applied.withdrawn[name]
     assert not set(applied.values) & set(program.withdrawn)
-    note(program, "knobs", {"hooked": hooked(applied.hello), "applies": applied.listed, "switched": applied.values, "withdrawn": applied.withdrawn})
+    note(
+        program,
+        "knobs",
+        {
+            "hooked": hooked(applied.hello),
+            "applies": applied.listed,
+            "switched": applied.values,
+            "withdrawn": applied.withdrawn,
+        },
+    )
 
 
 @each_program
@@ -57,11 +82,21 @@ def test_tuning_it_ends_in_a_verdict(program: Program, settled: Callable[[Progra
     result = settled(program).tuned(BUDGET)
     assert result["verdict"] in ("tuned", "keep-baseline")
     measured = [trial for trial in result["trials"] if trial["state"] in ("complete", "pruned")]
-    assert len(measured) >= 2 and all(trial["no_effect"] == {} for trial in measured), result["trials"]
+    assert len(measured) >= 2 and all(trial["no_effect"] == {} for trial in measured), result[
+        "trials"
+    ]
     assert all(trial["config"] for trial in measured)
     job = result["observation"]["job"]
     assert job["samples_per_step"] == pytest.approx(sum(program.samples(3)) / 3)
     for name, words in program.withdrawn.items():
         assert words in result["observation"]["withdrawn"].get(name, words)
     kept = ("verdict", "reason", "speedup", "knobs", "wall_s")
-    note(program, "tuned", {"trials": len(measured), "loss": result["loss"]["verdict"], **{name: result[name] for name in kept}})
+    note(
+        program,
+        "tuned",
+        {
+            "trials": len(measured),
+            "loss": result["loss"]["verdict"],
+            **{name: result[name] for name in kept},
+        },
+    )

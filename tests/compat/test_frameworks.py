@@ -1,4 +1,6 @@
-"""transformers, accelerate and Lightning, unmodified: the agent sees what they log, changes no bit, and its knobs take hold."""
+"""transformers, accelerate and Lightning, unmodified: the agent sees what they log, changes no bit,
+and its knobs take hold.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ EACH = [p if p is ACCELERATE else slow(p) for p in FRAMEWORKS]
 
 
 @pytest.mark.parametrize("program", EACH, ids=lambda program: program.name)
-def test_a_framework_is_seen_as_it_logs_itself_and_loses_no_bit(program: Program, place: Place) -> None:
+def test_a_framework_is_seen_as_it_logs_itself_and_loses_no_bit(
+    program: Program, place: Place
+) -> None:
     place.bare()
     hello, record = place.recorded()
     truth = program.truth(place.out("agent"))

@@ -8,15 +8,27 @@ from pathlib import Path
 import page
 
 KNOBS = {
-    "hooked": {"loader": "Words, train.py:9", "models": ["Net"], "optimizers": ["AdamW (default)"], "backwards": 2.0, "samples": 8.0},
+    "hooked": {
+        "loader": "Words, train.py:9",
+        "models": ["Net"],
+        "optimizers": ["AdamW (default)"],
+        "backwards": 2.0,
+        "samples": 8.0,
+    },
     "applies": ["num_workers", "compile_mode"],
     "switched": {"num_workers": 1},
-    "withdrawn": {"pin_memory": "only for CUDA", "non_blocking": "only for CUDA", "batch_size": "its loss compares samples | pairs"},
+    "withdrawn": {
+        "pin_memory": "only for CUDA",
+        "non_blocking": "only for CUDA",
+        "batch_size": "its loss compares samples | pairs",
+    },
 }
 
 
 def leave(folder: Path, program: str, part: str, **facts: object) -> None:
-    (folder / f"{program}.{part}.json").write_text(json.dumps({"program": program, "package": program, "what": "a loop", **facts}))
+    (folder / f"{program}.{part}.json").write_text(
+        json.dumps({"program": program, "package": program, "what": "a loop", **facts})
+    )
 
 
 def made(folder: Path) -> str:
@@ -28,11 +40,28 @@ def test_a_row_says_what_was_seen_and_why_knobs_are_out(tmp_path: Path) -> None:
     leave(tmp_path, "lib", "seen", version="1.2", torch="2.13.0", steps=52)
     leave(tmp_path, "lib", "knobs", **KNOBS)
     interval = {"estimate": 1.25, "low": 1.2, "high": 1.3}
-    leave(tmp_path, "lib", "tuned", verdict="tuned", reason="", speedup=interval, knobs={"num_workers": 1}, loss="unchanged")
+    leave(
+        tmp_path,
+        "lib",
+        "tuned",
+        verdict="tuned",
+        reason="",
+        speedup=interval,
+        knobs={"num_workers": 1},
+        loss="unchanged",
+    )
     (row,) = [line for line in made(tmp_path).splitlines() if line.startswith("| **lib**")]
-    for words in ("1.2", "Words, train.py:9", "52 steps with the same losses", "`num_workers`", "`compile_mode` (not switched here)"):
+    for words in (
+        "1.2",
+        "Words, train.py:9",
+        "52 steps with the same losses",
+        "`num_workers`",
+        "`compile_mode` (not switched here)",
+    ):
         assert words in row
-    assert "`pin_memory`, `non_blocking`: only for CUDA" in row and "compares samples \\| pairs" in row
+    assert (
+        "`pin_memory`, `non_blocking`: only for CUDA" in row and "compares samples \\| pairs" in row
+    )
     assert "1.25x (1.20–1.30), num_workers 1; loss unchanged" in row
 
 

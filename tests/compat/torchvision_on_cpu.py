@@ -1,7 +1,9 @@
-"""Lets torchvision's wheel for GPUs be imported beside torch for CPUs: its compiled operators do not load there, and its Python
-asks for them by name ("operator torchvision::nms does not exist"). Their schemas are declared just before it does.
+"""Lets torchvision's wheel for GPUs be imported beside torch for CPUs: its compiled operators do
+not load there, and its Python asks for them by name ("operator torchvision::nms does not exist").
+Their schemas are declared just before it does.
 
-`make compat` puts this file and a .pth file that imports it into the environment of the programs. autotune has no part in it.
+`make compat` puts this file and a .pth file that imports it into the environment of the programs.
+autotune has no part in it.
 """
 
 import sys

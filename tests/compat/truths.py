@@ -15,7 +15,9 @@ FLOAT32 = 1e-6  # relative: sums of float32 numbers in another order
 
 @dataclass(frozen=True)
 class Truth:
-    """``losses``: one a step, or () where the program tells ``epochs`` only. ``said``: all it wrote, compared as it is."""
+    """``losses``: one a step, or () where the program tells ``epochs`` only. ``said``: all it
+    wrote, compared as it is.
+    """
 
     losses: tuple[float, ...] = ()
     epochs: tuple[float, ...] = ()
@@ -66,7 +68,12 @@ def _column(out: Path, name: str) -> list[float]:
 def by_open_clip(out: Path) -> Truth:
     """Lines of its log; they give five digits."""
     (path,) = out.glob("**/out.log")
-    return Truth(tuple(float(x) for x in re.findall(r"Train Epoch.* Loss: ([\d.e+-]+) \(", path.read_text())), rel=1e-4)
+    return Truth(
+        tuple(
+            float(x) for x in re.findall(r"Train Epoch.* Loss: ([\d.e+-]+) \(", path.read_text())
+        ),
+        rel=1e-4,
+    )
 
 
 def by_pykeen(out: Path) -> Truth:
@@ -77,15 +84,25 @@ def by_pykeen(out: Path) -> Truth:
 def by_skorch(out: Path) -> Truth:
     """Its history, batch by batch."""
     history = json.loads((out / "history.json").read_text())
-    losses = [batch["train_loss"] for epoch in history for batch in epoch["batches"] if "train_loss" in batch]
+    losses = [
+        batch["train_loss"]
+        for epoch in history
+        for batch in epoch["batches"]
+        if "train_loss" in batch
+    ]
     return Truth(tuple(losses), loop_s=sum(epoch["dur"] for epoch in history))
 
 
-def epoch_means(losses: Sequence[float], samples: Sequence[float], steps: int, weighted: bool) -> list[float]:
+def epoch_means(
+    losses: Sequence[float], samples: Sequence[float], steps: int, weighted: bool
+) -> list[float]:
     """Means of ``losses`` over epochs of ``steps`` steps each, over samples if ``weighted``."""
     means = []
     for first in range(0, len(losses), steps):
         part = range(first, min(first + steps, len(losses)))
         weights = [samples[n] if weighted else 1.0 for n in part]
-        means.append(math.fsum(losses[n] * w for n, w in zip(part, weights, strict=True)) / math.fsum(weights))
+        means.append(
+            math.fsum(losses[n] * w for n, w in zip(part, weights, strict=True))
+            / math.fsum(weights)
+        )
     return means

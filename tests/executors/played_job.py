@@ -2,7 +2,8 @@
 
 python played_job.py [--block-s SECONDS] [--run-s SECONDS] [--leave-behind]
 
-Sessions of it start at once and take as long as they are told to, so that many machines can be played on one.
+Sessions of it start at once and take as long as they are told to, so that many machines can be
+played on one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from autotune.export.fingerprint import here
 from autotune_spaces.codec import encode
 from autotune_trials.protocol.messages import PlanDone
 
-FACTORS = {"num_workers": {"1": 0.9, "2": 0.7, "4": 0.75}, "amp_dtype": {"bfloat16": 0.6}, "optimizer_impl": {"fused": 0.9, "foreach": 0.95}}
+FACTORS = {
+    "num_workers": {"1": 0.9, "2": 0.7, "4": 0.75},
+    "amp_dtype": {"bfloat16": 0.6},
+    "optimizer_impl": {"fused": 0.9, "foreach": 0.95},
+}
 
 
 def table() -> ReplayTable:
@@ -46,12 +51,20 @@ def main() -> None:
         while (plan := agent.plan()) is not None:
             for block in plan.blocks:
                 time.sleep(asked.block_s)
-                agent.send(machine.report(block, {choice.name: choice.value for choice in block.knobs}))
+                agent.send(
+                    machine.report(block, {choice.name: choice.value for choice in block.knobs})
+                )
             agent.send(PlanDone(plan.id, 0))
     else:
         config, knobs = agent.config, (*agent.config.knobs, *agent.config.process_knobs)
         time.sleep(asked.run_s)
-        request = FixedRun({k.name: k.value for k in knobs}, config.seed or 0, config.steps, config.min_seconds, config.max_seconds)
+        request = FixedRun(
+            {k.name: k.value for k in knobs},
+            config.seed or 0,
+            config.steps,
+            config.min_seconds,
+            config.max_seconds,
+        )
         agent.send(machine.run_fixed(request))
         agent.pause()
 

@@ -1,4 +1,6 @@
-"""Runs on a Ray cluster, for the tests in this folder: the job is played, Ray and everything else is real."""
+"""Runs on a Ray cluster, for the tests in this folder: the job is played, Ray and everything else
+is real.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,15 @@ from autotune_trials.supervisor import process_tags, procfs
 T = TypeVar("T")
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
-PYTHONPATH = os.pathsep.join(map(str, (REPO, REPO / "trials", REPO / "search_spaces", REPO / "tests" / "sessions")))
+PYTHONPATH = os.pathsep.join(
+    map(str, (REPO, REPO / "trials", REPO / "search_spaces", REPO / "tests" / "sessions"))
+)
 WIDE = "{num_workers: [1, 2, 4], amp_dtype: [bfloat16], optimizer_impl: [fused, foreach]}"
 
 
-def make_job(folder: Path, ray: str, *, words: str = "", space: str = WIDE, extra: str = "", trials: int = 8) -> Path:
+def make_job(
+    folder: Path, ray: str, *, words: str = "", space: str = WIDE, extra: str = "", trials: int = 8
+) -> Path:
     """A job.yaml beside the played job; ``ray``: the executor's settings."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(HERE / "played_job.py", folder)
@@ -64,13 +70,25 @@ class Heard(QuietProgress):
 
 @contextmanager
 def bench_on(path: Path) -> Iterator[RunContext]:
-    """The context of a run in ``run`` beside the job file; nothing of its slots may be left afterwards."""
+    """The context of a run in ``run`` beside the job file; nothing of its slots may be left
+    afterwards.
+    """
     run_dir, began = path.parent / "run", time.monotonic()
-    journal, progress = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began), Heard()
+    journal, progress = (
+        Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began),
+        Heard(),
+    )
     try:
         executor = RayExecutor(load_job(path), run_dir, say=progress.note, warn=progress.warning)
         try:
-            yield RunContext(executor.spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
+            yield RunContext(
+                executor.spec,
+                executor,
+                journal,
+                progress,
+                open_tracker(None, "e", run_dir),
+                run_dir,
+            )
         finally:
             executor.close()
     finally:
@@ -86,7 +104,9 @@ def meanwhile(work: Callable[[], T], condition: Callable[[], object], act: Calla
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
         while not condition():
-            assert not future.done(), f"what was to happen meanwhile never did: {future.exception()}"
+            assert not future.done(), (
+                f"what was to happen meanwhile never did: {future.exception()}"
+            )
             time.sleep(0.02)
         act()
         return future.result()
@@ -104,7 +124,10 @@ def guarded() -> set[int]:
     found = set()
     for pid in procfs.all_pids():
         with suppress(OSError):  # it ends while we look
-            match = re.search(re.escape(guard.PREFIX) + r"\d+-(\d+)-", Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))
+            match = re.search(
+                re.escape(guard.PREFIX) + r"\d+-(\d+)-",
+                Path(f"/proc/{pid}/cmdline").read_text(errors="replace"),
+            )
             found |= {int(match[1])} if match else set()
     return found
 
@@ -120,7 +143,9 @@ def pids_in(environment: Mapping[str, Any]) -> set[int]:
 
 
 def left_behind(pids: set[int], patience_s: float = 25.0) -> list[str]:
-    """What is left of slots in processes ``pids``, after a moment's patience: processes, directories, sockets, shared memory."""
+    """What is left of slots in processes ``pids``, after a moment's patience: processes,
+    directories, sockets, shared memory.
+    """
     assert pids
     deadline = time.monotonic() + patience_s
     while (found := [*_processes(pids), *_files(pids)]) and time.monotonic() < deadline:
@@ -133,17 +158,31 @@ def _theirs(text: str, pids: set[int]) -> bool:
 
 
 def _processes(pids: set[int]) -> Iterator[str]:
-    """By the mark of their session, or by the slot's directory in their words (guard) or behind their errors (warden)."""
+    """By the mark of their session, or by the slot's directory in their words (guard) or behind
+    their errors (warden).
+    """
     for pid in procfs.all_pids():
         try:
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = (
+                Path(f"/proc/{pid}/cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode(errors="replace")
+            )
             errors = os.readlink(f"/proc/{pid}/fd/2")
         except OSError:
             continue
-        if procfs.alive(pid) and (_theirs(process_tags.mark_of(pid), pids) or any(guard.PREFIX in t and _theirs(t, pids) for t in (line, errors))):
+        if procfs.alive(pid) and (
+            _theirs(process_tags.mark_of(pid), pids)
+            or any(guard.PREFIX in t and _theirs(t, pids) for t in (line, errors))
+        ):
             yield f"{pid}: {line}"
 
 
 def _files(pids: set[int]) -> Iterator[str]:
     for folder in (Path(tempfile.gettempdir()), Path("/dev/shm")):
-        yield from (str(entry) for entry in folder.iterdir() if entry.name.startswith("autotune-") and _theirs(entry.name, pids))
+        yield from (
+            str(entry)
+            for entry in folder.iterdir()
+            if entry.name.startswith("autotune-") and _theirs(entry.name, pids)
+        )

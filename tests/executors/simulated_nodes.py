@@ -8,9 +8,14 @@ import signal
 import socket
 from typing import Any
 
-PROMPT = {  # a node that is gone is missed after seconds, not after half a minute; one that is merely slow is not
-    "health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 4,
-}  # fmt: skip
+# a node that is gone is missed after seconds, not after half a minute; one that is merely slow is
+# not
+PROMPT = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 4,
+}
 SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
 
 
@@ -35,7 +40,9 @@ class Nodes:
 
     def add(self, count: int = 1, **resources: Any) -> None:
         for _ in range(count):
-            self.nodes.append(self.cluster.add_node(wait=True, **{**SMALL, "num_cpus": 1, **resources}))
+            self.nodes.append(
+                self.cluster.add_node(wait=True, **{**SMALL, "num_cpus": 1, **resources})
+            )
 
     def remove(self) -> None:
         """The machine is switched off."""

@@ -1,4 +1,6 @@
-"""When a head is missed. No cluster is needed for that; test_ray_faults.py has one whose head is killed."""
+"""When a head is missed. No cluster is needed for that; test_ray_faults.py has one whose head is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,12 @@ def test_a_head_that_does_not_answer_is_missed(raising: bool, machine: Machine) 
     machine.raising = raising
     machine.there.clear()
     lost = missed_within(head, 10.0)
-    assert lost is not None and lost.exit_code == 5 and "is gone" in str(lost) and "same command carries on" in str(lost)
+    assert (
+        lost is not None
+        and lost.exit_code == 5
+        and "is gone" in str(lost)
+        and "same command carries on" in str(lost)
+    )
     assert head.gone
     head.close()
     assert head.gone
@@ -94,9 +101,16 @@ def test_one_that_is_not_asked_any_more_is_not_missed(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_lost"), [(ConnectionError("x"), True), (ValueError("Cannot invoke RPC on closed channel!"), True), (ValueError("x"), False)]
+    ("error", "is_lost"),
+    [
+        (ConnectionError("x"), True),
+        (ValueError("Cannot invoke RPC on closed channel!"), True),
+        (ValueError("x"), False),
+    ],
 )
-def test_a_client_without_its_server_is_told_as_that(error: Exception, is_lost: bool, machine: Machine) -> None:
+def test_a_client_without_its_server_is_told_as_that(
+    error: Exception, is_lost: bool, machine: Machine
+) -> None:
     pytest.importorskip("ray")
     head = Head(machine.nodes, PATIENCE_S)
     with pytest.raises(ClusterLost if is_lost else ValueError), head.told():

@@ -18,10 +18,7 @@ from autotune.job.load import load_job
 from autotune.job.spec import EXECUTORS
 from autotune_trials.protocol.messages import Block, KnobChoice
 
-IN_JOB_YAML = {
-    "local": "local",
-    "ray": "{ray: {address: local}}",
-}
+IN_JOB_YAML = {"local": "local", "ray": "{ray: {address: local}}"}
 JOB = """\
 name: played
 command: python played_job.py

@@ -26,20 +26,25 @@ def environ(folder: Path, script: str, **more: str) -> dict[str, str]:
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", **more}
 
 
-@pytest.mark.parametrize(("script", "said"), [
-    ("echo 0, 580, 0", ()),
-    ("echo 0, 20480, 0", ("GPU 0: 20.0 GiB taken, busy 0 % of the time",)),
-    ("echo 0, 3, 0; echo 1, 3, 97", ("GPU 1: 0.0 GiB taken, busy 97 % of the time",)),
-    ("echo '0, 20480, [N/A]'", ()),
-    ("echo 0, 20480, 99; exit 9", ()),
-    ("echo 'No devices were found'", ()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 0, 580, 0", ()),
+        ("echo 0, 20480, 0", ("GPU 0: 20.0 GiB taken, busy 0 % of the time",)),
+        ("echo 0, 3, 0; echo 1, 3, 97", ("GPU 1: 0.0 GiB taken, busy 97 % of the time",)),
+        ("echo '0, 20480, [N/A]'", ()),
+        ("echo 0, 20480, 99; exit 9", ()),
+        ("echo 'No devices were found'", ()),
+    ],
+)
 def test_what_nvidia_smi_tells(tmp_path: Path, script: str, said: tuple[str, ...]) -> None:
     assert gpu_load(environ(tmp_path, script)) == said
 
 
 def test_only_the_jobs_own_gpus_count(tmp_path: Path) -> None:
-    variables = environ(tmp_path, 'test "$4" = 2,3 && echo 2, 20480, 50', CUDA_VISIBLE_DEVICES="2,3")
+    variables = environ(
+        tmp_path, 'test "$4" = 2,3 && echo 2, 20480, 50', CUDA_VISIBLE_DEVICES="2,3"
+    )
     assert len(gpu_load(variables)) == 1
 
 
@@ -66,9 +71,16 @@ class Shared(ReplayExecutor):
 
 @pytest.mark.parametrize(("device", "warned"), [("cuda", 1), ("cpu", 0)])
 def test_who_trains_on_it_is_told(tmp_path: Path, device: str, warned: int) -> None:
-    table = ReplayTable(cost_s=0.0005, otherwise=1.0, machine={"device": device, "device_memory_gib": 80.0, "compute_capability": [9, 0]})
+    table = ReplayTable(
+        cost_s=0.0005,
+        otherwise=1.0,
+        machine={"device": device, "device_memory_gib": 80.0, "compute_capability": [9, 0]},
+    )
     (tmp_path / "train.py").write_text("")
-    (tmp_path / "job.yaml").write_text("command: python train.py\nsearch_space: {num_workers: [2]}\ntraces: none\ntracking: {uri: null}\n")
+    (tmp_path / "job.yaml").write_text(
+        "command: python train.py\nsearch_space: {num_workers: [2]}\ntraces: none\ntracking: {uri:"
+        " null}\n"
+    )
     with closing(Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)) as journal:
         said, spec = Said(), load_job(tmp_path / "job.yaml")
         tracker = open_tracker(None, "e", tmp_path / "run")

@@ -1,4 +1,6 @@
-"""Slots come and go while trials are in flight: every trial is finished, once, and nothing is left on any machine."""
+"""Slots come and go while trials are in flight: every trial is finished, once, and nothing is left
+on any machine.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def in_flight(context: RunContext, done: int = 1) -> bool:
 
 def all_there(trials: tuple[Trial, ...]) -> None:
     assert len(trials) == TRIALS
-    assert {t.state for t in trials} <= {"complete", "pruned"}, [(t.state, t.reason) for t in trials]
+    assert {t.state for t in trials} <= {"complete", "pruned"}, [
+        (t.state, t.reason) for t in trials
+    ]
     assert len({key_of(t.config) for t in trials}) == TRIALS
     assert sorted(t.number for t in trials) == list(range(TRIALS))
 
@@ -59,7 +63,11 @@ def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
         observation = observe(context)
         (slot,) = context.executor.lanes()
-        trials = meanwhile(lambda: search(context, observation), lambda: in_flight(context), lambda: os.kill(slot.facts.pid, signal.SIGKILL))
+        trials = meanwhile(
+            lambda: search(context, observation),
+            lambda: in_flight(context),
+            lambda: os.kill(slot.facts.pid, signal.SIGKILL),
+        )
         all_there(trials)
         assert any("is lost" in text for text in context.progress.notes)
         assert slot.gone and context.executor.lanes()[0].facts.pid != slot.facts.pid
@@ -73,7 +81,11 @@ def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
         observation = observe(context)
         (slot,) = context.executor.lanes()
-        trials = meanwhile(lambda: search(context, observation), lambda: in_flight(context), lambda: ray.kill(slot._actor))
+        trials = meanwhile(
+            lambda: search(context, observation),
+            lambda: in_flight(context),
+            lambda: ray.kill(slot._actor),
+        )
         all_there(trials)
         assert slot.gone
 
@@ -82,7 +94,9 @@ def test_a_node_is_gone_in_mid_trial(nodes, tmp_path: Path) -> None:
     nodes.only(2)
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
         observation = observe(context)
-        trials = meanwhile(lambda: search(context, observation), lambda: in_flight(context, 2), nodes.remove)
+        trials = meanwhile(
+            lambda: search(context, observation), lambda: in_flight(context, 2), nodes.remove
+        )
         all_there(trials)
         assert any("is lost" in text for text in context.progress.notes)
 
@@ -91,7 +105,9 @@ def test_a_node_that_comes_later_is_used(nodes, tmp_path: Path) -> None:
     nodes.only(1)
     with bench_on(job(tmp_path, nodes, "--block-s 0.3")) as context:
         observation = observe(context)
-        trials = meanwhile(lambda: search(context, observation), lambda: in_flight(context), nodes.add)
+        trials = meanwhile(
+            lambda: search(context, observation), lambda: in_flight(context), nodes.add
+        )
         all_there(trials)
         assert len({t.node for t in trials}) == 2
 
@@ -104,15 +120,23 @@ def test_the_node_is_gone_in_mid_observation_and_the_next_one_comes(nodes, tmp_p
         nodes.add()
 
     with bench_on(job(tmp_path, nodes, "--block-s 0.5")) as context:
-        observation = meanwhile(lambda: observe(context), lambda: any(slot._busy for slot in context.executor.lanes() or ()), replaced)
+        observation = meanwhile(
+            lambda: observe(context),
+            lambda: any(slot._busy for slot in context.executor.lanes() or ()),
+            replaced,
+        )
         assert observation.domains and any("is lost" in text for text in context.progress.notes)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_the_tuner_is_ended_and_the_same_command_carries_on(number: int, nodes, tmp_path: Path) -> None:
+def test_the_tuner_is_ended_and_the_same_command_carries_on(
+    number: int, nodes, tmp_path: Path
+) -> None:
     nodes.only(2)
     folder = job(tmp_path, nodes, "--block-s 0.2 --leave-behind").parent
-    first = subprocess.Popen(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        ["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True
+    )
     try:
         wait_until(lambda: len(trials_in(folder)) >= 2 or first.poll() is not None)
         before, slots = trials_in(folder), guarded()
@@ -134,11 +158,23 @@ def trials_in(folder: Path) -> list[dict]:
 
 
 def carried_on(folder: Path, before: list[dict]) -> set[int]:
-    """The same command ends with the verdict, and with every trial once, those ``before`` among them. Returns its slots' processes."""
-    again = subprocess.run(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    """The same command ends with the verdict, and with every trial once, those ``before`` among
+    them. Returns its slots' processes.
+    """
+    again = subprocess.run(
+        ["autotune", "run", "job.yaml", "--quiet"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert again.returncode == 0, again.stderr
     after = trials_in(folder)
-    assert after[: len(before)] == before and len({key_of(t["config"]) for t in after}) == len(after) == TRIALS
+    assert (
+        after[: len(before)] == before
+        and len({key_of(t["config"]) for t in after}) == len(after) == TRIALS
+    )
     result = json.loads((folder / RUN / "result.json").read_text())
     assert result["verdict"] == "tuned" and len(result["trials"]) == TRIALS
     return pids_in(result["environment"])
@@ -146,7 +182,9 @@ def carried_on(folder: Path, before: list[dict]) -> set[int]:
 
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize("through_client", [False, True])
-def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(through_client: bool, nodes, tmp_path: Path) -> None:
+def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(
+    through_client: bool, nodes, tmp_path: Path
+) -> None:
     """Ray itself would end the tuner after a minute, with its exit code and its words."""
     if through_client and not nodes.client_port:
         pytest.skip("ray[client] is not installed")
@@ -155,8 +193,11 @@ def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(thro
     try:
         mortal.only(2)
         address = f"ray://127.0.0.1:{mortal.client_port}" if through_client else mortal.address
-        words = "--block-s 0.4 --run-s 3 --leave-behind"  # a run that is soon done ends without a head, and never misses it
-        folder = make_job(tmp_path / "job", f"address: '{address}'", words=words, trials=TRIALS).parent
+        # a run that is soon done ends without a head, and never misses it
+        words = "--block-s 0.4 --run-s 3 --leave-behind"
+        folder = make_job(
+            tmp_path / "job", f"address: '{address}'", words=words, trials=TRIALS
+        ).parent
         before, slots = run_until_its_head_is_gone(folder, mortal)
         assert left_behind(slots, 90.0) == []
     finally:
@@ -173,7 +214,9 @@ def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(thro
 
 def run_until_its_head_is_gone(folder: Path, cluster) -> tuple[list[dict], set[int]]:
     """What the run says and leaves; returns its finished trials and its slots' processes."""
-    run = subprocess.Popen(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        ["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True
+    )
     try:
         wait_until(lambda: len(trials_in(folder)) >= 2 or run.poll() is not None)
         early, slots, began = trials_in(folder), guarded(), time.monotonic()
@@ -182,7 +225,11 @@ def run_until_its_head_is_gone(folder: Path, cluster) -> tuple[list[dict], set[i
     finally:
         run.kill()
     assert run.returncode == 5, said
-    assert "the head of the Ray cluster is gone" in said and "is saved" in said and "same command carries on" in said
+    assert (
+        "the head of the Ray cluster is gone" in said
+        and "is saved" in said
+        and "same command carries on" in said
+    )
     assert "Traceback" not in said and time.monotonic() - began < 60
     trials = trials_in(folder)
     assert len(slots) == 2 and trials[: len(early)] == early
@@ -194,7 +241,14 @@ def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:
     if not nodes.client_port:
         pytest.skip("ray[client] is not installed")
     nodes.only(1)
-    with bench_on(make_job(tmp_path / "job", f"address: 'ray://127.0.0.1:{nodes.client_port}'", words="--block-s 0.05", trials=TRIALS)) as context:
+    with bench_on(
+        make_job(
+            tmp_path / "job",
+            f"address: 'ray://127.0.0.1:{nodes.client_port}'",
+            words="--block-s 0.05",
+            trials=TRIALS,
+        )
+    ) as context:
         all_there(search(context, observe(context)))
 
 
@@ -218,4 +272,6 @@ def test_a_directory_on_a_shared_file_system(nodes, tmp_path: Path) -> None:
         observe(context)
         sessions = sorted((context.run_dir / "sessions").iterdir())
         assert sessions and all((s / "session.json").exists() for s in sessions)
-        assert json.loads((sessions[0] / "noticed.json").read_text()) == [], "what the tuner writes meanwhile is none of the job's doing"
+        assert json.loads((sessions[0] / "noticed.json").read_text()) == [], (
+            "what the tuner writes meanwhile is none of the job's doing"
+        )

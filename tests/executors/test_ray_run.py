@@ -23,12 +23,28 @@ budget: {minutes: 1, trials: 3}
 """
 
 
-def autotune(folder: Path, *words: str, timeout_s: float = 200, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["autotune", *words], cwd=folder, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **env}, check=False)
+def autotune(
+    folder: Path, *words: str, timeout_s: float = 200, **env: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["autotune", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **env},
+        check=False,
+    )
 
 
 def test_a_run_on_a_cluster_of_its_own(tmp_path: Path) -> None:
-    job = make_job(tmp_path / "job", "address: local", words="--leave-behind", space="{num_workers: [1, 2], optimizer_impl: [fused]}", trials=3)
+    job = make_job(
+        tmp_path / "job",
+        "address: local",
+        words="--leave-behind",
+        space="{num_workers: [1, 2], optimizer_impl: [fused]}",
+        trials=3,
+    )
     (job.parent / "settings.txt").write_text("shipped")
     done = autotune(job.parent, "run", "job.yaml", "--quiet", HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -54,10 +70,14 @@ def test_a_job_that_trains(tmp_path: Path) -> None:
     run = folder / "autotune-runs" / "trains"
     result = json.loads((run / "result.json").read_text())
     ((node, slot),) = result["environment"]["executor"]["slots"].items()
-    assert result["verdict"] in ("tuned", "keep-baseline") and {t["node"] for t in result["trials"]} == {node}
+    assert result["verdict"] in ("tuned", "keep-baseline") and {
+        t["node"] for t in result["trials"]
+    } == {node}
     assert result["observation"]["machine"]["cores"] == slot["cores"]
     sides = result["explanation"]["sides"]
-    assert sides["baseline"]["operators"] and (run / sides["baseline"]["trace"]).stat().st_size > 1000, "the trace came back from the slot"
+    assert (
+        sides["baseline"]["operators"] and (run / sides["baseline"]["trace"]).stat().st_size > 1000
+    ), "the trace came back from the slot"
     text = (run / "result.json").read_text()
     assert "autotune-slot-" not in text, "directories are called as they are called here"
     assert left_behind(pids_in(result["environment"])) == []

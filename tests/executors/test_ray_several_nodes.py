@@ -1,4 +1,6 @@
-"""A torchrun job over two nodes: one plan for all ranks, whoever's node they are on, and every fault told apart."""
+"""A torchrun job over two nodes: one plan for all ranks, whoever's node they are on, and every
+fault told apart.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def executor_on(folder: Path, address: str, env: str = "") -> Iterator[RayExecut
     named = f"spread-{os.getpid()}-{folder.parent.name}"
     (folder / "job.yaml").write_text(JOB.format(address=address, env=env, named=named))
     told = Heard()
-    executor = RayExecutor(load_job(folder / "job.yaml"), folder / "run", say=told.note, warn=told.warning)
+    executor = RayExecutor(
+        load_job(folder / "job.yaml"), folder / "run", say=told.note, warn=told.warning
+    )
     try:
         yield executor
     finally:
@@ -129,14 +133,25 @@ def test_one_plan_for_the_ranks_of_both_nodes(nodes, tmp_path: Path) -> None:
         assert len(slot.facts.others) == 1 and slot.facts.others[0].pid != slot.facts.pid
         with slot.open_live({}) as live:
             assert live.hello.job.world_size == 2
-            reports = live.measure([block("a"), block("b", batch_size=8), block("c", num_workers=1)])
+            reports = live.measure(
+                [block("a"), block("b", batch_size=8), block("c", num_workers=1)]
+            )
             assert [r.error for r in reports] == ["", "", ""]
-            assert [sum(r.window.samples) / len(r.window.samples) for r in reports] == [8.0, 16.0, 8.0], "samples of both nodes' ranks"
+            assert [sum(r.window.samples) / len(r.window.samples) for r in reports] == [
+                8.0,
+                16.0,
+                8.0,
+            ], "samples of both nodes' ranks"
             assert not any(r.no_effect for r in reports)
         first, second = (live.directory / part / "stdout.log" for part in (".", "node1"))
-        assert "rank 0 of 2 on node 0" in first.read_text() and "rank 1 of 2 on node 1" in second.read_text()
+        assert (
+            "rank 0 of 2 on node 0" in first.read_text()
+            and "rank 1 of 2 on node 1" in second.read_text()
+        )
         executor.loader_key = live.hello.job.loader.key
-        record = slot.run_fixed(FixedRun({"batch_size": 8}, seed=1, steps=12, min_seconds=0.0, max_seconds=20.0))
+        record = slot.run_fixed(
+            FixedRun({"batch_size": 8}, seed=1, steps=12, min_seconds=0.0, max_seconds=20.0)
+        )
         assert set(record.window.samples) == {16.0} and len(record.losses) >= 12
         assert record.notes["ranks"] == 2 and record.notes["node"] == slot.node
 
@@ -147,7 +162,9 @@ def test_a_rank_on_the_second_node_raises(nodes, tmp_path: Path) -> None:
         (slot,) = executor.lanes()
         with pytest.raises(SessionFailed) as failed, slot.open_live({}) as live:
             live.measure([Block("long", (), 400)])
-        assert failed.value.kind == "crash" and "planted on the second node" in failed.value.detail, failed.value
+        assert (
+            failed.value.kind == "crash" and "planted on the second node" in failed.value.detail
+        ), failed.value
         assert not slot.gone
 
 
@@ -158,7 +175,11 @@ def test_a_rank_on_the_second_node_is_killed(nodes, tmp_path: Path) -> None:
         with slot.open_live({}) as live:
             pid = rank_pid(executor, 1)
             with pytest.raises(SessionFailed) as failed:
-                meanwhile(lambda: live.measure([Block("long", (), 3000)]), lambda: procfs.alive(pid), lambda: os.kill(pid, signal.SIGKILL))
+                meanwhile(
+                    lambda: live.measure([Block("long", (), 3000)]),
+                    lambda: procfs.alive(pid),
+                    lambda: os.kill(pid, signal.SIGKILL),
+                )
         assert failed.value.kind in ("crash", "killed", "ended") and not slot.gone, failed.value
         with slot.open_live({}) as again:
             assert again.measure([block("a")])[0].error == ""
@@ -177,7 +198,11 @@ def test_the_second_node_is_gone_and_another_one_takes_its_place(nodes, tmp_path
         with slot.open_live({}) as live:
             pid = rank_pid(executor, 1)
             with pytest.raises(SessionFailed) as failed:
-                meanwhile(lambda: live.measure([Block("long", (), 20_000)]), lambda: procfs.alive(pid), switched_off)
+                meanwhile(
+                    lambda: live.measure([Block("long", (), 20_000)]),
+                    lambda: procfs.alive(pid),
+                    switched_off,
+                )
         assert failed.value.kind == "lost" and slot.gone
         assert not executor.lanes(), "one node alone is no slot"
         nodes.add()
@@ -197,17 +222,29 @@ def test_three_nodes_are_one_slot_of_two(nodes, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(900)
 def test_a_run_over_two_nodes_ends_with_the_planted_verdict(nodes, tmp_path: Path) -> None:
-    """The whole way: observed, searched, proven in fresh runs over both nodes, each rank's losses among them."""
+    """The whole way: observed, searched, proven in fresh runs over both nodes, each rank's losses
+    among them.
+    """
     nodes.only(2)
     (tmp_path / "reads.py").write_text(READS)
     (tmp_path / "job.yaml").write_text(PROVEN.format(address=nodes.address))
-    done = subprocess.run(["autotune", "run", "job.yaml", "--quiet"], cwd=tmp_path, capture_output=True, text=True, timeout=880, check=False)
+    done = subprocess.run(
+        ["autotune", "run", "job.yaml", "--quiet"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=880,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "autotune-runs" / "spread" / "result.json").read_text())
     assert result["verdict"] == "tuned" and result["knobs"] == {"num_workers": 2}, result["reason"]
     assert result["speedup"]["low"] > 1.2 and result["loss"]["verdict"] == "unchanged"
     ((slot, facts),) = result["environment"]["executor"]["slots"].items()
     assert "+" in slot and len(facts["pids"]) == 2, "one slot, of two nodes"
-    runs = [json.loads(path.read_text()) for path in (tmp_path / "autotune-runs" / "spread" / "records").glob("confirm*.json")]
+    runs = [
+        json.loads(path.read_text())
+        for path in (tmp_path / "autotune-runs" / "spread" / "records").glob("confirm*.json")
+    ]
     assert runs and all(run["notes"]["ranks"] == 2 and run["notes"]["node"] == slot for run in runs)
     assert left_behind(pids_in(result["environment"])) == []

@@ -1,4 +1,6 @@
-"""Which slots a cluster has, which of them are alike, and what is shipped to them. No cluster is needed to know that."""
+"""Which slots a cluster has, which of them are alike, and what is shipped to them. No cluster is
+needed to know that.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.messages import BlockReport, Hello
 from autotune_trials.session.session import SessionFailed
 
-A100 = Machine(32, 256.0, 64.0, "cuda", "A100", "2.13.0", "3.11", "EPYC", device_count=4, cuda_version="12.8")
+A100 = Machine(
+    32, 256.0, 64.0, "cuda", "A100", "2.13.0", "3.11", "EPYC", device_count=4, cuda_version="12.8"
+)
 
 
 def node(name: str, alive: bool = True, **resources: float) -> dict:
@@ -33,20 +37,31 @@ def found(options: dict, *nodes: dict) -> list[tuple[str, float, float]]:
 
 
 def test_a_node_is_one_slot_as_a_whole() -> None:
-    nodes = node("head", CPU=0.0), node("a", CPU=32.0, GPU=4.0), node("b", CPU=8.0), node("c", alive=False, CPU=8.0)
+    nodes = (
+        node("head", CPU=0.0),
+        node("a", CPU=32.0, GPU=4.0),
+        node("b", CPU=8.0),
+        node("c", alive=False, CPU=8.0),
+    )
     assert found({}, *nodes) == [("a-aaaaaa", 32.0, 4.0), ("b-bbbbbb", 8.0, 0.0)]
 
 
 def test_shares_of_gpus_come_with_their_cores() -> None:
     shares = list(places([node("a", CPU=32.0, GPU=4.0), node("b", CPU=8.0)], {"gpus_per_slot": 2}))
-    assert [(p.name, p.cpus, p.gpus) for p in shares] == [("a-aaaaaa.0", 16.0, 2), ("a-aaaaaa.1", 16.0, 2)]
+    assert [(p.name, p.cpus, p.gpus) for p in shares] == [
+        ("a-aaaaaa.0", 16.0, 2),
+        ("a-aaaaaa.1", 16.0, 2),
+    ]
     cores = [p.cores(range(32)) for p in shares]
     assert cores == [tuple(range(16)), tuple(range(16, 32))]
 
 
 def test_a_resource_marks_nodes() -> None:
     nodes = node("a", CPU=32.0, GPU=4.0, tuning=2.0), node("b", CPU=32.0, GPU=4.0)
-    assert found({"resource": "tuning"}, *nodes) == [("a-aaaaaa.0", 16.0, 2.0), ("a-aaaaaa.1", 16.0, 2.0)]
+    assert found({"resource": "tuning"}, *nodes) == [
+        ("a-aaaaaa.0", 16.0, 2.0),
+        ("a-aaaaaa.1", 16.0, 2.0),
+    ]
     assert found({"resource": "tuning", "cpus_per_slot": 24}, *nodes) == [("a-aaaaaa", 24, 4.0)]
 
 
@@ -54,7 +69,9 @@ def test_slots_of_two_nodes_are_of_one_kind_and_stay_as_long_as_their_nodes_do()
     nodes = [node(name, CPU=32.0) for name in "abcde"]
     nodes.insert(1, node("small", CPU=8.0))
     first = list(groups(places(nodes, {}), 2, []))
-    assert [[n[0] for n in group.nodes] for group in first] == [["a", "b"], ["c", "d"]], "e waits for another one"
+    assert [[n[0] for n in group.nodes] for group in first] == [["a", "b"], ["c", "d"]], (
+        "e waits for another one"
+    )
     assert first[0].name == "a-aaaaaa+bbbbbb" and first[0].cpus == 32.0
     without_a = [n for n in nodes if n["NodeManagerHostname"] != "a"]
     then = list(groups(places(without_a, {}), 2, first))
@@ -79,7 +96,15 @@ def test_unlike_machines_are_told_apart(change: dict, said: str) -> None:
 
 
 def test_what_does_not_matter_is_no_difference() -> None:
-    assert unlike(A100, replace(A100, memory_gib=250.0, shm_gib=10.0, available_gib=3.0, python_version="3.11.9")) == ""
+    assert (
+        unlike(
+            A100,
+            replace(
+                A100, memory_gib=250.0, shm_gib=10.0, available_gib=3.0, python_version="3.11.9"
+            ),
+        )
+        == ""
+    )
 
 
 def test_the_largest_group_is_used_and_of_two_the_first() -> None:
@@ -90,7 +115,14 @@ def test_the_largest_group_is_used_and_of_two_the_first() -> None:
 
 def test_answers_carry_failures_and_mistakes_as_data() -> None:
     def fails() -> None:
-        raise SessionFailed("oom", "too much", log_tail="tail", where="train.py:3", partial=(BlockReport("b1", 0, None),), directory="/x")
+        raise SessionFailed(
+            "oom",
+            "too much",
+            log_tail="tail",
+            where="train.py:3",
+            partial=(BlockReport("b1", 0, None),),
+            directory="/x",
+        )
 
     def mistaken() -> None:
         raise InputError("found", where="there", expected="that", remedy="this")
@@ -99,14 +131,25 @@ def test_answers_carry_failures_and_mistakes_as_data() -> None:
 
     with pytest.raises(SessionFailed) as failure:
         pickle.loads(pickle.dumps(answered(fails))).get()
-    assert (failure.value.kind, failure.value.where, failure.value.partial[0].id) == ("oom", "train.py:3", "b1")
+    assert (failure.value.kind, failure.value.where, failure.value.partial[0].id) == (
+        "oom",
+        "train.py:3",
+        "b1",
+    )
     with pytest.raises(InputError, match="found"):
         pickle.loads(pickle.dumps(answered(mistaken))).get()
     assert Answer(3).get() == 3
 
 
 def test_directories_are_called_as_they_are_here() -> None:
-    hello = Hello(1, 0, A100, JobFacts(1, "cpu", None, (), ()), 0.5, {"sites": ['/tmp/slot "x"/work/train.py:3']})
+    hello = Hello(
+        1,
+        0,
+        A100,
+        JobFacts(1, "cpu", None, (), ()),
+        0.5,
+        {"sites": ['/tmp/slot "x"/work/train.py:3']},
+    )
     told = relocated(hello, {'/tmp/slot "x"/work': "/home/me/job"})
     assert told.fingerprint == {"sites": ["/home/me/job/train.py:3"]} and told.machine == A100
 
@@ -114,13 +157,19 @@ def test_directories_are_called_as_they_are_here() -> None:
 def test_our_own_output_is_not_shipped(tmp_path: Path) -> None:
     environment = workdir.runtime_environment(tmp_path, tmp_path / "out" / "run")
     assert environment["working_dir"] == str(tmp_path) and "/out/run/" in environment["excludes"]
-    assert {".git/", ".venv/", "mlflow.db*", ".env", "id_rsa"} <= set(environment["excludes"]), "the same as autotune submit leaves out"
+    assert {".git/", ".venv/", "mlflow.db*", ".env", "id_rsa"} <= set(environment["excludes"]), (
+        "the same as autotune submit leaves out"
+    )
 
 
-def test_what_a_submitted_job_was_shipped_with_is_not_shipped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_submitted_job_was_shipped_with_is_not_shipped_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "job").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(workdir.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://package.zip"}}))
+    monkeypatch.setenv(
+        workdir.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://package.zip"}})
+    )
     assert workdir.runtime_environment(tmp_path / "job", tmp_path / "run") == {}
     assert workdir.inside_shipped(tmp_path / "job") == "job"
     with pytest.raises(InputError, match="not part of what was submitted"):
@@ -139,22 +188,31 @@ def test_a_directory_is_known_by_its_files(tmp_path: Path) -> None:
 
 def test_nobody_answers_there(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    (tmp_path / "job.yaml").write_text("command: python train.py\nexecutor: {ray: {address: '127.0.0.1:1'}}\n")
+    (tmp_path / "job.yaml").write_text(
+        "command: python train.py\nexecutor: {ray: {address: '127.0.0.1:1'}}\n"
+    )
     with pytest.raises(InputError, match="no Ray cluster answers at 127.0.0.1:1"):
         connect(load_job(tmp_path / "job.yaml"), tmp_path / "run")
 
 
-def test_a_cluster_is_reached_from_outside_by_rays_client_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_is_reached_from_outside_by_rays_client_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)  # as if it were not installed
     (tmp_path / "train.py").write_text("")
-    (tmp_path / "job.yaml").write_text("command: python train.py\nexecutor: {ray: {address: 'ray://127.0.0.1:1'}}\n")
+    (tmp_path / "job.yaml").write_text(
+        "command: python train.py\nexecutor: {ray: {address: 'ray://127.0.0.1:1'}}\n"
+    )
     with pytest.raises(InputError, match="Ray's client, which is not installed") as refused:
         connect(load_job(tmp_path / "job.yaml"), tmp_path / "run")
     assert "ray[client]" in refused.value.remedy
 
 
 def test_a_directory_too_large_to_ship_is_said_with_the_way_out() -> None:
-    error = workdir.too_large(RuntimeError("Package size (900.00MiB) exceeds the maximum size of 500.00MiB. …"), Path("/job"))
+    error = workdir.too_large(
+        RuntimeError("Package size (900.00MiB) exceeds the maximum size of 500.00MiB. …"),
+        Path("/job"),
+    )
     assert error is not None and "workdir: shared" in error.remedy and "500 MiB" in error.expected
     assert "900.00MiB" in error.found
     assert workdir.too_large(RuntimeError("something else"), Path("/job")) is None

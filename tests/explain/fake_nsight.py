@@ -1,6 +1,8 @@
-"""Stand-ins for ``nsys`` and ``ncu``: they note their arguments, run the command, and leave what the real ones leave.
+"""Stand-ins for ``nsys`` and ``ncu``: they note their arguments, run the command, and leave what
+the real ones leave.
 
-The tables and columns are those of NVIDIA's "SQLite Schema Reference" for Nsight Systems, and ncu's raw page.
+The tables and columns are those of NVIDIA's "SQLite Schema Reference" for Nsight Systems, and ncu's
+raw page.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ if words[0] == "profile":
 if words[0] == "export":
     schema(words[words.index("--output") + 1])
 '''
-NCU = '''#!{python}
+NCU = """#!{python}
 import json, subprocess, sys
 from pathlib import Path
 words = sys.argv[1:]
@@ -75,11 +77,13 @@ else:
     at = words.index("--export")
     subprocess.run(words[at + 2:])
     Path(words[at + 1] + ".ncu-rep").write_text("report")
-'''
+"""
 
 
 def put(folder: Path, name: str) -> Path:
-    """The stand-in ``name`` in ``folder``; returns the file its arguments go to, one JSON list a line."""
+    """The stand-in ``name`` in ``folder``; returns the file its arguments go to, one JSON list a
+    line.
+    """
     folder.mkdir(exist_ok=True)
     log = folder / f"{name}.calls"
     program = folder / name

@@ -1,4 +1,6 @@
-"""FLOPs and bytes are those of what really ran: counted from a real trace, checked by hand and against torch's own counter."""
+"""FLOPs and bytes are those of what really ran: counted from a real trace, checked by hand and
+against torch's own counter.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def rows(tmp_path: Path, run: Callable[[], Any]) -> tuple[Operator, ...]:
     """The operator table of one call of ``run``."""
     run()
     profiler = torch.profiler
-    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+    with profiler.profile(
+        activities=[profiler.ProfilerActivity.CPU], record_shapes=True
+    ) as profile:
         run()
     profile.export_chrome_trace(str(tmp_path / "trace.json"))
     return operators(read_trace(tmp_path / "trace.json"))
@@ -33,8 +37,13 @@ def row(found: tuple[Operator, ...], name: str) -> Operator:
 
 
 @pytest.mark.parametrize(("dtype", "item"), [("float32", 4), ("bfloat16", 2)])
-def test_a_product_a_copy_and_an_elementwise_operator_are_exact(tmp_path: Path, dtype: str, item: int) -> None:
-    a, b = torch.ones(48, 80, dtype=getattr(torch, dtype)), torch.ones(80, 32, dtype=getattr(torch, dtype))
+def test_a_product_a_copy_and_an_elementwise_operator_are_exact(
+    tmp_path: Path, dtype: str, item: int
+) -> None:
+    a, b = (
+        torch.ones(48, 80, dtype=getattr(torch, dtype)),
+        torch.ones(80, 32, dtype=getattr(torch, dtype)),
+    )
     x, y, out = (torch.ones(100, 7, dtype=getattr(torch, dtype)) for _ in range(3))
 
     def run() -> None:
@@ -45,8 +54,13 @@ def test_a_product_a_copy_and_an_elementwise_operator_are_exact(tmp_path: Path, 
         torch.add(x, y[:1])  # broadcast: 7 elements are read
 
     found = rows(tmp_path, run)
-    product, copied, times, added = (row(found, f"aten::{n}") for n in ("mm", "copy_", "mul", "add_"))
-    assert (product.flops, product.nbytes) == (2 * 48 * 80 * 32, item * (48 * 80 + 80 * 32 + 48 * 32))
+    product, copied, times, added = (
+        row(found, f"aten::{n}") for n in ("mm", "copy_", "mul", "add_")
+    )
+    assert (product.flops, product.nbytes) == (
+        2 * 48 * 80 * 32,
+        item * (48 * 80 + 80 * 32 + 48 * 32),
+    )
     assert (copied.flops, copied.nbytes) == (0, item * 2 * 700)
     assert (times.flops, times.nbytes) == (700, item * 3 * 700)
     assert (added.flops, added.nbytes) == (700, item * 3 * 700)
@@ -68,7 +82,12 @@ def test_a_training_step_counts_as_torchs_own_counter_does(tmp_path: Path) -> No
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, dilation=2))
+            self.conv = nn.Sequential(
+                nn.Conv2d(3, 8, 3, stride=2, padding=1),
+                nn.BatchNorm2d(8),
+                nn.ReLU(),
+                nn.Conv2d(8, 4, 3, dilation=2),
+            )
             self.up = nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1)
             self.head = nn.Linear(6, 5)
             self.late = nn.LayerNorm(5)
@@ -94,24 +113,34 @@ def test_a_training_step_counts_as_torchs_own_counter_does(tmp_path: Path) -> No
 
 def test_attention_counts_two_products_forward_and_five_backward(tmp_path: Path) -> None:
     q, k, v = (torch.randn(2, 4, n, 8, requires_grad=True) for n in (12, 20, 20))
-    found = rows(tmp_path, lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v).sum().backward())
+    found = rows(
+        tmp_path, lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v).sum().backward()
+    )
     one = 2 * 2 * 4 * 12 * 20 * 8
     assert row(found, "aten::_scaled_dot_product_flash_attention_for_cpu").flops == 2 * one
     assert row(found, "aten::_scaled_dot_product_flash_attention_for_cpu_backward").flops == 5 * one
     assert model_flops(found, 1) == 7 * one
 
 
-@pytest.mark.parametrize(("groups", "stride", "padding", "transposed"), [(1, 1, 0, False), (2, 2, 1, False), (1, 2, 1, True), (2, 1, 0, True)])
-def test_a_convolution_has_the_products_and_the_result_it_really_has(tmp_path: Path, groups: int, stride: int, padding: int, transposed: bool) -> None:
+@pytest.mark.parametrize(
+    ("groups", "stride", "padding", "transposed"),
+    [(1, 1, 0, False), (2, 2, 1, False), (1, 2, 1, True), (2, 1, 0, True)],
+)
+def test_a_convolution_has_the_products_and_the_result_it_really_has(
+    tmp_path: Path, groups: int, stride: int, padding: int, transposed: bool
+) -> None:
     kind_of = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
     conv = kind_of(4, 6, 3, stride=stride, padding=padding, groups=groups, bias=False)
     x = torch.randn(2, 4, 9, 11, requires_grad=True)
     result = conv(x)
     found = rows(tmp_path, lambda: conv(x).sum().backward())
-    # every position of the smaller grid meets 3·3 places of 4/groups inputs and 6 outputs (transposed: the other way round)
+    # every position of the smaller grid meets 3·3 places of 4/groups inputs and 6 outputs
+    # (transposed: the other way round)
     positions = 9 * 11 if transposed else result[0, 0].numel()
     flops = 2 * 2 * positions * 9 * 4 * 6 // groups
-    forward = [r for r in found if r.flops and kind(r.name) is Kind.PRODUCT and "backward" not in r.name]
+    forward = [
+        r for r in found if r.flops and kind(r.name) is Kind.PRODUCT and "backward" not in r.name
+    ]
     assert [r.flops for r in forward] == [flops]
     assert forward[0].nbytes == 4 * (x.numel() + conv.weight.numel() + result.numel())
     backward = row(found, "aten::convolution_backward")
@@ -119,7 +148,9 @@ def test_a_convolution_has_the_products_and_the_result_it_really_has(tmp_path: P
     assert backward.nbytes == 4 * (result.numel() + 2 * x.numel() + 2 * conv.weight.numel())
 
 
-def test_an_optimizers_lists_are_counted_where_the_gradients_tell_their_type(tmp_path: Path) -> None:
+def test_an_optimizers_lists_are_counted_where_the_gradients_tell_their_type(
+    tmp_path: Path,
+) -> None:
     net = torch.nn.Linear(30, 10)
     optimizer = torch.optim.AdamW(net.parameters(), fused=True)
 
@@ -129,7 +160,8 @@ def test_an_optimizers_lists_are_counted_where_the_gradients_tell_their_type(tmp
 
     found = row(rows(tmp_path, step), "aten::_fused_adamw_")
     elements = 30 * 10 + 10
-    assert found.nbytes == 4 * (7 * elements + 2)  # read: parameter, gradient, two moments, two counters; written: all but the gradient
+    # read: parameter, gradient, two moments, two counters; written: all but the gradient
+    assert found.nbytes == 4 * (7 * elements + 2)
     lists = Signature("aten::_fused_adamw_", (((3,),),), ("list",), ("",))
     assert work(lists).nbytes is None and "types" in work(lists).why
 

@@ -56,8 +56,16 @@ print(json.dumps([ours_best, theirs_best]))
 
 
 def python(code: list[str], cache: Path) -> str:
-    env = {**os.environ, "PYTHONPATH": PACKAGES, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *code], env=env, capture_output=True, text=True, timeout=240)
+    env = {
+        **os.environ,
+        "PYTHONPATH": PACKAGES,
+        "XDG_CACHE_HOME": str(cache),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, *code], env=env, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
 
@@ -69,15 +77,24 @@ def test_peaks_agree_with_numpys_own_matmul_and_copy(tmp_path: Path) -> None:
         assert ours[name] == pytest.approx(theirs[name], rel=ALIKE), (name, ours, theirs)
 
 
-def test_peaks_are_measured_once_and_kept_by_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peaks_are_measured_once_and_kept_by_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = ["-m", "autotune_trials.measure.peaks", "--threads", "1", "--device", "cpu"]
     began = time.monotonic()
     first = json.loads(python(command, tmp_path))
-    assert {"float32", "memory", "dispatch"} <= set(first["peaks"]) and all(v > 0 for v in first["peaks"].values())
-    assert not first["kept"] and first["fingerprint"]["threads"] == 1 and time.monotonic() - began < 60
+    assert {"float32", "memory", "dispatch"} <= set(first["peaks"]) and all(
+        v > 0 for v in first["peaks"].values()
+    )
+    assert (
+        not first["kept"] and first["fingerprint"]["threads"] == 1 and time.monotonic() - began < 60
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    peaks.save(first["fingerprint"], first["peaks"])  # as the process did, unless other load kept it from it
-    assert [p.name for p in (tmp_path / "autotune").iterdir()] == [peaks.cache_file(first["fingerprint"]).name]
+    # as the process did, unless other load kept it from it
+    peaks.save(first["fingerprint"], first["peaks"])
+    assert [p.name for p in (tmp_path / "autotune").iterdir()] == [
+        peaks.cache_file(first["fingerprint"]).name
+    ]
     assert peaks.load(first["fingerprint"]) == first["peaks"]
     assert peaks.load({**first["fingerprint"], "threads": 2}) is None
     again = json.loads(python(command, tmp_path))
@@ -85,19 +102,45 @@ def test_peaks_are_measured_once_and_kept_by_fingerprint(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_measured_again_the_best_of_both_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_again_the_best_of_both_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One measurement met a slow machine, in float32; the other in its memory."""
-    command = ["-m", "autotune_trials.measure.peaks", "--threads", "1", "--device", "cpu", "--fresh"]
+    command = [
+        "-m",
+        "autotune_trials.measure.peaks",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+        "--fresh",
+    ]
     of = json.loads(python(command, tmp_path))["fingerprint"]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     peaks.save(of, {"float32": 1.0, "memory": 1e15, "dispatch": 1.0})
     found = json.loads(python(command, tmp_path))
-    assert not found["kept"] and found["peaks"]["float32"] > 1.0 and found["peaks"]["memory"] == 1e15 and found["peaks"]["dispatch"] < 1.0
+    assert (
+        not found["kept"]
+        and found["peaks"]["float32"] > 1.0
+        and found["peaks"]["memory"] == 1e15
+        and found["peaks"]["dispatch"] < 1.0
+    )
     assert peaks.load(of) == found["peaks"]
 
 
-@pytest.mark.parametrize("torn", ["", "[1]", '{"peaks": {"float32": "fast"}, "fingerprint": {"a": 1}}', '{"peaks": 3, "fingerprint": {"a": 1}}', "\x00"])
-def test_a_torn_cache_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str) -> None:
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "",
+        "[1]",
+        '{"peaks": {"float32": "fast"}, "fingerprint": {"a": 1}}',
+        '{"peaks": 3, "fingerprint": {"a": 1}}',
+        "\x00",
+    ],
+)
+def test_a_torn_cache_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: str
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     peaks.save({"a": 1}, {"float32": 1.0})
     assert peaks.load({"a": 1}) == {"float32": 1.0}
@@ -105,7 +148,9 @@ def test_a_torn_cache_is_measured_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert peaks.load({"a": 1}) is None
 
 
-def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("a file where the directory should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     peaks.save({"a": 1}, {"float32": 1.0})
@@ -114,49 +159,74 @@ def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatc
 
 def executor(folder: Path, **lines: str) -> LocalExecutor:
     (folder / "train.py").write_text("")
-    (folder / "job.yaml").write_text("command: python train.py\n" + "".join(f"{k}: {v}\n" for k, v in lines.items()))
+    (folder / "job.yaml").write_text(
+        "command: python train.py\n" + "".join(f"{k}: {v}\n" for k, v in lines.items())
+    )
     from autotune.job.load import load_job  # needs pydantic, which a machine with a GPU may lack
 
     return LocalExecutor(load_job(folder / "job.yaml"), folder / "run")
 
 
 def test_the_jobs_own_environment_is_what_is_measured(tmp_path: Path) -> None:
-    """A job whose torch is another one has the peaks of that one: here one that tells how it was asked."""
+    """A job whose torch is another one has the peaks of that one: here one that tells how it was
+    asked.
+    """
     (tmp_path / "mine" / "torch").mkdir(parents=True)
-    (tmp_path / "mine" / "torch" / "__init__.py").write_text("import sys\nsys.exit('asked with ' + ' '.join(sys.argv[1:]))")
+    (tmp_path / "mine" / "torch" / "__init__.py").write_text(
+        "import sys\nsys.exit('asked with ' + ' '.join(sys.argv[1:]))"
+    )
     with pytest.raises(SessionFailed, match="asked with --threads 3 --device cpu"):
         executor(tmp_path, env=f"{{PYTHONPATH: '{tmp_path / 'mine'}'}}").measure_peaks(3, "cpu")
 
 
 def test_output_that_is_no_text_is_a_failed_measurement(tmp_path: Path) -> None:
     (tmp_path / "mine" / "torch").mkdir(parents=True)
-    (tmp_path / "mine" / "torch" / "__init__.py").write_text("import sys\nsys.stdout.buffer.write(b'\\xff\\n')\nsys.exit('no torch')")
+    (tmp_path / "mine" / "torch" / "__init__.py").write_text(
+        "import sys\nsys.stdout.buffer.write(b'\\xff\\n')\nsys.exit('no torch')"
+    )
     with pytest.raises(SessionFailed, match="no torch"):
         executor(tmp_path, env=f"{{PYTHONPATH: '{tmp_path / 'mine'}'}}").measure_peaks(1, "cpu")
 
 
 def test_a_recorded_machine_answers_with_what_was_recorded() -> None:
     assert ReplayExecutor(ReplayTable(cost_s=0.001)).measure_peaks(2, "cpu") == {}
-    assert ReplayExecutor(ReplayTable(cost_s=0.001, peaks={"memory": 2e10})).measure_peaks(2, "cpu") == {"memory": 2e10}
+    assert ReplayExecutor(ReplayTable(cost_s=0.001, peaks={"memory": 2e10})).measure_peaks(
+        2, "cpu"
+    ) == {"memory": 2e10}
 
 
 @pytest.mark.gpu
 def test_a_gpu_has_peaks_of_its_tensor_cores(tmp_path: Path) -> None:
-    found = json.loads(python(["-m", "autotune_trials.measure.peaks", "--device", "cuda", "--fresh"], tmp_path))["peaks"]
-    assert found["float16"] > 1.5 * found["float32"] and found["memory"] > 1e11 and 1e-7 < found["dispatch"] < 1e-3
+    found = json.loads(
+        python(["-m", "autotune_trials.measure.peaks", "--device", "cuda", "--fresh"], tmp_path)
+    )["peaks"]
+    assert (
+        found["float16"] > 1.5 * found["float32"]
+        and found["memory"] > 1e11
+        and 1e-7 < found["dispatch"] < 1e-3
+    )
 
 
 @pytest.mark.parametrize(
     ("device", "bfloat16", "memory"),
-    [("NVIDIA A100-SXM4-80GB", 312e12, 2039e9), ("NVIDIA A100-PCIE-40GB", 312e12, 1555e9), ("NVIDIA A100 80GB PCIe", 312e12, 1935e9),
-     ("NVIDIA H100 80GB HBM3", 989.5e12, 3350e9), ("NVIDIA H100 PCIe", 756e12, 2000e9), ("NVIDIA L4", 121e12, 300e9)],
-)  # fmt: skip
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12, 2039e9),
+        ("NVIDIA A100-PCIE-40GB", 312e12, 1555e9),
+        ("NVIDIA A100 80GB PCIe", 312e12, 1935e9),
+        ("NVIDIA H100 80GB HBM3", 989.5e12, 3350e9),
+        ("NVIDIA H100 PCIe", 756e12, 2000e9),
+        ("NVIDIA L4", 121e12, 300e9),
+    ],
+)
 def test_the_vendors_figures(device: str, bfloat16: float, memory: float) -> None:
     figures, sheet = vendor_peaks(device)
     assert (figures["bfloat16"], figures["memory"]) == (bfloat16, memory)
     assert sheet.startswith("NVIDIA")
 
 
-@pytest.mark.parametrize("device", ["AMD EPYC 9R14", "NVIDIA A10G", "NVIDIA L40", "NVIDIA GeForce RTX 4090 D", "NVIDIA H100 NVL"])
+@pytest.mark.parametrize(
+    "device",
+    ["AMD EPYC 9R14", "NVIDIA A10G", "NVIDIA L40", "NVIDIA GeForce RTX 4090 D", "NVIDIA H100 NVL"],
+)
 def test_devices_that_only_sound_alike_have_none(device: str) -> None:
     assert vendor_peaks(device) == ({}, "")

@@ -1,4 +1,6 @@
-"""A program with a large product, a large copy and many tiny operators, profiled by the real agent: the table says which is which."""
+"""A program with a large product, a large copy and many tiny operators, profiled by the real agent:
+the table says which is which.
+"""
 
 from __future__ import annotations
 
@@ -65,20 +67,31 @@ class Profiled:
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
     folder = tmp_path_factory.mktemp("planted")
     (folder / "train.py").write_text(PLANTED)
-    (folder / "job.yaml").write_text(f"command: python train.py\nenv: {{XDG_CACHE_HOME: '{folder}', OMP_NUM_THREADS: '1'}}\n")
+    (folder / "job.yaml").write_text(
+        f"command: python train.py\nenv: {{XDG_CACHE_HOME: '{folder}', OMP_NUM_THREADS: '1'}}\n"
+    )
     executor = LocalExecutor(load_job(folder / "job.yaml"), folder / "run")
     warnings: list[str] = []
     context: Any = SimpleNamespace(
-        run_dir=folder / "run", progress=SimpleNamespace(warning=warnings.append, note=warnings.append), executor=executor,
+        run_dir=folder / "run",
+        progress=SimpleNamespace(warning=warnings.append, note=warnings.append),
+        executor=executor,
         recorded=lambda key, label, measure: measure(),
-    )  # fmt: skip
+    )
     try:
         record = executor.run_fixed(FixedRun({}, seed=0, steps=6, profile=True, label="profile"))
         peaks = beside_vendor(executor.measure_peaks(1, "cpu"), "")
         observation: Any = SimpleNamespace(
-            job=SimpleNamespace(device="cpu"), machine=SimpleNamespace(cores=2), defaults={}, startup_s=executor.last_hello.startup_s
+            job=SimpleNamespace(device="cpu"),
+            machine=SimpleNamespace(cores=2),
+            defaults={},
+            startup_s=executor.last_hello.startup_s,
         )
-        sides, notes = with_frames(context, observation, {"baseline": describe(context, observation, "baseline", {}, record, peaks)})
+        sides, notes = with_frames(
+            context,
+            observation,
+            {"baseline": describe(context, observation, "baseline", {}, record, peaks)},
+        )
         side = sides["baseline"]
     finally:
         executor.close()
@@ -101,27 +114,42 @@ def test_the_copy_is_memory_bound(profiled: Profiled) -> None:
 
 def test_the_tiny_operator_is_overhead_bound(profiled: Profiled) -> None:
     found = profiled.row("aten::sub", "[4] [4]")
-    assert (found.calls, found.flops, found.nbytes, found.bound) == (7 * SessionConfig.profile_steps, 4, 48, "overhead")
+    assert (found.calls, found.flops, found.nbytes, found.bound) == (
+        7 * SessionConfig.profile_steps,
+        4,
+        48,
+        "overhead",
+    )
 
 
 def test_times_add_up(profiled: Profiled) -> None:
     rows = profiled.side.operators
     assert sum(r.share for r in rows) == pytest.approx(1.0)
     assert [r.self_time_s for r in rows] == sorted((r.self_time_s for r in rows), reverse=True)
-    assert all(r.min_s <= r.mean_s * (1 + 1e-9) and r.mean_s <= r.max_s * (1 + 1e-9) and r.self_time_s <= r.total_time_s * (1 + 1e-9) for r in rows)
+    assert all(
+        r.min_s <= r.mean_s * (1 + 1e-9)
+        and r.mean_s <= r.max_s * (1 + 1e-9)
+        and r.self_time_s <= r.total_time_s * (1 + 1e-9)
+        for r in rows
+    )
     assert rows[0].name in ("aten::mm", "aten::copy_")
 
 
 def test_the_models_flops_are_those_of_its_products(profiled: Profiled) -> None:
     linear = 2 * 16 * 8 * 4  # forward, and backward for the weights; the input needs no gradient
-    assert model_flops(profiled.side.operators, SessionConfig.profile_steps) == pytest.approx(2 * 384**3 + 2 * linear)
+    assert model_flops(profiled.side.operators, SessionConfig.profile_steps) == pytest.approx(
+        2 * 384**3 + 2 * linear
+    )
 
 
 def test_all_rows_are_in_the_csv(profiled: Profiled) -> None:
     text = (profiled.run_dir / profiled.side.table).read_text()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == len(profiled.side.operators)
-    assert rows[0]["name"] == profiled.side.operators[0].name and float(rows[0]["share"]) == profiled.side.operators[0].share
+    assert (
+        rows[0]["name"] == profiled.side.operators[0].name
+        and float(rows[0]["share"]) == profiled.side.operators[0].share
+    )
 
 
 def test_python_frames_are_in_a_trace_of_their_own(profiled: Profiled) -> None:
@@ -136,5 +164,8 @@ def test_python_frames_are_in_a_trace_of_their_own(profiled: Profiled) -> None:
 
 def test_the_timeline_shows_the_phases_of_three_iterations(profiled: Profiled) -> None:
     lanes = [s.lane for s in profiled.side.timeline]
-    assert lanes.count("backward") == 3 and {"data", "forward", "backward", "optimizer"} <= set(lanes)
-    assert profiled.side.idle_share is None and profiled.side.kernels_per_step == 0  # no device here
+    assert lanes.count("backward") == 3 and {"data", "forward", "backward", "optimizer"} <= set(
+        lanes
+    )
+    # no device here
+    assert profiled.side.idle_share is None and profiled.side.kernels_per_step == 0

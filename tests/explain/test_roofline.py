@@ -8,12 +8,35 @@ from autotune.explain.peaks import beside_vendor
 from autotune.explain.records import Operator
 from autotune.explain.roofline import HANDED_ON, beaten, judge, judged, raised, rate_words, roof_for
 
-PEAKS = {"float32": 100e9, "bfloat16": 400e9, "memory": 20e9, "dispatch": 1e-6}  # the ridge is at 5 FLOP a byte
+# the ridge is at 5 FLOP a byte
+PEAKS = {"float32": 100e9, "bfloat16": 400e9, "memory": 20e9, "dispatch": 1e-6}
 
 
-def operator(flops: float | None, nbytes: float | None, mean_s: float, name: str = "aten::mm", dtypes: str = "float32 float32", why: str = "") -> Operator:
+def operator(
+    flops: float | None,
+    nbytes: float | None,
+    mean_s: float,
+    name: str = "aten::mm",
+    dtypes: str = "float32 float32",
+    why: str = "",
+) -> Operator:
     intensity = flops / nbytes if flops is not None and nbytes else None
-    return Operator(name, "", dtypes, 10, 10 * mean_s, 0.5, 10 * mean_s, mean_s, mean_s, mean_s, flops=flops, nbytes=nbytes, intensity=intensity, why=why)
+    return Operator(
+        name,
+        "",
+        dtypes,
+        10,
+        10 * mean_s,
+        0.5,
+        10 * mean_s,
+        mean_s,
+        mean_s,
+        mean_s,
+        flops=flops,
+        nbytes=nbytes,
+        intensity=intensity,
+        why=why,
+    )
 
 
 def verdict(row: Operator) -> Operator:
@@ -22,8 +45,16 @@ def verdict(row: Operator) -> Operator:
 
 def test_much_arithmetic_for_its_bytes_is_compute_bound() -> None:
     found = verdict(operator(100e6, 1e6, 2e-3))
-    assert (found.bound, found.of_roof, found.achieved) == ("compute", pytest.approx(0.5), pytest.approx(50e9))
-    assert found.why == "A call takes 2.00 ms, its 100 MFLOP and 1 MB need 1.00 ms at the float32 peak: 50 % of the roof."
+    assert (found.bound, found.of_roof, found.achieved) == (
+        "compute",
+        pytest.approx(0.5),
+        pytest.approx(50e9),
+    )
+    assert (
+        found.why
+        == "A call takes 2.00 ms, its 100 MFLOP and 1 MB need 1.00 ms at the float32 peak: 50 % of"
+        " the roof."
+    )
 
 
 def test_the_same_in_bfloat16_has_a_higher_roof() -> None:
@@ -33,7 +64,11 @@ def test_the_same_in_bfloat16_has_a_higher_roof() -> None:
 
 def test_a_copy_is_memory_bound_and_measured_in_bytes() -> None:
     found = verdict(operator(0.0, 20e6, 1.25e-3, name="aten::copy_"))
-    assert (found.bound, found.of_roof, found.achieved) == ("memory", pytest.approx(0.8), pytest.approx(16e9))
+    assert (found.bound, found.of_roof, found.achieved) == (
+        "memory",
+        pytest.approx(0.8),
+        pytest.approx(16e9),
+    )
     assert "FLOP" not in found.why
 
 
@@ -54,38 +89,65 @@ def test_less_work_than_the_call_itself_is_overhead() -> None:
 def test_what_is_faster_than_the_memory_was_in_a_cache() -> None:
     found = verdict(operator(0.0, 20e6, 0.5e-3, name="aten::copy_"))
     assert found.of_roof == 1.0 and "cache" in found.why and found.above == "cache"
-    assert "cache" not in verdict(operator(0.0, 20e6, 0.95e-3)).why  # within the error of a measured peak
+    # within the error of a measured peak
+    assert "cache" not in verdict(operator(0.0, 20e6, 0.95e-3)).why
 
 
 def test_a_peak_is_beaten_by_products_and_by_bytes_that_no_cache_holds() -> None:
     fast = operator(240e6, 1e6, 2e-3)
-    streamed, cached = operator(0.0, 3e9, 0.1, name="aten::copy_"), operator(0.0, 20e6, 0.5e-3, name="aten::copy_")
-    assert beaten([fast, streamed, cached], PEAKS) == pytest.approx({"float32": 120e9, "memory": 30e9})
+    streamed, cached = (
+        operator(0.0, 3e9, 0.1, name="aten::copy_"),
+        operator(0.0, 20e6, 0.5e-3, name="aten::copy_"),
+    )
+    assert beaten([fast, streamed, cached], PEAKS) == pytest.approx(
+        {"float32": 120e9, "memory": 30e9}
+    )
     assert beaten([operator(100e6, 1e6, 2e-3), cached], PEAKS) == {}
     assert beaten([fast], {}) == {}, "nothing was measured"
-    assert beaten([operator(2.4e6, 1e4, 20e-6)], PEAKS) == {}, "too short to be told from the profiler's clock"
+    assert beaten([operator(2.4e6, 1e4, 20e-6)], PEAKS) == {}, (
+        "too short to be told from the profiler's clock"
+    )
 
 
 def test_only_what_was_surely_done_raises_a_peak() -> None:
     fast = operator(240e6, 1e6, 2e-3)
     assert raised(PEAKS, [fast]) == {**PEAKS, "float32": 120e9}
     assert judged([fast], raised(PEAKS, [fast]))[0].of_roof == 1.0
-    for no_proof in (operator(240e6, 1e6, 2e-3, name="aten::mkldnn_convolution"), operator(0.0, 3e9, 0.1, name="aten::add_")):
+    for no_proof in (
+        operator(240e6, 1e6, 2e-3, name="aten::mkldnn_convolution"),
+        operator(0.0, 3e9, 0.1, name="aten::add_"),
+    ):
         assert raised(PEAKS, [no_proof]) == PEAKS
     assert raised(PEAKS, [fast], tf32=True) == PEAKS, "a processor may have done it in bfloat16"
     assert raised({**PEAKS, "tf32": 110e9}, [fast], tf32=True) == {**PEAKS, "tf32": 120e9}
 
 
 def test_what_cannot_be_judged_says_why() -> None:
-    assert verdict(operator(None, None, 1e-3, why="how much it computes is not known here")).why.startswith("Not judged: how much")
-    assert verdict(operator(None, None, 1e-3, why="how much it computes is not known here")).bound == ""
-    assert judge(operator(1.0, 1.0, 1e-3), None).why == "Not judged: the peaks of this machine were not measured."
+    assert verdict(
+        operator(None, None, 1e-3, why="how much it computes is not known here")
+    ).why.startswith("Not judged: how much")
+    assert (
+        verdict(operator(None, None, 1e-3, why="how much it computes is not known here")).bound
+        == ""
+    )
+    assert (
+        judge(operator(1.0, 1.0, 1e-3), None).why
+        == "Not judged: the peaks of this machine were not measured."
+    )
     assert judge(operator(1.0, 1.0, 1e-3), None).achieved == pytest.approx(1e3)
     assert verdict(operator(1.0, 1.0, 0.0)).bound == ""
 
 
 def test_an_operator_that_hands_its_work_on_is_dispatch() -> None:
-    found = verdict(operator(None, None, 5e-6, name="aten::convolution", why=f"{HANDED_ON} aten::mkldnn_convolution it calls"))
+    found = verdict(
+        operator(
+            None,
+            None,
+            5e-6,
+            name="aten::convolution",
+            why=f"{HANDED_ON} aten::mkldnn_convolution it calls",
+        )
+    )
     assert found.bound == "overhead" and "dispatch" in found.why
 
 
@@ -103,15 +165,34 @@ def test_types_without_a_peak_of_their_own_are_held_to_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "said"), [(268435456, "FLOP", "268 MFLOP"), (0.0, "B", "0 B"),
-                                (999.9e6, "B/s", "1 GB/s"), (float("nan"), "B", "–"), (17.46e12, "FLOP/s", "17.5 TFLOP/s")]
+    ("value", "unit", "said"),
+    [
+        (268435456, "FLOP", "268 MFLOP"),
+        (0.0, "B", "0 B"),
+        (999.9e6, "B/s", "1 GB/s"),
+        (float("nan"), "B", "–"),
+        (17.46e12, "FLOP/s", "17.5 TFLOP/s"),
+    ],
 )
 def test_rates_in_words(value: float, unit: str, said: str) -> None:
     assert rate_words(value, unit) == said
 
 
 def test_measured_peaks_stand_beside_the_vendors() -> None:
-    peaks = {p.name: p for p in beside_vendor({"float32": 6e12, "float16": 40e12, "memory": 250e9, "dispatch": 5e-6}, "Tesla V100-SXM2-16GB")}
-    assert (peaks["float32"].vendor, peaks["float16"].vendor, peaks["memory"].vendor) == (15.7e12, 125e12, 900e9)
-    assert peaks["memory"].source == "NVIDIA V100 data sheet" and (peaks["dispatch"].vendor, peaks["dispatch"].source) == (None, "")
+    peaks = {
+        p.name: p
+        for p in beside_vendor(
+            {"float32": 6e12, "float16": 40e12, "memory": 250e9, "dispatch": 5e-6},
+            "Tesla V100-SXM2-16GB",
+        )
+    }
+    assert (peaks["float32"].vendor, peaks["float16"].vendor, peaks["memory"].vendor) == (
+        15.7e12,
+        125e12,
+        900e9,
+    )
+    assert peaks["memory"].source == "NVIDIA V100 data sheet" and (
+        peaks["dispatch"].vendor,
+        peaks["dispatch"].source,
+    ) == (None, "")
     assert all(p.vendor is None for p in beside_vendor(PEAKS, "AMD EPYC"))

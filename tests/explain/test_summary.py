@@ -12,21 +12,29 @@ from autotune.explain.trace import Copy, Kernel, Stretch, Trace
 from autotune.report.summary import summary_table
 from autotune_trials.protocol.messages import Window
 
-# 20 slow iterations of warm-up, then 8 and 12 ms in turn, a quarter of each spent waiting for a batch of 32.
+# 20 slow iterations of warm-up, then 8 and 12 ms in turn, a quarter of each spent waiting for a
+# batch of 32.
 TIMES = (0.5,) * 20 + (0.008, 0.012) * 40
 WINDOW = Window(
-    times_s=TIMES, samples=(32.0,) * len(TIMES), phases_s={"data": sum(TIMES) / 4, "forward": 3 * sum(TIMES) / 4},
-    data_s=tuple(t / 4 for t in TIMES), peak_memory_gib=1.5, session_load=1.5,
-)  # fmt: skip
+    times_s=TIMES,
+    samples=(32.0,) * len(TIMES),
+    phases_s={"data": sum(TIMES) / 4, "forward": 3 * sum(TIMES) / 4},
+    data_s=tuple(t / 4 for t in TIMES),
+    peak_memory_gib=1.5,
+    session_load=1.5,
+)
 
 
 def test_costs_and_rates_are_those_of_the_steady_iterations() -> None:
     found = summarize(WINDOW, device="cpu", cores=2)
     assert found is not None
     assert found.steps_skipped == 20 and found.steps == 80
-    assert found.batch_cost_s == pytest.approx(0.010) and found.reader_cost_s == pytest.approx(0.0025)
+    assert found.batch_cost_s == pytest.approx(0.010) and found.reader_cost_s == pytest.approx(
+        0.0025
+    )
     assert found.reader_ratio == pytest.approx(0.25)
-    assert found.ips_mean == pytest.approx(3200)  # all samples over all time, not the mean of 4000 and 2667
+    # all samples over all time, not the mean of 4000 and 2667
+    assert found.ips_mean == pytest.approx(3200)
     assert (found.ips_max, found.ips_min) == (pytest.approx(4000), pytest.approx(32 / 0.012))
     assert found.ips_variance == pytest.approx(((4000 - 32 / 0.012) / 2) ** 2)
     assert found.peak_memory_gib == 1.5
@@ -49,8 +57,12 @@ def test_utilisation_of_a_cpu_job_is_its_share_of_the_cores() -> None:
 
 def test_utilisation_of_a_device_is_the_share_it_had_work() -> None:
     found = summarize(WINDOW, device="cuda", cores=2, busy_share=0.9, copies=Copies(6e6, 0.003, 12))
-    assert found is not None and found.device_utilisation == 0.9 and "device" in found.utilisation_of
-    assert found.host_to_device_bytes == pytest.approx(5e5) and found.host_to_device_bytes_per_s == pytest.approx(2e9)
+    assert (
+        found is not None and found.device_utilisation == 0.9 and "device" in found.utilisation_of
+    )
+    assert found.host_to_device_bytes == pytest.approx(
+        5e5
+    ) and found.host_to_device_bytes_per_s == pytest.approx(2e9)
 
 
 def test_model_flops_against_the_measured_peak() -> None:
@@ -62,9 +74,15 @@ def test_model_flops_against_the_measured_peak() -> None:
 
 
 def test_a_mixture_of_number_formats_is_held_to_the_peak_of_each() -> None:
-    """A step of 1 GFLOP in float32 and 0.9 in bfloat16, four times as fast: to the float32 peak alone it would be at 155 %."""
+    """A step of 1 GFLOP in float32 and 0.9 in bfloat16, four times as fast: to the float32 peak
+    alone it would be at 155 %.
+    """
     peaks = [Peak("float32", 1e11), Peak("bfloat16", 4e11), Peak("memory", 1e10)]
-    rows = [_product("float32", 1e9), _product("bfloat16 bfloat16", 0.9e9), _product("float16", 1e6)]
+    rows = [
+        _product("float32", 1e9),
+        _product("bfloat16 bfloat16", 0.9e9),
+        _product("float16", 1e6),
+    ]
     compute = compute_of(1.9e9, rows, peaks, tf32=False)
     assert compute is not None and compute.peak_name == "float32 and bfloat16"
     assert compute.peak == pytest.approx(1.901e9 / (1.001e9 / 1e11 + 0.9e9 / 4e11))
@@ -73,7 +91,9 @@ def test_a_mixture_of_number_formats_is_held_to_the_peak_of_each() -> None:
 
 
 def _product(dtypes: str, flops: float) -> Operator:
-    return Operator("aten::mm", "", dtypes, 1, 1e-3, 0.1, 1e-3, 1e-3, 1e-3, 1e-3, flops=flops, nbytes=1e6)
+    return Operator(
+        "aten::mm", "", dtypes, 1, 1e-3, 0.1, 1e-3, 1e-3, 1e-3, 1e-3, flops=flops, nbytes=1e6
+    )
 
 
 @pytest.mark.parametrize("times", [(), (0.0, 0.0)])
@@ -84,22 +104,32 @@ def test_nothing_timed_is_no_summary(times: tuple[float, ...]) -> None:
 def test_metrics_have_the_same_keys_on_both_sides() -> None:
     one = summarize(WINDOW, device="cpu", cores=2)
     found = metrics({"baseline": one, "winner": one, "lost": None})
-    sides = [{key.rpartition("/")[2] for key in found if f"/{side}/" in key} for side in ("baseline", "winner", "lost")]
-    assert sides[0] == sides[1] and sides[2] == set() and {"ips", "reader_ratio", "device_utilisation"} <= sides[0]
+    sides = [
+        {key.rpartition("/")[2] for key in found if f"/{side}/" in key}
+        for side in ("baseline", "winner", "lost")
+    ]
+    assert (
+        sides[0] == sides[1]
+        and sides[2] == set()
+        and {"ips", "reader_ratio", "device_utilisation"} <= sides[0]
+    )
     assert "mfu" not in sides[0]  # not known, so not zero
 
 
 def test_the_table_puts_both_sides_beside_each_other() -> None:
     before = summarize(WINDOW, device="cpu", cores=2)
     after = summarize(replace(WINDOW, data_s=(0.0,) * len(TIMES)), device="cpu", cores=2)
-    table = summary_table({"baseline": Side(summary=before), "winner": Side(summary=after)}, "images", "cpu")
+    table = summary_table(
+        {"baseline": Side(summary=before), "winner": Side(summary=after)}, "images", "cpu"
+    )
     assert table is not None and table.sides == ("before", "after")
     rows = {row.label: row.cells for row in table.rows}
     assert rows["reader cost"] == ("2.50 ms", "0.00 µs")
     assert rows["ips, images/s"] == ("3,200", "3,200")
     assert rows["steps"] == ("80 (20 skipped)",) * 2
     assert rows["device utilisation"] == ("75 %", "75 %")
-    assert not any("host to device" in label or "FLOP" in label for label in rows)  # a row of dashes says nothing
+    # a row of dashes says nothing
+    assert not any("host to device" in label or "FLOP" in label for label in rows)
     assert any("computes on the CPU" in sentence for sentence in table.foot)
 
 
@@ -115,11 +145,14 @@ def test_no_summary_no_table() -> None:
 
 def test_copies_to_the_device_are_those_of_the_trace() -> None:
     copies = (
-        Copy("Memcpy HtoD (Pinned -> Device)", 0.0, 0.001, 4000), Copy("Memcpy DtoH (Device -> Pageable)", 0.0, 0.5, 8),
+        Copy("Memcpy HtoD (Pinned -> Device)", 0.0, 0.001, 4000),
+        Copy("Memcpy DtoH (Device -> Pageable)", 0.0, 0.5, 8),
         Copy("Memcpy HtoD (Pageable -> Device)", 0.1, 0.003, 2000),
-    )  # fmt: skip
+    )
     steps = (Stretch("0", 0.0, 0.1), Stretch("1", 0.1, 0.1))
-    assert copies_of(Trace(iterations=steps, kernels=(Kernel("k", 0.0, 0.1),), copies=copies)) == Copies(6000.0, pytest.approx(0.004), 2)
+    assert copies_of(
+        Trace(iterations=steps, kernels=(Kernel("k", 0.0, 0.1),), copies=copies)
+    ) == Copies(6000.0, pytest.approx(0.004), 2)
     assert copies_of(Trace(iterations=steps)) is None  # a CPU job
 
 
@@ -127,9 +160,21 @@ def test_the_peak_is_that_of_the_formats_it_is_computed_in() -> None:
     def row(dtypes: str, flops: float | None) -> Operator:
         return Operator("aten::mm", "", dtypes, 10, 0.1, 0.5, 0.1, 0.01, 0.01, 0.01, flops=flops)
 
-    peaks = (Peak("float32", 1e12), Peak("tf32", 4e12), Peak("bfloat16", 8e12), Peak("memory", 1e11))
-    rows = (row("float32 float32", 3e6), row("bfloat16 bfloat16", 2e6), row("bfloat16", 2e6), row("float32", None))
-    assert compute_of(1e9, rows, peaks, tf32=False) == Compute(1e9, pytest.approx(7e6 / (3e6 / 1e12 + 4e6 / 8e12)), "bfloat16 and float32")
+    peaks = (
+        Peak("float32", 1e12),
+        Peak("tf32", 4e12),
+        Peak("bfloat16", 8e12),
+        Peak("memory", 1e11),
+    )
+    rows = (
+        row("float32 float32", 3e6),
+        row("bfloat16 bfloat16", 2e6),
+        row("bfloat16", 2e6),
+        row("float32", None),
+    )
+    assert compute_of(1e9, rows, peaks, tf32=False) == Compute(
+        1e9, pytest.approx(7e6 / (3e6 / 1e12 + 4e6 / 8e12)), "bfloat16 and float32"
+    )
     assert compute_of(1e9, rows[:1], peaks, tf32=True) == Compute(1e9, 4e12, "tf32")
     assert compute_of(1e9, rows, (), tf32=False) == Compute(1e9)  # nothing was measured
     assert compute_of(None, rows, peaks, tf32=False) is None

@@ -1,4 +1,6 @@
-"""Sources with their sites marked by their own text, and the real `patch` program to apply what comes of them."""
+"""Sources with their sites marked by their own text, and the real `patch` program to apply what
+comes of them.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,65 @@ from autotune.export import TunedConfig, TunedKnob
 from autotune.export.formats import FORMATS
 from autotune.export.patch.plan import Patch, make_patch
 from autotune.export.tuned import Provenance
-from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite, SourceCall
+from autotune_spaces.sites import (
+    BackwardSite,
+    BuiltSite,
+    ForwardSite,
+    JobSites,
+    SettingSite,
+    SourceCall,
+)
 
-LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout",
-          "worker_init_fn", "multiprocessing_context", "generator", "*", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order")  # fmt: skip
-ADAM = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad", "*", "foreach", "maximize", "capturable", "differentiable", "fused")
+LOADER = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "*",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+ADAM = (
+    "params",
+    "lr",
+    "betas",
+    "eps",
+    "weight_decay",
+    "amsgrad",
+    "*",
+    "foreach",
+    "maximize",
+    "capturable",
+    "differentiable",
+    "fused",
+)
 
 
-def call(source: str, text: str, file: str = "train.py", binding: str = "", which: int = 0) -> SourceCall:
-    """The site of ``text``, as the agent would have recorded it; ``which`` of several of the same text."""
+def call(
+    source: str, text: str, file: str = "train.py", binding: str = "", which: int = 0
+) -> SourceCall:
+    """The site of ``text``, as the agent would have recorded it; ``which`` of several of the same
+    text.
+    """
     start = -1
     for _ in range(which + 1):
         start = source.index(text, start + 1)
     line, column = _place(source, start)
     end_line, end_column = _place(source, start + len(text))
-    return SourceCall(file, line, column, end_line, end_column, text, _function(source, line), True, binding)
+    return SourceCall(
+        file, line, column, end_line, end_column, text, _function(source, line), True, binding
+    )
 
 
 def _place(source: str, index: int) -> tuple[int, int]:
@@ -35,7 +81,11 @@ def _place(source: str, index: int) -> tuple[int, int]:
 
 
 def _function(source: str, line: int) -> str:
-    names = [n.name for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.lineno <= line <= (n.end_lineno or 0)]
+    names = [
+        n.name
+        for n in ast.walk(ast.parse(source))
+        if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.lineno <= line <= (n.end_lineno or 0)
+    ]
     return ".".join(names) or "<module>"
 
 
@@ -43,55 +93,117 @@ def library(text: str, file: str) -> SourceCall:
     return SourceCall(file, 10, 8, 10, 8 + len(text), text, "f", False)
 
 
-def loader(source: str, text: str, others: int = 0, parameters: tuple[str, ...] = LOADER, **more: Any) -> JobSites:
-    return JobSites("train.py", BuiltSite(call(source, text), "torch.utils.data.DataLoader", parameters, others), **more)
+def loader(
+    source: str, text: str, others: int = 0, parameters: tuple[str, ...] = LOADER, **more: Any
+) -> JobSites:
+    return JobSites(
+        "train.py",
+        BuiltSite(call(source, text), "torch.utils.data.DataLoader", parameters, others),
+        **more,
+    )
 
 
 def optimizer(source: str, text: str, lr: float | None = 0.1) -> BuiltSite:
     return BuiltSite(call(source, text), "torch.optim.adam.Adam", ADAM, 0, lr)
 
 
-def training(source: str, model: str, backward: str, *outer: str, bindings: tuple[str, ...] = ("model",), images: tuple[tuple[str, int], ...] = (),
-             step: str = "", program: str = "train.py") -> JobSites:  # fmt: skip
+def training(
+    source: str,
+    model: str,
+    backward: str,
+    *outer: str,
+    bindings: tuple[str, ...] = ("model",),
+    images: tuple[tuple[str, int], ...] = (),
+    step: str = "",
+    program: str = "train.py",
+) -> JobSites:
     """Sites of one forward and one backward; ``outer``: calls that lead to both, innermost first."""
     names = [*bindings, *[""] * (1 + len(outer) - len(bindings))]
-    above = tuple(call(source, text, binding=name) for text, name in zip(outer, names[1:], strict=False))
+    above = tuple(
+        call(source, text, binding=name) for text, name in zip(outer, names[1:], strict=False)
+    )
     forward = ForwardSite("Net", (call(source, model, binding=names[0]), *above), images)
     steps = (call(source, step),) if step else ()
-    return JobSites(program, forwards=(forward,), backwards=(BackwardSite((call(source, backward), *above), 0),), steps=steps)
+    return JobSites(
+        program,
+        forwards=(forward,),
+        backwards=(BackwardSite((call(source, backward), *above), 0),),
+        steps=steps,
+    )
 
 
 def settings(source: str, *texts: str) -> JobSites:
-    sites = tuple(SettingSite(text.partition("(")[0].rpartition(".")[2], call(source, text)) for text in texts)
+    sites = tuple(
+        SettingSite(text.partition("(")[0].rpartition(".")[2], call(source, text)) for text in texts
+    )
     return JobSites("train.py", settings=sites)
 
 
-def tuned(folder: Path, sites: JobSites, knobs: dict[str, Any], device: str = "cpu", **options: Any) -> TunedConfig:
+def tuned(
+    folder: Path, sites: JobSites, knobs: dict[str, Any], device: str = "cpu", **options: Any
+) -> TunedConfig:
     """``options``: of the batch_size knob."""
-    chosen = {name: TunedKnob(value, None, None, options if name == "batch_size" else {}) for name, value in knobs.items()}
-    return TunedConfig("digits", ("python", "train.py"), folder, knobs=chosen, provenance=Provenance(sites=sites, job_device=device))
+    chosen = {
+        name: TunedKnob(value, None, None, options if name == "batch_size" else {})
+        for name, value in knobs.items()
+    }
+    return TunedConfig(
+        "digits",
+        ("python", "train.py"),
+        folder,
+        knobs=chosen,
+        provenance=Provenance(sites=sites, job_device=device),
+    )
 
 
-def patched(folder: Path, source: str, sites: JobSites, knobs: dict[str, Any], device: str = "cpu", **options: Any) -> str:
-    """``source`` after the real `patch` has applied the exported diff; what must hold of any patch is checked on the way."""
+def patched(
+    folder: Path,
+    source: str,
+    sites: JobSites,
+    knobs: dict[str, Any],
+    device: str = "cpu",
+    **options: Any,
+) -> str:
+    """``source`` after the real `patch` has applied the exported diff; what must hold of any patch
+    is checked on the way.
+    """
     (folder / "train.py").write_text(source, newline="")
     diff = FORMATS["diff"].write(tuned(folder, sites, knobs, device, **options))
     copy = folder / "copy"
     copy.mkdir(exist_ok=True)
     (copy / "train.py").write_text(source, newline="")
-    subprocess.run(["patch", "-p1", "--quiet", "--no-backup-if-mismatch"], cwd=copy, input=diff.encode(), check=True, capture_output=True)
+    subprocess.run(
+        ["patch", "-p1", "--quiet", "--no-backup-if-mismatch"],
+        cwd=copy,
+        input=diff.encode(),
+        check=True,
+        capture_output=True,
+    )
     with open(copy / "train.py", newline="") as file:
         after = file.read()
     compile(after, "train.py", "exec")
-    assert comments(source) == comments(after), "a comment was lost, moved before another or made up"
+    assert comments(source) == comments(after), (
+        "a comment was lost, moved before another or made up"
+    )
     return after
 
 
 def comments(source: str) -> list[str]:
-    return [t.string for t in tokenize.generate_tokens(StringIO(source).readline) if t.type == tokenize.COMMENT]
+    return [
+        t.string
+        for t in tokenize.generate_tokens(StringIO(source).readline)
+        if t.type == tokenize.COMMENT
+    ]
 
 
-def refusals(folder: Path, source: str, sites: JobSites, knobs: dict[str, Any], device: str = "cpu", **options: Any) -> dict[str, str]:
+def refusals(
+    folder: Path,
+    source: str,
+    sites: JobSites,
+    knobs: dict[str, Any],
+    device: str = "cpu",
+    **options: Any,
+) -> dict[str, str]:
     """Knob -> why it is not in the patch."""
     (folder / "train.py").write_text(source)
     patch: Patch = make_patch(tuned(folder, sites, knobs, device, **options))

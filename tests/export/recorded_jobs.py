@@ -24,19 +24,54 @@ def record(folder: Path, *words: str, env: dict[str, str] | None = None) -> JobF
         executor.close()
 
 
-def make_tuned(folder: Path, job: JobFacts, words: tuple[str, ...], knobs: dict[str, Any], path: Path, **batch_size: Any) -> None:
+def make_tuned(
+    folder: Path,
+    job: JobFacts,
+    words: tuple[str, ...],
+    knobs: dict[str, Any],
+    path: Path,
+    **batch_size: Any,
+) -> None:
     """The tuned.yaml of a run that ended with ``knobs``; ``batch_size``: options of that knob."""
     anatomy = Anatomy({}, 0.1, 0.1, 0.1, 0.1, 320.0, 0.01, 0.1, 0.1, 60, 10)
     own = {"batch_size": job.loader.batch_size if job.loader else None}
     observation = Observation(_machine(), job, anatomy, 0.01, None, "loader", "", {}, own, {})
-    result = Result("patched", "tuned", "faster", Interval(1.5, 1.4, 1.6), LossVerdict("unchanged", "", 4, 240), knobs, own, observation,
-                    None, (), (), (), 60.0, {})  # fmt: skip
-    spec = _spec(folder, words, {}, tuple(create(name, batch_size if name == "batch_size" else {}) for name in knobs))
+    result = Result(
+        "patched",
+        "tuned",
+        "faster",
+        Interval(1.5, 1.4, 1.6),
+        LossVerdict("unchanged", "", 4, 240),
+        knobs,
+        own,
+        observation,
+        None,
+        (),
+        (),
+        (),
+        60.0,
+        {},
+    )
+    spec = _spec(
+        folder,
+        words,
+        {},
+        tuple(create(name, batch_size if name == "batch_size" else {}) for name in knobs),
+    )
     write_tuned(build_tuned(result, spec), path)
 
 
-def _spec(folder: Path, words: tuple[str, ...], env: dict[str, str], knobs: tuple[Any, ...]) -> JobSpec:
-    return JobSpec("patched", (sys.executable, *words), folder, env, SearchSpace("test", knobs), startup_timeout_s=60.0)
+def _spec(
+    folder: Path, words: tuple[str, ...], env: dict[str, str], knobs: tuple[Any, ...]
+) -> JobSpec:
+    return JobSpec(
+        "patched",
+        (sys.executable, *words),
+        folder,
+        env,
+        SearchSpace("test", knobs),
+        startup_timeout_s=60.0,
+    )
 
 
 def _machine() -> Any:

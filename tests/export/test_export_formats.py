@@ -1,4 +1,6 @@
-"""Every format of `autotune export` works where it is used: scripts run, code compiles, launchers get their flags."""
+"""Every format of `autotune export` works where it is used: scripts run, code compiles, launchers
+get their flags.
+"""
 
 import json
 import os
@@ -18,9 +20,18 @@ from autotune.export.tuned import Provenance
 from autotune.results import Interval
 from autotune_spaces.knobs import create, get, names
 
-SHOW = "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd': os.getcwd(), 'stdin': sys.stdin.read()}))"
-VIA = {"dtype": TunedKnob("it's on", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}),
-       "sched": TunedKnob("a b", "x", None, {"via": "env OMP_SCHEDULE", "default": "x", "numerics": "exact"})}  # fmt: skip
+SHOW = (
+    "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd':"
+    " os.getcwd(), 'stdin': sys.stdin.read()}))"
+)
+VIA = {
+    "dtype": TunedKnob(
+        "it's on", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}
+    ),
+    "sched": TunedKnob(
+        "a b", "x", None, {"via": "env OMP_SCHEDULE", "default": "x", "numerics": "exact"}
+    ),
+}
 LIVE = {
     "num_workers": TunedKnob(2, 0, Interval(1.6, 1.5, 1.7)),
     "amp_dtype": TunedKnob("bfloat16", "off"),
@@ -29,7 +40,8 @@ LIVE = {
     "batch_size": TunedKnob(64, 32, None, {"lr_scaling": "sqrt", "own_batch_size": 32}),
 }
 EVERY = {name: get(name).example for name in names()}
-OF_SOME_JOBS = ("diff", "training-arguments", "lightning")  # see test_patch_diff.py and test_framework_formats.py
+# see test_patch_diff.py and test_framework_formats.py
+OF_SOME_JOBS = ("diff", "training-arguments", "lightning")
 ANYWHERE = [name for name in FORMATS if name not in OF_SOME_JOBS]
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
@@ -42,19 +54,32 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def tuned(folder: Path, knobs: dict[str, TunedKnob], *words: str, command: tuple[str, ...] = (), **fields: object) -> TunedConfig:
+def tuned(
+    folder: Path,
+    knobs: dict[str, TunedKnob],
+    *words: str,
+    command: tuple[str, ...] = (),
+    **fields: object,
+) -> TunedConfig:
     head = command or (sys.executable, "train me.py")
     return TunedConfig("digits\n; rm -rf x", (*head, *words), folder, knobs=knobs, **fields)  # type: ignore[arg-type]
 
 
-def run(script: str, tmp_path: Path, *arguments: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+def run(
+    script: str, tmp_path: Path, *arguments: str, stdin: str = "", **more: str
+) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "script.sh"
     path.write_text(script)
     path.chmod(0o755)
     return subprocess.run(
-        [str(path), *arguments], cwd=tmp_path, input=stdin, capture_output=True, text=True, timeout=120,
+        [str(path), *arguments],
+        cwd=tmp_path,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**ENV, "XDG_CACHE_HOME": str(tmp_path / "cache"), **more},
-    )  # fmt: skip
+    )
 
 
 def test_every_format_is_described() -> None:
@@ -79,7 +104,9 @@ def test_a_plain_shell_script_runs_the_job(folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_shell_script_with_live_knobs_runs_the_job(folder: Path, tmp_path: Path, shell: str) -> None:
+def test_a_shell_script_with_live_knobs_runs_the_job(
+    folder: Path, tmp_path: Path, shell: str
+) -> None:
     config = tuned(folder, {**VIA, "intra_op_threads": TunedKnob(1, 2)}, *AWKWARD)
     script = FORMATS["shell"].write(config).replace("#!/bin/sh", f"#!/usr/bin/env {shell}")
     done = run(script, tmp_path, "x y", stdin="in")
@@ -93,11 +120,18 @@ def test_a_shell_script_with_live_knobs_runs_the_job(folder: Path, tmp_path: Pat
 
 
 def test_a_line_for_a_shell_takes_no_words(folder: Path, tmp_path: Path) -> None:
-    text = FORMATS["shell"].write(TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), folder))
+    text = FORMATS["shell"].write(
+        TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), folder)
+    )
     (tmp_path / "run.sh").write_text(text)
-    runs = [subprocess.run(["sh", str(tmp_path / "run.sh"), *words], capture_output=True, text=True) for words in ([], ["--epochs", "20"])]
+    runs = [
+        subprocess.run(["sh", str(tmp_path / "run.sh"), *words], capture_output=True, text=True)
+        for words in ([], ["--epochs", "20"])
+    ]
     assert runs[0].stdout == "trained\n"
-    assert (runs[1].returncode, runs[1].stdout) == (2, "") and "no words can be added" in runs[1].stderr
+    assert (runs[1].returncode, runs[1].stdout) == (2, "") and "no words can be added" in runs[
+        1
+    ].stderr
 
 
 def test_shell_scripts_pass_exit_codes(folder: Path, tmp_path: Path) -> None:
@@ -108,7 +142,9 @@ def test_shell_scripts_pass_exit_codes(folder: Path, tmp_path: Path) -> None:
 
 def test_secrets_are_asked_for(folder: Path, tmp_path: Path) -> None:
     for knobs in (VIA, {"intra_op_threads": TunedKnob(1, 2)}):
-        script = FORMATS["shell"].write(tuned(folder, knobs, "--api-key=${API_KEY}", env_from_launch=("API_KEY",)))
+        script = FORMATS["shell"].write(
+            tuned(folder, knobs, "--api-key=${API_KEY}", env_from_launch=("API_KEY",))
+        )
         missing = run(script, tmp_path)
         assert missing.returncode != 0 and "API_KEY" in missing.stderr and missing.stdout == ""
         there = run(script, tmp_path, API_KEY="q1 w2'$x")
@@ -118,7 +154,13 @@ def test_secrets_are_asked_for(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_every_format_takes_every_knob(folder: Path, name: str) -> None:
     knobs = {n: TunedKnob(v, None, Interval(1.1, 1.0, 1.2)) for n, v in EVERY.items()}
-    text = FORMATS[name].write(tuned(folder, {**knobs, **VIA}, provenance=Provenance(job_device="cuda", loader_key="train.py:9#0")))
+    text = FORMATS[name].write(
+        tuned(
+            folder,
+            {**knobs, **VIA},
+            provenance=Provenance(job_device="cuda", loader_key="train.py:9#0"),
+        )
+    )
     for knob in {**knobs, **VIA}:
         assert knob in text, f"{knob} is neither set nor mentioned"
     if name == "python":
@@ -159,7 +201,18 @@ def last_words(script: str) -> list[str]:
 
 def test_torchrun(folder: Path) -> None:
     script = FORMATS["torchrun"].write(tuned(folder, {**LIVE, **VIA}, "--epochs", "5"))
-    assert last_words(script) == ["exec", "torchrun", "--standalone", "--nproc-per-node=1", "train me.py", "--epochs", "5", "--dtype", "it's on", "$@"]
+    assert last_words(script) == [
+        "exec",
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node=1",
+        "train me.py",
+        "--epochs",
+        "5",
+        "--dtype",
+        "it's on",
+        "$@",
+    ]
     assert "\nexport OMP_NUM_THREADS=1\n" in script
     said, _, unsaid = script.partition("has no switch for the following")
     assert "set below: intra_op_threads" in said
@@ -170,44 +223,87 @@ def test_torchrun(folder: Path) -> None:
 
 def test_torchrun_keeps_its_own_options(folder: Path) -> None:
     command = ("torchrun", "--nproc-per-node", "2", "--standalone", "-m", "pkg.train")
-    assert last_words(FORMATS["torchrun"].write(tuned(folder, {}, "--lr", "1", command=command)))[1:-1] == [*command, "--lr", "1"]
+    assert last_words(FORMATS["torchrun"].write(tuned(folder, {}, "--lr", "1", command=command)))[
+        1:-1
+    ] == [*command, "--lr", "1"]
 
 
 def test_torchrun_runs(folder: Path, tmp_path: Path) -> None:
-    script = FORMATS["torchrun"].write(tuned(folder, {**VIA, "intra_op_threads": TunedKnob(1, 2)}, "a b"))
+    script = FORMATS["torchrun"].write(
+        tuned(folder, {**VIA, "intra_op_threads": TunedKnob(1, 2)}, "a b")
+    )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = run(script, tmp_path, "x y", PATH=path)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["argv"] == ["a b", "--dtype", "it's on", "x y"]
-    assert (seen["env"]["OMP_NUM_THREADS"], seen["env"]["OMP_SCHEDULE"], seen["env"]["WORLD_SIZE"]) == ("1", "a b", "1")
+    assert (
+        seen["env"]["OMP_NUM_THREADS"],
+        seen["env"]["OMP_SCHEDULE"],
+        seen["env"]["WORLD_SIZE"],
+    ) == ("1", "a b", "1")
 
 
 def test_accelerate(folder: Path) -> None:
     script = FORMATS["accelerate"].write(tuned(folder, {**LIVE, **VIA}, "--epochs", "5"))
     assert last_words(script)[1:] == [
-        "accelerate", "launch", "--num_processes=1", "--cpu", "--mixed_precision=bf16", "--dynamo_backend=inductor",
-        "--dynamo_mode=reduce-overhead", "--num_cpu_threads_per_process=1", "train me.py", "--epochs", "5", "--dtype", "it's on", "$@",
-    ]  # fmt: skip
+        "accelerate",
+        "launch",
+        "--num_processes=1",
+        "--cpu",
+        "--mixed_precision=bf16",
+        "--dynamo_backend=inductor",
+        "--dynamo_mode=reduce-overhead",
+        "--num_cpu_threads_per_process=1",
+        "train me.py",
+        "--epochs",
+        "5",
+        "--dtype",
+        "it's on",
+        "$@",
+    ]
     assert "Accelerator()" in script
     assert "num_workers" in script.partition("has no switch for the following")[2]
 
 
 @pytest.mark.parametrize(
     ("mode", "flags"),
-    [("regional", ["--dynamo_use_regional_compilation"]), ("dynamic", ["--dynamo_use_dynamic"]), ("static", []), ("default", ["--dynamo_mode=default"])],
+    [
+        ("regional", ["--dynamo_use_regional_compilation"]),
+        ("dynamic", ["--dynamo_use_dynamic"]),
+        ("static", []),
+        ("default", ["--dynamo_mode=default"]),
+    ],
 )
-def test_accelerate_has_flags_of_its_own_for_what_is_no_mode(folder: Path, mode: str, flags: list[str]) -> None:
-    words = last_words(FORMATS["accelerate"].write(tuned(folder, {"compile_mode": TunedKnob(mode, "off")})))
+def test_accelerate_has_flags_of_its_own_for_what_is_no_mode(
+    folder: Path, mode: str, flags: list[str]
+) -> None:
+    words = last_words(
+        FORMATS["accelerate"].write(tuned(folder, {"compile_mode": TunedKnob(mode, "off")}))
+    )
     assert [w for w in words if w.startswith("--dynamo")] == ["--dynamo_backend=inductor", *flags]
 
 
 def test_accelerate_flags_are_replaced_not_doubled(folder: Path) -> None:
-    command = ("accelerate", "launch", "--mixed-precision", "no", "--num_processes", "2", "--dynamo_backend=no", "train.py", "--mixed_precision", "x")
+    command = (
+        "accelerate",
+        "launch",
+        "--mixed-precision",
+        "no",
+        "--num_processes",
+        "2",
+        "--dynamo_backend=no",
+        "train.py",
+        "--mixed_precision",
+        "x",
+    )
     words = last_words(FORMATS["accelerate"].write(tuned(folder, LIVE, command=command)))
     assert words[3:5] == ["--num_processes", "2"]
-    assert words[words.index("train.py") + 1 :] == ["--mixed_precision", "x", "$@"]  # the program's own
-    assert [w for w in words[: words.index("train.py")] if "precision" in w] == ["--mixed_precision=bf16"]
+    # the program's own
+    assert words[words.index("train.py") + 1 :] == ["--mixed_precision", "x", "$@"]
+    assert [w for w in words[: words.index("train.py")] if "precision" in w] == [
+        "--mixed_precision=bf16"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -215,12 +311,26 @@ def test_accelerate_flags_are_replaced_not_doubled(folder: Path) -> None:
     [
         (("python", "-u", "-W", "ignore", "t.py", "-u"), "python", ("t.py", "-u")),
         (("/usr/bin/python3.11", "-m", "pkg", "--x"), "python", ("-m", "pkg", "--x")),
-        (("python", "-m", "torch.distributed.run", "--nproc-per-node=2", "t.py"), "torchrun", ("t.py",)),
-        (("torchrun", "--rdzv-backend", "c10d", "--standalone", "t.py", "-a"), "torchrun", ("t.py", "-a")),
-        (("accelerate", "launch", "--config_file", "c.yaml", "--cpu", "t.py"), "accelerate", ("t.py",)),
+        (
+            ("python", "-m", "torch.distributed.run", "--nproc-per-node=2", "t.py"),
+            "torchrun",
+            ("t.py",),
+        ),
+        (
+            ("torchrun", "--rdzv-backend", "c10d", "--standalone", "t.py", "-a"),
+            "torchrun",
+            ("t.py", "-a"),
+        ),
+        (
+            ("accelerate", "launch", "--config_file", "c.yaml", "--cpu", "t.py"),
+            "accelerate",
+            ("t.py",),
+        ),
     ],
 )
-def test_commands_are_taken_apart(command: tuple[str, ...], launcher: str, program: tuple[str, ...]) -> None:
+def test_commands_are_taken_apart(
+    command: tuple[str, ...], launcher: str, program: tuple[str, ...]
+) -> None:
     parts = take_apart(command, "torchrun")
     assert (parts.launcher, parts.program) == (launcher, program)
 
@@ -230,13 +340,23 @@ def test_every_switch_of_the_launchers_is_known() -> None:
     from torch.distributed.run import get_args_parser
 
     launch_command_parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser
-    for start, parser in ((("torchrun",), get_args_parser()), (("accelerate", "launch"), launch_command_parser())):
-        switches = {text for action in parser._actions if action.nargs == 0 for text in action.option_strings} - {"-m", "--module"}
+    for start, parser in (
+        (("torchrun",), get_args_parser()),
+        (("accelerate", "launch"), launch_command_parser()),
+    ):
+        switches = {
+            text
+            for action in parser._actions
+            if action.nargs == 0
+            for text in action.option_strings
+        } - {"-m", "--module"}
         for switch in switches:
             assert take_apart((*start, switch, "t.py", "-a"), "").program == ("t.py", "-a"), switch
 
 
-@pytest.mark.parametrize("command", [("bash", "train.sh"), ("python", "-c", "pass"), ("python",), ("./train",)])
+@pytest.mark.parametrize(
+    "command", [("bash", "train.sh"), ("python", "-c", "pass"), ("python",), ("./train",)]
+)
 def test_what_a_launcher_cannot_start_is_refused(folder: Path, command: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="--format shell"):
         FORMATS["torchrun"].write(tuned(folder, {}, command=command))
@@ -244,16 +364,27 @@ def test_what_a_launcher_cannot_start_is_refused(folder: Path, command: tuple[st
 
 def test_python_has_one_loader_line(folder: Path) -> None:
     knobs = {n: TunedKnob(EVERY[n]) for n in ("num_workers", "prefetch_factor", "pin_memory")}
-    text = FORMATS["python"].write(tuned(folder, knobs, provenance=Provenance(loader_key="train.py:9#0")))
-    assert "loader = DataLoader(..., num_workers=4, prefetch_factor=4, pin_memory=True)  # train.py:9#0" in text
+    text = FORMATS["python"].write(
+        tuned(folder, knobs, provenance=Provenance(loader_key="train.py:9#0"))
+    )
+    assert (
+        "loader = DataLoader(..., num_workers=4, prefetch_factor=4, pin_memory=True)  #"
+        " train.py:9#0" in text
+    )
     assert text.index("import os") < text.index("loader =")
 
 
 def test_python_has_one_line_that_wraps_the_model(folder: Path) -> None:
-    knobs = {n: TunedKnob(EVERY[n]) for n in ("gradient_as_bucket_view", "num_workers", "ddp_bucket_cap_mb")}
+    knobs = {
+        n: TunedKnob(EVERY[n])
+        for n in ("gradient_as_bucket_view", "num_workers", "ddp_bucket_cap_mb")
+    }
     text = FORMATS["python"].write(tuned(folder, knobs))
     assert text.count("model = DistributedDataParallel(") == 1
-    assert "model = DistributedDataParallel(..., gradient_as_bucket_view=True, bucket_cap_mb=50)" in text
+    assert (
+        "model = DistributedDataParallel(..., gradient_as_bucket_view=True, bucket_cap_mb=50)"
+        in text
+    )
     compile(text, "snippet", "exec")
 
 
@@ -266,11 +397,29 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     write_tuned(tuned(folder, VIA), tmp_path / "tuned.yaml")
     run_command = [sys.executable, "-m", "autotune", "export"]
     out = tmp_path / "run it.sh"
-    done = subprocess.run([*run_command, str(tmp_path), "--format", "shell", "-o", str(out)], env=ENV, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*run_command, str(tmp_path), "--format", "shell", "-o", str(out)],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert out.stat().st_mode & stat.S_IXUSR
-    printed = subprocess.run([*run_command, str(tmp_path / "tuned.yaml")], env=ENV, capture_output=True, text=True, timeout=60)
+    printed = subprocess.run(
+        [*run_command, str(tmp_path / "tuned.yaml")],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     (tmp_path / "again.yaml").write_text(printed.stdout)
     assert load_tuned(tmp_path / "again.yaml") == load_tuned(tmp_path)
-    wrong = subprocess.run([*run_command, str(tmp_path), "--format", "shel"], env=ENV, capture_output=True, text=True, timeout=60)
+    wrong = subprocess.run(
+        [*run_command, str(tmp_path), "--format", "shel"],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert wrong.returncode == 2 and "did you mean 'shell'" in wrong.stderr

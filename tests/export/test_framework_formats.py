@@ -1,4 +1,6 @@
-"""A fragment for a framework's Trainer is what that Trainer takes, and is refused for a job that has none."""
+"""A fragment for a framework's Trainer is what that Trainer takes, and is refused for a job that
+has none.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,21 @@ from autotune.export.tuned import Provenance
 from autotune_spaces.sites import JobSites, SourceCall
 
 KNOBS = {
-    "num_workers": TunedKnob(2, 0), "prefetch_factor": TunedKnob(4, None), "persistent_workers": TunedKnob(True, False),
-    "amp_dtype": TunedKnob("bfloat16", "off"), "compile_mode": TunedKnob("default", "off"), "optimizer_impl": TunedKnob("fused", "default"),
-    "channels_last": TunedKnob(True, False), "malloc": TunedKnob("retain", "default"),
-}  # fmt: skip
+    "num_workers": TunedKnob(2, 0),
+    "prefetch_factor": TunedKnob(4, None),
+    "persistent_workers": TunedKnob(True, False),
+    "amp_dtype": TunedKnob("bfloat16", "off"),
+    "compile_mode": TunedKnob("default", "off"),
+    "optimizer_impl": TunedKnob("fused", "default"),
+    "channels_last": TunedKnob(True, False),
+    "malloc": TunedKnob("retain", "default"),
+}
 LOADS = {
     "training-arguments": (
-        "from transformers import TrainingArguments\n"
-        "it = TrainingArguments(output_dir='out', use_cpu=True, **TUNED)\n"
-        "assert it.dataloader_num_workers == 2 and it.dataloader_prefetch_factor == 4 and it.bf16 and it.torch_compile\n"
-        "assert it.optim == 'adamw_torch_fused'\n"
+        "from transformers import TrainingArguments\nit = TrainingArguments(output_dir='out',"
+        " use_cpu=True, **TUNED)\nassert it.dataloader_num_workers == 2 and"
+        " it.dataloader_prefetch_factor == 4 and it.bf16 and it.torch_compile\nassert it.optim =="
+        " 'adamw_torch_fused'\n"
     ),
     "lightning": (
         "import torch\n"
@@ -52,30 +59,57 @@ Trainer(model=Net(), args=options, train_dataset=Rows()).train()
 
 
 def exported(tuned: Path, form: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["autotune", "export", str(tuned), "--format", form], text=True, capture_output=True, timeout=120)
+    return subprocess.run(
+        ["autotune", "export", str(tuned), "--format", form],
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
 
 
 def tuned_in(folder: Path, library: str) -> Path:
     """A tuned.yaml of a job whose optimizer steps in a file of ``library``."""
     call = SourceCall(f"{library}/trainer.py", 1, 0, 1, 5, "step()", "train", own=False)
-    config = TunedConfig("job", ("python", "train.py"), folder, knobs=KNOBS, provenance=Provenance(sites=JobSites(steps=(call,))))
+    config = TunedConfig(
+        "job",
+        ("python", "train.py"),
+        folder,
+        knobs=KNOBS,
+        provenance=Provenance(sites=JobSites(steps=(call,))),
+    )
     write_tuned(config, folder / "tuned.yaml")
     return folder / "tuned.yaml"
 
 
-@pytest.mark.parametrize(("form", "library"), [("training-arguments", "transformers"), ("lightning", "pytorch_lightning")])
+@pytest.mark.parametrize(
+    ("form", "library"),
+    [("training-arguments", "transformers"), ("lightning", "pytorch_lightning")],
+)
 def test_the_framework_takes_the_fragment(tmp_path: Path, form: str, library: str) -> None:
     done = exported(tuned_in(tmp_path, library), form)
     assert done.returncode == 0, done.stderr
     assert "channels_last" in done.stdout and "malloc" in done.stdout, "what is no argument is told"
-    load = subprocess.run([sys.executable, "-c", done.stdout + LOADS[form]], cwd=tmp_path, text=True, capture_output=True, timeout=120)
+    load = subprocess.run(
+        [sys.executable, "-c", done.stdout + LOADS[form]],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
     assert load.returncode == 0, load.stderr
 
 
-@pytest.mark.parametrize(("form", "library"), [("training-arguments", "lightning"), ("lightning", "transformers"), ("lightning", "mine.py")])
+@pytest.mark.parametrize(
+    ("form", "library"),
+    [("training-arguments", "lightning"), ("lightning", "transformers"), ("lightning", "mine.py")],
+)
 def test_a_job_of_another_kind_is_refused(tmp_path: Path, form: str, library: str) -> None:
     done = exported(tuned_in(tmp_path, library), form)
-    assert done.returncode == 2 and "does not train with" in done.stderr and "--format python" in done.stderr
+    assert (
+        done.returncode == 2
+        and "does not train with" in done.stderr
+        and "--format python" in done.stderr
+    )
     assert not done.stdout
 
 
@@ -84,7 +118,12 @@ def test_a_real_trainer_is_known_by_what_the_agent_saw(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "train.py").write_text(HUGGING_FACE)
-    knobs: dict[str, Any] = {"num_workers": 2, "prefetch_factor": 4, "amp_dtype": "bfloat16", "optimizer_impl": "fused"}
+    knobs: dict[str, Any] = {
+        "num_workers": 2,
+        "prefetch_factor": 4,
+        "amp_dtype": "bfloat16",
+        "optimizer_impl": "fused",
+    }
     make_tuned(folder, record(folder, "train.py"), ("train.py",), knobs, tmp_path / "tuned.yaml")
     done = exported(tmp_path / "tuned.yaml", "training-arguments")
     assert done.returncode == 0, done.stderr

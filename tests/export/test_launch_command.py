@@ -1,4 +1,6 @@
-"""`autotune launch`, as a real command: the job takes its place, with the knobs, the words and the signals it was meant to have."""
+"""`autotune launch`, as a real command: the job takes its place, with the knobs, the words and the
+signals it was meant to have.
+"""
 
 import dataclasses
 import json
@@ -20,12 +22,26 @@ import json, os, signal, sys
 print(json.dumps({"argv": sys.argv[1:], "pid": os.getpid(), "cwd": os.getcwd(), "env": dict(os.environ),
                   "sigpipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL or os.environ.get("X"), "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
 """
-VIA = {"dtype": TunedKnob("on off", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}),
-       "sched": TunedKnob("static", "dynamic", None, {"via": "env OMP_SCHEDULE", "default": "dynamic", "numerics": "exact"})}  # fmt: skip
+VIA = {
+    "dtype": TunedKnob(
+        "on off", "off", None, {"via": "--dtype {}", "default": "off", "numerics": "exact"}
+    ),
+    "sched": TunedKnob(
+        "static",
+        "dynamic",
+        None,
+        {"via": "env OMP_SCHEDULE", "default": "dynamic", "numerics": "exact"},
+    ),
+}
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "XDG_CACHE_HOME": str(tmp_path / "cache"), **more}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        **more,
+    }
 
 
 def job(tmp_path: Path, code: str, *words: str, **fields: object) -> Path:
@@ -38,11 +54,16 @@ def job(tmp_path: Path, code: str, *words: str, **fields: object) -> Path:
     return path
 
 
-def launch(path: Path, tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def launch(
+    path: Path, tmp_path: Path, *arguments: str, **more: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "autotune", "launch", str(path), *arguments],
-        capture_output=True, text=True, timeout=120, env=environment(tmp_path, **more),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(tmp_path, **more),
+    )
 
 
 def test_words_reach_the_job_as_they_are(tmp_path: Path) -> None:
@@ -60,7 +81,9 @@ def test_words_reach_the_job_as_they_are(tmp_path: Path) -> None:
 
 
 def test_words_that_would_be_lost_are_refused(tmp_path: Path) -> None:
-    """`sh -c LINE --epochs 20` makes of "--epochs" the shell's own name, and the job would run with its old ones."""
+    """`sh -c LINE --epochs 20` makes of "--epochs" the shell's own name, and the job would run with
+    its old ones.
+    """
     path = tmp_path / "tuned.yaml"
     write_tuned(TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), tmp_path), path)
     assert launch(path, tmp_path).stdout == "trained\n"
@@ -71,7 +94,10 @@ def test_words_that_would_be_lost_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 7, 130])
 def test_exit_codes_pass_through(tmp_path: Path, code: int) -> None:
-    assert launch(job(tmp_path, f"import sys; sys.exit({code})", knobs=VIA), tmp_path).returncode == code
+    assert (
+        launch(job(tmp_path, f"import sys; sys.exit({code})", knobs=VIA), tmp_path).returncode
+        == code
+    )
 
 
 def test_a_death_by_signal_passes_through(tmp_path: Path) -> None:
@@ -88,13 +114,18 @@ signal.pause()
 """
     path = job(tmp_path, code, knobs=VIA)
     child = subprocess.Popen(
-        [sys.executable, "-m", "autotune", "launch", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True, env=environment(tmp_path),
-    )  # fmt: skip
+        [sys.executable, "-m", "autotune", "launch", str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(tmp_path),
+    )
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write("hello\n")
     child.stdin.flush()
-    assert child.stdout.readline().split() == ["hello", str(child.pid)]  # the job has taken the launcher's place
+    # the job has taken the launcher's place
+    assert child.stdout.readline().split() == ["hello", str(child.pid)]
     child.send_signal(signal.SIGTERM)
     assert child.stdout.readline() == "term\n"
     assert child.wait(10) == 5
@@ -103,7 +134,12 @@ signal.pause()
 
 
 def test_broken_pipes_end_the_job_as_without_us(tmp_path: Path) -> None:
-    path = job(tmp_path, "import subprocess; print(subprocess.run(['/bin/sh', '-c', 'trap'], capture_output=True, text=True).stdout)", knobs=VIA)
+    path = job(
+        tmp_path,
+        "import subprocess; print(subprocess.run(['/bin/sh', '-c', 'trap'], capture_output=True,"
+        " text=True).stdout)",
+        knobs=VIA,
+    )
     # a shell lists signals it found ignored
     assert "PIPE" not in launch(path, tmp_path).stdout
 
@@ -120,7 +156,9 @@ def test_secrets_come_from_the_environment(tmp_path: Path) -> None:
 
 
 def test_placeholders(tmp_path: Path) -> None:
-    path = job(tmp_path, SHOW, "--seed", "{seed}", "--out={trial_dir}", env={"LOGS": "{trial_dir}/logs"})
+    path = job(
+        tmp_path, SHOW, "--seed", "{seed}", "--out={trial_dir}", env={"LOGS": "{trial_dir}/logs"}
+    )
     seen = json.loads(launch(path, tmp_path, "--seed", "3").stdout)
     out = tmp_path / "the job" / "out"
     assert seen["argv"] == ["--seed", "3", f"--out={out}"]
@@ -131,7 +169,9 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "tuned.yaml"
     write_tuned(TunedConfig("x", ("no-such-program",), tmp_path), path)
     done = launch(path, tmp_path)
-    assert done.returncode == 2 and "no-such-program" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2 and "no-such-program" in done.stderr and "Traceback" not in done.stderr
+    )
     write_tuned(TunedConfig("x", ("python",), tmp_path / "gone"), path)
     done = launch(path, tmp_path)
     assert done.returncode == 2 and "gone" in done.stderr
@@ -164,9 +204,15 @@ print(json.dumps({"steps": steps, "threads": torch.get_num_threads(), "dtypes": 
 
 @pytest.mark.slow
 def test_live_knobs_hold_from_the_first_iteration(tmp_path: Path) -> None:
-    knobs = {"intra_op_threads": TunedKnob(1, 2), "amp_dtype": TunedKnob("bfloat16", "off"), "num_workers": TunedKnob(1, 0)}
+    knobs = {
+        "intra_op_threads": TunedKnob(1, 2),
+        "amp_dtype": TunedKnob("bfloat16", "off"),
+        "num_workers": TunedKnob(1, 0),
+    }
     line = TRAIN[: TRAIN.index("loader = ")].count("\n") + 1
-    path = job(tmp_path, TRAIN, knobs=knobs, provenance=Provenance(loader_key=f"train me.py:{line}#0"))
+    path = job(
+        tmp_path, TRAIN, knobs=knobs, provenance=Provenance(loader_key=f"train me.py:{line}#0")
+    )
     done = launch(path, tmp_path, "--force")  # a CPU without bfloat16 units may be asked to
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
@@ -179,7 +225,8 @@ def test_live_knobs_hold_from_the_first_iteration(tmp_path: Path) -> None:
     assert not (session / "agent.log").exists(), (session / "agent.log").read_text()
     assert sorted(p.name for p in session.iterdir()) == ["crumbs", "session.json"]
     launch(path, tmp_path, "--force")
-    assert len(list((tmp_path / "cache" / "autotune" / "launch").iterdir())) == 1  # nothing piles up
+    # nothing piles up
+    assert len(list((tmp_path / "cache" / "autotune" / "launch").iterdir())) == 1
 
 
 def test_a_cuda_knob_is_refused_without_cuda(tmp_path: Path) -> None:
@@ -209,7 +256,13 @@ def test_the_same_machine_is_no_warning(tmp_path: Path) -> None:
     from autotune_spaces.codec import encode
     from autotune_spaces.machine import probe
 
-    tuned = TunedConfig("x", (sys.executable, "t.py"), tmp_path, knobs=VIA, provenance=Provenance(machine=encode(probe())))
+    tuned = TunedConfig(
+        "x",
+        (sys.executable, "t.py"),
+        tmp_path,
+        knobs=VIA,
+        provenance=Provenance(machine=encode(probe())),
+    )
     now = current(tuned, dict(os.environ))
     assert now.torch_version == str(torch.__version__)
     assert differences(tuned, now) == []
@@ -233,27 +286,52 @@ def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
 def test_every_knob_can_be_asked_about_a_gpu() -> None:
     from autotune_spaces.knobs import get, names
 
-    of_the_machine = {"malloc", "data_staging", "micro_batch_size"}  # what is installed, what the command names, for CPUs alone
+    # what is installed, what the command names, for CPUs alone
+    of_the_machine = {"malloc", "data_staging", "micro_batch_size"}
     knobs = {name: TunedKnob(get(name).example) for name in names() if name not in of_the_machine}
-    gpu = Machine(8, 64.0, 8.0, "cuda", "H200", "2.13.0", "3.11", compute_capability=(9, 0), device_memory_gib=139.0, device_count=1)
-    tuned = TunedConfig("x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda"))
+    gpu = Machine(
+        8,
+        64.0,
+        8.0,
+        "cuda",
+        "H200",
+        "2.13.0",
+        "3.11",
+        compute_capability=(9, 0),
+        device_memory_gib=139.0,
+        device_count=1,
+    )
+    tuned = TunedConfig(
+        "x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda")
+    )
     assert obstacles(tuned, gpu) == {}
     for mode in ("regional", "static", "dynamic"):
-        assert obstacles(dataclasses.replace(tuned, knobs={"compile_mode": TunedKnob(mode)}), gpu) == {}
+        assert (
+            obstacles(dataclasses.replace(tuned, knobs={"compile_mode": TunedKnob(mode)}), gpu)
+            == {}
+        )
 
 
 def test_launching_is_quick(tmp_path: Path) -> None:
     """Neither what starts the job nor what comes along with it imports the heavy ones."""
     done = launch(job(tmp_path, "pass", knobs=VIA), tmp_path, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    imported = {
+        line.rpartition("|")[2].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
     assert "autotune.export.launching" in imported
     assert not imported & {"torch", "numpy", "optuna", "mlflow", "ray"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
-def test_what_somebody_else_laid_in_the_way_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a home that can be written, instructions for the agent lie in the temporary directory: in one of our own."""
+def test_what_somebody_else_laid_in_the_way_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a home that can be written, instructions for the agent lie in the temporary
+    directory: in one of our own.
+    """
     import tempfile
 
     from autotune.export.launching import write_session
@@ -267,5 +345,7 @@ def test_what_somebody_else_laid_in_the_way_is_not_used(tmp_path: Path, monkeypa
     path = write_session(SessionConfig("launch", ""), tmp_path / "home")
     assert path.is_file() and not path.is_relative_to(trap)
     trap.rmdir()
-    assert write_session(SessionConfig("launch", ""), tmp_path / "home").is_relative_to(trap), "else there is one place for it"
+    assert write_session(SessionConfig("launch", ""), tmp_path / "home").is_relative_to(trap), (
+        "else there is one place for it"
+    )
     assert trap.stat().st_mode & 0o777 == 0o700

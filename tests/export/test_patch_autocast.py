@@ -1,4 +1,6 @@
-"""`autotune export --format diff`: the forward region under autocast, with gradient scaling for float16."""
+"""`autotune export --format diff`: the forward region under autocast, with gradient scaling for
+float16.
+"""
 
 import textwrap
 from dataclasses import replace
@@ -105,7 +107,9 @@ REGIONS = [
             other.backward()
         """,
     ),
-    (  # what comes between the finished loss and its backward has no part in it (nanoGPT fetches the next batch there)
+    # what comes between the finished loss and its backward has no part in it (nanoGPT fetches the
+    # next batch there)
+    (
         """
         with ctx:
             logits, loss = model(x, y)
@@ -122,7 +126,8 @@ REGIONS = [
         loss.backward()
         """,
     ),
-    (  # lines broken inside brackets, by a backslash, and a string over several lines keep their text
+    # lines broken inside brackets, by a backslash, and a string over several lines keep their text
+    (
         """
         loss = criterion(model(x),
                          y) + \\
@@ -151,15 +156,26 @@ def test_regions(tmp_path: Path, before: str, after: str) -> None:
     text = source(before)
     backward = "loss.backward(retain_graph=True)" if "retain_graph" in text else "loss.backward()"
     found = training(text, "model(x, y)" if "model(x, y)" in text else "model(x)", backward, OUTER)
-    assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == textwrap.dedent(after).strip("\n")
+    assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == textwrap.dedent(
+        after
+    ).strip("\n")
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("# both\ncriterion(model(x), y).backward()  # at once", 'criterion(model(x), y)\nloss.backward()  # at once'),
-        ("(criterion(model(x), y) / 4).backward(retain_graph=True)", "criterion(model(x), y) / 4\nloss.backward(retain_graph=True)"),
-        ("(criterion(model(x), y)\n / 4).backward()", "(criterion(model(x), y)\n     / 4)\nloss.backward()"),
+        (
+            "# both\ncriterion(model(x), y).backward()  # at once",
+            "criterion(model(x), y)\nloss.backward()  # at once",
+        ),
+        (
+            "(criterion(model(x), y) / 4).backward(retain_graph=True)",
+            "criterion(model(x), y) / 4\nloss.backward(retain_graph=True)",
+        ),
+        (
+            "(criterion(model(x), y)\n / 4).backward()",
+            "(criterion(model(x), y)\n     / 4)\nloss.backward()",
+        ),
     ],
 )
 def test_a_loss_without_a_name_is_given_one(tmp_path: Path, before: str, after: str) -> None:
@@ -169,8 +185,14 @@ def test_a_loss_without_a_name_is_given_one(tmp_path: Path, before: str, after: 
         backward = source(backward).partition("loader:\n        ")[2].partition("\n\n\ntrain(")[0]
     found = training(text, "model(x)", backward, OUTER)
     wanted = 'with torch.autocast(device_type="cpu", dtype=torch.bfloat16):\n    loss = ' + after
-    assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == ("# both\n" if "both" in before else "") + wanted
-    assert "give the loss a line" in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
+    assert (
+        loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"}))
+        == ("# both\n" if "both" in before else "") + wanted
+    )
+    assert (
+        "give the loss a line"
+        in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
+    )
 
 
 def test_forward_in_a_function_of_its_own(tmp_path: Path) -> None:
@@ -186,10 +208,23 @@ for x, y in loader:
     loss = forward(model, x, y)
     loss.backward()
 """
-    forwards = (ForwardSite("Net", (call(text, "model(x)", binding="model"), call(text, "forward(model, x, y)", which=1)), ()),)
-    found = JobSites("train.py", forwards=forwards, backwards=(BackwardSite((call(text, "loss.backward()"),), 0),))
+    forwards = (
+        ForwardSite(
+            "Net",
+            (call(text, "model(x)", binding="model"), call(text, "forward(model, x, y)", which=1)),
+            (),
+        ),
+    )
+    found = JobSites(
+        "train.py",
+        forwards=forwards,
+        backwards=(BackwardSite((call(text, "loss.backward()"),), 0),),
+    )
     after = patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})
-    assert changed_lines(text, after) == ['with torch.autocast(device_type="cpu", dtype=torch.bfloat16):', "loss = forward(model, x, y)"]
+    assert changed_lines(text, after) == [
+        'with torch.autocast(device_type="cpu", dtype=torch.bfloat16):',
+        "loss = forward(model, x, y)",
+    ]
 
 
 def test_two_regions_of_a_gan(tmp_path: Path) -> None:
@@ -202,15 +237,27 @@ def test_two_regions_of_a_gan(tmp_path: Path) -> None:
         g_loss.backward()
         """)
     outer = call(text, OUTER)
-    forwards = (ForwardSite("D", (call(text, "D(x)"), outer)), ForwardSite("G", (call(text, "G(z)"), outer)), ForwardSite("D", (call(text, "D(G(z))"), outer)))
-    backwards = (BackwardSite((call(text, "d_loss.backward()"), outer), 0), BackwardSite((call(text, "g_loss.backward()"), outer), 1))
+    forwards = (
+        ForwardSite("D", (call(text, "D(x)"), outer)),
+        ForwardSite("G", (call(text, "G(z)"), outer)),
+        ForwardSite("D", (call(text, "D(G(z))"), outer)),
+    )
+    backwards = (
+        BackwardSite((call(text, "d_loss.backward()"), outer), 0),
+        BackwardSite((call(text, "g_loss.backward()"), outer), 1),
+    )
     found = JobSites("train.py", forwards=forwards, backwards=backwards)
     after = loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"}))
     autocast = 'with torch.autocast(device_type="cpu", dtype=torch.bfloat16):\n'
-    assert after == (
-        f"{autocast}    real = D(x)\n    d_loss = bce(real, 1)\nd_loss.backward()\nd_opt.step()\n{autocast}    g_loss = bce(D(G(z)), 1)\ng_loss.backward()"
+    assert (
+        after == f"{autocast}    real = D(x)\n    d_loss = bce(real,"
+        f" 1)\nd_loss.backward()\nd_opt.step()\n{autocast}    g_loss = bce(D(G(z)),"
+        " 1)\ng_loss.backward()"
     )
-    assert "several places" in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
+    assert (
+        "several places"
+        in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
+    )
 
 
 def test_float16_with_clipping(tmp_path: Path) -> None:
@@ -238,23 +285,58 @@ def test_float16_with_clipping(tmp_path: Path) -> None:
 
 
 def test_float16_without_anything_between(tmp_path: Path) -> None:
-    text = source("scaler = 1\nloss = model(x)\nloss.backward(retain_graph=True)\nself.opt.step()\n")
-    found = training(text, "model(x)", "loss.backward(retain_graph=True)", OUTER, step="self.opt.step()")
+    text = source(
+        "scaler = 1\nloss = model(x)\nloss.backward(retain_graph=True)\nself.opt.step()\n"
+    )
+    found = training(
+        text, "model(x)", "loss.backward(retain_graph=True)", OUTER, step="self.opt.step()"
+    )
     after = loop_of(patched(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda"))
-    assert after.splitlines()[3:] == ["grad_scaler.scale(loss).backward(retain_graph=True)", "grad_scaler.step(self.opt)", "grad_scaler.update()"]
+    assert after.splitlines()[3:] == [
+        "grad_scaler.scale(loss).backward(retain_graph=True)",
+        "grad_scaler.step(self.opt)",
+        "grad_scaler.update()",
+    ]
 
 
 @pytest.mark.parametrize(
     ("body", "backward", "step", "reason"),
     [
-        ("loss = model(x)\nengine.backward(loss)\noptimizer.step()", "engine.backward(loss)", "optimizer.step()", "needs `loss.backward()` as a statement"),
-        ("loss = model(x)\nloss.backward()\nif n % 4 == 0:\n    optimizer.step()", "loss.backward()", "optimizer.step()", "of the block of backward"),
-        ("loss = model(x)\nloss.backward()\noptimizer.step(closure)", "loss.backward()", "optimizer.step(closure)", "of the block of backward"),
-        ("loss = model(x)\nif a:\n    loss.backward()\noptimizer.step()", "loss.backward()", "optimizer.step()", "as a statement beside the forward"),
-        ("loss = model(x)\nloss.backward()\nopt.step()", "loss.backward()", "", "did not record where the optimizer steps"),
+        (
+            "loss = model(x)\nengine.backward(loss)\noptimizer.step()",
+            "engine.backward(loss)",
+            "optimizer.step()",
+            "needs `loss.backward()` as a statement",
+        ),
+        (
+            "loss = model(x)\nloss.backward()\nif n % 4 == 0:\n    optimizer.step()",
+            "loss.backward()",
+            "optimizer.step()",
+            "of the block of backward",
+        ),
+        (
+            "loss = model(x)\nloss.backward()\noptimizer.step(closure)",
+            "loss.backward()",
+            "optimizer.step(closure)",
+            "of the block of backward",
+        ),
+        (
+            "loss = model(x)\nif a:\n    loss.backward()\noptimizer.step()",
+            "loss.backward()",
+            "optimizer.step()",
+            "as a statement beside the forward",
+        ),
+        (
+            "loss = model(x)\nloss.backward()\nopt.step()",
+            "loss.backward()",
+            "",
+            "did not record where the optimizer steps",
+        ),
     ],
 )
-def test_float16_that_is_refused(tmp_path: Path, body: str, backward: str, step: str, reason: str) -> None:
+def test_float16_that_is_refused(
+    tmp_path: Path, body: str, backward: str, step: str, reason: str
+) -> None:
     text = source(body)
     found = training(text, "model(x)", backward, OUTER, step=step)
     assert reason in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
@@ -263,24 +345,47 @@ def test_float16_that_is_refused(tmp_path: Path, body: str, backward: str, step:
 @pytest.mark.parametrize(
     ("body", "backward", "reason"),
     [
-        ("z = model(x).backward()", "model(x).backward()", "are one statement at train.py:7; give the loss a line of its own"),
-        ("if a:\n    pass\nelse: criterion(model(x), y).backward()", "criterion(model(x), y).backward()", "are one statement at train.py:9; give the loss"),
-        ("out = model(x)\nif a:\n    loss = f(out)\n    loss.backward()", "loss.backward()", "lie in different blocks (train.py:7 and train.py:10)"),
+        (
+            "z = model(x).backward()",
+            "model(x).backward()",
+            "are one statement at train.py:7; give the loss a line of its own",
+        ),
+        (
+            "if a:\n    pass\nelse: criterion(model(x), y).backward()",
+            "criterion(model(x), y).backward()",
+            "are one statement at train.py:9; give the loss",
+        ),
+        (
+            "out = model(x)\nif a:\n    loss = f(out)\n    loss.backward()",
+            "loss.backward()",
+            "lie in different blocks (train.py:7 and train.py:10)",
+        ),
         ("loss.backward()\nloss = model(x)", "loss.backward()", "goes around a loop"),
     ],
 )
 def test_regions_that_are_refused(tmp_path: Path, body: str, backward: str, reason: str) -> None:
     text = source(body)
-    assert reason in refusals(tmp_path, text, training(text, "model(x)", backward, OUTER), {"amp_dtype": "bfloat16"})["amp_dtype"]
+    assert (
+        reason
+        in refusals(
+            tmp_path, text, training(text, "model(x)", backward, OUTER), {"amp_dtype": "bfloat16"}
+        )["amp_dtype"]
+    )
 
 
 def test_a_generator_that_a_loop_runs_is_no_changed_file(tmp_path: Path) -> None:
-    source = "import torch\n\n\ndef steps():\n    for x in data:\n        yield model(x).sum()\n\n\nfor loss in steps():\n    loss.backward()\n"
+    source = (
+        "import torch\n\n\ndef steps():\n    for x in data:\n        yield model(x).sum()\n\n\nfor"
+        " loss in steps():\n    loss.backward()\n"
+    )
     loop = call(source, "for loss in steps():\n    loss.backward()")
     sites = training(source, "model(x)", "loss.backward()")
     (forward,) = sites.forwards
     sites = replace(sites, forwards=(replace(forward, stack=(*forward.stack, loop)),))
-    assert "train.py:9 runs it without a call of its own" in refusals(tmp_path, source, sites, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    assert (
+        "train.py:9 runs it without a call of its own"
+        in refusals(tmp_path, source, sites, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    )
 
 
 def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
@@ -288,8 +393,15 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
     outer = call(text, "trainer.train()")
     inner = library("model(**inputs)", "transformers/trainer.py")
     gradient = library("loss.backward()", "lightning/pytorch/strategy.py")
-    found = JobSites("train.py", forwards=(ForwardSite("Bert", (inner, outer)),), backwards=(BackwardSite((gradient, outer), 0),))
-    assert "stands in the library transformers" in refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    found = JobSites(
+        "train.py",
+        forwards=(ForwardSite("Bert", (inner, outer)),),
+        backwards=(BackwardSite((gradient, outer), 0),),
+    )
+    assert (
+        "stands in the library transformers"
+        in refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    )
     (missing,) = make_patch(tuned(tmp_path, found, {"amp_dtype": "float16"}, "cuda")).unwritten
     assert missing.instead == "its own option: TrainingArguments(fp16=True)"
     mine = replace(found, forwards=(ForwardSite("Bert", (outer,)),))
@@ -297,5 +409,11 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
     assert "`loss.backward()` stands in the library lightning" in missing.reason
     assert missing.instead == 'its own option: Trainer(precision="bf16-mixed")'
     nobodys = replace(mine, backwards=(BackwardSite((outer,), 0),))
-    assert "no function of your source makes both" in refusals(tmp_path, text, nobodys, {"amp_dtype": "bfloat16"})["amp_dtype"]
-    assert "no call of the model with a backward" in refusals(tmp_path, text, JobSites(), {"amp_dtype": "bfloat16"})["amp_dtype"]
+    assert (
+        "no function of your source makes both"
+        in refusals(tmp_path, text, nobodys, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    )
+    assert (
+        "no call of the model with a backward"
+        in refusals(tmp_path, text, JobSites(), {"amp_dtype": "bfloat16"})["amp_dtype"]
+    )

@@ -1,5 +1,5 @@
-"""A program recorded by the real agent, patched by the real command, and run without us: the settings are in force, and every loss is the
-one that `autotune launch` gives, to the last bit."""
+"""A program recorded by the real agent, patched by the real command, and run without us: the
+settings are in force, and every loss is the one that `autotune launch` gives, to the last bit."""
 
 import json
 import os
@@ -90,9 +90,15 @@ if __name__ == "__main__":
     main()
 '''
 KNOBS = {
-    "num_workers": 2, "prefetch_factor": 4, "batch_size": 32, "amp_dtype": "bfloat16", "channels_last": True,
-    "optimizer_impl": "fused", "intra_op_threads": 2, "matmul_precision": "medium",
-}  # fmt: skip
+    "num_workers": 2,
+    "prefetch_factor": 4,
+    "batch_size": 32,
+    "amp_dtype": "bfloat16",
+    "channels_last": True,
+    "optimizer_impl": "fused",
+    "intra_op_threads": 2,
+    "matmul_precision": "medium",
+}
 WORDS = ("train.py", "--epochs", "3")
 
 
@@ -103,12 +109,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     (folder / "train.py").write_text(PROGRAM)
     job = record(folder, "train.py", "--epochs", "30")
-    make_tuned(folder, job, WORDS, KNOBS, folder.parent / "tuned.yaml", lr_scaling="linear", own_batch_size=16)
+    make_tuned(
+        folder,
+        job,
+        WORDS,
+        KNOBS,
+        folder.parent / "tuned.yaml",
+        lr_scaling="linear",
+        own_batch_size=16,
+    )
     return folder
 
 
 def run(*command: str, cwd: Path) -> dict:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "XDG_CACHE_HOME": str(cwd / "cache"), "OMP_NUM_THREADS": "1"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "XDG_CACHE_HOME": str(cwd / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -116,7 +135,17 @@ def run(*command: str, cwd: Path) -> dict:
 
 def test_a_patched_job_trains_as_the_launched_one(folder: Path) -> None:
     home = folder.parent
-    export = [sys.executable, "-m", "autotune", "export", "tuned.yaml", "-f", "diff", "-o", "tuned.diff"]
+    export = [
+        sys.executable,
+        "-m",
+        "autotune",
+        "export",
+        "tuned.yaml",
+        "-f",
+        "diff",
+        "-o",
+        "tuned.diff",
+    ]
     subprocess.run(export, cwd=home, check=True, capture_output=True, timeout=60)
     assert "Not in this patch" not in (home / "tuned.diff").read_text()
     copy = home / "copy"
@@ -129,11 +158,24 @@ def test_a_patched_job_trains_as_the_launched_one(folder: Path) -> None:
     patched = run(sys.executable, *WORDS, cwd=copy)
     settings = {name: value for name, value in patched.items() if name != "losses"}
     assert settings == {
-        "activations": "torch.bfloat16", "layout": True, "autocast": False, "batch": 32, "threads": 2, "workers": 2, "prefetch": 4,
-        "lr": 2e-3, "fused": True, "precision": "medium", "weights": [9, 1, 3, 1],
-    }  # fmt: skip
+        "activations": "torch.bfloat16",
+        "layout": True,
+        "autocast": False,
+        "batch": 32,
+        "threads": 2,
+        "workers": 2,
+        "prefetch": 4,
+        "lr": 2e-3,
+        "fused": True,
+        "precision": "medium",
+        "weights": [9, 1, 3, 1],
+    }
     launched = run(sys.executable, "-m", "autotune", "launch", "tuned.yaml", "--quiet", cwd=home)
     assert patched["losses"] == launched["losses"] and len(patched["losses"]) == 18
-    assert {name: launched[name] for name in ("activations", "layout", "threads", "weights", "batch", "precision")} == {
-        name: patched[name] for name in ("activations", "layout", "threads", "weights", "batch", "precision")
+    assert {
+        name: launched[name]
+        for name in ("activations", "layout", "threads", "weights", "batch", "precision")
+    } == {
+        name: patched[name]
+        for name in ("activations", "layout", "threads", "weights", "batch", "precision")
     }

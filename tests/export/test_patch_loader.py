@@ -1,10 +1,22 @@
-"""`autotune export --format diff`: arguments of the DataLoader and of the optimizer, in whatever way the call is written."""
+"""`autotune export --format diff`: arguments of the DataLoader and of the optimizer, in whatever
+way the call is written.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patch_sources import LOADER, call, changed_lines, library, loader, optimizer, patched, refusals, tuned
+from patch_sources import (
+    LOADER,
+    call,
+    changed_lines,
+    library,
+    loader,
+    optimizer,
+    patched,
+    refusals,
+    tuned,
+)
 
 from autotune.export.patch.plan import make_patch
 from autotune_spaces.sites import BuiltSite, JobSites
@@ -13,105 +25,227 @@ HEAD = "import torch\nfrom torch.utils.data import DataLoader\n\n"
 
 CALLS = [
     ("DataLoader(ds)", {"num_workers": 2}, "DataLoader(ds, num_workers=2)"),
-    ("DataLoader(ds, shuffle=True)", {"num_workers": 4, "pin_memory": True}, "DataLoader(ds, shuffle=True, num_workers=4, pin_memory=True)"),
+    (
+        "DataLoader(ds, shuffle=True)",
+        {"num_workers": 4, "pin_memory": True},
+        "DataLoader(ds, shuffle=True, num_workers=4, pin_memory=True)",
+    ),
     ("DataLoader(ds, num_workers=8)", {"num_workers": 2}, "DataLoader(ds, num_workers=2)"),
-    ("DataLoader(ds, 32, True, None, None, 8)", {"num_workers": 2}, "DataLoader(ds, 32, True, None, None, 2)"),
-    ("DataLoader(ds, **options)", {"num_workers": 2, "prefetch_factor": 4}, 'DataLoader(ds, **{**options, "num_workers": 2, "prefetch_factor": 4})'),
-    ("DataLoader(ds, **a, shuffle=True, **(b or {}))", {"in_order": False}, 'DataLoader(ds, **{**a, **(b or {}), "in_order": False}, shuffle=True)'),
-    ("DataLoader(ds, **{'pin_memory': p})", {"num_workers": 2}, "DataLoader(ds, **{'pin_memory': p, \"num_workers\": 2})"),
-    ("DataLoader(ds, num_workers=1, **a)", {"num_workers": 2}, "DataLoader(ds, num_workers=2, **a)"),
-    ("DataLoader(dataset = ds,num_workers = 1)", {"num_workers": 2, "pin_memory": True}, "DataLoader(dataset = ds,num_workers = 2, pin_memory=True)"),
+    (
+        "DataLoader(ds, 32, True, None, None, 8)",
+        {"num_workers": 2},
+        "DataLoader(ds, 32, True, None, None, 2)",
+    ),
+    (
+        "DataLoader(ds, **options)",
+        {"num_workers": 2, "prefetch_factor": 4},
+        'DataLoader(ds, **{**options, "num_workers": 2, "prefetch_factor": 4})',
+    ),
+    (
+        "DataLoader(ds, **a, shuffle=True, **(b or {}))",
+        {"in_order": False},
+        'DataLoader(ds, **{**a, **(b or {}), "in_order": False}, shuffle=True)',
+    ),
+    (
+        "DataLoader(ds, **{'pin_memory': p})",
+        {"num_workers": 2},
+        "DataLoader(ds, **{'pin_memory': p, \"num_workers\": 2})",
+    ),
+    (
+        "DataLoader(ds, num_workers=1, **a)",
+        {"num_workers": 2},
+        "DataLoader(ds, num_workers=2, **a)",
+    ),
+    (
+        "DataLoader(dataset = ds,num_workers = 1)",
+        {"num_workers": 2, "pin_memory": True},
+        "DataLoader(dataset = ds,num_workers = 2, pin_memory=True)",
+    ),
     # No workers: what only workers use has to go as well, or torch raises
-    ("DataLoader(ds, num_workers=4, prefetch_factor=2, persistent_workers=True)", {"num_workers": 0}, "DataLoader(ds, num_workers=0)"),
-    ("DataLoader(ds, prefetch_factor=args.p, num_workers=4, shuffle=True)", {"num_workers": 0}, "DataLoader(ds, num_workers=0, shuffle=True)"),
-    ("DataLoader(ds, num_workers=4, timeout=60, multiprocessing_context='spawn')", {"num_workers": 0}, "DataLoader(ds, num_workers=0)"),
-    ("DataLoader(ds, 32, True, None, None, 4, None, False, False, 60, f, ctx)", {"num_workers": 0},
-     "DataLoader(ds, 32, True, None, None, 0, None, False, False, 0, f, None)"),
+    (
+        "DataLoader(ds, num_workers=4, prefetch_factor=2, persistent_workers=True)",
+        {"num_workers": 0},
+        "DataLoader(ds, num_workers=0)",
+    ),
+    (
+        "DataLoader(ds, prefetch_factor=args.p, num_workers=4, shuffle=True)",
+        {"num_workers": 0},
+        "DataLoader(ds, num_workers=0, shuffle=True)",
+    ),
+    (
+        "DataLoader(ds, num_workers=4, timeout=60, multiprocessing_context='spawn')",
+        {"num_workers": 0},
+        "DataLoader(ds, num_workers=0)",
+    ),
+    (
+        "DataLoader(ds, 32, True, None, None, 4, None, False, False, 60, f, ctx)",
+        {"num_workers": 0},
+        "DataLoader(ds, 32, True, None, None, 0, None, False, False, 0, f, None)",
+    ),
     (
         "DataLoader(ds, **a)",
         {"num_workers": 0},
-        'DataLoader(ds, **{**a, "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None})',
+        (
+            'DataLoader(ds, **{**a, "num_workers": 0, "prefetch_factor": None,'
+            ' "persistent_workers": False, "timeout": 0, "multiprocessing_context": None})'
+        ),
     ),
     (
         "DataLoader(\n    ds,\n    batch_size=32,  # of each rank\n    shuffle=True,  # last\n)",
         {"num_workers": 2},
-        "DataLoader(\n    ds,\n    batch_size=32,  # of each rank\n    shuffle=True,  # last\n    num_workers=2,\n)",
+        (
+            "DataLoader(\n    ds,\n    batch_size=32,  # of each rank\n    shuffle=True,  # last\n "
+            "   num_workers=2,\n)"
+        ),
     ),
     (
         "DataLoader(\n    ds,\n    batch_size=32  # no comma\n)",
         {"num_workers": 2},
         "DataLoader(\n    ds,\n    batch_size=32,  # no comma\n    num_workers=2\n)",
     ),
-    ("DataLoader(ds,\n           batch_size=32)", {"num_workers": 2}, "DataLoader(ds,\n           batch_size=32,\n           num_workers=2)"),
+    (
+        "DataLoader(ds,\n           batch_size=32)",
+        {"num_workers": 2},
+        "DataLoader(ds,\n           batch_size=32,\n           num_workers=2)",
+    ),
     ("DataLoader(\n    ds\n)", {"num_workers": 2}, "DataLoader(\n    ds,\n    num_workers=2\n)"),
-    ("DataLoader(Data(\n    1), batch_size=8)", {"num_workers": 2}, "DataLoader(Data(\n    1), batch_size=8, num_workers=2)"),
+    (
+        "DataLoader(Data(\n    1), batch_size=8)",
+        {"num_workers": 2},
+        "DataLoader(Data(\n    1), batch_size=8, num_workers=2)",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("before", "knobs", "after"), CALLS, ids=[c[0][:40] + str(i) for i, c in enumerate(CALLS)])
-def test_every_way_of_writing_the_call(tmp_path: Path, before: str, knobs: dict, after: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "knobs", "after"), CALLS, ids=[c[0][:40] + str(i) for i, c in enumerate(CALLS)]
+)
+def test_every_way_of_writing_the_call(
+    tmp_path: Path, before: str, knobs: dict, after: str
+) -> None:
     source = f"{HEAD}train = {before}  # the data\nuse(train)\n"
     assert patched(tmp_path, source, loader(source, before), knobs) == source.replace(before, after)
 
 
 def test_without_workers_torch_takes_the_call(tmp_path: Path) -> None:
-    before = "DataLoader([1, 2], num_workers=4, prefetch_factor=4, persistent_workers=True, timeout=60, multiprocessing_context='spawn')"
-    after = patched(tmp_path, f"{HEAD}train = {before}\n", loader(f"{HEAD}train = {before}\n", before), {"num_workers": 0})
+    before = (
+        "DataLoader([1, 2], num_workers=4, prefetch_factor=4, persistent_workers=True, timeout=60,"
+        " multiprocessing_context='spawn')"
+    )
+    after = patched(
+        tmp_path,
+        f"{HEAD}train = {before}\n",
+        loader(f"{HEAD}train = {before}\n", before),
+        {"num_workers": 0},
+    )
     names: dict[str, Any] = {}
     exec(after, names)
     assert len(list(names["train"])) == 2
 
 
 PARTIALS = [
-    ("partial(DataLoader, batch_size=16)", "make(ds)", {"num_workers": 2, "batch_size": 32}, "make(ds, num_workers=2, batch_size=32)"),
-    ("functools.partial(DataLoader, ds)", "make(16, True)", {"num_workers": 2, "batch_size": 32}, "make(32, True, num_workers=2)"),
+    (
+        "partial(DataLoader, batch_size=16)",
+        "make(ds)",
+        {"num_workers": 2, "batch_size": 32},
+        "make(ds, num_workers=2, batch_size=32)",
+    ),
+    (
+        "functools.partial(DataLoader, ds)",
+        "make(16, True)",
+        {"num_workers": 2, "batch_size": 32},
+        "make(32, True, num_workers=2)",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("made", "before", "knobs", "after"), PARTIALS)
-def test_what_a_partial_has_given_is_not_given_again(tmp_path: Path, made: str, before: str, knobs: dict, after: str) -> None:
+def test_what_a_partial_has_given_is_not_given_again(
+    tmp_path: Path, made: str, before: str, knobs: dict, after: str
+) -> None:
     source = f"{HEAD}make = {made}\ntrain = {before}\n"
     assert patched(tmp_path, source, loader(source, before), knobs) == source.replace(before, after)
 
 
 def test_a_partial_that_gave_it_in_order_is_left_alone(tmp_path: Path) -> None:
     source = f"{HEAD}make = partial(DataLoader, ds, 16)\ntrain = make(shuffle=True)\n"
-    assert "no argument batch_size" in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"batch_size": 32})["batch_size"]
+    assert (
+        "no argument batch_size"
+        in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"batch_size": 32})[
+            "batch_size"
+        ]
+    )
     source = source.replace("ds, 16", "*given")
-    assert "what it gives already" in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"num_workers": 2})["num_workers"]
+    assert (
+        "what it gives already"
+        in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"num_workers": 2})[
+            "num_workers"
+        ]
+    )
 
 
 def test_only_the_call_that_was_recorded(tmp_path: Path) -> None:
-    source = HEAD + "def main():\n    train, test = DataLoader(a), DataLoader(b)\n    more = [DataLoader(a)]\n"
+    source = (
+        HEAD + "def main():\n    train, test = DataLoader(a), DataLoader(b)\n    more ="
+        " [DataLoader(a)]\n"
+    )
     after = patched(tmp_path, source, loader(source, "DataLoader(b)"), {"num_workers": 2})
     assert after == source.replace("DataLoader(b)", "DataLoader(b, num_workers=2)")
-    third = JobSites("train.py", BuiltSite(call(source, "DataLoader(a)", which=1), "DataLoader", LOADER))
-    assert "more = [DataLoader(a, num_workers=2)]" in patched(tmp_path, source, third, {"num_workers": 2})
+    third = JobSites(
+        "train.py", BuiltSite(call(source, "DataLoader(a)", which=1), "DataLoader", LOADER)
+    )
+    assert "more = [DataLoader(a, num_workers=2)]" in patched(
+        tmp_path, source, third, {"num_workers": 2}
+    )
 
 
 def test_a_call_in_parentheses_and_after_wide_characters(tmp_path: Path) -> None:
     source = HEAD + 'größe = "日本"; train = (DataLoader(ds, collate_fn=lambda b: "é"))\n'
     text = 'DataLoader(ds, collate_fn=lambda b: "é")'
-    assert "(DataLoader(ds, collate_fn=lambda b: \"é\", num_workers=2))" in patched(tmp_path, source, loader(source, text), {"num_workers": 2})
+    assert '(DataLoader(ds, collate_fn=lambda b: "é", num_workers=2))' in patched(
+        tmp_path, source, loader(source, text), {"num_workers": 2}
+    )
 
 
 def test_classes_derived_from_dataloader(tmp_path: Path) -> None:
     source = HEAD + "train = GraphLoader(ds, 4)\n"
-    forwards = loader(source, "GraphLoader(ds, 4)", parameters=("dataset", "batch_size", "follow", "**"))
-    assert "GraphLoader(ds, 4, num_workers=2)" in patched(tmp_path, source, forwards, {"num_workers": 2})
+    forwards = loader(
+        source, "GraphLoader(ds, 4)", parameters=("dataset", "batch_size", "follow", "**")
+    )
+    assert "GraphLoader(ds, 4, num_workers=2)" in patched(
+        tmp_path, source, forwards, {"num_workers": 2}
+    )
     narrow = loader(source, "GraphLoader(ds, 4)", parameters=("dataset", "batch_size"))
-    assert refusals(tmp_path, source, narrow, {"num_workers": 2})["num_workers"].endswith("takes no argument num_workers")
+    assert refusals(tmp_path, source, narrow, {"num_workers": 2})["num_workers"].endswith(
+        "takes no argument num_workers"
+    )
     assert "GraphLoader(ds, 8)" in patched(tmp_path, source, narrow, {"batch_size": 8})
 
 
 def test_the_batch_size_brings_its_learning_rate(tmp_path: Path) -> None:
-    source = HEAD + "train = DataLoader(ds, batch_size=args.batch)\nopt = torch.optim.Adam(params, lr=args.lr)\n"
-    sites = loader(source, "DataLoader(ds, batch_size=args.batch)", optimizers=(optimizer(source, "torch.optim.Adam(params, lr=args.lr)"),))
-    linear = patched(tmp_path, source, sites, {"batch_size": 64}, lr_scaling="linear", own_batch_size=16)
-    assert changed_lines(source, linear) == ["train = DataLoader(ds, batch_size=64)", "opt = torch.optim.Adam(params, lr=args.lr * 4)"]
-    uneven = patched(tmp_path, source, sites, {"batch_size": 24}, lr_scaling="linear", own_batch_size=16)
+    source = (
+        HEAD + "train = DataLoader(ds, batch_size=args.batch)\nopt = torch.optim.Adam(params,"
+        " lr=args.lr)\n"
+    )
+    sites = loader(
+        source,
+        "DataLoader(ds, batch_size=args.batch)",
+        optimizers=(optimizer(source, "torch.optim.Adam(params, lr=args.lr)"),),
+    )
+    linear = patched(
+        tmp_path, source, sites, {"batch_size": 64}, lr_scaling="linear", own_batch_size=16
+    )
+    assert changed_lines(source, linear) == [
+        "train = DataLoader(ds, batch_size=64)",
+        "opt = torch.optim.Adam(params, lr=args.lr * 4)",
+    ]
+    uneven = patched(
+        tmp_path, source, sites, {"batch_size": 24}, lr_scaling="linear", own_batch_size=16
+    )
     assert "lr=args.lr * (24 / 16))" in uneven
-    root = patched(tmp_path, source, sites, {"batch_size": 32}, lr_scaling="sqrt", own_batch_size=16)
+    root = patched(
+        tmp_path, source, sites, {"batch_size": 32}, lr_scaling="sqrt", own_batch_size=16
+    )
     assert "lr=args.lr * (32 / 16) ** 0.5)" in root
     assert "lr=args.lr)" in patched(tmp_path, source, sites, {"batch_size": 32}, lr_scaling="none")
 
@@ -127,18 +261,31 @@ def test_the_batch_size_brings_its_learning_rate(tmp_path: Path) -> None:
 def test_learning_rates_of_any_form(tmp_path: Path, before: str, after: str) -> None:
     source = f"{HEAD}train = DataLoader(ds, batch_size=16)\nopt = {before}\n"
     sites = loader(source, "DataLoader(ds, batch_size=16)", optimizers=(optimizer(source, before),))
-    assert f"opt = {after}\n" in patched(tmp_path, source, sites, {"batch_size": 32}, lr_scaling="linear", own_batch_size=16)
+    assert f"opt = {after}\n" in patched(
+        tmp_path, source, sites, {"batch_size": 32}, lr_scaling="linear", own_batch_size=16
+    )
 
 
 def test_a_batch_size_is_not_written_without_its_learning_rate(tmp_path: Path) -> None:
     source = HEAD + "train = DataLoader(ds, batch_size=16)\nopt = Adam(p, **options)\n"
-    hidden, many = optimizer(source, "Adam(p, **options)"), optimizer(source, "Adam(p, **options)", None)
+    hidden, many = (
+        optimizer(source, "Adam(p, **options)"),
+        optimizer(source, "Adam(p, **options)", None),
+    )
     for built, reason in ((hidden, "may be among the call's **"), (many, "of their own")):
         sites = loader(source, "DataLoader(ds, batch_size=16)", optimizers=(built,))
         knobs = {"batch_size": 32, "num_workers": 2}
-        assert reason in refusals(tmp_path, source, sites, knobs, lr_scaling="linear", own_batch_size=16)["batch_size"]
+        assert (
+            reason
+            in refusals(tmp_path, source, sites, knobs, lr_scaling="linear", own_batch_size=16)[
+                "batch_size"
+            ]
+        )
         after = patched(tmp_path, source, sites, knobs, lr_scaling="linear", own_batch_size=16)
-        assert changed_lines(source, after) == ["train = DataLoader(ds, batch_size=16, num_workers=2)"]  # the rest is
+        # the rest is
+        assert changed_lines(source, after) == [
+            "train = DataLoader(ds, batch_size=16, num_workers=2)"
+        ]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +305,12 @@ def test_the_optimizers_implementation(tmp_path: Path, value: str, before: str, 
 
 def test_settings_of_several_kinds_share_one_expansion(tmp_path: Path) -> None:
     source = HEAD + "train = DataLoader(ds, **options)\n"
-    after = patched(tmp_path, source, loader(source, "DataLoader(ds, **options)"), {"num_workers": 2, "batch_size": 8})
+    after = patched(
+        tmp_path,
+        source,
+        loader(source, "DataLoader(ds, **options)"),
+        {"num_workers": 2, "batch_size": 8},
+    )
     assert 'DataLoader(ds, **{**options, "num_workers": 2, "batch_size": 8})' in after
 
 
@@ -167,26 +319,58 @@ def test_an_optimizers_own_expression_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(source)
     sites = JobSites("train.py", optimizers=(optimizer(source, "Adam(p, fused=args.fused)"),))
     [written] = make_patch(tuned(tmp_path, sites, {"optimizer_impl": "foreach"})).written
-    assert written.change.notes == ("the optimizer's fused stands where `args.fused` stood, which decides nothing there any more",)
+    assert written.change.notes == (
+        (
+            "the optimizer's fused stands where `args.fused` stood, which decides nothing there any"
+            " more"
+        ),
+    )
 
 
 def test_one_call_for_two_optimizers_is_changed_once(tmp_path: Path) -> None:
     source = HEAD + "opts = [Adam(m.parameters()) for m in nets]\n"
     sites = JobSites("train.py", optimizers=(optimizer(source, "Adam(m.parameters())"),) * 2)
-    assert "Adam(m.parameters(), fused=True)" in patched(tmp_path, source, sites, {"optimizer_impl": "fused"})
+    assert "Adam(m.parameters(), fused=True)" in patched(
+        tmp_path, source, sites, {"optimizer_impl": "fused"}
+    )
 
 
 def test_what_is_refused_says_why(tmp_path: Path) -> None:
     source = HEAD + "train = DataLoader(ds, *rest)\n"
-    reasons = refusals(tmp_path, source, loader(source, "DataLoader(ds, *rest)"), {"num_workers": 2, "prefetch_factor": 4})
-    assert reasons == dict.fromkeys(("num_workers", "prefetch_factor"), "num_workers may be among *rest")
+    reasons = refusals(
+        tmp_path,
+        source,
+        loader(source, "DataLoader(ds, *rest)"),
+        {"num_workers": 2, "prefetch_factor": 4},
+    )
+    assert reasons == dict.fromkeys(
+        ("num_workers", "prefetch_factor"), "num_workers may be among *rest"
+    )
     both = loader(source, "DataLoader(ds, *rest)", others=1)
-    assert "builds 2 DataLoaders" in refusals(tmp_path, source, both, {"batch_size": 2})["batch_size"]
-    assert "did not record" in refusals(tmp_path, source, JobSites(), {"num_workers": 2})["num_workers"]
-    theirs = JobSites("train.py", BuiltSite(library("DataLoader(dataset, **params)", "transformers/trainer.py"), "DataLoader", LOADER))
+    assert (
+        "builds 2 DataLoaders" in refusals(tmp_path, source, both, {"batch_size": 2})["batch_size"]
+    )
+    assert (
+        "did not record"
+        in refusals(tmp_path, source, JobSites(), {"num_workers": 2})["num_workers"]
+    )
+    theirs = JobSites(
+        "train.py",
+        BuiltSite(
+            library("DataLoader(dataset, **params)", "transformers/trainer.py"),
+            "DataLoader",
+            LOADER,
+        ),
+    )
     said = refusals(tmp_path, source, theirs, {"num_workers": 2})["num_workers"]
     assert "the library transformers (transformers/trainer.py:10), not in your own source" in said
     moved = loader("\n" + source, "DataLoader(ds, *rest)")
-    assert "train.py:5 has changed since the run" in refusals(tmp_path, source, moved, {"num_workers": 2})["num_workers"]
+    assert (
+        "train.py:5 has changed since the run"
+        in refusals(tmp_path, source, moved, {"num_workers": 2})["num_workers"]
+    )
     other = loader(source.replace("rest", "more"), "DataLoader(ds, *more)")
-    assert "`DataLoader(ds, *more)` stood there" in refusals(tmp_path, source, other, {"num_workers": 2})["num_workers"]
+    assert (
+        "`DataLoader(ds, *more)` stood there"
+        in refusals(tmp_path, source, other, {"num_workers": 2})["num_workers"]
+    )

@@ -1,4 +1,6 @@
-"""`autotune export --format diff`: torch.compile and channels_last after the line that makes the model."""
+"""`autotune export --format diff`: torch.compile and channels_last after the line that makes the
+model.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,13 +33,23 @@ def source(body: str) -> str:
 
 
 def sites(text: str, **more: object) -> JobSites:
-    return training(text, "net(x)", "loss.backward()", "train_one_epoch(model, loader)", bindings=("net", "model"), **more)  # type: ignore[arg-type]
+    return training(
+        text,
+        "net(x)",
+        "loss.backward()",
+        "train_one_epoch(model, loader)",
+        bindings=("net", "model"),
+        **more,
+    )  # type: ignore[arg-type]
 
 
 MAKINGS = [  # what is written follows the line marked
     "model = Net()  # <-",
     "model = Net()\nmodel = model.to(device)  # <-\noptimizer = Adam(model.parameters())",
-    "model = Net()\nif distributed:  # <-\n    model = DDP(model)\noptimizer = Adam(model.parameters())",
+    (
+        "model = Net()\nif distributed:  # <-\n    model = DDP(model)\noptimizer ="
+        " Adam(model.parameters())"
+    ),
     "if big:  # <-\n    model = Big()\nelse:\n    model = Small()\nuse(model)",
     "model, transform = load()  # <-",
     "model: Net = Net()  # <-\nscheduler = make(model)",
@@ -52,18 +64,36 @@ def test_after_the_model_has_its_final_value(tmp_path: Path, body: str) -> None:
     text = source(body)
     after = patched(tmp_path, text, sites(text), {"compile_mode": "max-autotune"})
     assert changed_lines(text, after) == ['model.compile(mode="max-autotune")']
-    for mode, argument in (("default", ""), ("static", "dynamic=False"), ("dynamic", "dynamic=True")):
-        assert changed_lines(text, patched(tmp_path, text, sites(text), {"compile_mode": mode})) == [f"model.compile({argument})"]
-    assert "which modules the repeated blocks are" in refusals(tmp_path, text, sites(text), {"compile_mode": "regional"})["compile_mode"]
+    for mode, argument in (
+        ("default", ""),
+        ("static", "dynamic=False"),
+        ("dynamic", "dynamic=True"),
+    ):
+        assert changed_lines(
+            text, patched(tmp_path, text, sites(text), {"compile_mode": mode})
+        ) == [f"model.compile({argument})"]
+    assert (
+        "which modules the repeated blocks are"
+        in refusals(tmp_path, text, sites(text), {"compile_mode": "regional"})["compile_mode"]
+    )
     lines = after.splitlines()
     before = lines[: lines.index('    model.compile(mode="max-autotune")')]
-    statement = next(line for line in reversed(before) if line[4:5] not in ("", " ", ")") and not line.startswith("    else"))
+    statement = next(
+        line
+        for line in reversed(before)
+        if line[4:5] not in ("", " ", ")") and not line.startswith("    else")
+    )
     assert "# <-" in statement
 
 
 def test_default_mode_and_both_at_once(tmp_path: Path) -> None:
     text = source("model = Net()")
-    after = patched(tmp_path, text, sites(text, images=(("0", 4),)), {"compile_mode": "default", "channels_last": True})
+    after = patched(
+        tmp_path,
+        text,
+        sites(text, images=(("0", 4),)),
+        {"compile_mode": "default", "channels_last": True},
+    )
     assert changed_lines(text, after) == [
         "loss = criterion(net(x.to(memory_format=torch.channels_last)), y)",
         "model.to(memory_format=torch.channels_last)",
@@ -78,7 +108,12 @@ for fold in range(5):
     for x, y in loader:
         model(x).sum().backward()
 """
-    after = patched(tmp_path, text, training(text, "model(x)", "model(x).sum().backward()"), {"compile_mode": "default"})
+    after = patched(
+        tmp_path,
+        text,
+        training(text, "model(x)", "model(x).sum().backward()"),
+        {"compile_mode": "default"},
+    )
     assert "    model = Net(fold)\n    model.compile()\n    for x" in after
 
 
@@ -100,9 +135,14 @@ class Trainer:
 
 Trainer().step(0)
 """
-    found = training(text, "self.net(x)", "loss.backward()", "Trainer().step(0)", bindings=("self.net",))
+    found = training(
+        text, "self.net(x)", "loss.backward()", "Trainer().step(0)", bindings=("self.net",)
+    )
     after = patched(tmp_path, text, found, {"compile_mode": "default"})
-    assert "            self.net = self.net.cuda()\n        self.net.compile()\n        self.steps = 0" in after
+    assert (
+        "            self.net = self.net.cuda()\n        self.net.compile()\n        self.steps = 0"
+        in after
+    )
 
 
 def test_of_several_methods_the_one_that_makes_the_model(tmp_path: Path) -> None:
@@ -126,20 +166,46 @@ class Trainer:
 
 trainer.step(0)
 """
-    found = training(text, "self.net(x)", "loss.backward()", "trainer.step(0)", bindings=("self.net",))
+    found = training(
+        text, "self.net(x)", "loss.backward()", "trainer.step(0)", bindings=("self.net",)
+    )
     after = patched(tmp_path, text, found, {"compile_mode": "default"})
-    assert "        self.net = Net()\n        self.net.compile()\n\n    def close" in after and after.count("compile") == 1
-    twice = text.replace("    def close(self):\n        self.net = None", "    def load(self):\n        self.net = torch.load('best')")
-    found = training(twice, "self.net(x)", "loss.backward()", "trainer.step(0)", bindings=("self.net",))
-    assert "several methods of Trainer set `self.net`" in refusals(tmp_path, twice, found, {"compile_mode": "default"})["compile_mode"]
+    assert (
+        "        self.net = Net()\n        self.net.compile()\n\n    def close" in after
+        and after.count("compile") == 1
+    )
+    twice = text.replace(
+        "    def close(self):\n        self.net = None",
+        "    def load(self):\n        self.net = torch.load('best')",
+    )
+    found = training(
+        twice, "self.net(x)", "loss.backward()", "trainer.step(0)", bindings=("self.net",)
+    )
+    assert (
+        "several methods of Trainer set `self.net`"
+        in refusals(tmp_path, twice, found, {"compile_mode": "default"})["compile_mode"]
+    )
 
 
 def test_torch_by_another_name_and_by_none(tmp_path: Path) -> None:
     text = "import torch as th\nmodel = Net()\nloss = model(x)\nloss.backward()\n"
-    after = patched(tmp_path, text, training(text, "model(x)", "loss.backward()", images=(("0", 4),)), {"channels_last": True})
-    assert changed_lines(text, after) == ["model.to(memory_format=th.channels_last)", "loss = model(x.to(memory_format=th.channels_last))"]
+    after = patched(
+        tmp_path,
+        text,
+        training(text, "model(x)", "loss.backward()", images=(("0", 4),)),
+        {"channels_last": True},
+    )
+    assert changed_lines(text, after) == [
+        "model.to(memory_format=th.channels_last)",
+        "loss = model(x.to(memory_format=th.channels_last))",
+    ]
     text = "from nets import Net\nmodel = Net()\nloss = model(x)\nloss.backward()\n"
-    after = patched(tmp_path, text, training(text, "model(x)", "loss.backward()", images=(("0", 4),)), {"channels_last": True})
+    after = patched(
+        tmp_path,
+        text,
+        training(text, "model(x)", "loss.backward()", images=(("0", 4),)),
+        {"channels_last": True},
+    )
     assert after.startswith("from nets import Net\nimport torch\nmodel = Net()\nmodel.to(")
 
 
@@ -149,27 +215,76 @@ def test_torch_by_another_name_and_by_none(tmp_path: Path) -> None:
         ("net(x)", "0", "net(x.to(memory_format=torch.channels_last))"),
         ("net(x / 255, y)", "0", "net((x / 255).to(memory_format=torch.channels_last), y)"),
         ("net(x.cuda())", "0", "net(x.cuda().to(memory_format=torch.channels_last))"),
-        ("net(y, image=batch['image'])", "image", "net(y, image=batch['image'].to(memory_format=torch.channels_last))"),
-        ("net(augment(\n            x))", "0", "net(augment(\n            x).to(memory_format=torch.channels_last))"),
+        (
+            "net(y, image=batch['image'])",
+            "image",
+            "net(y, image=batch['image'].to(memory_format=torch.channels_last))",
+        ),
+        (
+            "net(augment(\n            x))",
+            "0",
+            "net(augment(\n            x).to(memory_format=torch.channels_last))",
+        ),
     ],
 )
-def test_images_where_the_model_gets_them(tmp_path: Path, before: str, images: str, after: str) -> None:
+def test_images_where_the_model_gets_them(
+    tmp_path: Path, before: str, images: str, after: str
+) -> None:
     text = source("model = Net()").replace("net(x)", before)
-    found = training(text, before, "loss.backward()", "train_one_epoch(model, loader)", bindings=("net", "model"), images=((images, 4),))
+    found = training(
+        text,
+        before,
+        "loss.backward()",
+        "train_one_epoch(model, loader)",
+        bindings=("net", "model"),
+        images=((images, 4),),
+    )
     assert after in patched(tmp_path, text, found, {"channels_last": True})
 
 
 def test_what_is_refused_says_why(tmp_path: Path) -> None:
     text = source("model = Net()").replace("net(x)", "net(*x)")
-    found = training(text, "net(*x)", "loss.backward()", "train_one_epoch(model, loader)", bindings=("net", "model"), images=(("0", 4),))
-    assert "is not written out there" in refusals(tmp_path, text, found, {"channels_last": True})["channels_last"]
+    found = training(
+        text,
+        "net(*x)",
+        "loss.backward()",
+        "train_one_epoch(model, loader)",
+        bindings=("net", "model"),
+        images=(("0", 4),),
+    )
+    assert (
+        "is not written out there"
+        in refusals(tmp_path, text, found, {"channels_last": True})["channels_last"]
+    )
     volumes = replace(found, forwards=(replace(found.forwards[0], images=(("0", 5),)),))
-    assert "5 dimensions" in refusals(tmp_path, text, volumes, {"channels_last": True})["channels_last"]
+    assert (
+        "5 dimensions"
+        in refusals(tmp_path, text, volumes, {"channels_last": True})["channels_last"]
+    )
     nameless = source("make = 1").replace("train_one_epoch(model", "train_one_epoch(make()")
-    found = training(nameless, "net(x)", "loss.backward()", "train_one_epoch(make(), loader)", bindings=("net", ""))
+    found = training(
+        nameless,
+        "net(x)",
+        "loss.backward()",
+        "train_one_epoch(make(), loader)",
+        bindings=("net", ""),
+    )
     reason = refusals(tmp_path, nameless, found, {"compile_mode": "default"})["compile_mode"]
-    assert reason == "it cannot be seen where the model is made: no assignment to `net` was found before train.py:6"
-    theirs = JobSites("train.py", forwards=(ForwardSite("Net", (library("model(**inputs)", "transformers/trainer.py"),)),))
-    assert "the library transformers" in refusals(tmp_path, text, theirs, {"compile_mode": "default"})["compile_mode"]
-    assert "no call of the model" in refusals(tmp_path, text, JobSites(), {"compile_mode": "default"})["compile_mode"]
+    assert (
+        reason
+        == "it cannot be seen where the model is made: no assignment to `net` was found before"
+        " train.py:6"
+    )
+    theirs = JobSites(
+        "train.py",
+        forwards=(ForwardSite("Net", (library("model(**inputs)", "transformers/trainer.py"),)),),
+    )
+    assert (
+        "the library transformers"
+        in refusals(tmp_path, text, theirs, {"compile_mode": "default"})["compile_mode"]
+    )
+    assert (
+        "no call of the model"
+        in refusals(tmp_path, text, JobSites(), {"compile_mode": "default"})["compile_mode"]
+    )
     assert "it is off" in refusals(tmp_path, text, found, {"compile_mode": "off"})["compile_mode"]

@@ -1,4 +1,6 @@
-"""`autotune export --format diff`: torch's global switches, environment variables, copies to the GPU."""
+"""`autotune export --format diff`: torch's global switches, environment variables, copies to the
+GPU.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,19 @@ from autotune.export.patch.plan import make_patch
 from autotune_spaces.sites import JobSites, SettingSite
 
 ONLY = JobSites("train.py")
-EVERYTHING = {"matmul_precision": "medium", "intra_op_threads": 2, "cudnn_benchmark": True, "cudnn_benchmark_limit": 0}
+EVERYTHING = {
+    "matmul_precision": "medium",
+    "intra_op_threads": 2,
+    "cudnn_benchmark": True,
+    "cudnn_benchmark_limit": 0,
+}
 
 
 def test_switches_follow_the_imports(tmp_path: Path) -> None:
-    text = '"""Doc."""\n\nimport os\n\nimport torch\nfrom nets import Net  # mine\n\n\nclass A:\n    import late\n'
+    text = (
+        '"""Doc."""\n\nimport os\n\nimport torch\nfrom nets import Net  # mine\n\n\nclass A:\n   '
+        " import late\n"
+    )
     after = patched(tmp_path, text, ONLY, EVERYTHING)
     assert after == text.replace(
         "Net  # mine\n",
@@ -24,11 +34,23 @@ def test_switches_follow_the_imports(tmp_path: Path) -> None:
 
 
 def test_torch_is_imported_where_it_is_not(tmp_path: Path) -> None:
-    after = patched(tmp_path, "from package.main import main\n\nmain()\n", ONLY, {"intra_op_threads": 2})
-    assert after == "from package.main import main\nimport torch\n\ntorch.set_num_threads(2)\n\nmain()\n"
-    after = patched(tmp_path, "import torch as th\nimport torch.nn as nn\n", ONLY, {"intra_op_threads": 2})
+    after = patched(
+        tmp_path, "from package.main import main\n\nmain()\n", ONLY, {"intra_op_threads": 2}
+    )
+    assert (
+        after
+        == "from package.main import main\nimport torch\n\ntorch.set_num_threads(2)\n\nmain()\n"
+    )
+    after = patched(
+        tmp_path, "import torch as th\nimport torch.nn as nn\n", ONLY, {"intra_op_threads": 2}
+    )
     assert after == "import torch as th\nimport torch.nn as nn\n\nth.set_num_threads(2)\n"
-    after = patched(tmp_path, "try:\n    import apex\nexcept ImportError:\n    apex = None\nimport torch.nn\nx = 1\n", ONLY, {"intra_op_threads": 2})
+    after = patched(
+        tmp_path,
+        "try:\n    import apex\nexcept ImportError:\n    apex = None\nimport torch.nn\nx = 1\n",
+        ONLY,
+        {"intra_op_threads": 2},
+    )
     assert changed_lines("", after)[5:7] == ["torch.set_num_threads(2)", "x = 1"]
 
 
@@ -54,17 +76,26 @@ if th.cuda.is_available():
 
 def test_a_switch_stands_behind_an_import_of_torch_that_comes_late(tmp_path: Path) -> None:
     after = patched(tmp_path, LATE, ONLY, {"intra_op_threads": 2})
-    assert after == LATE.replace("from torch import nn\n", "from torch import nn\n\nth.set_num_threads(2)\n")
+    assert after == LATE.replace(
+        "from torch import nn\n", "from torch import nn\n\nth.set_num_threads(2)\n"
+    )
 
 
 def test_the_jobs_own_calls_are_changed_instead(tmp_path: Path) -> None:
-    text = 'import torch\n\n\ndef main():\n    torch.set_num_threads(args.threads)  # was it\n    torch.set_float32_matmul_precision("highest")\n'
-    sites = settings(text, "torch.set_num_threads(args.threads)", 'torch.set_float32_matmul_precision("highest")')
+    text = (
+        "import torch\n\n\ndef main():\n    torch.set_num_threads(args.threads)  # was it\n   "
+        ' torch.set_float32_matmul_precision("highest")\n'
+    )
+    sites = settings(
+        text, "torch.set_num_threads(args.threads)", 'torch.set_float32_matmul_precision("highest")'
+    )
     after = patched(tmp_path, text, sites, {"intra_op_threads": 2, "matmul_precision": "medium"})
     assert after == text.replace("args.threads", "2").replace("highest", "medium")
 
 
-@pytest.mark.parametrize("line", ["torch.backends.cudnn.benchmark = False", "cudnn.benchmark = args.fast"])
+@pytest.mark.parametrize(
+    "line", ["torch.backends.cudnn.benchmark = False", "cudnn.benchmark = args.fast"]
+)
 def test_the_jobs_own_assignments_are_changed_instead(tmp_path: Path, line: str) -> None:
     text = f"import torch\nfrom torch.backends import cudnn\n\nif gpu:\n    {line}\n"
     after = patched(tmp_path, text, ONLY, {"cudnn_benchmark": True})
@@ -72,33 +103,65 @@ def test_the_jobs_own_assignments_are_changed_instead(tmp_path: Path, line: str)
 
 
 def test_expressions_that_decide_nothing_any_more_are_named(tmp_path: Path) -> None:
-    text = "import torch\n\ntorch.set_num_threads(args.threads)\ntorch.backends.cudnn.benchmark = args.fast\ntorch.backends.cudnn.benchmark_limit = 10\n"
+    text = (
+        "import torch\n\ntorch.set_num_threads(args.threads)\ntorch.backends.cudnn.benchmark ="
+        " args.fast\ntorch.backends.cudnn.benchmark_limit = 10\n"
+    )
     sites = settings(text, "torch.set_num_threads(args.threads)")
     (tmp_path / "train.py").write_text(text)
-    patch = make_patch(tuned(tmp_path, sites, {"intra_op_threads": 2, "cudnn_benchmark": True, "cudnn_benchmark_limit": 0}))
+    patch = make_patch(
+        tuned(
+            tmp_path,
+            sites,
+            {"intra_op_threads": 2, "cudnn_benchmark": True, "cudnn_benchmark_limit": 0},
+        )
+    )
     assert [note for written in patch.written for note in written.change.notes] == [
-        "set_num_threads(2) stands where `args.threads` stood, which decides nothing there any more",
-        "torch.backends.cudnn.benchmark = True stands where `args.fast` stood, which decides nothing there any more",
+        (
+            "set_num_threads(2) stands where `args.threads` stood, which decides nothing there any"
+            " more"
+        ),
+        (
+            "torch.backends.cudnn.benchmark = True stands where `args.fast` stood, which decides"
+            " nothing there any more"
+        ),
     ]
 
 
 ENVIRONMENT = [
     ("import torch\n", 'import os\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\nimport torch\n'),
     (
-        '"""Doc."""\nfrom __future__ import annotations\n\nimport argparse\n\n# deep\nimport torch\n',
-        '"""Doc."""\nfrom __future__ import annotations\n\nimport argparse\nimport os\n\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\n\n# deep\nimport torch\n',
+        (
+            '"""Doc."""\nfrom __future__ import annotations\n\nimport argparse\n\n# deep\nimport'
+            " torch\n"
+        ),
+        (
+            '"""Doc."""\nfrom __future__ import annotations\n\nimport argparse\nimport'
+            ' os\n\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\n\n# deep\nimport torch\n'
+        ),
     ),
     (
         "import os\nimport sys\n\nfrom lightning import Trainer\n",
-        'import os\nimport sys\n\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\n\nfrom lightning import Trainer\n',
+        (
+            'import os\nimport sys\n\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\n\nfrom lightning'
+            " import Trainer\n"
+        ),
     ),
-    ("import os as o\nimport torch\n", 'import os as o\nimport os\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\nimport torch\n'),
-    ("import os\nfrom .nets import Net\n", 'import os\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\nfrom .nets import Net\n'),
+    (
+        "import os as o\nimport torch\n",
+        'import os as o\nimport os\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\nimport torch\n',
+    ),
+    (
+        "import os\nfrom .nets import Net\n",
+        'import os\nos.environ["CUDNN_CONV_WSCAP_DBG"] = "512"\nfrom .nets import Net\n',
+    ),
 ]
 
 
 @pytest.mark.parametrize(("before", "after"), ENVIRONMENT)
-def test_variables_come_before_anything_that_may_import_torch(tmp_path: Path, before: str, after: str) -> None:
+def test_variables_come_before_anything_that_may_import_torch(
+    tmp_path: Path, before: str, after: str
+) -> None:
     assert patched(tmp_path, before, ONLY, {"cudnn_workspace_mib": 512}) == after
 
 
@@ -106,42 +169,84 @@ def test_what_is_refused_says_why(tmp_path: Path) -> None:
     text = "import torch\n"
     threads = {"intra_op_threads": 2}
     assert "not its own source" in refusals(tmp_path, text, JobSites(), threads)["intra_op_threads"]
-    theirs = JobSites("train.py", settings=(SettingSite("set_num_threads", library("torch.set_num_threads(1)", "ultralytics/utils.py")),))
-    assert "the library ultralytics" in refusals(tmp_path, text, theirs, threads)["intra_op_threads"]
-    for name, reason in (("/elsewhere/train.py", "lies outside the job's directory"), ("../t.py", "lies outside"), ("gone.py", "No such file")):
+    theirs = JobSites(
+        "train.py",
+        settings=(
+            SettingSite(
+                "set_num_threads", library("torch.set_num_threads(1)", "ultralytics/utils.py")
+            ),
+        ),
+    )
+    assert (
+        "the library ultralytics" in refusals(tmp_path, text, theirs, threads)["intra_op_threads"]
+    )
+    for name, reason in (
+        ("/elsewhere/train.py", "lies outside the job's directory"),
+        ("../t.py", "lies outside"),
+        ("gone.py", "No such file"),
+    ):
         assert reason in refusals(tmp_path, text, JobSites(name), threads)["intra_op_threads"]
-    assert "imports nothing at its head" in refusals(tmp_path, "def f():\n    import torch\n", ONLY, threads)["intra_op_threads"]
+    assert (
+        "imports nothing at its head"
+        in refusals(tmp_path, "def f():\n    import torch\n", ONLY, threads)["intra_op_threads"]
+    )
     assert "cannot be parsed" in refusals(tmp_path, "import (\n", ONLY, threads)["intra_op_threads"]
 
 
-COPIES = [("x.to(device)", "x.to(device, non_blocking=True)"), ("x.cuda(non_blocking=args.n)", "x.cuda(non_blocking=True)")]
+COPIES = [
+    ("x.to(device)", "x.to(device, non_blocking=True)"),
+    ("x.cuda(non_blocking=args.n)", "x.cuda(non_blocking=True)"),
+]
 
 
 def test_knobs_that_are_set_before_the_first_line(tmp_path: Path) -> None:
-    """cpu_affinity is a line of code there, an allocator is preloaded and is not, a variable of the job file stays the job file's."""
+    """cpu_affinity is a line of code there, an allocator is preloaded and is not, a variable of the
+    job file stays the job file's.
+    """
     after = patched(tmp_path, "import torch\n", ONLY, {"cpu_affinity": "0-1"})
     assert after == "import os\nos.sched_setaffinity(0, {0, 1})\nimport torch\n"
     knobs = {"cuda_alloc_conf": "expandable_segments:True", "malloc": "jemalloc", "gc": "freeze"}
     config = tuned(tmp_path, ONLY, knobs, "cuda")
     own = replace(config, env={"PYTORCH_ALLOC_CONF": "x"})
     missing = {item.knob: item for item in make_patch(own).unwritten}
-    assert set(missing) == set(knobs) and "the job file sets PYTORCH_ALLOC_CONF already" in missing["cuda_alloc_conf"].reason
-    assert "LD_PRELOAD" in missing["malloc"].reason and "set it where the job is started: LD_PRELOAD=" in missing["malloc"].instead
+    assert (
+        set(missing) == set(knobs)
+        and "the job file sets PYTORCH_ALLOC_CONF already" in missing["cuda_alloc_conf"].reason
+    )
+    assert (
+        "LD_PRELOAD" in missing["malloc"].reason
+        and "set it where the job is started: LD_PRELOAD=" in missing["malloc"].instead
+    )
     assert "gc.freeze()" in missing["gc"].instead
     (two,) = make_patch(tuned(tmp_path, ONLY, {"malloc": "retain"})).unwritten
-    assert two.reason == "MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ and MALLOC_TOP_PAD_ are read before the program's first line"
+    assert (
+        two.reason
+        == "MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_ and MALLOC_TOP_PAD_ are read before the"
+        " program's first line"
+    )
     assert {item.knob for item in make_patch(config).unwritten} == {"malloc", "gc"}
 
 
 @pytest.mark.parametrize(("before", "after"), COPIES)
 def test_copies_to_the_gpu(tmp_path: Path, before: str, after: str) -> None:
     text = f"import torch\nx = {before}\n"
-    assert f"x = {after}\n" in patched(tmp_path, text, JobSites("train.py", transfers=(call(text, before),)), {"non_blocking": True})
+    assert f"x = {after}\n" in patched(
+        tmp_path,
+        text,
+        JobSites("train.py", transfers=(call(text, before),)),
+        {"non_blocking": True},
+    )
 
 
 def test_copies_that_are_refused(tmp_path: Path) -> None:
     for copy in ("move(x)", "x.cuda(0, True)"):
         text = f"import torch\nx = {copy}\n"
         sites = JobSites("train.py", transfers=(call(text, copy),))
-        assert "is not a plain .to(device)" in refusals(tmp_path, text, sites, {"non_blocking": True})["non_blocking"]
-    assert "no copy of a batch" in refusals(tmp_path, text, ONLY, {"non_blocking": True})["non_blocking"]
+        assert (
+            "is not a plain .to(device)"
+            in refusals(tmp_path, text, sites, {"non_blocking": True})["non_blocking"]
+        )
+    assert (
+        "no copy of a batch"
+        in refusals(tmp_path, text, ONLY, {"non_blocking": True})["non_blocking"]
+    )

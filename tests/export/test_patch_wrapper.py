@@ -13,9 +13,18 @@ from autotune_spaces.sites import BuiltSite, JobSites
 
 BUCKET = "DistributedDataParallel(..., bucket_cap_mb=50)"
 CALLS = [
-    ("nn.parallel.DistributedDataParallel(model)", "nn.parallel.DistributedDataParallel(model, bucket_cap_mb=50)"),
-    ("DDP(model, device_ids=[0], bucket_cap_mb=args.cap)", "DDP(model, device_ids=[0], bucket_cap_mb=50)"),
-    ("DistributedDataParallel(model, **options)", 'DistributedDataParallel(model, **{**options, "bucket_cap_mb": 50})'),
+    (
+        "nn.parallel.DistributedDataParallel(model)",
+        "nn.parallel.DistributedDataParallel(model, bucket_cap_mb=50)",
+    ),
+    (
+        "DDP(model, device_ids=[0], bucket_cap_mb=args.cap)",
+        "DDP(model, device_ids=[0], bucket_cap_mb=50)",
+    ),
+    (
+        "DistributedDataParallel(model, **options)",
+        'DistributedDataParallel(model, **{**options, "bucket_cap_mb": 50})',
+    ),
 ]
 
 
@@ -42,4 +51,7 @@ def test_the_knobs_of_distributed_jobs_are_its_arguments(tmp_path: Path) -> None
     source = "import torch\n\nmodel = DDP(model)\n"
     knobs = {"ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True}
     after = patched(tmp_path, source, JobSites("train.py"), knobs)
-    assert after == source.replace("DDP(model)", "DDP(model, bucket_cap_mb=50, gradient_as_bucket_view=True, static_graph=True)")
+    assert after == source.replace(
+        "DDP(model)",
+        "DDP(model, bucket_cap_mb=50, gradient_as_bucket_view=True, static_graph=True)",
+    )

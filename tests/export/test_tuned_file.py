@@ -1,4 +1,6 @@
-"""tuned.yaml: what is written is what is read, secrets are not in it, mistakes are named with their line."""
+"""tuned.yaml: what is written is what is read, secrets are not in it, mistakes are named with their
+line.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -15,15 +17,23 @@ from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.knobs import create
 
 MACHINE = Machine(2, 8.0, 1.0, "cpu", "Xeon", "2.13.0+cpu", "3.11.9", cpu_model="Xeon")
-LOADER = LoaderFacts("Digits", "train.py:9", "train.py:9#0", 32, 0, None, False, False, False, False, 10, 320, False)
+LOADER = LoaderFacts(
+    "Digits", "train.py:9", "train.py:9#0", 32, 0, None, False, False, False, False, 10, 320, False
+)
 JOB = JobFacts(1, "cpu", LOADER, (), ())
 
 
-def spec(tmp_path: Path, command: tuple[str, ...] = ("python", "train.py"), env: dict[str, str] | None = None) -> JobSpec:
+def spec(
+    tmp_path: Path,
+    command: tuple[str, ...] = ("python", "train.py"),
+    env: dict[str, str] | None = None,
+) -> JobSpec:
     knobs = (
         create("num_workers"),
         create("batch_size", {"lr_scaling": "sqrt"}),
-        create("dtype", {"via": "--dtype {}", "default": "off", "numerics": "rounding"}, ("off", "on")),
+        create(
+            "dtype", {"via": "--dtype {}", "default": "off", "numerics": "rounding"}, ("off", "on")
+        ),
         create("width", {"via": "", "default": 8, "numerics": "statistical"}, (8, 16)),
     )
     return JobSpec("digits", command, tmp_path, env or {}, SearchSpace("custom", knobs))
@@ -33,34 +43,103 @@ def result(knobs: dict[str, object], verdict: str = "tuned") -> Result:
     from autotune.results import Anatomy
 
     anatomy = Anatomy({}, 0.1, 0.1, 0.1, 0.1, 320.0, 0.01, 0.1, 0.1, 60, 10)
-    observation = Observation(MACHINE, JOB, anatomy, 0.01, None, "loader", "", {}, {"num_workers": 0}, {})
+    observation = Observation(
+        MACHINE, JOB, anatomy, 0.01, None, "loader", "", {}, {"num_workers": 0}, {}
+    )
     baseline = {"num_workers": 0, "batch_size": 32, "dtype": "off", "width": 8}
-    gains = (KnobGain("num_workers", 2, Interval(1.4, 1.3, 1.5), True), KnobGain("pin_memory", True, Interval(1.0, 0.9, 1.1), False))
+    gains = (
+        KnobGain("num_workers", 2, Interval(1.4, 1.3, 1.5), True),
+        KnobGain("pin_memory", True, Interval(1.0, 0.9, 1.1), False),
+    )
     loss = LossVerdict("unchanged", "inside the margin in all bins", 4, 240)
-    return Result("digits", verdict, "faster", Interval(1.5, 1.4, 1.6), loss, knobs, baseline, observation, None, gains, (), (), 60.0, {})  # type: ignore[arg-type]
+    return Result(
+        "digits",
+        verdict,
+        "faster",
+        Interval(1.5, 1.4, 1.6),
+        loss,
+        knobs,
+        baseline,
+        observation,
+        None,
+        gains,
+        (),
+        (),
+        60.0,
+        {},
+    )  # type: ignore[arg-type]
 
 
-AWKWARD = ["a b", "", "off", "Yes", "null", "1e-3", "1.10", "0x1F", "1_000", "12:30", "~", "- x", "#", "a: b", "é", "\n", '"', "'", "\\", "$HOME", "{a}", "*",
-           "&x", "!x", "%", "@", "`", "\x7f", "\t", "\u2028", "😀", "\udc80", "=", "<<", ".", "-", "2026-01-02", "nan", ".inf", "\ufeff", "\x85"]  # fmt: skip
+AWKWARD = [
+    "a b",
+    "",
+    "off",
+    "Yes",
+    "null",
+    "1e-3",
+    "1.10",
+    "0x1F",
+    "1_000",
+    "12:30",
+    "~",
+    "- x",
+    "#",
+    "a: b",
+    "é",
+    "\n",
+    '"',
+    "'",
+    "\\",
+    "$HOME",
+    "{a}",
+    "*",
+    "&x",
+    "!x",
+    "%",
+    "@",
+    "`",
+    "\x7f",
+    "\t",
+    "\u2028",
+    "😀",
+    "\udc80",
+    "=",
+    "<<",
+    ".",
+    "-",
+    "2026-01-02",
+    "nan",
+    ".inf",
+    "\ufeff",
+    "\x85",
+]
 
 
 def test_any_command_and_environment_survives(tmp_path: Path) -> None:
-    tuned = TunedConfig("x", ("python", *AWKWARD), tmp_path, {f"V{i}": word for i, word in enumerate(AWKWARD)})
+    tuned = TunedConfig(
+        "x", ("python", *AWKWARD), tmp_path, {f"V{i}": word for i, word in enumerate(AWKWARD)}
+    )
     text = to_yaml(tuned)
     path = tmp_path / "tuned.yaml"
     path.write_bytes(text.encode())
     assert load_tuned(path) == tuned
-    assert yaml.safe_load(text)["command"] == list(tuned.command)  # readers of YAML 1.1 see the same
+    # readers of YAML 1.1 see the same
+    assert yaml.safe_load(text)["command"] == list(tuned.command)
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         (f"schema_version: [{'x' * 30_000}]\n", "schema_version is ['xxx"),
-        (f"schema_version: 2\nname: x\ncommand: [python]\nknobs: {{}}\n? {'y' * 30_000}\n: 1\n", "unknown key 'yyy"),
+        (
+            f"schema_version: 2\nname: x\ncommand: [python]\nknobs: {{}}\n? {'y' * 30_000}\n: 1\n",
+            "unknown key 'yyy",
+        ),
     ],
 )
-def test_a_value_as_long_as_the_file_is_quoted_in_part(text: str, found: str, tmp_path: Path) -> None:
+def test_a_value_as_long_as_the_file_is_quoted_in_part(
+    text: str, found: str, tmp_path: Path
+) -> None:
     path = tmp_path / "tuned.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
@@ -69,10 +148,26 @@ def test_a_value_as_long_as_the_file_is_quoted_in_part(text: str, found: str, tm
 
 
 def test_any_number_survives(tmp_path: Path) -> None:
-    """A learning rate of 3e-5 that is rounded to four digits is 0: the launched job would train nothing."""
-    for number in (3e-5, 1e-8, 0.123456789, 1e22, 1.5e300, 5e-324, -2.5e-7, 0.1, 1.0, float("inf"), 10**17):
+    """A learning rate of 3e-5 that is rounded to four digits is 0: the launched job would train
+    nothing.
+    """
+    for number in (
+        3e-5,
+        1e-8,
+        0.123456789,
+        1e22,
+        1.5e300,
+        5e-324,
+        -2.5e-7,
+        0.1,
+        1.0,
+        float("inf"),
+        10**17,
+    ):
         options = {"via": "--lr {}", "default": number, "numerics": "statistical"}
-        tuned = TunedConfig("x", ("python",), tmp_path, knobs={"lr": TunedKnob(number, number, None, options)})
+        tuned = TunedConfig(
+            "x", ("python",), tmp_path, knobs={"lr": TunedKnob(number, number, None, options)}
+        )
         text = to_yaml(tuned)
         (tmp_path / "tuned.yaml").write_text(text)
         assert load_tuned(tmp_path / "tuned.yaml") == tuned
@@ -81,13 +176,23 @@ def test_any_number_survives(tmp_path: Path) -> None:
 
 def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     job = spec(tmp_path, ("python", "train.py", "--width", "{width}"), {"OMP_NUM_THREADS": "2"})
-    tuned = build_tuned(result({"num_workers": 2, "batch_size": 64, "dtype": "on"}), job, tmp_path / "run")
+    tuned = build_tuned(
+        result({"num_workers": 2, "batch_size": 64, "dtype": "on"}), job, tmp_path / "run"
+    )
     assert tuned.knobs["num_workers"] == TunedKnob(2, 0, Interval(1.4, 1.3, 1.5), {})
     assert tuned.knobs["batch_size"].options["lr_scaling"] == "sqrt"
     assert tuned.knobs["dtype"].options["via"] == "--dtype {}"
-    assert tuned.command == ("python", "train.py", "--width", "8")  # a placeholder nobody changed has its own value
-    assert tuned.provenance.machine == {"device": "cpu", "device_name": "Xeon", "cores": 2, "memory_gib": 8.0, "cpu_model": "Xeon",
-                                        "torch_version": "2.13.0+cpu", "python_version": "3.11.9"}  # fmt: skip
+    # a placeholder nobody changed has its own value
+    assert tuned.command == ("python", "train.py", "--width", "8")
+    assert tuned.provenance.machine == {
+        "device": "cpu",
+        "device_name": "Xeon",
+        "cores": 2,
+        "memory_gib": 8.0,
+        "cpu_model": "Xeon",
+        "torch_version": "2.13.0+cpu",
+        "python_version": "3.11.9",
+    }
     assert (tuned.provenance.loader_key, tuned.provenance.loss) == ("train.py:9#0", "unchanged")
     path = tmp_path / "tuned.yaml"
     write_tuned(tuned, path)
@@ -96,10 +201,16 @@ def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_memory_is_that_of_the_tuned_job_where_it_takes_more(tmp_path: Path) -> None:
-    """A Kubernetes Job made of it is killed beyond its memory, and workers that were added hold some."""
+    """A Kubernetes Job made of it is killed beyond its memory, and workers that were added hold
+    some.
+    """
     found = result({"num_workers": 8})
-    lean, full = (dataclasses.replace(found.observation.anatomy, peak_memory_gib=gib) for gib in (1.5, 6.0))
-    found = dataclasses.replace(found, observation=dataclasses.replace(found.observation, anatomy=lean))
+    lean, full = (
+        dataclasses.replace(found.observation.anatomy, peak_memory_gib=gib) for gib in (1.5, 6.0)
+    )
+    found = dataclasses.replace(
+        found, observation=dataclasses.replace(found.observation, anatomy=lean)
+    )
     assert build_tuned(found, spec(tmp_path)).provenance.footprint.host_memory_gib == 1.5
     confirmed = Confirmation({"num_workers": 8}, Interval(1.5, 1.4, 1.6), 5, True, "", lean, full)
     tuned = build_tuned(dataclasses.replace(found, confirmation=confirmed), spec(tmp_path))
@@ -126,7 +237,11 @@ def test_keep_what_you_have_is_a_file_too(tmp_path: Path) -> None:
 
 def test_secrets_stay_out(tmp_path: Path) -> None:
     env = {"HF_TOKEN": "hf_abcdef0123", "DATABASE": "postgresql://me:hunter2@host/x", "EPOCHS": "5"}
-    job = spec(tmp_path, ("python", "train.py", "--api-key", "q1w2e3", "--url=https://x/?t=hf_abcdef0123"), env)
+    job = spec(
+        tmp_path,
+        ("python", "train.py", "--api-key", "q1w2e3", "--url=https://x/?t=hf_abcdef0123"),
+        env,
+    )
     tuned = build_tuned(result({"num_workers": 2}), job)
     text = to_yaml(tuned)
     for secret in ("hf_abcdef0123", "hunter2", "q1w2e3"):
@@ -138,12 +253,28 @@ def test_secrets_stay_out(tmp_path: Path) -> None:
 
 def test_the_same_settings_give_the_same_text(tmp_path: Path) -> None:
     one = build_tuned(result({"num_workers": 2}), spec(tmp_path))
-    two = dataclasses.replace(one, knobs={"num_workers": TunedKnob(4, 0, one.knobs["num_workers"].gain, {})})
-    changed = [(a, b) for a, b in zip(to_yaml(one).splitlines(), to_yaml(two).splitlines(), strict=True) if a != b]
+    two = dataclasses.replace(
+        one, knobs={"num_workers": TunedKnob(4, 0, one.knobs["num_workers"].gain, {})}
+    )
+    changed = [
+        (a, b)
+        for a, b in zip(to_yaml(one).splitlines(), to_yaml(two).splitlines(), strict=True)
+        if a != b
+    ]
     assert changed == [("    value: 2", "    value: 4")]
 
 
-GOOD = to_yaml(TunedConfig("x", ("python", "train.py"), Path("/tmp"), {}, (), {"num_workers": TunedKnob(2, 0)}, Provenance()))
+GOOD = to_yaml(
+    TunedConfig(
+        "x",
+        ("python", "train.py"),
+        Path("/tmp"),
+        {},
+        (),
+        {"num_workers": TunedKnob(2, 0)},
+        Provenance(),
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -157,11 +288,18 @@ GOOD = to_yaml(TunedConfig("x", ("python", "train.py"), Path("/tmp"), {}, (), {"
         ("command:\n", "comand:\n", "unknown key 'comand'", "comand:"),
         ("name: x", "name: [x]", "not one value", "name: [x]"),
         ("name: x", "name: x: y", "not valid YAML", "name: x: y"),
-        ("name: x", "name: !!python/object/apply:os.system [ls]", "only plain data is read", "name: !!"),
+        (
+            "name: x",
+            "name: !!python/object/apply:os.system [ls]",
+            "only plain data is read",
+            "name: !!",
+        ),
         ("workdir: /tmp", "workdir: /tmp\nworkdir: /", "stands here again", "workdir: /\n"),
     ],
 )
-def test_mistakes_are_named_with_their_line(tmp_path: Path, old: str, new: str, found: str, line_of: str) -> None:
+def test_mistakes_are_named_with_their_line(
+    tmp_path: Path, old: str, new: str, found: str, line_of: str
+) -> None:
     assert old in GOOD
     text = GOOD.replace(old, new)
     path = tmp_path / "tuned.yaml"
@@ -193,7 +331,9 @@ def test_no_file_and_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load_tuned(tmp_path)
 
 
-def test_a_run_by_its_name_is_told_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_by_its_name_is_told_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`autotune show digits` takes a name; what takes a path says which."""
     (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -202,10 +342,19 @@ def test_a_run_by_its_name_is_told_the_path(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_line_for_a_shell_keeps_no_secret_either(tmp_path: Path) -> None:
-    line = "cd src && TOKEN_SECRET=hunter22 python train.py --api-key 'a b c' --api-key=other --hub-token $HUB | tee log"
-    tuned = build_tuned(result({}), spec(tmp_path, ("/bin/sh", "-c", line), {"HF_TOKEN": "hf_0123456789"}))
-    assert tuned.env_from_launch == ("API_KEY", "API_KEY_", "HF_TOKEN", "TOKEN_SECRET")
-    assert tuned.command[2] == (
-        'cd src && TOKEN_SECRET="$TOKEN_SECRET" python train.py --api-key "$API_KEY" --api-key="$API_KEY_" --hub-token $HUB | tee log'
+    line = (
+        "cd src && TOKEN_SECRET=hunter22 python train.py --api-key 'a b c' --api-key=other"
+        " --hub-token $HUB | tee log"
     )
-    assert not {"hunter22", "a b c", "other", "hf_0123456789"} & set(to_yaml(tuned).replace('"', " ").split())
+    tuned = build_tuned(
+        result({}), spec(tmp_path, ("/bin/sh", "-c", line), {"HF_TOKEN": "hf_0123456789"})
+    )
+    assert tuned.env_from_launch == ("API_KEY", "API_KEY_", "HF_TOKEN", "TOKEN_SECRET")
+    assert (
+        tuned.command[2]
+        == 'cd src && TOKEN_SECRET="$TOKEN_SECRET" python train.py --api-key "$API_KEY"'
+        ' --api-key="$API_KEY_" --hub-token $HUB | tee log'
+    )
+    assert not {"hunter22", "a b c", "other", "hf_0123456789"} & set(
+        to_yaml(tuned).replace('"', " ").split()
+    )

@@ -1,4 +1,6 @@
-"""After every fault: no process, nothing in shared memory, no lock. And what other folders' tests use is found from here."""
+"""After every fault: no process, nothing in shared memory, no lock. And what other folders' tests
+use is found from here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("cli", "stages") if str(Path(__file__).parents[1] / folder) not in sys.path]
+sys.path[:0] = [
+    str(Path(__file__).parents[1] / folder)
+    for folder in ("cli", "stages")
+    if str(Path(__file__).parents[1] / folder) not in sys.path
+]
 
 from command_line import end_all  # noqa: E402
 

@@ -1,4 +1,6 @@
-"""Small real jobs with a planted gain, what is done to them, and what must be true of their runs afterwards."""
+"""Small real jobs with a planted gain, what is done to them, and what must be true of their runs
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -57,15 +59,27 @@ search_space: {{num_workers: [0, 2]}}
 budget: {{minutes: 10, trials: 1}}
 convergence: {{steps: 120}}
 """
-# One trial that loses clearly, as workers then read slower: search, and the verdict that nothing is worth changing.
+# One trial that loses clearly, as workers then read slower: search, and the verdict that nothing is
+# worth changing.
 SEARCHED = PROVEN.replace("num_workers: [0, 2]", "num_workers: [0, 1]")
 GAINING_S, LOSING_S = "0.001", "0.008 if torch.utils.data.get_worker_info() else 0.001"
 
 
-def faulty_job(folder: Path, at_start: str = "pass", every_step: str = "pass", text: str = SEARCHED, command: str = "python mine.py") -> Job:
-    """A job whose script does ``at_start`` before it trains and ``every_step`` after each step (lines of Python)."""
+def faulty_job(
+    folder: Path,
+    at_start: str = "pass",
+    every_step: str = "pass",
+    text: str = SEARCHED,
+    command: str = "python mine.py",
+) -> Job:
+    """A job whose script does ``at_start`` before it trains and ``every_step`` after each step
+    (lines of Python).
+    """
     job = make_job(folder, command, text)
-    lines = {"at_start": at_start.replace("\n", "\n    "), "every_step": every_step.replace("\n", "\n        ")}
+    lines = {
+        "at_start": at_start.replace("\n", "\n    "),
+        "every_step": every_step.replace("\n", "\n        "),
+    }
     reading_s = GAINING_S if text == PROVEN else LOSING_S
     (folder / "mine.py").write_text(READS.format(**lines, reading_s=reading_s), encoding="utf-8")
     return job
@@ -82,7 +96,7 @@ def whole_entries(job: Job, run_dir: Path | None = None) -> list[dict[str, Any]]
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
-# ------------------------------------------------------------------------------------------- killing
+# ------------------------------------------------------------------------------------------ killing
 
 
 def tree_of(process: subprocess.Popen[str]) -> dict[int, str]:
@@ -90,7 +104,12 @@ def tree_of(process: subprocess.Popen[str]) -> dict[int, str]:
     found = {}
     for pid in procfs.descendants(process.pid):
         try:
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found[pid] = (
+                Path(f"/proc/{pid}/cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode(errors="replace")
+            )
         except OSError:
             continue
     return found
@@ -107,17 +126,29 @@ def the_tuner(process: subprocess.Popen[str]) -> list[int]:
 
 def the_job(process: subprocess.Popen[str]) -> list[int]:
     """The user's command: the child of the warden."""
-    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and "autotune_trials.supervisor.supervisor" not in line and not _is_worker(pid)]
+    return [
+        pid
+        for pid, line in tree_of(process).items()
+        if "mine.py" in line
+        and "autotune_trials.supervisor.supervisor" not in line
+        and not _is_worker(pid)
+    ]
 
 
 def one_rank(process: subprocess.Popen[str]) -> list[int]:
-    ranks = [pid for pid, line in tree_of(process).items() if "mine.py" in line and "torchrun" not in line and not _is_worker(pid)]
+    ranks = [
+        pid
+        for pid, line in tree_of(process).items()
+        if "mine.py" in line and "torchrun" not in line and not _is_worker(pid)
+    ]
     return ranks[-1:]
 
 
 def a_worker(process: subprocess.Popen[str]) -> list[int]:
     """A DataLoader worker: forked from the job, so that its command line is the job's."""
-    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and _is_worker(pid)][:1]
+    return [pid for pid, line in tree_of(process).items() if "mine.py" in line and _is_worker(pid)][
+        :1
+    ]
 
 
 def _is_worker(pid: int) -> bool:
@@ -132,7 +163,8 @@ def _is_worker(pid: int) -> bool:
 class Killer:
     """Kills ``whom`` with SIGKILL at random moments of a run.
 
-    ``paced``: not again before something has been finished. A piece of work that is killed three times in a row is given up, as its own doing.
+    ``paced``: not again before something has been finished. A piece of work that is killed three
+    times in a row is given up, as its own doing.
     """
 
     whom: Callable[[subprocess.Popen[str]], list[int]]
@@ -147,12 +179,22 @@ class Killer:
         deadline = time.monotonic() + timeout_s
         while self.left and process.poll() is None:
             finished = len(whole_entries(job))
-            while self.paced and self.done and len(whole_entries(job)) == finished and process.poll() is None and time.monotonic() < deadline:
+            while (
+                self.paced
+                and self.done
+                and len(whole_entries(job)) == finished
+                and process.poll() is None
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.05)
             moment = time.monotonic() + self.random.uniform(*self.between_s)
             while time.monotonic() < moment and process.poll() is None:
                 time.sleep(0.02)
-            while not (victims := self.whom(process)) and process.poll() is None and time.monotonic() < deadline:
+            while (
+                not (victims := self.whom(process))
+                and process.poll() is None
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.02)
             for pid in victims if process.poll() is None else ():
                 try:
@@ -164,8 +206,12 @@ class Killer:
         process.communicate(timeout=max(1.0, deadline - time.monotonic()))
 
 
-def killed_and_resumed(job: Job, killer: Killer, timeout_s: float, most_starts: int = 60) -> list[int]:
-    """The same command again and again until it ends well; returns the exit codes. Checks that nothing finished is lost in between."""
+def killed_and_resumed(
+    job: Job, killer: Killer, timeout_s: float, most_starts: int = 60
+) -> list[int]:
+    """The same command again and again until it ends well; returns the exit codes. Checks that
+    nothing finished is lost in between.
+    """
     codes: list[int] = []
     deadline = time.monotonic() + timeout_s
     before: list[dict[str, Any]] = []
@@ -182,7 +228,11 @@ def killed_and_resumed(job: Job, killer: Killer, timeout_s: float, most_starts: 
 
 def counted_once(job: Job) -> None:
     """No finished piece of work is in the journal twice, and the result has each of its trials."""
-    entries = [(e["kind"], e["key"]) for e in whole_entries(job) if e["kind"] in ("study", "observation", "trial", "run", "search-done", "finished")]
+    entries = [
+        (e["kind"], e["key"])
+        for e in whole_entries(job)
+        if e["kind"] in ("study", "observation", "trial", "run", "search-done", "finished")
+    ]
     assert len(set(entries)) == len(entries), "counted twice"
     trials = trials_of(job)
     assert [t["number"] for t in trials] == list(range(len(trials)))

@@ -1,4 +1,6 @@
-"""A whole run on the replay executor, whose machine has no noise: its result must be the same in every figure, whatever happens to it."""
+"""A whole run on the replay executor, whose machine has no noise: its result must be the same in
+every figure, whatever happens to it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from autotune.executors.replay import ReplayExecutor
 from autotune.results import Result
 from autotune_spaces.codec import encode
 
-BUDGET = "budget: {minutes: 60, trials: 20}\n"  # more than there are configurations: all are tried, in whatever order
+# more than there are configurations: all are tried, in whatever order
+BUDGET = "budget: {minutes: 60, trials: 20}\n"
 
 
 def quiet_machine() -> ReplayExecutor:
@@ -24,10 +27,18 @@ def tuned(folder: Path, machine: ReplayExecutor | None = None) -> Result:
 
 
 def figures(result: Result) -> Any:
-    """All of the result but how long it took, where it lies, and the live figures: what is left of a search is measured in other blocks."""
+    """All of the result but how long it took, where it lies, and the live figures: what is left of
+    a search is measured in other blocks.
+    """
     data = without_times(encode(result))
     del data["environment"], data["name"]
-    data["trials"] = sorted(({k: trial[k] for k in ("config", "state", "reason", "no_effect")} for trial in data["trials"]), key=repr)
+    data["trials"] = sorted(
+        (
+            {k: trial[k] for k in ("config", "state", "reason", "no_effect")}
+            for trial in data["trials"]
+        ),
+        key=repr,
+    )
     data["gains"] = [{k: gain[k] for k in ("knob", "value", "kept")} for gain in data["gains"]]
     for live in ("importance", "build_up"):
         data["explanation"].pop(live)

@@ -15,14 +15,21 @@ os.wait()
 """.strip()
 # Lines of 1 MiB: more than a gigabyte over the two sessions of the run.
 CHATTERS = "for _ in range(600): sys.stdout.write('x' * (1 << 20) + chr(10))"
-ALARMS = "print('ERROR: CUDA out of memory. Traceback (most recent call last): RuntimeError: killed by signal: Killed', file=sys.stderr)"
-LEAKS = "sys.__dict__.setdefault('leak', []).append(bytearray(b'x' * 8_000_000))"  # more than a gigabyte a session, which has two hundred steps and more
+ALARMS = (
+    "print('ERROR: CUDA out of memory. Traceback (most recent call last): RuntimeError: killed by"
+    " signal: Killed', file=sys.stderr)"
+)
+# more than a gigabyte a session, which has two hundred steps and more
+LEAKS = "sys.__dict__.setdefault('leak', []).append(bytearray(b'x' * 8_000_000))"
 CLOSES = "os.closerange(3, 256)"
 
 ODD_BUT_WELL = {
     "ignores SIGTERM": (NO_TERM, "pass"),
     "forks a daemon that ignores SIGTERM and closes everything": (DAEMON, "pass"),
-    "is a session of its own": ("assert os.getsid(0) == os.getpid() and os.getpgid(os.getppid()) != os.getpgid(0)", "pass"),
+    "is a session of its own": (
+        "assert os.getsid(0) == os.getpid() and os.getpgid(os.getppid()) != os.getpgid(0)",
+        "pass",
+    ),
     "prints a gigabyte": (CHATTERS, "pass"),
     "prints errors while it is well": ("pass", ALARMS),
     "changes directory": ("os.chdir('/')", "pass"),

@@ -1,7 +1,8 @@
-"""A run cut short at any byte of its journal, or killed at any moment, ends with the result it would have had.
+"""A run cut short at any byte of its journal, or killed at any moment, ends with the result it
+would have had.
 
-Whole runs on the replay executor: every stage is real, only the job and its time are not. Its machine has no noise, so that the result
-must be the same in every figure.
+Whole runs on the replay executor: every stage is real, only the job and its time are not. Its
+machine has no noise, so that the result must be the same in every figure.
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ def copy_with(folder: Path, journal: bytes, to: Path) -> Path:
 
 
 @pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.faults)])
-def test_cut_at_every_byte_the_whole_entries_before_it_are_there(finished: tuple[Path, Any], step: int, tmp_path: Path) -> None:
-    """So what follows depends on the line of the cut alone, and the next test needs no more than one cut a line."""
+def test_cut_at_every_byte_the_whole_entries_before_it_are_there(
+    finished: tuple[Path, Any], step: int, tmp_path: Path
+) -> None:
+    """So what follows depends on the line of the cut alone, and the next test needs no more than
+    one cut a line.
+    """
     whole = journal_of(finished[0])
     path = tmp_path / "journal.jsonl"
     for cut in range(0, len(whole) + 1, step):
@@ -62,9 +67,15 @@ def cuts(seed: int, step: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("line", "part"), [pytest.param(*cut, marks=() if number % 9 == 4 else pytest.mark.faults) for number, cut in enumerate(cuts(5, 1))]
+    ("line", "part"),
+    [
+        pytest.param(*cut, marks=() if number % 9 == 4 else pytest.mark.faults)
+        for number, cut in enumerate(cuts(5, 1))
+    ],
 )
-def test_resumed_from_each_cut_the_run_ends_with_the_same_result(finished: tuple[Path, Any], line: int, part: float, tmp_path: Path) -> None:
+def test_resumed_from_each_cut_the_run_ends_with_the_same_result(
+    finished: tuple[Path, Any], line: int, part: float, tmp_path: Path
+) -> None:
     folder, expected = finished
     lines = journal_of(folder).splitlines(keepends=True)
     torn = lines[line][: int(part * len(lines[line]))] if line < len(lines) else b""
@@ -73,13 +84,23 @@ def test_resumed_from_each_cut_the_run_ends_with_the_same_result(finished: tuple
     assert entries_of(resumed) == entries_of(folder), "nothing is done twice, and nothing left out"
 
 
-@pytest.mark.parametrize("what", ["no record", "half a record", "half of Optuna's file", "no Optuna file"])
-def test_files_beside_the_journal_may_be_gone_or_torn(finished: tuple[Path, Any], what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "what", ["no record", "half a record", "half of Optuna's file", "no Optuna file"]
+)
+def test_files_beside_the_journal_may_be_gone_or_torn(
+    finished: tuple[Path, Any], what: str, tmp_path: Path
+) -> None:
     """By a disk that failed, or somebody who tidied up: what they held is measured again."""
     folder, expected = finished
     lines = journal_of(folder).splitlines(keepends=True)
-    resumed = copy_with(folder, b"".join(lines[: 4 if "Optuna" in what else len(lines)]), tmp_path / "job")
-    path = resumed / "run" / "optuna.log" if "Optuna" in what else sorted((resumed / "run" / "records").iterdir())[3]
+    resumed = copy_with(
+        folder, b"".join(lines[: 4 if "Optuna" in what else len(lines)]), tmp_path / "job"
+    )
+    path = (
+        resumed / "run" / "optuna.log"
+        if "Optuna" in what
+        else sorted((resumed / "run" / "records").iterdir())[3]
+    )
     if what.startswith("no"):
         path.unlink()
     else:
@@ -89,17 +110,28 @@ def test_files_beside_the_journal_may_be_gone_or_torn(finished: tuple[Path, Any]
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.faults)])
-def test_killed_at_random_moments_it_ends_with_the_same_result(finished: tuple[Path, Any], kills: int, tmp_path: Path) -> None:
+def test_killed_at_random_moments_it_ends_with_the_same_result(
+    finished: tuple[Path, Any], kills: int, tmp_path: Path
+) -> None:
     moments = random.Random(kills)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     before: list[bytes] = []
     left = kills
     while True:
-        process = subprocess.Popen([sys.executable, "-c", PROCESS, str(tmp_path / "job")], stdout=subprocess.PIPE, text=True, env=env)
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(tmp_path / "job")],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
         if left:
             _kill_after(process, moments.uniform(0, 1.5))
         out, _ = process.communicate(timeout=120)
-        lines = journal_of(tmp_path / "job").splitlines(keepends=True) if (tmp_path / "job" / "run" / "journal.jsonl").exists() else []
+        lines = (
+            journal_of(tmp_path / "job").splitlines(keepends=True)
+            if (tmp_path / "job" / "run" / "journal.jsonl").exists()
+            else []
+        )
         whole = [line for line in lines if line.endswith(b"\n")]
         assert whole[: len(before)] == before, "what was finished is kept as it was"
         before = whole
@@ -120,6 +152,9 @@ def _kill_after(process: subprocess.Popen[str], seconds: float) -> None:
 
 def _holds_journal(pid: int) -> bool:
     try:
-        return any(os.readlink(entry).endswith("journal.jsonl") for entry in Path(f"/proc/{pid}/fd").iterdir())
+        return any(
+            os.readlink(entry).endswith("journal.jsonl")
+            for entry in Path(f"/proc/{pid}/fd").iterdir()
+        )
     except OSError:
         return False

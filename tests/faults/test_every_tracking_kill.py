@@ -1,4 +1,6 @@
-"""The tuner killed after each single thing it has MLflow do, before it hears of it (short: tests/tracking/test_unreliable_tracking.py)."""
+"""The tuner killed after each single thing it has MLflow do, before it hears of it (short:
+tests/tracking/test_unreliable_tracking.py).
+"""
 
 from __future__ import annotations
 
@@ -52,10 +54,13 @@ def test_killed_at_thirty_random_moments_in_a_row(server: str, tmp_path: Path) -
     run_dir, experiment = tmp_path / "digits", "killed at random"
     run_dir.mkdir(parents=True)
     with unreliable(server) as between:
-        between.rule = lambda request: time.sleep(0.2) or "pass"  # so that thirty kills find it at work
+        # so that thirty kills find it at work
+        between.rule = lambda request: time.sleep(0.2) or "pass"
         record(open_tracker(between.uri, experiment, run_dir, offline=True), run_dir)
         for _ in range(30):
-            process = subprocess.Popen([sys.executable, "-c", _SENDS, str(run_dir)], env=ENV, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [sys.executable, "-c", _SENDS, str(run_dir)], env=ENV, stderr=subprocess.DEVNULL
+            )
             already = len(between.seen)
             while len(between.seen) == already and process.poll() is None:
                 time.sleep(0.01)

@@ -1,6 +1,8 @@
-"""A disk that is full or read-only, or becomes so: a clear error, nothing half-written is ever read, and afterwards the run goes on.
+"""A disk that is full or read-only, or becomes so: a clear error, nothing half-written is ever
+read, and afterwards the run goes on.
 
-Real file systems, mounted for the test: small ones in memory, and one in a file that turns read-only as after an error of the disk.
+Real file systems, mounted for the test: small ones in memory, and one in a file that turns
+read-only as after an error of the disk.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ class Disk:
     def __init__(self, path: Path, size_kib: int) -> None:
         self.path = path
         path.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "none", str(path)], capture_output=True, text=True)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "none", str(path)],
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             path.rmdir()
             pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
@@ -53,7 +59,9 @@ class Disk:
 
 
 class FailingDisk:
-    """ext4 in a file, at ``path``. A file system in memory cannot be made read-only while a file is open for writing, as a journal is."""
+    """ext4 in a file, at ``path``. A file system in memory cannot be made read-only while a file is
+    open for writing, as a journal is.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self._image = path, path.with_name("image")
@@ -67,15 +75,23 @@ class FailingDisk:
             pytest.skip(f"no ext4 can be made and mounted here: {error}")
 
     def mount(self) -> None:
-        subprocess.run(["mount", "-o", "loop", str(self._image), str(self.path)], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-o", "loop", str(self._image), str(self.path)],
+            check=True,
+            capture_output=True,
+        )
 
     def fail(self) -> None:
         """What the kernel does to it after an error: read-only, also for files that are open."""
-        subprocess.run(["mount", "-o", "remount,abort", str(self.path)], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-o", "remount,abort", str(self.path)], check=True, capture_output=True
+        )
 
     def repair(self) -> None:
         subprocess.run(["umount", str(self.path)], check=True)
-        assert subprocess.run(["e2fsck", "-fy", str(self._image)], capture_output=True).returncode in (0, 1)
+        assert subprocess.run(
+            ["e2fsck", "-fy", str(self._image)], capture_output=True
+        ).returncode in (0, 1)
         self.mount()
 
 
@@ -117,7 +133,13 @@ def runs_out_of_room(folder: Path) -> bool:
     return False
 
 
-SIZES = [SMALLEST_KIB, *(pytest.param(n, marks=() if n in (64, 256) else pytest.mark.faults) for n in (24, 32, 48, 64, 96, 128, 192, 256, 320))]
+SIZES = [
+    SMALLEST_KIB,
+    *(
+        pytest.param(n, marks=() if n in (64, 256) else pytest.mark.faults)
+        for n in (24, 32, 48, 64, 96, 128, 192, 256, 320)
+    ),
+]
 
 
 @pytest.mark.parametrize("disk", SIZES, indirect=True)
@@ -126,7 +148,11 @@ def test_on_a_disk_of_any_size_the_run_stops_and_with_more_room_ends_with_the_sa
 ) -> None:
     """On the replay executor, whose whole run needs some 300 KiB."""
     assert runs_out_of_room(disk.path / "job")
-    before = entries_of(disk.path / "job") if (disk.path / "job" / "run" / "journal.jsonl").exists() else []
+    before = (
+        entries_of(disk.path / "job")
+        if (disk.path / "job" / "run" / "journal.jsonl").exists()
+        else []
+    )
     whole_files(disk.path / "job")
     disk.remount("size=16m")
     assert figures(tuned(disk.path / "job")) == expected[0]
@@ -148,12 +174,17 @@ class OnADiskThatFails(Machine):
         return record
 
 
-@pytest.mark.parametrize("runs", [3, *(pytest.param(n, marks=pytest.mark.faults) for n in (1, 5, 8, 10))])
+@pytest.mark.parametrize(
+    "runs", [3, *(pytest.param(n, marks=pytest.mark.faults) for n in (1, 5, 8, 10))]
+)
 def test_a_disk_that_turns_read_only_stops_the_run_and_repaired_it_ends_with_the_same_result(
     failing_disk: FailingDisk, runs: int, expected: tuple[Any, list[tuple[str, str]]]
 ) -> None:
     folder = failing_disk.path / "job"
-    with pytest.raises(InputError, match="Read-only file system") as stopped, told_of_the_disk(folder / "run"):
+    with (
+        pytest.raises(InputError, match="Read-only file system") as stopped,
+        told_of_the_disk(folder / "run"),
+    ):
         tuned(folder, OnADiskThatFails(failing_disk, runs))
     assert "dmesg" in stopped.value.remedy and "same command" in stopped.value.remedy
     failing_disk.repair()
@@ -164,11 +195,13 @@ def test_a_disk_that_turns_read_only_stops_the_run_and_repaired_it_ends_with_the
     assert entries_of(folder) == expected[1] and set(before) <= set(expected[1])
 
 
-# ------------------------------------------------------------------------------------------- the whole command
+# -------------------------------------------------------------------------------- the whole command
 
 
 @pytest.mark.parametrize("disk", [1024], indirect=True)
-def test_a_disk_that_is_too_small_is_refused_before_anything_starts(disk: Disk, tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
+    disk: Disk, tmp_path: Path
+) -> None:
     job = faulty_job(tmp_path / "job")
     done = job.run("--run-dir", str(disk.path / "run"))
     assert done.returncode == 2 and "MiB free" in done.stderr and "--run-dir" in done.stderr
@@ -180,11 +213,20 @@ def test_a_read_only_disk_is_refused_before_anything_starts(disk: Disk, tmp_path
     disk.remount("ro")
     job = faulty_job(tmp_path / "job")
     done = job.run("--run-dir", str(disk.path / "run"))
-    assert done.returncode == 2 and "Read-only file system" in done.stderr and "--run-dir" in done.stderr
+    assert (
+        done.returncode == 2
+        and "Read-only file system" in done.stderr
+        and "--run-dir" in done.stderr
+    )
 
 
-# What is in the journal when it happens, and the job: a proof takes minutes, so that only one test comes so far.
-MOMENTS = {"observing": ("study", SEARCHED), "searching": ("observation", SEARCHED), "proving": ("run", PROVEN)}
+# What is in the journal when it happens, and the job: a proof takes minutes, so that only one test
+# comes so far.
+MOMENTS = {
+    "observing": ("study", SEARCHED),
+    "searching": ("observation", SEARCHED),
+    "proving": ("run", PROVEN),
+}
 
 
 @pytest.mark.faults
@@ -206,7 +248,9 @@ def test_a_disk_that_fills_up_in_a_run(disk: Disk, kind: str, text: str, tmp_pat
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("kind", "text"), MOMENTS.values(), ids=MOMENTS)
-def test_a_disk_that_turns_read_only_in_a_run(failing_disk: FailingDisk, kind: str, text: str, tmp_path: Path) -> None:
+def test_a_disk_that_turns_read_only_in_a_run(
+    failing_disk: FailingDisk, kind: str, text: str, tmp_path: Path
+) -> None:
     """The run's disk, not the job's: a job whose own disk fails says so itself."""
     job, run_dir = faulty_job(tmp_path / "job", text=text), failing_disk.path / "run"
     process = job.start("--run-dir", str(run_dir))
@@ -225,18 +269,39 @@ def test_a_disk_that_turns_read_only_in_a_run(failing_disk: FailingDisk, kind: s
 @pytest.mark.faults
 @pytest.mark.parametrize("size_mib", [1, 20])
 def test_shared_memory_that_is_full(size_mib: int, tmp_path: Path) -> None:
-    """/dev/shm of a size of its own, in a mount namespace of the run's own: batches of 8 MiB, of which workers keep four or more."""
+    """/dev/shm of a size of its own, in a mount namespace of the run's own: batches of 8 MiB, of
+    which workers keep four or more.
+    """
     job = faulty_job(tmp_path / "job", text=PROVEN)
-    script = (job.folder / "mine.py").read_text().replace("x = torch.randn(16, generator=generator)", "x = torch.zeros(1 << 18)")
-    (job.folder / "mine.py").write_text(script.replace("model(x)", "model(x[:, :16])").replace("x.sum() * 0.5", "x[:16].sum() * 0.5"))
-    command = f"mount -t tmpfs -o size={size_mib}m none /dev/shm && exec autotune run job.yaml --quiet"
-    done = subprocess.run(["unshare", "-m", "sh", "-c", command], cwd=job.folder, capture_output=True, text=True, timeout=280)
+    script = (
+        (job.folder / "mine.py")
+        .read_text()
+        .replace("x = torch.randn(16, generator=generator)", "x = torch.zeros(1 << 18)")
+    )
+    (job.folder / "mine.py").write_text(
+        script.replace("model(x)", "model(x[:, :16])").replace(
+            "x.sum() * 0.5", "x[:16].sum() * 0.5"
+        )
+    )
+    command = (
+        f"mount -t tmpfs -o size={size_mib}m none /dev/shm && exec autotune run job.yaml --quiet"
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command],
+        cwd=job.folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
     assert job.result["verdict"] == "keep-baseline"
     if size_mib == 1:
-        assert "/dev/shm" in job.result["observation"]["withdrawn"]["num_workers"] and not job.result["trials"]
+        assert (
+            "/dev/shm" in job.result["observation"]["withdrawn"]["num_workers"]
+            and not job.result["trials"]
+        )
     else:
         [trial] = job.result["trials"]
         assert trial["config"] == {"num_workers": 2} and trial["state"] == "infeasible", trial
@@ -247,7 +312,9 @@ def has(kind: str, job: Job, run_dir: Path) -> bool:
 
 
 def finished(job: Job, run_dir: Path, before: list[dict[str, Any]]) -> None:
-    """The same command ends well, with everything that was finished before, and with the planted verdict."""
+    """The same command ends well, with everything that was finished before, and with the planted
+    verdict.
+    """
     done = job.run("--run-dir", str(run_dir))
     assert done.returncode == 0, done.stderr
     assert whole_entries(job, run_dir)[: len(before)] == before

@@ -1,4 +1,6 @@
-"""Jobs that do what jobs should not: the run ends with its verdict or with one clear sentence, and nothing of them is left."""
+"""Jobs that do what jobs should not: the run ends with its verdict or with one clear sentence, and
+nothing of them is left.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from odd_jobs import CLOSES, ODD_BUT_WELL
 @pytest.mark.faults  # all at once: test_odd_names.py
 @pytest.mark.parametrize("job", [j for j in ODD_BUT_WELL if j != "all at once"])
 def test_an_odd_job_is_tuned_like_any_other(job: str, tmp_path: Path) -> None:
-    command = "setsid --wait python mine.py" if job == "is a session of its own" else "python mine.py"
+    command = (
+        "setsid --wait python mine.py" if job == "is a session of its own" else "python mine.py"
+    )
     made = faulty_job(tmp_path / "job", *ODD_BUT_WELL[job], SEARCHED, command)
     process = made.start()
     peak_kib = jobs_kib = 0
@@ -40,7 +44,9 @@ def memory_kib(pid: int) -> int:
 
 
 @pytest.mark.faults
-def test_a_job_that_closes_every_file_in_the_middle_is_told_apart_from_a_hang(tmp_path: Path) -> None:
+def test_a_job_that_closes_every_file_in_the_middle_is_told_apart_from_a_hang(
+    tmp_path: Path,
+) -> None:
     """The agent's connection among them. The job goes on; the tuner says so instead of waiting."""
     job = faulty_job(tmp_path / "job", "pass", f"if step == 40: {CLOSES}")
     began = time.monotonic()
@@ -58,7 +64,9 @@ def test_a_deadlock_in_a_worker_costs_the_trial_and_not_the_run(tmp_path: Path) 
     job = faulty_job(tmp_path / "job")
     script = (job.folder / "mine.py").read_text()
     lock = "if torch.utils.data.get_worker_info(): LOCK.acquire()\n        time.sleep("
-    script = script.replace("time.sleep(", lock, 1).replace("class Slow", "import threading\nLOCK = threading.Lock()\n\nclass Slow")
+    script = script.replace("time.sleep(", lock, 1).replace(
+        "class Slow", "import threading\nLOCK = threading.Lock()\n\nclass Slow"
+    )
     (job.folder / "mine.py").write_text(script)
     done = job.run(timeout_s=380)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,5 @@
-"""kill -9 of the tuner, the job, one rank or a DataLoader worker at random moments of a run; then the same command again.
+"""kill -9 of the tuner, the job, one rank or a DataLoader worker at random moments of a run; then
+the same command again.
 
 No finished trial is lost, none is counted twice, and the verdict is the one that was planted.
 """
@@ -31,7 +32,12 @@ from faulty_runs import (
 )
 
 BETWEEN_S = (0.5, 12.0)
-WHOM: dict[str, Callable] = {"tuner": the_tuner, "job": the_job, "rank": one_rank, "worker": a_worker}
+WHOM: dict[str, Callable] = {
+    "tuner": the_tuner,
+    "job": the_job,
+    "rank": one_rank,
+    "worker": a_worker,
+}
 TORCHRUN = "torchrun --standalone --nproc-per-node 2 mine.py"
 DISTRIBUTED = "torch.distributed.init_process_group('gloo')"
 KILLS, ROUNDS = 10, 3  # 30 moments of each
@@ -39,16 +45,31 @@ KILLS, ROUNDS = 10, 3  # 30 moments of each
 
 @pytest.mark.faults
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("whom", "seed"), [(whom, seed) for whom in WHOM for seed in range(ROUNDS)])
-def test_killed_again_and_again_it_ends_with_the_planted_verdict(whom: str, seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("whom", "seed"), [(whom, seed) for whom in WHOM for seed in range(ROUNDS)]
+)
+def test_killed_again_and_again_it_ends_with_the_planted_verdict(
+    whom: str, seed: int, tmp_path: Path
+) -> None:
     ranks = whom == "rank"
-    job = faulty_job(tmp_path / "job", DISTRIBUTED if ranks else "pass", text=PROVEN, command=TORCHRUN if ranks else "python mine.py")
-    killer = Killer(WHOM[whom], random.Random(f"{whom} {seed}"), BETWEEN_S, KILLS, paced=whom != "tuner")
+    job = faulty_job(
+        tmp_path / "job",
+        DISTRIBUTED if ranks else "pass",
+        text=PROVEN,
+        command=TORCHRUN if ranks else "python mine.py",
+    )
+    killer = Killer(
+        WHOM[whom], random.Random(f"{whom} {seed}"), BETWEEN_S, KILLS, paced=whom != "tuner"
+    )
     codes = killed_and_resumed(job, killer, timeout_s=1400)
     assert killer.done, "somebody was killed"
-    assert set(codes[:-1]) <= ({-9} if whom == "tuner" else {3}), "ended by the kill, or told that the unchanged job was killed"
+    assert set(codes[:-1]) <= ({-9} if whom == "tuner" else {3}), (
+        "ended by the kill, or told that the unchanged job was killed"
+    )
     counted_once(job)
-    assert job.result["verdict"] == "tuned" and job.result["knobs"] == {"num_workers": 2}, job.result["reason"]
+    assert job.result["verdict"] == "tuned" and job.result["knobs"] == {"num_workers": 2}, (
+        job.result["reason"]
+    )
     assert not job.left_over()
 
 
@@ -66,7 +87,9 @@ def test_a_job_that_somebody_kills_in_a_trial_is_started_again(tmp_path: Path) -
 
 @pytest.mark.faults
 def test_a_whole_tree_that_is_told_to_end_leaves_its_trial_unfinished(tmp_path: Path) -> None:
-    """As service managers do it, and the job hears of it first. In the default run: tests/stages/test_stop.py."""
+    """As service managers do it, and the job hears of it first. In the default run:
+    tests/stages/test_stop.py.
+    """
     job = faulty_job(tmp_path / "job", text=SEARCHED)
     process = job.start()
     wait_until(lambda: in_a_trial(job)(process) or process.poll() is not None, 120, "a trial")

@@ -1,4 +1,5 @@
-"""A whole run of a job that says all its secrets aloud: none of them is in any file, at any moment, nor in what autotune says.
+"""A whole run of a job that says all its secrets aloud: none of them is in any file, at any moment,
+nor in what autotune says.
 
 Short: tests/sessions/test_masked_sessions.py, tests/tracking/test_secrets.py.
 """
@@ -18,9 +19,12 @@ import yaml
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 SECRETS = {
-    "WANDB_API_KEY": "canary-one-4f1b", "HF_TOKEN": "hf_canary2Zq81mmQ", "DB_PASSWORD": 'canary "three" \\ ü',
-    "DEPLOY_SECRET": "-----BEGIN-----\ncanaryFOUR/first\ncanaryFOUR/second\n-----END-----", "DATABASE_URL": "postgresql://me:canaryFIVE55@host/db",
-}  # fmt: skip
+    "WANDB_API_KEY": "canary-one-4f1b",
+    "HF_TOKEN": "hf_canary2Zq81mmQ",
+    "DB_PASSWORD": 'canary "three" \\ ü',
+    "DEPLOY_SECRET": "-----BEGIN-----\ncanaryFOUR/first\ncanaryFOUR/second\n-----END-----",
+    "DATABASE_URL": "postgresql://me:canaryFIVE55@host/db",
+}
 OF_THE_TUNER, ON_THE_COMMAND = "canarySIX666", "canarySEVEN7x7"
 JOB = """
 import logging, os, sys, warnings
@@ -65,9 +69,13 @@ def folder(tmp_path: Path) -> Path:
 
 def write_job(folder: Path, more: str) -> None:
     job = {
-        "name": "aloud", "command": f"python aloud.py --api-key {ON_THE_COMMAND}{more}", "env": SECRETS, "traces": "finalists",
-        "search_space": {"amp_dtype": ["off", "bfloat16"], "optimizer_impl": "auto"}, "budget": {"minutes": 1, "trials": 3},
-    }  # fmt: skip
+        "name": "aloud",
+        "command": f"python aloud.py --api-key {ON_THE_COMMAND}{more}",
+        "env": SECRETS,
+        "traces": "finalists",
+        "search_space": {"amp_dtype": ["off", "bfloat16"], "optimizer_impl": "auto"},
+        "budget": {"minutes": 1, "trials": 3},
+    }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
 
 
@@ -92,9 +100,12 @@ def autotune(folder: Path, *arguments: str) -> tuple[int, str]:
     said = folder.with_name(folder.name + " said")  # a pipe that is not read holds 64 KiB
     with open(said, "w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "autotune", *arguments], cwd=folder, stdout=file, stderr=subprocess.STDOUT,
+            [sys.executable, "-m", "autotune", *arguments],
+            cwd=folder,
+            stdout=file,
+            stderr=subprocess.STDOUT,
             env={**os.environ, "CLOUD_SECRET_ACCESS_KEY": OF_THE_TUNER},
-        )  # fmt: skip
+        )
     seen: list[str] = []
     while process.poll() is None:
         seen += found_in(folder)
@@ -108,13 +119,27 @@ def test_a_run_that_proves_something(folder: Path) -> None:
     assert code == 0, said
     assert "canary" not in said
     run_dir = folder / "autotune-runs" / "aloud"
-    for name in ("result.json", "report.html", "tuned.yaml", "journal.jsonl", "tracking/spool.jsonl"):
+    for name in (
+        "result.json",
+        "report.html",
+        "tuned.yaml",
+        "journal.jsonl",
+        "tracking/spool.jsonl",
+    ):
         assert (run_dir / name).exists(), name
-    assert "no autocast with ***" in (run_dir / "journal.jsonl").read_text(), "the candidate did fail with a secret in its words"
+    assert "no autocast with ***" in (run_dir / "journal.jsonl").read_text(), (
+        "the candidate did fail with a secret in its words"
+    )
     assert "***" in (run_dir / "sessions" / "0001-live" / "stdout.log").read_text()
     tuned = yaml.safe_load((run_dir / "tuned.yaml").read_text())
     assert set(tuned["env_from_launch"]) >= {*SECRETS, "API_KEY"}
-    for arguments in ("show aloud --all", "show aloud --json", "export autotune-runs/aloud", "check job.yaml", "check job.yaml --json"):
+    for arguments in (
+        "show aloud --all",
+        "show aloud --json",
+        "export autotune-runs/aloud",
+        "check job.yaml",
+        "check job.yaml --json",
+    ):
         code, said = autotune(folder, *arguments.split())
         assert code == 0 and "canary" not in said, (arguments, said)
 

@@ -1,4 +1,6 @@
-"""Names that a file system allows: spaces, quotes, newlines, what a shell would read, other alphabets, bytes that are no text."""
+"""Names that a file system allows: spaces, quotes, newlines, what a shell would read, other
+alphabets, bytes that are no text.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,19 @@ from odd_jobs import ODD_BUT_WELL
 
 NAMES = {
     "spaces": "a job of mine ",
-    "quotes": "it's \"mine\" `id`",
+    "quotes": 'it\'s "mine" `id`',
     "a shell's words": "$(touch pwned); rm -rf $HOME & * > x \\",
     "a newline": "first\nsecond",
     "other alphabets": "größe-训练-🚂",
     "braces": "{seed} {trial_dir} {{x}}",
     "no text": os.fsdecode(b"\xff\xfe"),
 }
-EVERYTHING = "it's \"a\"\n$(touch pwned); größe-训练 {seed"
+EVERYTHING = 'it\'s "a"\n$(touch pwned); größe-训练 {seed'
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, id=i, marks=pytest.mark.faults) for i, n in NAMES.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, id=i, marks=pytest.mark.faults) for i, n in NAMES.items()]
+)
 def test_the_run_goes_on_in_a_directory_of_any_name(name: str, tmp_path: Path) -> None:
     tuned_in(tmp_path, name, "pass", "pass")
 
@@ -35,7 +39,8 @@ def test_an_odd_job_in_an_odd_place(tmp_path: Path) -> None:
 
 def tuned_in(tmp_path: Path, name: str, at_start: str, every_step: str) -> None:
     """Working directory, run directory and a word of the command are all called ``name``."""
-    word = name.translate({ord("{"): "(", ord("}"): ")"}).encode(errors="replace").decode()  # braces mean something in a command, and YAML is text
+    # braces mean something in a command, and YAML is text
+    word = name.translate({ord("{"): "(", ord("}"): ")"}).encode(errors="replace").decode()
     command = json.dumps(["python", "mine.py", "--name", word])
     asked = f"assert sys.argv[2] == {word!r}, sys.argv"
     job = faulty_job(tmp_path / name, f"{asked}\n{at_start}", every_step, SEARCHED, command)

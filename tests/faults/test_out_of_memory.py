@@ -1,4 +1,6 @@
-"""Memory that really ends: at an rlimit, at a cgroup's limit, on the GPU. The trial is infeasible, and no larger size is tried after it."""
+"""Memory that really ends: at an rlimit, at a cgroup's limit, on the GPU. The trial is infeasible,
+and no larger size is tried after it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ from faulty_runs import SEARCHED, faulty_job, trials_of
 from autotune_trials.diagnosis import oom_kills
 from autotune_trials.diagnosis.oom_kills import OomKills
 
-SIZES = SEARCHED.replace("num_workers: [0, 1]", "batch_size: [8, 16, 32, 64, 128]").replace("trials: 1", "trials: 6")
-# 8 MiB a sample: 64 MiB at the job's own batch size, 1 GiB at the largest; and room for some of them above what the job has at its start.
-# Larger batches are slower, so that none of them is worth proving.
+SIZES = SEARCHED.replace("num_workers: [0, 1]", "batch_size: [8, 16, 32, 64, 128]").replace(
+    "trials: 1", "trials: 6"
+)
+# 8 MiB a sample: 64 MiB at the job's own batch size, 1 GiB at the largest; and room for some of
+# them above what the job has at its start. Larger batches are slower, so that none of them is worth
+# proving.
 TAKES = "taken = torch.ones(len(x), 1 << 21, device=DEVICE).sum()\ntime.sleep(1e-4 * len(x) ** 2)"
-ROOM_MIB, ADDRESSES_MIB = 300, 700  # the latter: of address space, of which each thread takes 128 without using it
+# the latter: of address space, of which each thread takes 128 without using it
+ROOM_MIB, ADDRESSES_MIB = 300, 700
 RLIMIT = f"""
 import resource
 DEVICE = "cpu"
@@ -36,7 +42,9 @@ def larger_sizes_are_not_tried_again(trials: list[dict]) -> None:
     smallest = None
     for trial in trials:
         size = trial["config"]["batch_size"]
-        assert smallest is None or size < smallest, "a size was tried although memory had ended below it"
+        assert smallest is None or size < smallest, (
+            "a size was tried although memory had ended below it"
+        )
         if trial["state"] == "infeasible":
             smallest = size
             assert "memory" in trial["reason"]
@@ -54,7 +62,10 @@ def test_at_an_rlimit(tmp_path: Path) -> None:
 @pytest.fixture
 def cgroup(tmp_path: Path) -> Iterator[Path]:
     """A memory cgroup of this test's own, without a limit; its ``procs`` takes processes."""
-    for root, limit in ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max")):
+    for root, limit in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
         made = root / f"autotune-test-{os.getpid()}"
         with contextlib.suppress(OSError):
             made.mkdir()
@@ -82,7 +93,12 @@ def test_the_kernel_says_what_it_killed_for_want_of_memory(cgroup: Path, tmp_pat
     assert greedy_one(cgroup, lambda pid: None) == -signal.SIGKILL
     counted = kills.since()
     assert counted is not None and counted > 0
-    assert subprocess.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], timeout=60).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], timeout=60
+        ).returncode
+        == -signal.SIGKILL
+    )
     assert kills.since() == counted
 
 
@@ -106,9 +122,16 @@ def test_a_neighbour_s_kill_is_not_taken_for_ours(cgroup: Path, tmp_path: Path) 
 
 
 def greedy_one(cgroup: Path, watch: Callable[[int], None]) -> int:
-    """How a process of ``cgroup`` ends that takes more memory than there is; ``watch`` is told of it when it is in there."""
-    code = f"import os, sys\nopen({str(cgroup / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\nprint(flush=True)\ninput()\nbytearray(400 << 20)"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    """How a process of ``cgroup`` ends that takes more memory than there is; ``watch`` is told of
+    it when it is in there.
+    """
+    code = (
+        f"import os, sys\nopen({str(cgroup / 'cgroup.procs')!r},"
+        " 'w').write(str(os.getpid()))\nprint(flush=True)\ninput()\nbytearray(400 << 20)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdout.readline()
         watch(process.pid)
@@ -121,7 +144,8 @@ def greedy_one(cgroup: Path, watch: Callable[[int], None]) -> int:
 def test_at_the_limit_of_a_cgroup(cgroup: Path, tmp_path: Path) -> None:
     """The kernel kills the job, without a word in its log."""
     enter = f"DEVICE = 'cpu'\nopen({str(cgroup / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))"
-    (tmp_path / "limit").write_text(str(ROOM_MIB << 20))  # what the job had before it entered does not count
+    # what the job had before it entered does not count
+    (tmp_path / "limit").write_text(str(ROOM_MIB << 20))
     job = faulty_job(tmp_path / "job", enter, TAKES, SIZES)
     done = job.run()
     assert done.returncode == 0, done.stderr
@@ -132,10 +156,21 @@ def test_at_the_limit_of_a_cgroup(cgroup: Path, tmp_path: Path) -> None:
 @pytest.mark.faults
 def test_on_the_gpu(tmp_path: Path) -> None:
     """A share of the device's memory that this process may use, as its own allocator enforces it."""
-    limit = f"DEVICE = 'cuda'\ntorch.cuda.set_per_process_memory_fraction(({ROOM_MIB} << 20) / torch.cuda.get_device_properties(0).total_memory)"
+    limit = (
+        f"DEVICE = 'cuda'\ntorch.cuda.set_per_process_memory_fraction(({ROOM_MIB} << 20) /"
+        " torch.cuda.get_device_properties(0).total_memory)"
+    )
     job = faulty_job(tmp_path / "job", limit, TAKES, SIZES)
-    script = (job.folder / "mine.py").read_text().replace("torch.nn.Linear(32, 1))", "torch.nn.Linear(32, 1)).to(DEVICE)")
-    (job.folder / "mine.py").write_text(script.replace("loss = (model(x)", "x, y = x.to(DEVICE), y.to(DEVICE)\n        loss = (model(x)"))
+    script = (
+        (job.folder / "mine.py")
+        .read_text()
+        .replace("torch.nn.Linear(32, 1))", "torch.nn.Linear(32, 1)).to(DEVICE)")
+    )
+    (job.folder / "mine.py").write_text(
+        script.replace(
+            "loss = (model(x)", "x, y = x.to(DEVICE), y.to(DEVICE)\n        loss = (model(x)"
+        )
+    )
     done = job.run()
     assert done.returncode == 0, done.stderr
     larger_sizes_are_not_tried_again(trials_of(job))

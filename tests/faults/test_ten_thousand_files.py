@@ -10,7 +10,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "job"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 
-from fuzzing import fuzz_checked_job_files, fuzz_job_files, fuzz_results, fuzz_tuned_commands, fuzz_tuned_files
+from fuzzing import (
+    fuzz_checked_job_files,
+    fuzz_job_files,
+    fuzz_results,
+    fuzz_tuned_commands,
+    fuzz_tuned_files,
+)
 from sample_results import samples
 
 from autotune.report.result_file import to_json

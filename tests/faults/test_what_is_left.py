@@ -18,7 +18,9 @@ def a_dead_process() -> tuple[int, str]:
     """Its pid, and a mark as its tuner would have made it."""
     code = "from autotune_trials.supervisor import process_tags; print(process_tags.new_mark())"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env
+    )
     return process.pid, process.communicate()[0].strip()
 
 
@@ -26,7 +28,11 @@ def test_processes_memory_and_sockets_are_seen(tmp_path: Path) -> None:
     pid, mark = a_dead_process()
     assert process_tags.is_stale(mark)
     before = Surroundings.of(tmp_path)
-    segment, copy, socket = Path(f"/dev/shm/torch_{pid}_7_0"), Path(f"/dev/shm/autotune-{mark}-x"), Path(f"/tmp/autotune-{mark}-y")
+    segment, copy, socket = (
+        Path(f"/dev/shm/torch_{pid}_7_0"),
+        Path(f"/dev/shm/autotune-{mark}-x"),
+        Path(f"/tmp/autotune-{mark}-y"),
+    )
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], cwd=tmp_path)
     try:
         segment.touch()
@@ -65,7 +71,9 @@ OTHERWISE = {
     "executors/test_ray_faults.py": "what is left on each node: ray_runs.py",
     "executors/test_ray_several_nodes.py": "what is left on each node: ray_runs.py",
     "job/test_odd_files.py": "reads files",
-    "service/test_runs_on_a_cluster.py": "its cluster is there for all tests of the file, which look for their jobs in it",
+    "service/test_runs_on_a_cluster.py": (
+        "its cluster is there for all tests of the file, which look for their jobs in it"
+    ),
     "stages/test_proposer.py": "reads files",
     "tracking/test_secrets.py": "writes files",
     "verdict/test_loss.py": "functions of numbers",
@@ -74,6 +82,12 @@ OTHERWISE = {
 
 def test_every_row_of_the_table_is_looked_after() -> None:
     folder = Path(__file__).parents[1]
-    named = set(re.findall(r"`(\w+/test_\w+\.py)`", (folder / "faults" / "README.md").read_text("utf-8")))
-    unchecked = {name for name in named if 'usefixtures("nothing_is_left")' not in (folder / name).read_text("utf-8")}
+    named = set(
+        re.findall(r"`(\w+/test_\w+\.py)`", (folder / "faults" / "README.md").read_text("utf-8"))
+    )
+    unchecked = {
+        name
+        for name in named
+        if 'usefixtures("nothing_is_left")' not in (folder / name).read_text("utf-8")
+    }
     assert len(named) > 15 and unchecked == set(OTHERWISE)

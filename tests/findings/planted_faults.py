@@ -1,7 +1,8 @@
-"""Programs with one planted fault each: which rule must find it, and how such a program is run and judged.
+"""Programs with one planted fault each: which rule must find it, and how such a program is run and
+judged.
 
-A new pair is one ordinary script in ``programs/`` (its fault on a line marked ``# <- planted`` and timed by ``meter``, gone
-with ``--clean``) and one line in :data:`PLANTED`.
+A new pair is one ordinary script in ``programs/`` (its fault on a line marked ``# <- planted`` and
+timed by ``meter``, gone with ``--clean``) and one line in :data:`PLANTED`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,13 @@ PLANTED = (
     Planted("image", "periodic-stall", says=("Every 25 iterations", "Image.save")),
     Planted("straggler", "straggler-steps"),
     Planted("garbage", "gc-pauses"),
-    Planted("page_faults", "page-faults", costed=False, placed=False, says=("page faults an iteration", "in the kernel")),
+    Planted(
+        "page_faults",
+        "page-faults",
+        costed=False,
+        placed=False,
+        says=("page faults an iteration", "in the kernel"),
+    ),
     Planted("array_copies", "array-copies"),
     Planted("lists", "tensor-readout"),
     Planted("nan_check", "tensor-readout"),
@@ -67,12 +74,16 @@ PLANTED = (
     Planted("file_writes", "file-writes"),
     Planted("host_work", "host-work"),
     Planted("made_on_host", "made-on-host"),
-    Planted("slow_samples", "loader-bound", quick=True, says=("num_workers=0", "slow_samples.py:21")),
+    Planted(
+        "slow_samples", "loader-bound", quick=True, says=("num_workers=0", "slow_samples.py:21")
+    ),
     Planted("tiny_operators", "launch-bound", says=("aten::mul",)),
     Planted("graph_break", "graph-break", says=("time.sleep",)),
     Planted("recompile", "recompile", says=("self.phase ==",)),
     Planted("optimizer_loop", "eager-optimizer", says=("fused takes",)),
-    Planted("waiting_rank", "communication", ranks=2, says=("all_reduce of float32[16]", "2 ranks")),
+    Planted(
+        "waiting_rank", "communication", ranks=2, says=("all_reduce of float32[16]", "2 ranks")
+    ),
     Planted("padding", "padding", costed=False, says=("tokens in the watched batches (50%)",)),
     Planted("casts", "casts", says=("float of bfloat16",)),
     Planted("pageable_copies", "transfer-not-overlapped", gpu=True, says=("not pinned",)),
@@ -80,7 +91,9 @@ PLANTED = (
     Planted("small_kernels", "launch-bound", gpu=True, costed=False),
     Planted("float32_products", "no-tensor-cores", gpu=True, costed=False, placed=False),
     Planted("wide_layers", "float8", gpu=True, costed=False, placed=False, says=("float8",)),
-    Planted("odd_dimensions", "odd-dimensions", gpu=True, costed=False, placed=False, says=("50257",)),
+    Planted(
+        "odd_dimensions", "odd-dimensions", gpu=True, costed=False, placed=False, says=("50257",)
+    ),
 )
 
 
@@ -96,48 +109,87 @@ class Run:
         """For a failing test."""
         lines = [f"planted {self.planted_s * 1e3:.3f} ms an iteration"]
         lines += [f"{f.rule}: {f.cost_s} {f.place} {f.evidence}" for f in self.judgement.findings]
-        return "\n".join([*lines, *(f"not judged: {n.rule}: {n.reason}" for n in self.judgement.not_judged)])
+        return "\n".join(
+            [*lines, *(f"not judged: {n.rule}: {n.reason}" for n in self.judgement.not_judged)]
+        )
 
 
 def run(planted: Planted, directory: Path, clean: bool) -> Run:
     """One profiled run of the program, in a session as ``autotune run`` starts it."""
     figures = directory / "planted"
-    argv = [sys.executable, *(["-m", "torch.distributed.run", "--nproc-per-node", str(planted.ranks)] if planted.ranks > 1 else []),
-            str(planted.source), *(["--clean"] if clean else [])]  # fmt: skip
+    argv = [
+        sys.executable,
+        *(
+            ["-m", "torch.distributed.run", "--nproc-per-node", str(planted.ranks)]
+            if planted.ranks > 1
+            else []
+        ),
+        str(planted.source),
+        *(["--clean"] if clean else []),
+    ]
     root = directory / "session"
     root.mkdir()
     knobs = tuple(KnobChoice(name, value) for name, value in planted.knobs.items())
     config = SessionConfig("profile", "", knobs=knobs, steps=explain.SETTLE_STEPS, seed=0)
     environment = {"OMP_NUM_THREADS": "1", "PLANTED": str(figures), **planted.environment}
-    session = Session(argv, directory, environment, SessionPaths(root), config, startup_timeout_s=120.0, hang_timeout_s=60.0)
+    session = Session(
+        argv,
+        directory,
+        environment,
+        SessionPaths(root),
+        config,
+        startup_timeout_s=120.0,
+        hang_timeout_s=60.0,
+    )
     session.start()
     try:
         hello = session.wait_hello()
         record = session.wait_record()
     finally:
         session.close()
-    observation: Any = SimpleNamespace(machine=hello.machine, job=hello.job, defaults={}, withdrawn={})
+    observation: Any = SimpleNamespace(
+        machine=hello.machine, job=hello.job, defaults={}, withdrawn={}
+    )
     context: Any = SimpleNamespace(run_dir=directory)
     peaks = beside_vendor(measure_peaks(hello.machine.device), hello.machine.device_name)
     side = explain.describe(context, observation, "baseline", planted.knobs, record, peaks)
-    return Run(record, judge({"baseline": explain.case(observation, "baseline", side, record, peaks)}), mean_cost(figures, record))
+    return Run(
+        record,
+        judge({"baseline": explain.case(observation, "baseline", side, record, peaks)}),
+        mean_cost(figures, record),
+    )
 
 
 @cache
 def measure_peaks(device: str) -> dict[str, float]:
     """Of this machine with one thread, as the programs have it."""
-    command = [sys.executable, "-m", "autotune_trials.measure.peaks", "--threads", "1", "--device", device]
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["peaks"])
+    command = [
+        sys.executable,
+        "-m",
+        "autotune_trials.measure.peaks",
+        "--threads",
+        "1",
+        "--device",
+        device,
+    ]
+    return dict(
+        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)[
+            "peaks"
+        ]
+    )
 
 
 def mean_cost(figures: Path, record: Record) -> float:
-    """Mean of what the program measured in the watched iterations: its last ones, as many as were watched."""
+    """Mean of what the program measured in the watched iterations: its last ones, as many as were
+    watched.
+    """
     if not figures.exists():
         return 0.0
     data = figures.read_bytes()
     ended = int(struct.unpack_from("d", data)[0])
     watched = len(record.evidence.times_s) if record.evidence is not None else 0
-    costs = struct.unpack_from(f"{ended}d", data, 8)[1 - watched :]  # without the one in which watching began
+    # without the one in which watching began
+    costs = struct.unpack_from(f"{ended}d", data, 8)[1 - watched :]
     return sum(costs) / len(costs) if costs else 0.0
 
 

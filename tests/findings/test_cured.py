@@ -26,7 +26,9 @@ def test_workers_cure_slow_samples(tmp_path: Path) -> None:
         folder.mkdir()
     before = run(planted, folders[0], clean=False)
     after = run(replace(planted, knobs={"num_workers": 4}), folders[1], clean=False)
-    told = judge({"baseline": case("baseline", before), "winner": case("winner", after, num_workers=4)})
+    told = judge(
+        {"baseline": case("baseline", before), "winner": case("winner", after, num_workers=4)}
+    )
     (finding,) = [f for f in told.findings if f.rule == planted.rule]
     assert finding.cured, finding.evidence
     assert finding.how_cured == "num_workers=4 did it"

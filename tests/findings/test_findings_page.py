@@ -13,7 +13,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert docs.main(["--check", str(PAGE)]) == 0, "run: python -m autotune.findings.docs docs/findings.md"
+    assert docs.main(["--check", str(PAGE)]) == 0, (
+        "run: python -m autotune.findings.docs docs/findings.md"
+    )
 
 
 def test_an_old_page_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

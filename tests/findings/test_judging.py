@@ -21,7 +21,13 @@ class Told(Rule):
 
     card = "a rule for tests"
 
-    def __init__(self, said: dict[str, list[Finding] | Exception], name: str = "one", knob: str = "", explains: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        said: dict[str, list[Finding] | Exception],
+        name: str = "one",
+        knob: str = "",
+        explains: tuple[str, ...] = (),
+    ) -> None:
         self.said = said
         self.name, self.title, self.knob, self.explains = name, name.title(), knob, explains  # type: ignore[misc]
 
@@ -32,12 +38,20 @@ class Told(Rule):
         return said
 
 
-CASES = {"baseline": case("baseline"), "winner": case("winner", side=Side(config={"num_workers": 4}))}
+CASES = {
+    "baseline": case("baseline"),
+    "winner": case("winner", side=Side(config={"num_workers": 4})),
+}
 
 
 def test_a_finding_the_winner_no_longer_has_is_cured_by_the_knob_that_did_it() -> None:
     (found,) = judge_by([Told({"baseline": [finding(0.05)]}, knob="num_workers")], CASES).findings
-    assert (found.cured, found.how_cured, found.side, found.cost_s) == (True, "num_workers=4 did it", "baseline", 0.05)
+    assert (found.cured, found.how_cured, found.side, found.cost_s) == (
+        True,
+        "num_workers=4 did it",
+        "baseline",
+        0.05,
+    )
 
 
 def test_without_a_knob_of_the_winner_nothing_is_claimed_to_have_done_it() -> None:
@@ -48,13 +62,17 @@ def test_without_a_knob_of_the_winner_nothing_is_claimed_to_have_done_it() -> No
 
 @pytest.mark.parametrize(("left_s", "cured"), [(0.009, True), (0.011, False)])
 def test_a_small_rest_counts_as_cured(left_s: float, cured: bool) -> None:
-    (found,) = judge_by([Told({"baseline": [finding(0.05)], "winner": [finding(left_s)]})], CASES).findings
+    (found,) = judge_by(
+        [Told({"baseline": [finding(0.05)], "winner": [finding(left_s)]})], CASES
+    ).findings
     assert found.cured is cured
     assert found.cost_after_s == left_s
 
 
 def test_one_that_stays_is_told_once_with_what_it_still_costs() -> None:
-    (found,) = judge_by([Told({"baseline": [finding(0.05)], "winner": [finding(0.03)]})], CASES).findings
+    (found,) = judge_by(
+        [Told({"baseline": [finding(0.05)], "winner": [finding(0.03)]})], CASES
+    ).findings
     assert not found.cured
     assert found.cost_s == 0.05 and found.cost_after_s == 0.03
     assert "In the winner it still costs 30.0 ms an iteration." in found.evidence
@@ -62,7 +80,9 @@ def test_one_that_stays_is_told_once_with_what_it_still_costs() -> None:
 
 def test_findings_at_other_lines_are_other_findings() -> None:
     moved = replace(HERE, line=99)
-    found = judge_by([Told({"baseline": [finding(0.05)], "winner": [finding(0.05, moved)]})], CASES).findings
+    found = judge_by(
+        [Told({"baseline": [finding(0.05)], "winner": [finding(0.05, moved)]})], CASES
+    ).findings
     assert [(f.side, f.cured) for f in found] == [("baseline", True), ("winner", False)]
 
 
@@ -72,30 +92,57 @@ def test_a_new_one_is_the_winners() -> None:
 
 
 def test_what_cannot_be_judged_in_the_winner_is_not_called_cured() -> None:
-    (found,) = judge_by([Told({"baseline": [finding(0.05)], "winner": NotJudgeable("no GPU")})], CASES).findings
+    (found,) = judge_by(
+        [Told({"baseline": [finding(0.05)], "winner": NotJudgeable("no GPU")})], CASES
+    ).findings
     assert not found.cured
     assert found.evidence.endswith("Not judged in the winner: no GPU.")
 
 
 def test_a_rule_that_fails_or_refuses_is_told_with_its_reason_and_sinks_nothing() -> None:
-    told = judge_by([Told({"baseline": ZeroDivisionError("by zero"), "winner": ZeroDivisionError("by zero")}, "bad"),
-                     Told({"baseline": NotJudgeable("there is no GPU"), "winner": NotJudgeable("there is no GPU")}, "gpu"),
-                     Told({"baseline": [finding(0.1)]})], CASES)
+    told = judge_by(
+        [
+            Told(
+                {"baseline": ZeroDivisionError("by zero"), "winner": ZeroDivisionError("by zero")},
+                "bad",
+            ),
+            Told(
+                {
+                    "baseline": NotJudgeable("there is no GPU"),
+                    "winner": NotJudgeable("there is no GPU"),
+                },
+                "gpu",
+            ),
+            Told({"baseline": [finding(0.1)]}),
+        ],
+        CASES,
+    )
     assert [(n.rule, n.reason) for n in told.not_judged] == [
-        ("bad", "the rule failed: ZeroDivisionError: by zero"), ("gpu", "there is no GPU")]
+        ("bad", "the rule failed: ZeroDivisionError: by zero"),
+        ("gpu", "there is no GPU"),
+    ]
     assert told.rules == 1
     assert len(told.findings) == 1
 
 
 def test_the_costliest_comes_first_and_the_unmeasured_last() -> None:
-    rules = [Told({"baseline": [finding(cost)]}, name) for name, cost in (("a", None), ("b", 0.01), ("c", 0.2))]
-    assert [f.cost_s for f in judge_by(rules, {"baseline": CASES["baseline"]}).findings] == [0.2, 0.01, None]
+    rules = [
+        Told({"baseline": [finding(cost)]}, name)
+        for name, cost in (("a", None), ("b", 0.01), ("c", 0.2))
+    ]
+    assert [f.cost_s for f in judge_by(rules, {"baseline": CASES["baseline"]}).findings] == [
+        0.2,
+        0.01,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(("particular_s", "left_s"), [(0.09, None), (0.04, 0.06), (None, None)])
 def test_one_cause_is_told_once(particular_s: float | None, left_s: float | None) -> None:
-    rules = [Told({"baseline": [finding(0.1, None, "general")]}, "general"),
-             Told({"baseline": [finding(particular_s)]}, "particular", explains=("general",))]
+    rules = [
+        Told({"baseline": [finding(0.1, None, "general")]}, "general"),
+        Told({"baseline": [finding(particular_s)]}, "particular", explains=("general",)),
+    ]
     told = {f.rule: f for f in judge_by(rules, {"baseline": CASES["baseline"]}).findings}
     assert "one" in told
     if left_s is None:

@@ -1,4 +1,6 @@
-"""Every planted fault is found at its line with its cost, and nothing else; the clean twin gets nothing."""
+"""Every planted fault is found at its line with its cost, and nothing else; the clean twin gets
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def skip_without_device(planted: Planted) -> None:
 
 
 @pytest.mark.parametrize("planted", each())
-def test_the_fault_is_found_at_its_line_with_its_cost_and_nothing_else(planted: Planted, tmp_path: Path) -> None:
+def test_the_fault_is_found_at_its_line_with_its_cost_and_nothing_else(
+    planted: Planted, tmp_path: Path
+) -> None:
     skip_without_device(planted)
     assert planted.rule in known_rules()
     found = run(planted, tmp_path, clean=False)
@@ -31,7 +35,10 @@ def test_the_fault_is_found_at_its_line_with_its_cost_and_nothing_else(planted: 
     (finding,) = found.judgement.findings
     if planted.placed:
         assert finding.place is not None, found.told()
-        assert (Path(finding.place.file).name, finding.place.line) == (planted.source.name, planted.line), found.told()
+        assert (Path(finding.place.file).name, finding.place.line) == (
+            planted.source.name,
+            planted.line,
+        ), found.told()
     if planted.costed:
         assert finding.cost_s == pytest.approx(found.planted_s, rel=TOLERANCE), found.told()
     assert all(text in finding.evidence for text in planted.says), found.told()

@@ -1,4 +1,6 @@
-"""Every rule on constructed cases: it fires with the right place and cost, stays silent below its threshold, and says when it cannot judge."""
+"""Every rule on constructed cases: it fires with the right place and cost, stays silent below its
+threshold, and says when it cannot judge.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ def frames(seconds: float, phase: str, place: Place = LINE) -> tuple[Frames, ...
 
 
 def parts(minor_faults: float, system_s: float, user_s: float = 0.06) -> Anatomy:
-    window = Window((0.03,) * 40, (64.0,) * 40, {}, minor_faults=int(40 * minor_faults), user_s=40 * user_s, system_s=40 * system_s)
+    window = Window(
+        (0.03,) * 40,
+        (64.0,) * 40,
+        {},
+        minor_faults=int(40 * minor_faults),
+        user_s=40 * user_s,
+        system_s=40 * system_s,
+    )
     return anatomy(window, 10)
 
 
@@ -52,14 +61,17 @@ def test_memory_that_is_mapped_anew_in_every_step_is_told_with_its_share() -> No
 
 @pytest.mark.parametrize(
     ("minor_faults", "system_s"),
-    [(0, 0.0), (300, 0.012), (1500, 0.002), (1000, 0.03)],  # none, a few, of little cost, most of the system time for something else
+    # none, a few, of little cost, most of the system time for something else
+    [(0, 0.0), (300, 0.012), (1500, 0.002), (1000, 0.03)],
 )
 def test_a_few_page_faults_are_usual(minor_faults: float, system_s: float) -> None:
     assert ask("page-faults", case(anatomy=parts(minor_faults, system_s))) == []
 
 
 def test_page_faults_that_nobody_counted_are_not_judged() -> None:
-    assert "not counted" in refusal("page-faults", case()) and "not counted" in refusal("page-faults", case(anatomy=parts(0, 0.0, 0.0)))
+    assert "not counted" in refusal("page-faults", case()) and "not counted" in refusal(
+        "page-faults", case(anatomy=parts(0, 0.0, 0.0))
+    )
     assert "driver" in refusal("page-faults", gpu_case(anatomy=parts(5000, 0.012)))
 
 
@@ -67,7 +79,9 @@ def test_page_faults_that_nobody_counted_are_not_judged() -> None:
 
 
 def test_waiting_for_batches_is_found_at_the_loader_and_the_data_set() -> None:
-    seen = evidence(phases(data=0.05), frames=frames(0.05, "data") + frames(0.09, "forward", LIBRARY))
+    seen = evidence(
+        phases(data=0.05), frames=frames(0.05, "data") + frames(0.09, "forward", LIBRARY)
+    )
     (found,) = ask("loader-bound", case(seen=seen))
     assert found.cost_s == pytest.approx(0.05)
     assert (found.place.line, found.places, found.knob) == (41, (LINE,), "num_workers")
@@ -77,7 +91,10 @@ def test_waiting_for_batches_is_found_at_the_loader_and_the_data_set() -> None:
 def test_rounds_of_workers_are_waits_and_stragglers_are_not() -> None:
     rounds = phases(data=0.0)
     rounds["data"] = (0.16, 0.0, 0.0, 0.0) * 15
-    (found,) = ask("loader-bound", case(seen=evidence(rounds, loader={"place": place_data(), "num_workers": 4})))
+    (found,) = ask(
+        "loader-bound",
+        case(seen=evidence(rounds, loader={"place": place_data(), "num_workers": 4})),
+    )
     assert found.cost_s == pytest.approx(0.04)
     late = phases(data=0.001)
     late["data"] = (0.001,) * 19 + (2.0,) + (0.001,) * 40
@@ -90,31 +107,52 @@ def test_a_tenth_of_the_iteration_is_the_bar(wait_s: float, fires: bool) -> None
 
 
 def test_without_a_loader_there_is_nothing_to_judge() -> None:
-    assert "no DataLoader" in refusal("loader-bound", case(seen=evidence(loader={}), job=job(loader=None)))
+    assert "no DataLoader" in refusal(
+        "loader-bound", case(seen=evidence(loader={}), job=job(loader=None))
+    )
 
 
 def test_nothing_watched_nothing_judged() -> None:
     blind = Evidence(blind={"everything": "the job ended before its iterations could be watched"})
     for name in ("loader-bound", "launch-bound", "eager-optimizer"):
-        assert refusal(name, case(seen=blind)) == "the job ended before its iterations could be watched"
+        assert (
+            refusal(name, case(seen=blind))
+            == "the job ended before its iterations could be watched"
+        )
 
 
-@pytest.mark.parametrize(("rule", "unseen"), [
-    ("graph-break", "graph breaks"), ("recompile", "compiles"), ("eager-optimizer", "settings"), ("transfer-not-overlapped", "copies"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rule", "unseen"),
+    [
+        ("graph-break", "graph breaks"),
+        ("recompile", "compiles"),
+        ("eager-optimizer", "settings"),
+        ("transfer-not-overlapped", "copies"),
+    ],
+)
 def test_what_was_not_watched_is_not_called_healthy(rule: str, unseen: str) -> None:
-    assert refusal(rule, gpu_case(seen=evidence(blind={unseen: "RuntimeError: no"}))) == "RuntimeError: no"
+    assert (
+        refusal(rule, gpu_case(seen=evidence(blind={unseen: "RuntimeError: no"})))
+        == "RuntimeError: no"
+    )
 
 
 def decoding(share: float, wait_s: float = 0.05) -> Evidence:
-    return evidence(phases(data=wait_s), loader={"place": place_data(), "num_workers": 16}, fetching_s=10.0, decoding_s=10.0 * share)
+    return evidence(
+        phases(data=wait_s),
+        loader={"place": place_data(), "num_workers": 16},
+        fetching_s=10.0,
+        decoding_s=10.0 * share,
+    )
 
 
 def test_jpeg_that_workers_decode_while_the_gpu_waits() -> None:
     (found,) = ask("gpu-decoding", gpu_case(seen=decoding(0.6)))
     assert "60% of the time in which 16 workers" in found.evidence and "(34%)" in found.evidence
     assert found.cost_s is None and found.place.line == 41
-    assert ask("gpu-decoding", gpu_case(seen=decoding(0.3))) == [], "there is more to fetching than decoding"
+    assert ask("gpu-decoding", gpu_case(seen=decoding(0.3))) == [], (
+        "there is more to fetching than decoding"
+    )
     assert ask("gpu-decoding", gpu_case(seen=decoding(0.6, wait_s=0.001))) == [], "nobody waits"
     assert "CPU" in refusal("gpu-decoding", case(seen=decoding(0.6)))
     assert "no worker" in refusal("gpu-decoding", gpu_case())
@@ -123,28 +161,46 @@ def test_jpeg_that_workers_decode_while_the_gpu_waits() -> None:
 # ---------------------------------------------------------------- launch-bound, host-bound
 
 
-def tiny_side(calls: int = 24_000, share: float = 0.9, bound: str = "", mean_s: float = 4e-6) -> Side:
-    rows = (operator("aten::mul", calls * mean_s, share, calls, bound=bound), operator("aten::mm", 1e-2, 1 - share, 24, bound="compute"))
+def tiny_side(
+    calls: int = 24_000, share: float = 0.9, bound: str = "", mean_s: float = 4e-6
+) -> Side:
+    rows = (
+        operator("aten::mul", calls * mean_s, share, calls, bound=bound),
+        operator("aten::mm", 1e-2, 1 - share, 24, bound="compute"),
+    )
     return Side(profiled_steps=12, operators=rows)
 
 
 def test_thousands_of_tiny_operators_are_found_where_they_are_called() -> None:
     seen = evidence(frames=frames(0.05, "forward") + frames(0.09, "forward", LIBRARY))
     (found,) = ask("launch-bound", case(seen=seen, side=tiny_side(mean_s=5e-5, bound="overhead")))
-    assert found.cost_s == pytest.approx(0.0986, rel=0.01), "1.2 s in twelve iterations, cut to what the watched ones computed"
+    assert found.cost_s == pytest.approx(0.0986, rel=0.01), (
+        "1.2 s in twelve iterations, cut to what the watched ones computed"
+    )
     assert found.place == LINE
     assert "2,000 tiny operators" in found.evidence and "aten::mul" in found.evidence
 
 
 def test_what_the_profiler_adds_to_a_call_is_no_cost_of_the_job() -> None:
-    rows = (operator("aten::mul", 0.6, 0.75, 24_000, bound="overhead"), operator("aten::mm", 0.2, 0.25, 24_000, bound="memory"))
+    rows = (
+        operator("aten::mul", 0.6, 0.75, 24_000, bound="overhead"),
+        operator("aten::mm", 0.2, 0.25, 24_000, bound="memory"),
+    )
     seen = evidence(phases(forward=0.03, backward=0.01, optimizer=0.0, other=0.0))
     (found,) = ask("launch-bound", case(seen=seen, side=Side(profiled_steps=12, operators=rows)))
     profiled, computed = 0.8 / 12, 0.04
     assert found.cost_s == pytest.approx(0.6 / 12 - (profiled - computed) / 2)
 
 
-@pytest.mark.parametrize("side", [tiny_side(calls=6_000), tiny_side(mean_s=5e-7), tiny_side(mean_s=2e-5), tiny_side(bound="memory")])
+@pytest.mark.parametrize(
+    "side",
+    [
+        tiny_side(calls=6_000),
+        tiny_side(mean_s=5e-7),
+        tiny_side(mean_s=2e-5),
+        tiny_side(bound="memory"),
+    ],
+)
 def test_few_cheap_or_large_operators_are_no_finding(side: Side) -> None:
     assert ask("launch-bound", case(side=side)) == []
 
@@ -175,20 +231,42 @@ def test_blank_time_names_the_frames() -> None:
 
 
 def moved(**changes: Any) -> tuple[Transfer, ...]:
-    return (Transfer(**{"place": LINE, "count": 60, "nbytes": 60 * 38_000_000, "seconds": 60 * 0.012, **changes}),)
+    return (
+        Transfer(
+            **{
+                "place": LINE,
+                "count": 60,
+                "nbytes": 60 * 38_000_000,
+                "seconds": 60 * 0.012,
+                **changes,
+            }
+        ),
+    )
 
 
 def test_blocking_copies_cost_what_the_stream_copies() -> None:
-    (found,) = ask("transfer-not-overlapped", gpu_case(seen=evidence(phases(to_device=0.01), transfers=moved())))
+    (found,) = ask(
+        "transfer-not-overlapped",
+        gpu_case(seen=evidence(phases(to_device=0.01), transfers=moved())),
+    )
     assert found.cost_s == pytest.approx(0.01)
     assert (found.place, found.knob) == (LINE, "pin_memory")
-    (found,) = ask("transfer-not-overlapped", gpu_case(seen=evidence(phases(to_device=0.01), transfers=moved(pinned=True))))
+    (found,) = ask(
+        "transfer-not-overlapped",
+        gpu_case(seen=evidence(phases(to_device=0.01), transfers=moved(pinned=True))),
+    )
     assert found.knob == "non_blocking"
 
 
 def test_overlapped_and_short_copies_are_no_finding() -> None:
     for seen in (moved(pinned=True, non_blocking=True), moved(seconds=0.01), ()):
-        assert ask("transfer-not-overlapped", gpu_case(seen=evidence(phases(to_device=0.01), transfers=seen))) == []
+        assert (
+            ask(
+                "transfer-not-overlapped",
+                gpu_case(seen=evidence(phases(to_device=0.01), transfers=seen)),
+            )
+            == []
+        )
     assert "nothing is copied to a device" in refusal("transfer-not-overlapped", case())
 
 
@@ -199,8 +277,16 @@ CAST = Calls("cast", LINE, 60, 0.0, detail="softmax of bfloat16[256, 1024]", nby
 
 
 def cast_side(share: float) -> Side:
-    rows = (operator("aten::copy_", 0.1, share, shapes="[256, 1024] [256, 1024]", dtypes="float c10::BFloat16"),
-            operator("aten::copy_", 0.1, 0.2, shapes="[64, 64] [64, 64]", dtypes="float c10::BFloat16"))
+    rows = (
+        operator(
+            "aten::copy_",
+            0.1,
+            share,
+            shapes="[256, 1024] [256, 1024]",
+            dtypes="float c10::BFloat16",
+        ),
+        operator("aten::copy_", 0.1, 0.2, shapes="[64, 64] [64, 64]", dtypes="float c10::BFloat16"),
+    )
     return Side(config={"amp_dtype": "bfloat16"}, profiled_steps=12, operators=rows)
 
 
@@ -211,12 +297,19 @@ def test_casts_cost_the_copies_of_their_own_shape() -> None:
 
 
 def test_no_half_precision_no_casts() -> None:
-    assert ask("casts", case(seen=evidence(calls=(CAST,)), side=replace(cast_side(0.3), config={}))) == []
+    assert (
+        ask("casts", case(seen=evidence(calls=(CAST,)), side=replace(cast_side(0.3), config={})))
+        == []
+    )
     assert ask("casts", case(seen=evidence(calls=(CAST,)), side=cast_side(0.02))) == []
-    assert ask("casts", case(side=cast_side(0.3))) == [], "copies without such an operator are autocast's own"
+    assert ask("casts", case(side=cast_side(0.3))) == [], (
+        "copies without such an operator are autocast's own"
+    )
 
 
-def product(dtypes: str = "float float", shapes: str = "[512, 1024] [1024, 512]", **changes: Any) -> Side:
+def product(
+    dtypes: str = "float float", shapes: str = "[512, 1024] [1024, 512]", **changes: Any
+) -> Side:
     row = operator("aten::mm", 0.5, 0.5, shapes=shapes, dtypes=dtypes, **changes)
     return Side(profiled_steps=12, operators=(row,), idle_share=0.0)
 
@@ -230,23 +323,30 @@ def test_float32_products_beside_tensor_cores() -> None:
     assert found.knob == "amp_dtype" and "16.0 times" in found.evidence
     (found,) = ask("no-tensor-cores", gpu_case(side=product()))
     assert found.cost_s is None and "was not measured" in found.evidence
-    assert ask("no-tensor-cores", gpu_case(side=product(kernels=("ampere_sgemm_128x64_nn",)), peaks=PEAKS))
+    assert ask(
+        "no-tensor-cores", gpu_case(side=product(kernels=("ampere_sgemm_128x64_nn",)), peaks=PEAKS)
+    )
 
 
-@pytest.mark.parametrize("about", [
-    gpu_case(side=product("c10::BFloat16 c10::BFloat16"), peaks=PEAKS),
-    gpu_case(side=product(kernels=("sm90_xmma_gemm_f32f32_tf32f32",)), peaks=PEAKS),
-    gpu_case(side=product(), job=job(device="cuda", matmul_precision="high"), peaks=PEAKS),
-    gpu_case(side=replace(product(), config={"matmul_precision": "medium"}), peaks=PEAKS),
-    gpu_case(side=product(shapes="[4, 8] [8, 2]"), peaks=PEAKS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "about",
+    [
+        gpu_case(side=product("c10::BFloat16 c10::BFloat16"), peaks=PEAKS),
+        gpu_case(side=product(kernels=("sm90_xmma_gemm_f32f32_tf32f32",)), peaks=PEAKS),
+        gpu_case(side=product(), job=job(device="cuda", matmul_precision="high"), peaks=PEAKS),
+        gpu_case(side=replace(product(), config={"matmul_precision": "medium"}), peaks=PEAKS),
+        gpu_case(side=product(shapes="[4, 8] [8, 2]"), peaks=PEAKS),
+    ],
+)
 def test_products_on_tensor_cores_or_too_small_are_no_finding(about: Case) -> None:
     assert ask("no-tensor-cores", about) == []
 
 
 def test_no_tensor_cores_no_judgement() -> None:
     assert "CPU" in refusal("no-tensor-cores", case())
-    assert "has no Tensor cores" in refusal("no-tensor-cores", gpu_case(machine=gpu_machine(compute_capability=(6, 1))))
+    assert "has no Tensor cores" in refusal(
+        "no-tensor-cores", gpu_case(machine=gpu_machine(compute_capability=(6, 1)))
+    )
 
 
 def test_odd_dimensions_under_half_precision() -> None:
@@ -255,12 +355,17 @@ def test_odd_dimensions_under_half_precision() -> None:
     (found,) = ask("odd-dimensions", gpu_case(side=odd))
     assert found.cost_s is None and "(1021, 50257)" in found.evidence
     assert ask("odd-dimensions", gpu_case(side=replace(product(), config=half))) == []
-    assert "float32" in refusal("odd-dimensions", gpu_case(side=product(shapes="[512, 1021] [1021, 50257]")))
+    assert "float32" in refusal(
+        "odd-dimensions", gpu_case(side=product(shapes="[512, 1021] [1021, 50257]"))
+    )
     assert "CPU" in refusal("odd-dimensions", case(side=odd))
 
 
 def wide(shapes: str = "[16384, 4096] [4096, 4096]", config: dict[str, Any] | None = None) -> Side:
-    return replace(product("c10::BFloat16 c10::BFloat16", shapes), config={"amp_dtype": "bfloat16"} if config is None else config)
+    return replace(
+        product("c10::BFloat16 c10::BFloat16", shapes),
+        config={"amp_dtype": "bfloat16"} if config is None else config,
+    )
 
 
 def test_products_that_float8_would_speed_up() -> None:
@@ -270,18 +375,24 @@ def test_products_that_float8_would_speed_up() -> None:
     assert ask("float8", gpu_case(side=with_bias))
 
 
-@pytest.mark.parametrize("about", [
-    gpu_case(side=wide("[16384, 1600] [1600, 6400]")),  # no wider than what was reported to gain nothing
-    gpu_case(side=wide("[64, 4096, 4096] [64, 4096, 4096]")),  # attention's own
-    gpu_case(side=replace(wide(), idle_share=0.3)),  # 35 % of an iteration
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "about",
+    [
+        # no wider than what was reported to gain nothing
+        gpu_case(side=wide("[16384, 1600] [1600, 6400]")),
+        gpu_case(side=wide("[64, 4096, 4096] [64, 4096, 4096]")),  # attention's own
+        gpu_case(side=replace(wide(), idle_share=0.3)),  # 35 % of an iteration
+    ],
+)
 def test_products_too_small_or_too_few_for_float8(about: Case) -> None:
     assert ask("float8", about) == []
 
 
 def test_float8_is_for_hopper_and_comes_after_16_bits() -> None:
     assert "CPU" in refusal("float8", case(side=wide()))
-    assert "older than Hopper" in refusal("float8", gpu_case(side=wide(), machine=gpu_machine(compute_capability=(8, 0))))
+    assert "older than Hopper" in refusal(
+        "float8", gpu_case(side=wide(), machine=gpu_machine(compute_capability=(8, 0)))
+    )
     assert "bfloat16 comes first" in refusal("float8", gpu_case(side=wide(config={})))
 
 
@@ -297,9 +408,18 @@ def test_padding_is_told_from_the_masks_of_the_batches() -> None:
 
 
 def test_graph_breaks_have_dynamos_reason_and_place() -> None:
-    breaks = (GraphBreak("break", "call to print", LINE, 1), GraphBreak("break", "data-dependent", LIBRARY, 1))
-    standing = tuple(replace(f, leaf=leaf) for f in frames(0.01, "forward") for leaf in ("train.step", "torch._dynamo.eval_frame.fn"))
-    measured, unmeasured = ask("graph-break", case(seen=evidence(compiled=True, breaks=breaks, frames=standing)))
+    breaks = (
+        GraphBreak("break", "call to print", LINE, 1),
+        GraphBreak("break", "data-dependent", LIBRARY, 1),
+    )
+    standing = tuple(
+        replace(f, leaf=leaf)
+        for f in frames(0.01, "forward")
+        for leaf in ("train.step", "torch._dynamo.eval_frame.fn")
+    )
+    measured, unmeasured = ask(
+        "graph-break", case(seen=evidence(compiled=True, breaks=breaks, frames=standing))
+    )
     assert measured.cost_s == pytest.approx(0.01), "without what torch did in it"
     assert measured.place == LINE and "call to print" in measured.evidence
     assert unmeasured.cost_s is None and "cannot be told" in unmeasured.evidence
@@ -307,11 +427,19 @@ def test_graph_breaks_have_dynamos_reason_and_place() -> None:
 
 
 def test_recompiles_cost_the_seconds_of_compiling() -> None:
-    again = GraphBreak("recompile", "tensor 'x' size mismatch at index 0. expected 64, actual 65", LINE, 5, 3.0)
+    again = GraphBreak(
+        "recompile", "tensor 'x' size mismatch at index 0. expected 64, actual 65", LINE, 5, 3.0
+    )
     (found,) = ask("recompile", case(seen=evidence(breaks=(again,))))
     assert found.cost_s == pytest.approx(0.05)
-    assert found.place == LINE and "5 times in 60 iterations" in found.evidence and "size mismatch" in found.evidence
-    (gave_up,) = ask("recompile", case(seen=evidence(breaks=(replace(again, count=8, seconds=0.0),))))
+    assert (
+        found.place == LINE
+        and "5 times in 60 iterations" in found.evidence
+        and "size mismatch" in found.evidence
+    )
+    (gave_up,) = ask(
+        "recompile", case(seen=evidence(breaks=(replace(again, count=8, seconds=0.0),)))
+    )
     assert gave_up.cost_s is None and "then gave up" in gave_up.evidence
     assert ask("recompile", case()) == []
 
@@ -320,23 +448,52 @@ def test_recompiles_cost_the_seconds_of_compiling() -> None:
 
 
 def optimizer(**changes: Any) -> tuple[dict[str, Any], ...]:
-    return ({"class": "AdamW", "tensors": 400, "own_s": 0.02, "best_s": 0.005, "best": "fused", "place": place_data(30), **changes},)
+    return (
+        {
+            "class": "AdamW",
+            "tensors": 400,
+            "own_s": 0.02,
+            "best_s": 0.005,
+            "best": "fused",
+            "place": place_data(30),
+            **changes,
+        },
+    )
 
 
 def test_a_loop_over_parameters_costs_what_gathering_saves() -> None:
-    (found,) = ask("eager-optimizer", case(seen=evidence(phases(optimizer=0.024), optimizers=optimizer())))
-    assert found.cost_s == pytest.approx(0.024 * 0.75), "of the phase as it was watched, not as it was tried"
+    (found,) = ask(
+        "eager-optimizer", case(seen=evidence(phases(optimizer=0.024), optimizers=optimizer()))
+    )
+    assert found.cost_s == pytest.approx(0.024 * 0.75), (
+        "of the phase as it was watched, not as it was tried"
+    )
     assert (found.place.line, found.knob) == (30, "optimizer_impl")
 
 
 @pytest.mark.parametrize("changes", [{"tensors": 12}, {"best_s": 0.016}])
 def test_few_parameters_or_little_to_gain(changes: dict[str, Any]) -> None:
-    assert ask("eager-optimizer", case(seen=evidence(phases(optimizer=0.024), optimizers=optimizer(**changes)))) == []
-    assert ask("eager-optimizer", case(seen=evidence(phases(optimizer=0.004), optimizers=optimizer()))) == []
+    assert (
+        ask(
+            "eager-optimizer",
+            case(seen=evidence(phases(optimizer=0.024), optimizers=optimizer(**changes))),
+        )
+        == []
+    )
+    assert (
+        ask("eager-optimizer", case(seen=evidence(phases(optimizer=0.004), optimizers=optimizer())))
+        == []
+    )
 
 
 def test_an_optimizer_that_could_not_be_tried() -> None:
-    told = ({"class": "Mine", "tensors": 400, "untried": "there is no room for a copy of its parameters"},)
+    told = (
+        {
+            "class": "Mine",
+            "tensors": 400,
+            "untried": "there is no room for a copy of its parameters",
+        },
+    )
     assert "no room" in refusal("eager-optimizer", case(seen=evidence(optimizers=told)))
 
 
@@ -345,7 +502,12 @@ def test_an_optimizer_that_could_not_be_tried() -> None:
 
 @pytest.mark.parametrize(("used", "fires"), [(28.0, False), (29.0, True)])
 def test_nine_tenths_of_the_memory(used: float, fires: bool) -> None:
-    memory = {"host_used_gib": used, "host_total_gib": 32.0, "device_used_gib": 79.0, "device_total_gib": 80.0}
+    memory = {
+        "host_used_gib": used,
+        "host_total_gib": 32.0,
+        "device_used_gib": 79.0,
+        "device_total_gib": 80.0,
+    }
     found = ask("memory-nearly-full", case(seen=evidence(memory=memory)))
     assert bool(found) is fires
     assert ask("memory-nearly-full", gpu_case(seen=evidence(memory=memory)))[0].cost_s is None
@@ -365,15 +527,28 @@ def test_ranks_that_wait() -> None:
     (found,) = ask("communication", case(seen=seen))
     assert found.cost_s == pytest.approx(0.02)
     assert found.place == LINE and "all_reduce at train.py:17" in found.evidence
-    assert ask("communication", case(seen=evidence(world_size=2, communication_s=(0.009,) * 60))) == []
+    assert (
+        ask("communication", case(seen=evidence(world_size=2, communication_s=(0.009,) * 60))) == []
+    )
     assert "one process" in refusal("communication", case())
     assert "watched" in refusal("communication", case(seen=evidence(world_size=2)))
 
 
 def test_nccl_is_told_from_its_kernels_without_a_cost() -> None:
-    row = operator("nccl:all_reduce", 0.3, 0.3, self_device_s=0.3, kernels=("ncclDevKernel_AllReduce_Sum_f32_RING_LL",))
+    row = operator(
+        "nccl:all_reduce",
+        0.3,
+        0.3,
+        self_device_s=0.3,
+        kernels=("ncclDevKernel_AllReduce_Sum_f32_RING_LL",),
+    )
     two = evidence(world_size=2)
-    (found,) = ask("communication", gpu_case(seen=two, side=Side(profiled_steps=12, operators=(row,))))
+    (found,) = ask(
+        "communication", gpu_case(seen=two, side=Side(profiled_steps=12, operators=(row,)))
+    )
     assert found.cost_s is None and "25.0 ms" in found.evidence
-    assert ask("communication", gpu_case(seen=two, side=Side(profiled_steps=60, operators=(row,)))) == []
+    assert (
+        ask("communication", gpu_case(seen=two, side=Side(profiled_steps=60, operators=(row,))))
+        == []
+    )
     assert "no profile" in refusal("communication", gpu_case(seen=two))

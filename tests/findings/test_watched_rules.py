@@ -1,4 +1,6 @@
-"""Rules on what was watched, on constructed evidence: rhythms, thresholds, what belongs to whom, what cannot be judged."""
+"""Rules on what was watched, on constructed evidence: rhythms, thresholds, what belongs to whom,
+what cannot be judged.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,54 @@ def ask(name: str, about: Case) -> list[Finding]:
     return next(rule for rule in RULES if rule.name == name).judge(about)
 
 
-def calls(kind: str, each_s: float, device: str = "cpu", iterations: tuple[int, ...] = EVERY, place: Place = LINE, phase: str = "other") -> Calls:
-    return Calls(kind, place, len(iterations), each_s * len(iterations), iterations, device=device, phase=phase,
-                 each_s=(each_s,) * len(iterations), lines=(place.line, place.line), detail=kind)  # fmt: skip
+def calls(
+    kind: str,
+    each_s: float,
+    device: str = "cpu",
+    iterations: tuple[int, ...] = EVERY,
+    place: Place = LINE,
+    phase: str = "other",
+) -> Calls:
+    return Calls(
+        kind,
+        place,
+        len(iterations),
+        each_s * len(iterations),
+        iterations,
+        device=device,
+        phase=phase,
+        each_s=(each_s,) * len(iterations),
+        lines=(place.line, place.line),
+        detail=kind,
+    )
 
 
-def stalling(times: list[float], place: Place = OTHER, usual: float = 0.1, leaf: str = "train.save") -> Evidence:
+def stalling(
+    times: list[float], place: Place = OTHER, usual: float = 0.1, leaf: str = "train.save"
+) -> Evidence:
     """Iterations of ``times`` seconds; what is beyond the usual is spent at ``place``."""
-    frames = tuple(Frames(i, "other", place, t - usual, leaf) for i, t in enumerate(times) if t > 1.2 * usual)
+    frames = tuple(
+        Frames(i, "other", place, t - usual, leaf) for i, t in enumerate(times) if t > 1.2 * usual
+    )
     return Evidence(times_s=tuple(times), frames=frames)
 
 
-@pytest.mark.parametrize(("wait_s", "idle", "cost_s"), [(0.02, 0.5, 0.02), (0.08, 0.03, 0.003), (0.08, 0.001, None), (0.001, 0.5, None), (0.02, None, 0.02)])
-def test_a_wait_costs_no_more_than_the_device_stands_idle(wait_s: float, idle: float | None, cost_s: float | None) -> None:
-    about = gpu_case(seen=evidence(calls=(calls("item", wait_s, "cuda"),)), side=Side(idle_share=idle))
+@pytest.mark.parametrize(
+    ("wait_s", "idle", "cost_s"),
+    [
+        (0.02, 0.5, 0.02),
+        (0.08, 0.03, 0.003),
+        (0.08, 0.001, None),
+        (0.001, 0.5, None),
+        (0.02, None, 0.02),
+    ],
+)
+def test_a_wait_costs_no_more_than_the_device_stands_idle(
+    wait_s: float, idle: float | None, cost_s: float | None
+) -> None:
+    about = gpu_case(
+        seen=evidence(calls=(calls("item", wait_s, "cuda"),)), side=Side(idle_share=idle)
+    )
     found = ask("device-sync", about)
     assert [f.cost_s for f in found] == ([] if cost_s is None else [pytest.approx(cost_s)])
     assert all(f.place == LINE and "train.py:17" in f.evidence for f in found)
@@ -47,14 +83,25 @@ def test_on_a_cpu_there_is_nothing_to_wait_for() -> None:
 
 def test_what_is_read_now_and_then_is_no_part_of_every_step() -> None:
     assert ask("tensor-readout", case(seen=evidence(calls=(calls("tolist", 0.05),))))
-    assert not ask("tensor-readout", case(seen=evidence(calls=(calls("tolist", 0.05, iterations=EVERY[::10]),))))
+    assert not ask(
+        "tensor-readout",
+        case(seen=evidence(calls=(calls("tolist", 0.05, iterations=EVERY[::10]),))),
+    )
 
 
 def test_a_cheap_call_in_a_dear_statement_costs_the_statement() -> None:
-    seen = evidence(calls=(calls("bool", 1e-5),), frames=tuple(Frames(i, "other", LINE, 0.02, "train.main") for i in EVERY))
+    seen = evidence(
+        calls=(calls("bool", 1e-5),),
+        frames=tuple(Frames(i, "other", LINE, 0.02, "train.main") for i in EVERY),
+    )
     (found,) = ask("tensor-readout", case(seen=seen))
     assert found.cost_s == pytest.approx(0.02)
-    training = evidence(calls=(calls("bool", 1e-5),), frames=tuple(Frames(i, "other", LINE, 0.02, "torch.nn.modules.linear.Linear.forward") for i in EVERY))
+    training = evidence(
+        calls=(calls("bool", 1e-5),),
+        frames=tuple(
+            Frames(i, "other", LINE, 0.02, "torch.nn.modules.linear.Linear.forward") for i in EVERY
+        ),
+    )
     assert not ask("tensor-readout", case(seen=training))
 
 
@@ -62,7 +109,10 @@ def test_host_work_leaves_alone_what_other_rules_look_at() -> None:
     frames = tuple(Frames(i, "other", LINE, 0.02, "train.main") for i in EVERY)
     (found,) = ask("host-work", case(seen=evidence(phases(other=0.021), frames=frames)))
     assert found.cost_s == pytest.approx(0.02) and found.place == LINE
-    assert not ask("host-work", case(seen=evidence(phases(other=0.021), frames=frames, calls=(calls("print", 0.02),))))
+    assert not ask(
+        "host-work",
+        case(seen=evidence(phases(other=0.021), frames=frames, calls=(calls("print", 0.02),))),
+    )
 
 
 @pytest.mark.parametrize(("period", "offset"), [(3, 0), (7, 2), (20, 13), (50, 49)])
@@ -77,7 +127,9 @@ def test_a_rhythm_is_found_among_noise(period: int, offset: int) -> None:
 
 
 def test_two_rhythms_are_told_apart() -> None:
-    times = [0.1 + (0.2 if i % 20 == 4 else 0.0) + (0.5 if i % 70 == 9 else 0.0) for i in range(400)]
+    times = [
+        0.1 + (0.2 if i % 20 == 4 else 0.0) + (0.5 if i % 70 == 9 else 0.0) for i in range(400)
+    ]
     assert {s.period for s in stalls(stalling(times))[0]} == {20, 70}
 
 
@@ -92,7 +144,9 @@ def test_slow_steps_without_a_rhythm_are_stragglers() -> None:
 def test_hits_from_outside_spread_over_all_lines_and_blame_nobody() -> None:
     slow = sorted(random.Random(1).sample(range(300), 15))
     times = [0.1 + (0.2 if i in slow else 0.0) for i in range(300)]
-    frames = tuple(Frames(i, "other", Place("/home/me/train.py", 10 + i % 7), 0.2, "train.main") for i in slow)
+    frames = tuple(
+        Frames(i, "other", Place("/home/me/train.py", 10 + i % 7), 0.2, "train.main") for i in slow
+    )
     assert not ask("straggler-steps", case(seen=Evidence(times_s=tuple(times), frames=frames)))
 
 
@@ -100,8 +154,10 @@ def test_time_without_a_core_waiting_for_batches_and_collections_are_no_stalls()
     bursts = tuple(0.3 if i % 10 == 0 else 0.1 for i in range(300))
     extra = tuple(t - 0.1 for t in bursts)
     for cause in (
-        {"queued_s": extra}, {"phase_times_s": {"data": extra}}, {"pauses": tuple(Pause(i, s, 2) for i, s in enumerate(extra) if s)},
-    ):  # fmt: skip
+        {"queued_s": extra},
+        {"phase_times_s": {"data": extra}},
+        {"pauses": tuple(Pause(i, s, 2) for i, s in enumerate(extra) if s)},
+    ):
         assert not ask("periodic-stall", case(seen=Evidence(times_s=bursts, **cause)))  # type: ignore[arg-type]
 
 
@@ -110,9 +166,17 @@ def test_a_checkpoint_between_epochs_is_a_stall_and_evaluation_is_not() -> None:
     away = tuple(2.0 if i in ends else 0.0 for i in range(300))
     healthy = Evidence(times_s=(0.1,) * 300, away_s=away)
     assert not ask("periodic-stall", case(seen=healthy))
-    saving = Evidence(times_s=(0.1,) * 300, away_s=away, calls=(calls("file_write", 1.5, iterations=ends, place=OTHER, phase="away"),))
+    saving = Evidence(
+        times_s=(0.1,) * 300,
+        away_s=away,
+        calls=(calls("file_write", 1.5, iterations=ends, place=OTHER, phase="away"),),
+    )
     (found,) = ask("periodic-stall", case(seen=saving))
-    assert found.place == OTHER and found.cost_s == pytest.approx(1.5 * 6 / 300) and "file_write" in found.evidence
+    assert (
+        found.place == OTHER
+        and found.cost_s == pytest.approx(1.5 * 6 / 300)
+        and "file_write" in found.evidence
+    )
 
 
 def test_what_half_of_the_iterations_do_is_no_exception() -> None:
@@ -127,7 +191,12 @@ def test_a_full_collection_or_two_say_nothing_about_how_often() -> None:
 
 
 def test_what_could_not_be_watched_is_not_judged() -> None:
-    for rule, what in (("array-copies", "copies"), ("log-printing", "calls"), ("host-work", "frames"), ("gc-pauses", "garbage collections")):
+    for rule, what in (
+        ("array-copies", "copies"),
+        ("log-printing", "calls"),
+        ("host-work", "frames"),
+        ("gc-pauses", "garbage collections"),
+    ):
         seen = evidence(blind={what: "it broke"}, calls=(calls("tensor_from_array", 0.1),))
         with pytest.raises(NotJudgeable, match="it broke"):
             ask(rule, case(seen=seen))

@@ -17,14 +17,18 @@ from autotune.stages.context import RunContext
 from autotune.tracking import open_tracker
 from autotune.tuner import tune
 
-SPACE = "{num_workers: [1, 2], amp_dtype: [bfloat16], optimizer_impl: [fused], channels_last: auto, malloc: auto, gc: auto}"
+SPACE = (
+    "{num_workers: [1, 2], amp_dtype: [bfloat16], optimizer_impl: [fused], channels_last: auto,"
+    " malloc: auto, gc: auto}"
+)
 
 
 def job(folder: Path, space: str = SPACE, code: str = "", minutes: float = 10.0) -> JobSpec:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.py").write_text(code)
     (folder / "job.yaml").write_text(
-        f"command: python train.py\nsearch_space: {space}\ntraces: none\ntracking: {{uri: null}}\nbudget: {{minutes: {minutes}}}\n"
+        f"command: python train.py\nsearch_space: {space}\ntraces: none\ntracking: {{uri:"
+        f" null}}\nbudget: {{minutes: {minutes}}}\n"
     )
     return load_job(folder / "job.yaml")
 
@@ -40,15 +44,38 @@ class Played:
         said: notes and warnings.
     """
 
-    def __init__(self, folder: Path, table: ReplayTable, store: Path | None, *, seed: int = 0, code: str = "", space: str = SPACE, team: Path | None = None,
-                 minutes: float = 10.0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        folder: Path,
+        table: ReplayTable,
+        store: Path | None,
+        *,
+        seed: int = 0,
+        code: str = "",
+        space: str = SPACE,
+        team: Path | None = None,
+        minutes: float = 10.0,
+    ) -> None:
         self.said: list[str] = []
         spec, run_dir = job(folder, space, code, minutes), folder / "run"
         machine = ReplayExecutor(table, seed)
         history = None if store is None else History(store, team, self.said.append)
         journal = Journal(run_dir / "journal.jsonl", lambda before: before + machine.elapsed_s)
-        with closing(journal), (folder / "progress.jsonl").open("w") as shown, JsonProgress(shown) as progress:
-            context = RunContext(spec, machine, journal, progress, open_tracker(None, "e", run_dir), run_dir, seed, history=history)
+        with (
+            closing(journal),
+            (folder / "progress.jsonl").open("w") as shown,
+            JsonProgress(shown) as progress,
+        ):
+            context = RunContext(
+                spec,
+                machine,
+                journal,
+                progress,
+                open_tracker(None, "e", run_dir),
+                run_dir,
+                seed,
+                history=history,
+            )
             self.result: Result = tune(context)
             if history is not None:
                 history.keep(spec, self.result, f"{folder.name}-{seed}")
@@ -62,4 +89,8 @@ class Played:
     def _spent_s(journal: Journal, key: str) -> float:
         """Seconds on the entries whose key begins so."""
         entries = journal._entries
-        return sum(b.elapsed_s - a.elapsed_s for a, b in itertools.pairwise(entries) if b.key.startswith(key))
+        return sum(
+            b.elapsed_s - a.elapsed_s
+            for a, b in itertools.pairwise(entries)
+            if b.key.startswith(key)
+        )

@@ -22,7 +22,8 @@ from autotune.search.model import RECALLED, ModelSearch, SearchKnob
 from autotune.search.model.judgement import worth
 
 PHASES = {"data": 0.05, "forward": 0.4, "backward": 0.5, "optimizer": 0.03, "other": 0.02}
-BUSY = replace(TABLE, phases=PHASES)  # it does not wait for batches: all knobs are searched together
+# it does not wait for batches: all knobs are searched together
+BUSY = replace(TABLE, phases=PHASES)
 DOMAINS = {"num_workers": (0, 1, 2), "amp_dtype": ("off", "bfloat16"), "gc": ("default", "freeze")}
 
 
@@ -47,8 +48,20 @@ def test_every_feature_is_documented_with_its_scale() -> None:
 def test_effects_are_taken_apart() -> None:
     truth = {"num_workers": -0.3, "amp_dtype": -0.5, "gc": 0.02}
     values = {"num_workers": 2, "amp_dtype": "bfloat16", "gc": "freeze"}
-    configs = [("num_workers",), ("num_workers", "amp_dtype"), ("num_workers", "amp_dtype", "gc"), ("amp_dtype",), ("gc",)]
-    run = replace(RUN, measured=tuple(Measured({k: values[k] for k in c}, "live", sum(truth[k] for k in c), 0.01, 9) for c in configs))
+    configs = [
+        ("num_workers",),
+        ("num_workers", "amp_dtype"),
+        ("num_workers", "amp_dtype", "gc"),
+        ("amp_dtype",),
+        ("gc",),
+    ]
+    run = replace(
+        RUN,
+        measured=tuple(
+            Measured({k: values[k] for k in c}, "live", sum(truth[k] for k in c), 0.01, 9)
+            for c in configs
+        ),
+    )
     found = effects_of(run, DOMAINS)
     for knob, effect in truth.items():
         mean, error = found[knob, values[knob]]
@@ -58,7 +71,10 @@ def test_effects_are_taken_apart() -> None:
 
 def test_the_less_alike_a_job_is_the_less_it_says() -> None:
     item = ("amp_dtype", "bfloat16")
-    said = [expected_effects([(like, {item: (-0.4, 0.01)})]).get(item, 0.0) for like in (1.0, 0.6, 0.3, 0.05)]
+    said = [
+        expected_effects([(like, {item: (-0.4, 0.01)})]).get(item, 0.0)
+        for like in (1.0, 0.6, 0.3, 0.05)
+    ]
     assert said == sorted(said) and said[0] == pytest.approx(-0.4, abs=0.02) and said[-1] == 0.0
     of_two = expected_effects([(1.0, {item: (-0.4, 0.01)}), (0.2, {item: (0.4, 0.01)})])[item]
     assert said[0] < of_two < 0
@@ -70,7 +86,7 @@ def test_what_was_made_up_is_bounded() -> None:
     assert -1.6 < effect < 0
 
 
-# ------------------------------------------------------------------------------------------------------------ the model
+# ---------------------------------------------------------------------------------------- the model
 
 KNOBS = (
     SearchKnob("num_workers", (0, 1, 2, 4), 0, dear=True, loader=True),
@@ -85,23 +101,35 @@ def _search(expected: dict) -> ModelSearch:
     def normalise(config: dict) -> dict:
         return {k: v for k, v in config.items() if v != DEFAULTS[k]}
 
-    return ModelSearch(KNOBS, normalise=normalise, bottleneck="compute", seed=1, noise=0.03, expected=expected)
+    return ModelSearch(
+        KNOBS, normalise=normalise, bottleneck="compute", seed=1, noise=0.03, expected=expected
+    )
 
 
 def _blocks(search: ModelSearch, effects: dict, plots: int, noise: float = 0.03) -> list:
     rng, seen = np.random.default_rng(0), []
     for number in range(plots):
-        plot = search.next_plot(elapsed_share=0.02 * number, seconds_left=200.0 - number, block_s=0.3, switch_s={})
+        plot = search.next_plot(
+            elapsed_share=0.02 * number, seconds_left=200.0 - number, block_s=0.3, switch_s={}
+        )
         if plot is None:
             break
         seen.append(plot)
         for config in plot.blocks:
-            search.measured(config, sum(effects.get(item, 0.0) for item in config.items()) + rng.normal(0, noise))
+            search.measured(
+                config,
+                sum(effects.get(item, 0.0) for item in config.items()) + rng.normal(0, noise),
+            )
     return seen
 
 
 def test_the_expected_best_is_the_first_proposal() -> None:
-    expected = {("amp_dtype", "bfloat16"): -0.4, ("malloc", "keep"): -0.1, ("gc", "freeze"): 0.2, ("num_workers", 4): -0.001}
+    expected = {
+        ("amp_dtype", "bfloat16"): -0.4,
+        ("malloc", "keep"): -0.1,
+        ("gc", "freeze"): 0.2,
+        ("num_workers", 4): -0.001,
+    }
     first, second, *_ = _blocks(_search(expected), expected, 3)
     assert set(map(str, first.blocks)) == {"{}"}
     assert second.purpose == RECALLED
@@ -114,7 +142,12 @@ def test_without_a_history_nothing_changes() -> None:
 
 
 def test_a_false_history_is_outweighed_and_seen_through() -> None:
-    lies = {("gc", "freeze"): -0.6, ("malloc", "keep"): -0.5, ("malloc", "retain"): -0.4, ("amp_dtype", "bfloat16"): 0.5}
+    lies = {
+        ("gc", "freeze"): -0.6,
+        ("malloc", "keep"): -0.5,
+        ("malloc", "retain"): -0.4,
+        ("amp_dtype", "bfloat16"): 0.5,
+    }
     search = _search(lies)
     _blocks(search, {("amp_dtype", "bfloat16"): -0.4}, 12)
     assert set(search.mispredicted()) == set(lies)
@@ -135,7 +168,7 @@ def test_what_a_knob_is_worth_is_judged_without_the_history() -> None:
     assert recalled.expected == pytest.approx(plain.expected)
 
 
-# ------------------------------------------------------------------------------------------------------------ whole runs
+# --------------------------------------------------------------------------------------- whole runs
 
 
 def test_an_alike_job_is_tried_first_with_what_was_best(tmp_path: Path) -> None:
@@ -144,7 +177,9 @@ def test_an_alike_job_is_tried_first_with_what_was_best(tmp_path: Path) -> None:
     another = replace(BUSY, cost_s=BUSY.cost_s * 1.5)
     alike = Played(tmp_path / "alike", another, store, code="# another job")
     assert alike.result.recalled.kind == "near" and alike.result.recalled.outcome == "prior"
-    assert next(config for config in alike.tried if config) == first.result.knobs == alike.result.knobs
+    assert (
+        next(config for config in alike.tried if config) == first.result.knobs == alike.result.knobs
+    )
 
 
 def test_a_run_that_only_proved_again_hides_nothing(tmp_path: Path) -> None:
@@ -154,9 +189,17 @@ def test_a_run_that_only_proved_again_hides_nothing(tmp_path: Path) -> None:
     Played(tmp_path / "again", BUSY, store, seed=1)
     one, two = (run.measured for run in Store(store).runs())
     assert len(one) == 1 < len(two)
-    alike = Played(tmp_path / "alike", replace(BUSY, cost_s=BUSY.cost_s * 1.5), store, code="# another job")
+    alike = Played(
+        tmp_path / "alike", replace(BUSY, cost_s=BUSY.cost_s * 1.5), store, code="# another job"
+    )
     assert next(config for config in alike.tried if config) == first.result.knobs
-    stored = json.loads(next(line for line in (tmp_path / "alike/run/journal.jsonl").read_text().splitlines() if '"recall"' in line))
+    stored = json.loads(
+        next(
+            line
+            for line in (tmp_path / "alike/run/journal.jsonl").read_text().splitlines()
+            if '"recall"' in line
+        )
+    )
     assert {e["knob"] for e in stored["data"]["expected"]} > set(first.result.knobs)
 
 
@@ -164,7 +207,9 @@ def test_after_three_mispredictions_it_is_dropped(tmp_path: Path) -> None:
     store = tmp_path / "history.sqlite"
     Played(tmp_path / "first", BUSY, store)
     (record,) = Store(store).runs()
-    lies = tuple(replace(m, log_ratio=-0.9, error=0.001) for m in record.measured if len(m.config) == 1)
+    lies = tuple(
+        replace(m, log_ratio=-0.9, error=0.001) for m in record.measured if len(m.config) == 1
+    )
     Store(store).forget([record.id])
     Store(store).add([replace(record, measured=lies, keys=replace(record.keys, job="another"))])
     run = Played(tmp_path / "fooled", BUSY, store)
@@ -178,6 +223,8 @@ def test_after_three_mispredictions_it_is_dropped(tmp_path: Path) -> None:
 def test_a_history_of_nothing_but_losses_adopts_nothing(tmp_path: Path) -> None:
     store = tmp_path / "history.sqlite"
     Played(tmp_path / "first", BUSY, store)
-    useless = replace(BUSY, factors={knob: dict.fromkeys(values, 1.0) for knob, values in FACTORS.items()})
+    useless = replace(
+        BUSY, factors={knob: dict.fromkeys(values, 1.0) for knob, values in FACTORS.items()}
+    )
     run = Played(tmp_path / "useless", useless, store, code="# nothing to gain")
     assert run.result.verdict == "keep-baseline"

@@ -54,7 +54,9 @@ def test_it_is_unpacked_once_and_found_again(tmp_path: Path) -> None:
     assert cache_variables(tmp_path / FILE_NAME, digest, tmp_path / "cache", {}) == variables
     assert (folder / "more").exists()
     assert [p.name for p in folder.parent.iterdir()] == [folder.name]
-    assert cache_variables(tmp_path / FILE_NAME, digest, tmp_path / "cache", {VARIABLE: "/mine"}) == {}
+    assert (
+        cache_variables(tmp_path / FILE_NAME, digest, tmp_path / "cache", {VARIABLE: "/mine"}) == {}
+    )
 
 
 def test_another_file_in_its_place_is_not_unpacked(tmp_path: Path) -> None:
@@ -80,36 +82,71 @@ def test_nothing_is_written_outside(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_compiled_job_starts_faster_where_its_kernels_lie(tmp_path: Path) -> None:
-    """Packed by a run, unpacked by `autotune launch`, and left out where the machine is another one."""
+    """Packed by a run, unpacked by `autotune launch`, and left out where the machine is another
+    one.
+    """
     (tmp_path / "train.py").write_text(TRAIN)
-    job = "command: python train.py\nsearch_space: {compile_mode: [default]}\ntraces: none\ntracking: {uri: null}\n"
+    job = (
+        "command: python train.py\nsearch_space: {compile_mode: [default]}\ntraces: none\ntracking:"
+        " {uri: null}\n"
+    )
     (tmp_path / "job.yaml").write_text(job)
     spec, run_dir = load_job(tmp_path / "job.yaml"), tmp_path / "run"
     journal = Journal(run_dir / "journal.jsonl", lambda before: before)
-    with closing(journal), closing(LocalExecutor(spec, run_dir)) as executor, open_progress("quiet", 60.0) as progress:
-        context = RunContext(spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
+    with (
+        closing(journal),
+        closing(LocalExecutor(spec, run_dir)) as executor,
+        open_progress("quiet", 60.0) as progress,
+    ):
+        context = RunContext(
+            spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir
+        )
         observation = observe(context)
         packed = pack_compile_cache(context, observation, {"compile_mode": "default"})
-        assert pack_compile_cache(context, observation, {"compile_mode": "default"}) == packed  # a resumed run packs nothing anew
+        # a resumed run packs nothing anew
+        assert pack_compile_cache(context, observation, {"compile_mode": "default"}) == packed
         assert pack_compile_cache(context, observation, {"amp_dtype": "bfloat16"}) is None
     assert packed is not None and packed.warm_s < 0.8 * packed.cold_s
     assert not (run_dir / "cold-cache").exists() and not (run_dir / "warm-cache").exists()
 
-    machine = {"torch_version": observation.machine.torch_version, "cpu_model": observation.machine.cpu_model}
+    machine = {
+        "torch_version": observation.machine.torch_version,
+        "cpu_model": observation.machine.cpu_model,
+    }
     for torch_version, used in ((machine["torch_version"], True), ("1.0.0", False)):
         tuned = {
-            "schema_version": 2, "name": "job", "workdir": str(tmp_path),
+            "schema_version": 2,
+            "name": "job",
+            "workdir": str(tmp_path),
             "command": ["python", "-c", f"import os; print('cache', os.environ.get('{VARIABLE}'))"],
             "knobs": {"compile_mode": {"value": "default"}},
-            "provenance": {"machine": {**machine, "torch_version": torch_version},
-                           "compile_cache": {"file": packed.file, "digest": packed.digest, "cold_s": 1.0, "warm_s": 0.5}},
-        }  # fmt: skip
+            "provenance": {
+                "machine": {**machine, "torch_version": torch_version},
+                "compile_cache": {
+                    "file": packed.file,
+                    "digest": packed.digest,
+                    "cold_s": 1.0,
+                    "warm_s": 0.5,
+                },
+            },
+        }
         (run_dir / "tuned.yaml").write_text(yaml.safe_dump(tuned))
-        env = {**{k: v for k, v in os.environ.items() if k != VARIABLE}, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        done = subprocess.run(["autotune", "launch", str(run_dir)], env=env, capture_output=True, text=True, timeout=120)
+        env = {
+            **{k: v for k, v in os.environ.items() if k != VARIABLE},
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }
+        done = subprocess.run(
+            ["autotune", "launch", str(run_dir)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr
         if used:
-            assert f"cache {tmp_path / 'cache' / 'autotune' / 'compiled'}" in done.stdout, done.stdout + done.stderr
+            assert f"cache {tmp_path / 'cache' / 'autotune' / 'compiled'}" in done.stdout, (
+                done.stdout + done.stderr
+            )
         else:
             assert "cache None" in done.stdout and f"{FILE_NAME} is not used" in done.stderr
 
@@ -120,7 +157,10 @@ def test_it_is_in_tuned_yaml_and_read_back(tmp_path: Path) -> None:
     from autotune.results import CompileCache
 
     kept = CompileCache(FILE_NAME, "ab" * 32, 12.5, 3.0)
-    knobs, provenance = {"compile_mode": TunedKnob("default", "off")}, Provenance(compile_cache=kept)
+    knobs, provenance = (
+        {"compile_mode": TunedKnob("default", "off")},
+        Provenance(compile_cache=kept),
+    )
     tuned = TunedConfig("job", ("python", "train.py"), tmp_path, knobs=knobs, provenance=provenance)
     (tmp_path / "tuned.yaml").write_text(to_yaml(tuned))
     assert load_tuned(tmp_path / "tuned.yaml").provenance.compile_cache == kept

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-# Batches take 6 ms of waiting to fetch and the step about as long: workers gain, whatever the machine.
+# Batches take 6 ms of waiting to fetch and the step about as long: workers gain, whatever the
+# machine.
 TRAIN = """
 import time
 import torch
@@ -46,7 +47,9 @@ def _run(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
     command = ["autotune", "run", "job.yaml", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
-    run_dir = folder / (options[options.index("--run-dir") + 1] if "--run-dir" in options else "autotune-runs/slow")
+    run_dir = folder / (
+        options[options.index("--run-dir") + 1] if "--run-dir" in options else "autotune-runs/slow"
+    )
     return json.loads((run_dir / "result.json").read_text()), done.stdout
 
 
@@ -70,5 +73,7 @@ def test_the_second_run_proves_the_answer_of_the_first(tmp_path: Path) -> None:
     assert second["confirmation"]["adopted"] and second["loss"]["verdict"] == "unchanged"
     assert second["recalled"]["outcome"] == "proven anew"
     assert _processes(tmp_path / "again") < _processes(tmp_path / "autotune-runs" / "slow")
-    listed = subprocess.run(["autotune", "history", "list"], capture_output=True, text=True, timeout=60).stdout
+    listed = subprocess.run(
+        ["autotune", "history", "list"], capture_output=True, text=True, timeout=60
+    ).stdout
     assert len(listed.splitlines()) == 2 and listed.count("num_workers=2") == 2

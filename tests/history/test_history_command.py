@@ -15,7 +15,9 @@ from autotune.history.store import Store
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    Store(tmp_path / "h.sqlite").add([RUN, replace(RUN, id="b2", at=2000.0, answer={}, verdict="keep-baseline")])
+    Store(tmp_path / "h.sqlite").add(
+        [RUN, replace(RUN, id="b2", at=2000.0, answer={}, verdict="keep-baseline")]
+    )
     return tmp_path / "h.sqlite"
 
 
@@ -31,7 +33,9 @@ def test_list_and_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(_said(capsys, "show", "a1", "--store", store))["answer"] == {"num_workers": 2}
 
 
-def test_exported_runs_can_be_imported_and_forgotten(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exported_runs_can_be_imported_and_forgotten(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, other = tmp_path / "runs.jsonl", tmp_path / "other.sqlite"
     _said(capsys, "export", file, "--store", store)
     assert "2 of 2 runs are new" in _said(capsys, "import", file, "--store", other)
@@ -45,14 +49,23 @@ def test_exported_runs_can_be_imported_and_forgotten(store: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["lst"], "did you mean 'list'?"), (["show"], "no run is named"), (["forget", "zz"], "no run zz"), (["import"], "no file is named")],
+    [
+        (["lst"], "did you mean 'list'?"),
+        (["show"], "no run is named"),
+        (["forget", "zz"], "no run zz"),
+        (["import"], "no file is named"),
+    ],
 )
-def test_wrong_words(store: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words(
+    store: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["history", *words, "--store", str(store)]) == 2
     assert told in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_export(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_export(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "bad.jsonl").write_text('{"id": 1}\n')
     assert main(["history", "import", str(tmp_path / "bad.jsonl"), "--store", str(store)]) == 2
     assert "bad.jsonl:1" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The same job again: its answer is proven anew, by the same rules, and nothing is searched unless that fails."""
+"""The same job again: its answer is proven anew, by the same rules, and nothing is searched unless
+that fails.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,18 @@ from played import SPACE, Played
 from autotune.executors.replay import Loss, ReplayTable
 from autotune.history.store import Store
 
-FACTORS = {"num_workers": {"1": 0.85, "2": 0.7}, "amp_dtype": {"bfloat16": 0.6}, "optimizer_impl": {"fused": 0.95}}
-TABLE = ReplayTable(cost_s=0.0005, factors=FACTORS, otherwise=1.0, machine={"cores": 4, "bfloat16": "native"}, block_noise=0.01)
+FACTORS = {
+    "num_workers": {"1": 0.85, "2": 0.7},
+    "amp_dtype": {"bfloat16": 0.6},
+    "optimizer_impl": {"fused": 0.95},
+}
+TABLE = ReplayTable(
+    cost_s=0.0005,
+    factors=FACTORS,
+    otherwise=1.0,
+    machine={"cores": 4, "bfloat16": "native"},
+    block_noise=0.01,
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +49,9 @@ def _edit(store: Path, **fields: object) -> None:
     Store(store).add([replace(run, **fields)])
 
 
-def test_the_second_run_proves_the_same_knobs_without_a_search(learnt: tuple[Played, Path], store: Path, tmp_path: Path) -> None:
+def test_the_second_run_proves_the_same_knobs_without_a_search(
+    learnt: tuple[Played, Path], store: Path, tmp_path: Path
+) -> None:
     first = learnt[0]
     second = Played(tmp_path / "second", TABLE, store, seed=1)
     assert first.result.knobs == second.result.knobs != {}
@@ -64,7 +78,10 @@ def test_a_team_that_tuned_it_is_enough(store: Path, tmp_path: Path) -> None:
 def test_other_software_proves_the_answer_again(store: Path, tmp_path: Path) -> None:
     newer = replace(TABLE, machine={**TABLE.machine, "torch_version": "2.14.0"})
     run = Played(tmp_path / "newer", newer, store)
-    assert (run.result.recalled.kind, run.result.recalled.outcome) == ("other-software", "proven anew")
+    assert (run.result.recalled.kind, run.result.recalled.outcome) == (
+        "other-software",
+        "proven anew",
+    )
     assert run.tried == []
 
 
@@ -87,15 +104,22 @@ def test_an_answer_that_no_longer_applies_is_a_miss(store: Path, tmp_path: Path)
     assert run.tried and run.result.recalled.outcome != "proven anew"
 
 
-def test_a_slower_baseline_is_a_regression_with_both_figures(learnt: tuple[Played, Path], store: Path, tmp_path: Path) -> None:
+def test_a_slower_baseline_is_a_regression_with_both_figures(
+    learnt: tuple[Played, Path], store: Path, tmp_path: Path
+) -> None:
     run = Played(tmp_path / "slower", replace(TABLE, cost_s=TABLE.cost_s * 1.4), store)
     recalled = run.result.recalled
     assert recalled.slower and recalled.outcome == "proven anew"
     assert recalled.recorded_iteration_s and recalled.iteration_s
     assert recalled.iteration_s / recalled.recorded_iteration_s == pytest.approx(1.4, rel=0.1)
     (line,) = [line for line in run.said[-1].splitlines() if '"warning"' in line]
-    assert f"{recalled.iteration_s * 1e3:.3g} ms" in line and f"{recalled.recorded_iteration_s * 1e3:.3g} ms" in line
-    again = Played(tmp_path / "usual", TABLE, learnt[1].with_name("usual.sqlite"), team=learnt[1], seed=4)
+    assert (
+        f"{recalled.iteration_s * 1e3:.3g} ms" in line
+        and f"{recalled.recorded_iteration_s * 1e3:.3g} ms" in line
+    )
+    again = Played(
+        tmp_path / "usual", TABLE, learnt[1].with_name("usual.sqlite"), team=learnt[1], seed=4
+    )
     assert not again.result.recalled.slower
 
 
@@ -109,7 +133,11 @@ def test_a_loser_recorded_as_the_winner_is_not_adopted(store: Path, tmp_path: Pa
 
 
 def test_an_answer_that_changes_the_loss_now_is_not_adopted(store: Path, tmp_path: Path) -> None:
-    run = Played(tmp_path / "changed", replace(TABLE, loss=Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}})), store)
+    run = Played(
+        tmp_path / "changed",
+        replace(TABLE, loss=Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}})),
+        store,
+    )
     assert run.result.recalled.outcome == "not proven"
     assert run.result.verdict == "tuned" and "amp_dtype" not in run.result.knobs
     assert "loss changed" in run.result.rejected[0].reason
@@ -117,12 +145,37 @@ def test_an_answer_that_changes_the_loss_now_is_not_adopted(store: Path, tmp_pat
 
 def test_nothing_of_the_job_is_in_the_store(tmp_path: Path) -> None:
     """Its name, folder, words and knobs of its own are not; neither is a secret."""
-    space = "{amp_dtype: [bfloat16], tea_leaves: {values: [green, black], default: black, via: '--leaves {}'}}"
+    space = (
+        "{amp_dtype: [bfloat16], tea_leaves: {values: [green, black], default: black, via:"
+        " '--leaves {}'}}"
+    )
     table = replace(TABLE, factors={"amp_dtype": {"bfloat16": 0.6}, "tea_leaves": {"green": 0.7}})
-    run = Played(tmp_path / "teahouse", table, tmp_path / "history.sqlite", space=space, code="api_key = 's3cretvalue'")
+    run = Played(
+        tmp_path / "teahouse",
+        table,
+        tmp_path / "history.sqlite",
+        space=space,
+        code="api_key = 's3cretvalue'",
+    )
     content = (tmp_path / "history.sqlite").read_bytes()
-    for word in (b"tea_leaves", b"green", b"leaves", b"s3cret", b"train.py", str(tmp_path).encode(), b"Images", b"Net"):
+    for word in (
+        b"tea_leaves",
+        b"green",
+        b"leaves",
+        b"s3cret",
+        b"train.py",
+        str(tmp_path).encode(),
+        b"Images",
+        b"Net",
+    ):
         assert word not in content, word
-    again = Played(tmp_path / "again", table, tmp_path / "history.sqlite", space=space, code="api_key = 's3cretvalue'", seed=1)
+    again = Played(
+        tmp_path / "again",
+        table,
+        tmp_path / "history.sqlite",
+        space=space,
+        code="api_key = 's3cretvalue'",
+        seed=1,
+    )
     assert again.result.recalled.outcome == "proven anew" and again.result.knobs == run.result.knobs
     assert "tea_leaves" in again.result.knobs

@@ -21,9 +21,22 @@ from autotune.history.use import History
 from autotune_spaces.codec import encode
 
 RUN = PastRun(
-    "a1", 1000.0, Keys("job", "machine", "software"), {"gpu": 0.0}, 0.02, 0.01, "tuned", "unchanged", {"num_workers": 2}, 0.3,
-    {"num_workers": (1.3, 1.2, 1.4)}, (Measured({"num_workers": 2}, "live", -0.3, 0.01, 12), Measured({"amp_dtype": "float16"}, "failed")),
-)  # fmt: skip
+    "a1",
+    1000.0,
+    Keys("job", "machine", "software"),
+    {"gpu": 0.0},
+    0.02,
+    0.01,
+    "tuned",
+    "unchanged",
+    {"num_workers": 2},
+    0.3,
+    {"num_workers": (1.3, 1.2, 1.4)},
+    (
+        Measured({"num_workers": 2}, "live", -0.3, 0.01, 12),
+        Measured({"amp_dtype": "float16"}, "failed"),
+    ),
+)
 # Adds run after run and says so only once each is acknowledged.
 WRITER = """
 import sys
@@ -49,16 +62,23 @@ def test_what_was_added_is_read_again(tmp_path: Path) -> None:
 
 
 def _killed_writers(path: Path, moments: int, writers: int = 4) -> set[str]:
-    """What was acknowledged to ``writers`` processes at once, which are killed at so many random moments."""
+    """What was acknowledged to ``writers`` processes at once, which are killed at so many random
+    moments.
+    """
     drawn, acknowledged = random.Random(7), set[str]()
     for moment in range(moments):
         processes = [
             subprocess.Popen(
-                [sys.executable, "-c", WRITER, str(path), f"{moment}-{i}"], stdout=subprocess.PIPE, text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+                [sys.executable, "-c", WRITER, str(path), f"{moment}-{i}"],
+                stdout=subprocess.PIPE,
+                text=True,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+                },
             )
             for i in range(writers)
-        ]  # fmt: skip
+        ]
         assert processes[0].stdout
         processes[0].stdout.readline()  # they are at work
         acknowledged.add(f"{moment}-0-0")
@@ -66,7 +86,11 @@ def _killed_writers(path: Path, moments: int, writers: int = 4) -> set[str]:
         for process in processes:
             process.send_signal(signal.SIGKILL)
         for process in processes:
-            acknowledged |= {line.strip() for line in process.communicate()[0].splitlines(keepends=True) if line.endswith("\n")}
+            acknowledged |= {
+                line.strip()
+                for line in process.communicate()[0].splitlines(keepends=True)
+                if line.endswith("\n")
+            }
     return acknowledged
 
 
@@ -78,7 +102,8 @@ def _check_killed(path: Path, moments: int) -> None:
     assert len(acknowledged) > moments
     assert acknowledged <= rows.keys()
     whole = json.loads(json.dumps(encode(RUN)))
-    assert all(json.loads(record) == {**whole, "id": name} for name, record in rows.items())  # none is torn
+    # none is torn
+    assert all(json.loads(record) == {**whole, "id": name} for name, record in rows.items())
 
 
 def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
@@ -112,7 +137,12 @@ def _torn(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "why"),
-    [(_garbage, "not a database"), (_of_another_version, "version 99"), (_of_another_program, "another program"), (_torn, "malformed")],
+    [
+        (_garbage, "not a database"),
+        (_of_another_version, "version 99"),
+        (_of_another_program, "another program"),
+        (_torn, "malformed"),
+    ],
 )
 def test_a_store_that_cannot_be_used_costs_one_line(tmp_path: Path, spoil, why: str) -> None:
     path = tmp_path / "history.sqlite"
@@ -159,13 +189,24 @@ def test_a_teams_store_is_read_and_never_written(tmp_path: Path) -> None:
 
 def test_rows_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
-    Store(path).add([RUN, replace(RUN, id="slow", iteration_s=-1.0), replace(RUN, id="later", version=9), replace(RUN, id="nan", log_gain=float("nan"))])
+    Store(path).add(
+        [
+            RUN,
+            replace(RUN, id="slow", iteration_s=-1.0),
+            replace(RUN, id="later", version=9),
+            replace(RUN, id="nan", log_gain=float("nan")),
+        ]
+    )
     assert Store(path).runs() == [RUN]
 
 
 def test_words_of_the_job_are_kept_as_hashes_and_found_again() -> None:
     config = {"num_workers": 2, "secret_width": "s3cret", "amp_dtype": "bfloat16"}
-    domains = {"num_workers": (0, 1, 2), "secret_width": ("small", "s3cret"), "amp_dtype": ("off", "bfloat16")}
+    domains = {
+        "num_workers": (0, 1, 2),
+        "secret_width": ("small", "s3cret"),
+        "amp_dtype": ("off", "bfloat16"),
+    }
     kept = hidden(config)
     assert "secret" not in json.dumps(kept) and "s3cret" not in json.dumps(kept)
     assert revealed(kept, domains) == config

@@ -1,4 +1,6 @@
-"""Run by `make wheel` with the interpreter of a fresh environment: does what was installed hold together?"""
+"""Run by `make wheel` with the interpreter of a fresh environment: does what was installed hold
+together?
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,24 @@ def main() -> None:
     prefix = Path(sys.prefix)
     for package in ("autotune", "autotune_trials", "autotune_spaces"):
         home = Path(str(importlib.resources.files(package)))
-        assert prefix in home.parents, f"{package} comes from {home}, not from the fresh environment"
+        assert prefix in home.parents, (
+            f"{package} comes from {home}, not from the fresh environment"
+        )
     spaces = importlib.resources.files("autotune_spaces") / "presets"
     presets = {entry.name for entry in spaces.iterdir()}
-    assert {"auto.yaml", "cpu.yaml", "cuda.yaml", "quick.yaml", "thorough.yaml", "loader.yaml"} <= presets, presets
+    assert {
+        "auto.yaml",
+        "cpu.yaml",
+        "cuda.yaml",
+        "quick.yaml",
+        "thorough.yaml",
+        "loader.yaml",
+    } <= presets, presets
     inject = importlib.resources.files("autotune_trials") / "agent" / "bootstrap" / "inject"
     assert [e.name for e in inject.iterdir() if e.name != "__pycache__"] == ["sitecustomize.py"]
-    shipped = json.loads((importlib.resources.files("autotune") / "job" / "job.schema.json").read_text())
+    shipped = json.loads(
+        (importlib.resources.files("autotune") / "job" / "job.schema.json").read_text()
+    )
     assert json.loads(run("schema")) == shipped
     assert run("--version").startswith("autotune ")
     assert "num_workers" in run("knobs")

@@ -32,7 +32,9 @@ def _median_s(command: list[str], times: int = 5) -> float:
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_and_version_answer_at_once(option: str) -> None:
-    """0.3 s on a quiet machine; a loaded one is slower by the factor by which a bare interpreter is."""
+    """0.3 s on a quiet machine; a loaded one is slower by the factor by which a bare interpreter
+    is.
+    """
     quiet_interpreter_s = 0.02
     noise = max(1.0, _median_s([sys.executable, "-c", "pass"]) / quiet_interpreter_s)
     assert _median_s([AUTOTUNE, option]) <= 0.3 * noise
@@ -66,11 +68,16 @@ def test_a_wrong_command_is_a_usage_error() -> None:
 
 
 def test_a_wrong_option_is_a_usage_error() -> None:
-    assert subprocess.run([AUTOTUNE, "check", "--bogus"], capture_output=True, timeout=60).returncode == 2
+    assert (
+        subprocess.run([AUTOTUNE, "check", "--bogus"], capture_output=True, timeout=60).returncode
+        == 2
+    )
 
 
 def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "autotune", "--version"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "--version"], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.startswith("autotune ")
 
 
@@ -89,7 +96,9 @@ def test_an_unforeseen_error_is_one_message_and_a_saved_traceback(
     assert "Traceback" in saved.read_text()
 
 
-def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -110,13 +119,22 @@ def _tree() -> list[type[autotune.errors.AutotuneError]]:
 
 def test_exit_codes_are_unique_and_documented() -> None:
     codes = {cls.__name__: cls.exit_code for cls in _tree()}
-    assert codes == {"AutotuneError": 1, "InputError": 2, "BaselineError": 3, "HookError": 4, "ClusterLost": 5, "Interrupted": 130}
+    assert codes == {
+        "AutotuneError": 1,
+        "InputError": 2,
+        "BaselineError": 3,
+        "HookError": 4,
+        "ClusterLost": 5,
+        "Interrupted": 130,
+    }
     for text in (autotune.errors.__doc__ or "", inspect.getdoc(autotune.cli) or ""):
         assert all(str(code) in text for code in codes.values())
 
 
 def test_an_error_says_where_what_and_what_to_do() -> None:
-    error = autotune.errors.InputError("found", where="job.yaml:3", expected="wanted", remedy="do this")
+    error = autotune.errors.InputError(
+        "found", where="job.yaml:3", expected="wanted", remedy="do this"
+    )
     assert str(error) == "job.yaml:3: found\n  expected: wanted\n  what to do: do this"
 
 
@@ -127,15 +145,20 @@ def test_errors_are_printed_in_one_place_only() -> None:
         if path.name == "__main__.py" or path == ROOT / "autotune" / "cli" / "__init__.py":
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        # A module that is a program of its own (python -m …) ends its own process, under this guard only.
+        # A module that is a program of its own (python -m …) ends its own process, under this guard
+        # only.
         guarded = {
-            n for g in tree.body if isinstance(g, ast.If) and "__main__" in ast.unparse(g.test) for n in ast.walk(g)
+            n
+            for g in tree.body
+            if isinstance(g, ast.If) and "__main__" in ast.unparse(g.test)
+            for n in ast.walk(g)
         }
         for node in ast.walk(tree):
             if (
                 isinstance(node, ast.Call)
                 and node not in guarded
-                and ast.unparse(node.func) in ("sys.exit", "exit", "quit", "os._exit", "traceback.print_exc")
+                and ast.unparse(node.func)
+                in ("sys.exit", "exit", "quit", "os._exit", "traceback.print_exc")
             ):
                 wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert not wrong

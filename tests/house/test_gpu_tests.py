@@ -1,4 +1,6 @@
-"""The GPU tests can be run by the Python of a machine that has a GPU and torch, and little of what the tuner needs."""
+"""The GPU tests can be run by the Python of a machine that has a GPU and torch, and little of what
+the tuner needs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ sys.exit(pytest.main(["-q", "-o", "addopts=", "-m", "gpu", "--collect-only", *sy
 
 
 def test_they_are_collected_without_what_only_the_tuner_needs() -> None:
-    files = [f for f in sorted(TESTS.rglob("test_*.py")) if "mark.gpu" in f.read_text("utf-8") and f != Path(__file__)]
+    files = [
+        f
+        for f in sorted(TESTS.rglob("test_*.py"))
+        if "mark.gpu" in f.read_text("utf-8") and f != Path(__file__)
+    ]
     assert len(files) >= 7
     words = [sys.executable, "-c", COLLECT, *map(str, files)]
     done = subprocess.run(words, cwd=TESTS.parent, capture_output=True, text=True, timeout=120)

@@ -21,9 +21,32 @@ ALLOWED = {  # package -> packages of ours it may import
     "autotune_trials": {"autotune_trials", "autotune_spaces"},
     "autotune_spaces": {"autotune_spaces"},
 }
-HEAVY = {"torch", "optuna", "ray", "mlflow", "matplotlib", "jinja2", "scipy", "numpy", "pandas", "sklearn", "nvtx"}
+HEAVY = {
+    "torch",
+    "optuna",
+    "ray",
+    "mlflow",
+    "matplotlib",
+    "jinja2",
+    "scipy",
+    "numpy",
+    "pandas",
+    "sklearn",
+    "nvtx",
+}
 # Within the tuner the stages are the top: what lies below them does not know them.
-BELOW_STAGES = ("job", "search", "verdict", "executors", "tracking", "report", "export", "explain", "findings", "service")
+BELOW_STAGES = (
+    "job",
+    "search",
+    "verdict",
+    "executors",
+    "tracking",
+    "report",
+    "export",
+    "explain",
+    "findings",
+    "service",
+)
 SOURCES = [(name, path) for name, root in PACKAGES.items() for path in sorted(root.rglob("*.py"))]
 
 
@@ -31,7 +54,9 @@ def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[
     """(module imported, line, at import time) of every import statement; relative ones resolved."""
     deferred: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or _type_checking(node):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or _type_checking(
+            node
+        ):
             body = node.body if isinstance(node.body, list) else [node.body]  # type: ignore[attr-defined]
             deferred.update(inner for part in body for inner in ast.walk(part))
     for node in ast.walk(tree):
@@ -50,7 +75,10 @@ def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[
 
 
 def _type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in (
+        "TYPE_CHECKING",
+        "typing.TYPE_CHECKING",
+    )
 
 
 def _found(package: str, path: Path) -> list[tuple[str, int, bool]]:
@@ -70,8 +98,16 @@ IDS = [_name(path) for _, path in SOURCES]
 
 @pytest.mark.parametrize(("package", "path"), SOURCES, ids=IDS)
 def test_packages_import_downwards_only(package: str, path: Path) -> None:
-    ours = {(m.split(".")[0], line) for m, line, _ in _found(package, path) if m.split(".")[0] in PACKAGES}
-    upward = [f"{_name(path)}:{line} imports {top}" for top, line in sorted(ours) if top not in ALLOWED[package]]
+    ours = {
+        (m.split(".")[0], line)
+        for m, line, _ in _found(package, path)
+        if m.split(".")[0] in PACKAGES
+    }
+    upward = [
+        f"{_name(path)}:{line} imports {top}"
+        for top, line in sorted(ours)
+        if top not in ALLOWED[package]
+    ]
     assert not upward
 
 
@@ -132,7 +168,9 @@ def _needs() -> dict[str, set[str]]:
         tree = _WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
         imported = {m for m, _, _ in _imports(tree, module, parts[-1] == "__init__")} & names
         # "from a.b import c" names a.b as well, though it is a.b.c that is needed
-        found[module] = {m for m in imported if not any(other.startswith(f"{m}.") for other in imported)} - {module}
+        found[module] = {
+            m for m in imported if not any(other.startswith(f"{m}.") for other in imported)
+        } - {module}
     return found
 
 
@@ -142,13 +180,29 @@ def test_no_module_needs_itself() -> None:
     assert needs["autotune.report.terminal"] >= {"autotune.report.progress", "autotune.report.live"}
     while free := {module for module, needed in needs.items() if not needed & needs.keys()}:
         needs = {module: needed for module, needed in needs.items() if module not in free}
-    circles = {module: sorted(needed & needs.keys()) for module, needed in needs.items() if any(module in n for n in needs.values())}
+    circles = {
+        module: sorted(needed & needs.keys())
+        for module, needed in needs.items()
+        if any(module in n for n in needs.values())
+    }
     assert not circles
 
 
 def test_the_verdicts_are_functions_of_numbers() -> None:
     """No torch, no files, no clock: they can be tested with nothing but numbers."""
-    barred = {"torch", "time", "pathlib", "os", "subprocess", "io", "tempfile", "shutil", "optuna", "mlflow", "random"}
+    barred = {
+        "torch",
+        "time",
+        "pathlib",
+        "os",
+        "subprocess",
+        "io",
+        "tempfile",
+        "shutil",
+        "optuna",
+        "mlflow",
+        "random",
+    }
     wrong = [
         f"{_name(path)}:{line} imports {module}"
         for path in sorted((PACKAGES["autotune"] / "verdict").rglob("*.py"))
@@ -161,7 +215,9 @@ def test_the_verdicts_are_functions_of_numbers() -> None:
 def _loaded(code: str) -> set[str]:
     """Top-level modules that a fresh interpreter holds after running ``code``."""
     script = f"{code}\nimport sys; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
     return set(done.stdout.split())
 
 
@@ -191,12 +247,18 @@ def test_only_writing_a_patch_needs_a_parser_of_python() -> None:
 
 
 def test_the_agent_is_light_enough_for_any_job() -> None:
-    code = "import autotune_trials.protocol.messages, autotune_trials.paths, autotune_trials.agent, autotune_spaces.base, autotune_spaces.codec"
+    code = (
+        "import autotune_trials.protocol.messages, autotune_trials.paths, autotune_trials.agent,"
+        " autotune_spaces.base, autotune_spaces.codec"
+    )
     assert not _loaded(code) & (HEAVY | {"yaml", "pydantic", "typer", "rich", "psutil", "autotune"})
 
 
 def test_these_tests_see_what_they_look_for(tmp_path: Path) -> None:
-    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ray\nimport torch.nn\ndef f():\n    import numpy\nfrom ..stages import x\n"
+    source = (
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ray\nimport torch.nn\ndef"
+        " f():\n    import numpy\nfrom ..stages import x\n"
+    )
     found = list(_imports(ast.parse(source), "autotune.job.load", False))
     assert ("torch.nn", 4, True) in found
     assert ("numpy", 6, False) in found
@@ -233,7 +295,9 @@ def test_every_module_can_be_imported_without_the_heavy_libraries() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["check", "job.yaml"], ["knobs"], ["doctor"]])
-def test_commands_that_do_not_need_them_work_without_ray_mlflow_and_nvtx(arguments: list[str], tmp_path: Path) -> None:
+def test_commands_that_do_not_need_them_work_without_ray_mlflow_and_nvtx(
+    arguments: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text("command: python train.py\n")
     code = (

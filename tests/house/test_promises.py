@@ -1,4 +1,6 @@
-"""Every promise of the README has a test that runs every time, as the table in tests/README.md says."""
+"""Every promise of the README has a test that runs every time, as the table in tests/README.md
+says.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,31 @@ def plain(text: str) -> str:
     return " ".join(text.replace("**", "").split())
 
 
-@pytest.mark.parametrize("promise", [promise for promise, _ in TABLE if promise[0] != "(" and ":" not in promise])
+@pytest.mark.parametrize(
+    "promise", [promise for promise, _ in TABLE if promise[0] != "(" and ":" not in promise]
+)
 def test_the_readme_says_so(promise: str) -> None:
     assert plain(promise) in plain((ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 def test_the_tests_are_there_and_run_every_time() -> None:
-    """Collected as `make test` does: a name that is missing is an error, one with a mark is deselected."""
+    """Collected as `make test` does: a name that is missing is an error, one with a mark is
+    deselected.
+    """
     tests = sorted({f"tests/{test}" for _, test in TABLE})
     assert len(tests) > 30
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     collected = done.stdout.splitlines()
-    missing = [test for test in tests if not any(line == test or line.startswith(f"{test}[") for line in collected)]
+    missing = [
+        test
+        for test in tests
+        if not any(line == test or line.startswith(f"{test}[") for line in collected)
+    ]
     assert not missing, "deselected"

@@ -1,6 +1,7 @@
 """Every code block of the README does what it says.
 
-A block's language decides what happens to it, in order of appearance, in one empty directory that holds a copy of ``examples/``:
+A block's language decides what happens to it, in order of appearance, in one empty directory that
+holds a copy of ``examples/``:
 
     bash      run, must end with 0; lines that call make or git are checked, not run (they would run these very tests)
     python    run
@@ -67,8 +68,16 @@ def blocks_of(markdown: str) -> list[Block]:
         if end is None:
             raise ValueError(f"line {start}: a block that is not closed")
         if language not in LANGUAGES:
-            raise ValueError(f"line {start}: the block's language is '{language}', not one of {', '.join(LANGUAGES)}")
-        text = "\n".join(line[indent:] if not line[:indent].strip() else line for line in lines[start:end]) + "\n"
+            raise ValueError(
+                f"line {start}: the block's language is '{language}', not one of"
+                f" {', '.join(LANGUAGES)}"
+            )
+        text = (
+            "\n".join(
+                line[indent:] if not line[:indent].strip() else line for line in lines[start:end]
+            )
+            + "\n"
+        )
         blocks.append(Block(start, language, text, **_directive(lines, index)))
         index = end + 1
     return blocks
@@ -80,14 +89,20 @@ def _directive(lines: list[str], index: int) -> dict[str, str]:
         return {}
     match = re.fullmatch(r"<!--\s*(file|not run):\s*(\S.*?)\s*-->", before)
     if not match:
-        raise ValueError(f"line {index}: {before} is neither <!-- file: NAME --> nor <!-- not run: REASON -->")
+        raise ValueError(
+            f"line {index}: {before} is neither <!-- file: NAME --> nor <!-- not run: REASON -->"
+        )
     return {"file" if match[1] == "file" else "skip": match[2]}
 
 
 def commands_of(script: str) -> list[str]:
     """The command lines of a bash block: comments dropped, continued lines joined."""
     joined = script.replace("\\\n", " ")
-    return [line.strip() for line in joined.splitlines() if line.strip() and not line.strip().startswith("#")]
+    return [
+        line.strip()
+        for line in joined.splitlines()
+        if line.strip() and not line.strip().startswith("#")
+    ]
 
 
 def check_autotune_line(line: str) -> str:
@@ -116,13 +131,22 @@ def check_autotune_line(line: str) -> str:
 @functools.cache
 def options_of(command: str) -> set[str]:
     """What its --help names."""
-    done = subprocess.run([sys.executable, "-m", "autotune", command, "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return set(re.findall(r"--[a-z][a-z0-9-]*", done.stdout))
 
 
 def check_make_line(line: str) -> str:
-    """Why the make command in ``line`` cannot be right, or "". The target must exist; nothing is run."""
-    targets = [w for w in shlex.split(line, comments=True)[1:] if not w.startswith("-") and "=" not in w]
+    """Why the make command in ``line`` cannot be right, or "". The target must exist; nothing is
+    run.
+    """
+    targets = [
+        w for w in shlex.split(line, comments=True)[1:] if not w.startswith("-") and "=" not in w
+    ]
     text = (ROOT / "Makefile").read_text()
     missing = [t for t in targets if not re.search(rf"^{re.escape(t)}:", text, re.MULTILINE)]
     return f"the Makefile has no target '{missing[0]}'" if missing else ""
@@ -147,7 +171,9 @@ def run_block(block: Block, folder: Path, quick: bool = False) -> str:
         return _syntax(tomllib.loads, block.text)
     if block.language == "python":
         problem = _syntax(ast.parse, block.text)
-        return problem or ("" if block.skip or block.file else _run([sys.executable, "-c", block.text], folder))
+        return problem or (
+            "" if block.skip or block.file else _run([sys.executable, "-c", block.text], folder)
+        )
     if block.language == "bash" and not block.file:
         return _bash(block, folder, quick)
     return ""
@@ -168,7 +194,12 @@ def _check_yaml(block: Block, folder: Path) -> str:
 
     try:
         data = parse_yaml(block.text).data
-        if isinstance(data, dict) and "command" in data and "schema_version" not in data and "knobs" not in data:
+        if (
+            isinstance(data, dict)
+            and "command" in data
+            and "schema_version" not in data
+            and "knobs" not in data
+        ):
             path = folder / (block.file or "readme-block.yaml")
             path.write_text(block.text)
             load_job(path, check=False)
@@ -192,16 +223,26 @@ def _bash(block: Block, folder: Path, quick: bool) -> str:
             kept.append(line)
     problem = _run(["bash", "-n", "-c", block.text], folder)
     return problem or (
-        "" if block.skip or not kept else _run(["bash", "-euo", "pipefail", "-c", "\n".join(kept)], folder)
+        ""
+        if block.skip or not kept
+        else _run(["bash", "-euo", "pipefail", "-c", "\n".join(kept)], folder)
     )
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """What went wrong, or "". With a session of its own, so that a block which takes too long, or a test that is stopped, leaves no tuning behind."""
+    """What went wrong, or "". With a session of its own, so that a block which takes too long, or a
+    test that is stopped, leaves no tuning behind.
+    """
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-        env={**os.environ, "HOME": str(folder), "COLUMNS": "120"}, start_new_session=True,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "HOME": str(folder), "COLUMNS": "120"},
+        start_new_session=True,
+    )
     try:
         out, err = process.communicate(timeout=BLOCK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -210,7 +251,11 @@ def _run(command: list[str], folder: Path) -> str:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    return "" if process.returncode == 0 else f"ended with {process.returncode}\n{out[-2000:]}{err[-2000:]}"
+    return (
+        ""
+        if process.returncode == 0
+        else f"ended with {process.returncode}\n{out[-2000:]}{err[-2000:]}"
+    )
 
 
 @pytest.mark.timeout(1500)
@@ -218,7 +263,9 @@ def _run(command: list[str], folder: Path) -> str:
 def test_every_block_of_the_readme_does_what_it_says(quick: bool, tmp_path: Path) -> None:
     if (ROOT / "examples").is_dir():
         shutil.copytree(
-            ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__", "autotune-runs")
+            ROOT / "examples",
+            tmp_path / "examples",
+            ignore=shutil.ignore_patterns("__pycache__", "autotune-runs"),
         )
     wrong = []
     for block in blocks_of(README.read_text(encoding="utf-8")):
@@ -229,7 +276,11 @@ def test_every_block_of_the_readme_does_what_it_says(quick: bool, tmp_path: Path
 
 def test_links_in_the_readme_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#\s]+)", README.read_text(encoding="utf-8"))
-    missing = [t for t in targets if "://" not in t and not t.startswith("mailto:") and not (ROOT / t).exists()]
+    missing = [
+        t
+        for t in targets
+        if "://" not in t and not t.startswith("mailto:") and not (ROOT / t).exists()
+    ]
     assert not missing
 
 
@@ -239,7 +290,10 @@ def test_links_in_the_readme_lead_somewhere() -> None:
         ("```bash\nfalse\n```\n", "ended with 1"),
         ("```bash\nmake nonsense\n```\n", "no target 'nonsense'"),
         ("```bash\nautotune rum job.yaml\n```\n", "no command 'rum'"),
-        ("<!-- not run: takes minutes -->\n```bash\nautotune check --jsonn job.yaml\n```\n", "no option --jsonn"),
+        (
+            "<!-- not run: takes minutes -->\n```bash\nautotune check --jsonn job.yaml\n```\n",
+            "no option --jsonn",
+        ),
         ("<!-- not run: takes minutes -->\n```bash\nif true; then\n```\n", "ended with 2"),
         ("```python\nprint(\n```\n", "never closed"),
         ("```python\nraise SystemExit(3)\n```\n", "ended with 3"),
@@ -271,7 +325,8 @@ def test_a_block_that_says_too_little_is_refused(markdown: str) -> None:
 
 def test_a_file_block_is_there_for_the_blocks_after_it(tmp_path: Path) -> None:
     first, second = blocks_of(
-        "<!-- file: a/train.py -->\n```python\nprint(1)\n```\n\n```bash\n# comment\nmake test\ntest -f a/train.py\n```\n"
+        "<!-- file: a/train.py -->\n```python\nprint(1)\n```\n\n```bash\n# comment\nmake test\ntest"
+        " -f a/train.py\n```\n"
     )
     assert run_block(first, tmp_path) == ""
     assert run_block(second, tmp_path) == ""

@@ -45,7 +45,11 @@ def test_files_that_are_not_imported_are_in_it(names: set[str], name: str) -> No
 
 
 def test_every_source_file_is_in_it(names: set[str]) -> None:
-    roots = (ROOT / "autotune", ROOT / "trials" / "autotune_trials", ROOT / "search_spaces" / "autotune_spaces")
+    roots = (
+        ROOT / "autotune",
+        ROOT / "trials" / "autotune_trials",
+        ROOT / "search_spaces" / "autotune_spaces",
+    )
     sources = {
         str(path.relative_to(root.parent))
         for root in roots
@@ -57,13 +61,17 @@ def test_every_source_file_is_in_it(names: set[str]) -> None:
 
 def test_nothing_else_is_in_it(names: set[str]) -> None:
     assert not [
-        n for n in names if "__pycache__" in n or n.startswith(("tests", "trials", "search_spaces", "examples"))
+        n
+        for n in names
+        if "__pycache__" in n or n.startswith(("tests", "trials", "search_spaces", "examples"))
     ]
 
 
 def test_the_inject_directory_holds_one_file_only(names: set[str]) -> None:
     """It goes on the job's import path: a second file there could shadow a module of the job."""
-    assert [n for n in names if "/bootstrap/inject/" in n] == ["autotune_trials/agent/bootstrap/inject/sitecustomize.py"]
+    assert [n for n in names if "/bootstrap/inject/" in n] == [
+        "autotune_trials/agent/bootstrap/inject/sitecustomize.py"
+    ]
 
 
 def test_the_tested_set_fits_what_the_package_asks_for() -> None:
@@ -81,9 +89,13 @@ def test_the_tested_set_fits_what_the_package_asks_for() -> None:
         if need.name == project["name"]:  # another extra of our own
             continue
         assert need.name.lower() in pinned, f"{need.name} is not in constraints.txt"
-        assert need.specifier.contains(pinned[need.name.lower()]), f"{need} against {pinned[need.name.lower()]}"
+        assert need.specifier.contains(pinned[need.name.lower()]), (
+            f"{need} against {pinned[need.name.lower()]}"
+        )
 
 
 def test_the_tested_set_names_versions_and_nothing_else() -> None:
     for line in (ROOT / "constraints.txt").read_text().splitlines():
-        assert line.startswith("#") or (line.count("==") == 1 and not set("/@+: ") & set(line)), line
+        assert line.startswith("#") or (line.count("==") == 1 and not set("/@+: ") & set(line)), (
+            line
+        )

@@ -1,4 +1,6 @@
-"""What is promised for every file that is read, however odd; how many are tried is for the test to say."""
+"""What is promised for every file that is read, however odd; how many are tried is for the test to
+say.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from autotune.export.load import load_tuned
 from autotune.job.load import load_job
 from autotune.tracking import preflight
 
-MOST_GROWN_MIB = 300  # of memory, by all the files together; hypothesis itself keeps what it has drawn
+# of memory, by all the files together; hypothesis itself keeps what it has drawn
+MOST_GROWN_MIB = 300
 
 
 def _peak_mib() -> float:
@@ -68,7 +71,8 @@ def fuzz_tuned_files(folder: Path, count: int) -> None:
         with refused_or_right(file):
             config = load_tuned(file)
             plan(config, base={"PATH": "/nowhere"}, partial=True)
-            if form not in ("diff", "training-arguments", "lightning"):  # they ask for a certain job
+            # they ask for a certain job
+            if form not in ("diff", "training-arguments", "lightning"):
                 FORMATS[form].write(replace(config, workdir=folder))
 
     read()
@@ -77,10 +81,15 @@ def fuzz_tuned_files(folder: Path, count: int) -> None:
 
 def fuzz_tuned_commands(folder: Path, count: int) -> None:
     file = folder / "tuned.yaml"
-    commands = [("export", "-f", form) for form in sorted(FORMATS)] + [("launch", "--dry-run", "--force")]
+    commands = [("export", "-f", form) for form in sorted(FORMATS)] + [
+        ("launch", "--dry-run", "--force")
+    ]
 
     @cases(count)
-    @given(files({**TUNED, "command": ["./no-such-program", "train.py"], "workdir": str(folder)}), st.sampled_from(commands))
+    @given(
+        files({**TUNED, "command": ["./no-such-program", "train.py"], "workdir": str(folder)}),
+        st.sampled_from(commands),
+    )
     def call(content: bytes, command: tuple[str, ...]) -> None:
         file.write_bytes(content)
         check_answered(file, command[0], str(file), *command[1:])
@@ -92,8 +101,12 @@ def fuzz_results(folder: Path, count: int, good: dict) -> None:
     one, other = folder / "one.json", folder / "other.json"
     good = json.loads(json.dumps(good, default=str))
     other.write_text(json.dumps(good))
-    commands = [("show", str(one), "--all"), ("show", str(one)), ("show", str(one), "--json"),
-                ("compare", str(one), str(other), "--anyway", "--html", str(folder / "page.html"))]  # fmt: skip
+    commands = [
+        ("show", str(one), "--all"),
+        ("show", str(one)),
+        ("show", str(one), "--json"),
+        ("compare", str(one), str(other), "--anyway", "--html", str(folder / "page.html")),
+    ]
 
     @cases(count)
     @given(results(good), st.sampled_from(commands))

@@ -1,6 +1,8 @@
-"""Every mistake in a job file gets one clear message with its line, exit code 2, and starts nothing.
+"""Every mistake in a job file gets one clear message with its line, exit code 2, and starts
+nothing.
 
-Each case is run through the command line's own ``main``; some of them, and all that hang on the environment, in a process.
+Each case is run through the command line's own ``main``; some of them, and all that hang on the
+environment, in a process.
 """
 
 from __future__ import annotations
@@ -23,90 +25,231 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "a-list": ("- a\n- b\n", 1, ("a list",)),
     "a-word": ("command\n", 1, ("'command'",)),
     "no-command": ("name: x\n", 1, ("'command' is missing",)),
-    "wrong-key": (GOOD + "\nbuget: {minutes: 3}\n", 3, ("unknown key 'buget'", "did you mean 'budget'?")),
-    "wrong-key-for-command": ("name: a\ncomand: python train.py\n", 2, ("unknown key 'comand'", "did you mean 'command'?")),
-    "wrong-inner-key": (GOOD + "budget:\n  minutes: 3\n  trails: 4\n", 4, ("'trails'", "minutes, trials", "did you mean 'trials'?")),
+    "wrong-key": (
+        GOOD + "\nbuget: {minutes: 3}\n",
+        3,
+        ("unknown key 'buget'", "did you mean 'budget'?"),
+    ),
+    "wrong-key-for-command": (
+        "name: a\ncomand: python train.py\n",
+        2,
+        ("unknown key 'comand'", "did you mean 'command'?"),
+    ),
+    "wrong-inner-key": (
+        GOOD + "budget:\n  minutes: 3\n  trails: 4\n",
+        4,
+        ("'trails'", "minutes, trials", "did you mean 'trials'?"),
+    ),
     "number-key": (GOOD + "7: x\n", 2, ("unknown key",)),
     "key-twice": (GOOD + "name: a\nname: b\n", 3, ("'name' stands here again", "first on line 2")),
     "inner-key-twice": (GOOD + "env:\n  A: 1\n  B: 2\n  A: 3\n", 5, ("'A' stands here again",)),
     "tab": (GOOD + "budget:\n\tminutes: 3\n", 3, ("tab",)),
     "not-closed": (GOOD + "budget: {minutes: 3\n", 3, ("not valid YAML",)),
-    "python-object": (GOOD + "name: !!python/object/apply:os.system ['touch pwned']\n", 2, ("!!python/object/apply:os.system", "plain data")),
+    "python-object": (
+        GOOD + "name: !!python/object/apply:os.system ['touch pwned']\n",
+        2,
+        ("!!python/object/apply:os.system", "plain data"),
+    ),
     "python-name": (GOOD + "env:\n  A: !!python/name:os.system\n", 3, ("!!python/name:os.system",)),
     "two-documents": (GOOD + "---\n" + GOOD, 2, ("not valid YAML",)),
     "alias-of-itself": ("command: python train.py\nenv: &a\n  A: *a\n", 2, ("contains itself",)),
     "control-character": (GOOD + "name: a\x07b\n", 2, ("character",)),
     "empty-command": ("command: ''\n", 1, ("command is empty",)),
     "command-number": ("command: 3\n", 1, ("command is 3", "a line of text, or a list")),
-    "command-list-of-lists": ("command: [python, [train.py]]\n", 1, ("a line of text, or a list of words",)),
+    "command-list-of-lists": (
+        "command: [python, [train.py]]\n",
+        1,
+        ("a line of text, or a list of words",),
+    ),
     "quotes": ("command: python train.py --name \"it's\n", 1, ("quotes do not match",)),
-    "shell-and": ("command: cd src && python train.py\n", 1, ("'&&'", "no shell reads it", "shell: true")),
+    "shell-and": (
+        "command: cd src && python train.py\n",
+        1,
+        ("'&&'", "no shell reads it", "shell: true"),
+    ),
     "shell-pipe": ("command: python train.py | tee log\n", 1, ("'|'", "shell: true")),
     "shell-redirect": ("command: python train.py > log\n", 1, ("'>'",)),
     "shell-substitution": ("command: python train.py $(date)\n", 1, ("'$('",)),
     "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'",)),
-    "variable-before": ("command: OMP_NUM_THREADS=2 python train.py\n", 1, ("'OMP_NUM_THREADS=2'", "under 'env'")),
-    "shell-and-list": ("command: [python, train.py]\nshell: true\n", 1, ("'shell: true'", "one line")),
-    "placeholder": ("command: python train.py --out {trial_dri}\n", 1, ("nothing fills {trial_dri}", "{seed}", "did you mean '{trial_dir}'?")),
-    "no-program": ("command: pyhton train.py\n", 1, ("'pyhton' was not found", "did you mean 'python'?")),
-    "script-as-program": ("command: train.py\n", 1, ("'train.py' was not found", "python train.py")),
-    "program-path": ("command: ./trian.py\n", 1, ("'./trian.py' does not exist", "did you mean 'train.py'?")),
+    "variable-before": (
+        "command: OMP_NUM_THREADS=2 python train.py\n",
+        1,
+        ("'OMP_NUM_THREADS=2'", "under 'env'"),
+    ),
+    "shell-and-list": (
+        "command: [python, train.py]\nshell: true\n",
+        1,
+        ("'shell: true'", "one line"),
+    ),
+    "placeholder": (
+        "command: python train.py --out {trial_dri}\n",
+        1,
+        ("nothing fills {trial_dri}", "{seed}", "did you mean '{trial_dir}'?"),
+    ),
+    "no-program": (
+        "command: pyhton train.py\n",
+        1,
+        ("'pyhton' was not found", "did you mean 'python'?"),
+    ),
+    "script-as-program": (
+        "command: train.py\n",
+        1,
+        ("'train.py' was not found", "python train.py"),
+    ),
+    "program-path": (
+        "command: ./trian.py\n",
+        1,
+        ("'./trian.py' does not exist", "did you mean 'train.py'?"),
+    ),
     "not-executable": ("command: ./train.py\n", 1, ("not executable", "python ./train.py")),
-    "no-script": ("command: python -u trian.py\n", 1, ("the script 'trian.py' does not exist", "did you mean 'train.py'?")),
+    "no-script": (
+        "command: python -u trian.py\n",
+        1,
+        ("the script 'trian.py' does not exist", "did you mean 'train.py'?"),
+    ),
     "workdir": (GOOD + "workdir: src\n", 2, ("workdir is 'src'", "no directory")),
     "workdir-file": (GOOD + "workdir: train.py\n", 2, ("no directory",)),
     "name": (GOOD + "name: ../up\n", 2, ("name is '../up'", "letters, digits")),
     "name-number": (GOOD + "name: 3\n", 2, ("name is 3", "text")),
     "env-list": (GOOD + "env: [A=1]\n", 2, ("env is a list", "mapping")),
-    "env-truth": (GOOD + "env:\n  A: x\n  DEBUG: true\n", 4, ("env.DEBUG", "true", "text or a number")),
+    "env-truth": (
+        GOOD + "env:\n  A: x\n  DEBUG: true\n",
+        4,
+        ("env.DEBUG", "true", "text or a number"),
+    ),
     "env-nested": (GOOD + "env:\n  A: {B: 1}\n", 3, ("env.A", "a mapping")),
     "env-name": (GOOD + "env:\n  A=B: 1\n", 3, ("'A=B'",)),
-    "steps-text": (GOOD + "planned_steps: many\n", 2, ("planned_steps is 'many'", "a whole number")),
+    "steps-text": (
+        GOOD + "planned_steps: many\n",
+        2,
+        ("planned_steps is 'many'", "a whole number"),
+    ),
     "steps-negative": (GOOD + "planned_steps: -1\n", 2, ("planned_steps is -1", "at least 1")),
     "steps-fraction": (GOOD + "planned_steps: 1.5\n", 2, ("whole number",)),
     "steps-truth": (GOOD + "planned_steps: true\n", 2, ("planned_steps is true",)),
-    "minutes-unit": (GOOD + "budget: {minutes: 20m}\n", 2, ("budget.minutes is '20m'", "a number (the unit is in the key's name)")),
+    "minutes-unit": (
+        GOOD + "budget: {minutes: 20m}\n",
+        2,
+        ("budget.minutes is '20m'", "a number (the unit is in the key's name)"),
+    ),
     "minutes-zero": (GOOD + "budget:\n  minutes: 0\n", 3, ("above 0",)),
     "minutes-infinite": (GOOD + "budget: {minutes: .inf}\n", 2, ("budget.minutes is inf",)),
     "budget-number": (GOOD + "budget: 20\n", 2, ("budget is 20", "key: value")),
-    "memory-unit": (GOOD + "constraints: {host_memory_gib: 16GB}\n", 2, ("host_memory_gib is '16GB'", "a number")),
-    "memory-share": (GOOD + "constraints: {device_memory_fraction: 90}\n", 2, ("device_memory_fraction is 90", "at most 1")),
-    "tolerance-unit": (GOOD + "convergence:\n  tolerance: 1 percent\n", 3, ("'1 percent'", '"1%" or 0.01')),
+    "memory-unit": (
+        GOOD + "constraints: {host_memory_gib: 16GB}\n",
+        2,
+        ("host_memory_gib is '16GB'", "a number"),
+    ),
+    "memory-share": (
+        GOOD + "constraints: {device_memory_fraction: 90}\n",
+        2,
+        ("device_memory_fraction is 90", "at most 1"),
+    ),
+    "tolerance-unit": (
+        GOOD + "convergence:\n  tolerance: 1 percent\n",
+        3,
+        ("'1 percent'", '"1%" or 0.01'),
+    ),
     "tolerance-large": (GOOD + "convergence: {tolerance: 150%}\n", 2, ("'150%'", "at most 20%")),
-    "objective": (GOOD + "objective: troughput\n", 2, ("'troughput'", "throughput or time_to_train", "did you mean 'throughput'?")),
+    "objective": (
+        GOOD + "objective: troughput\n",
+        2,
+        ("'troughput'", "throughput or time_to_train", "did you mean 'throughput'?"),
+    ),
     "objective-energy": (GOOD + "objective: energy\n", 2, ("energy", "does not measure")),
     "objective-list": (GOOD + "objective: [throughput, energy]\n", 2, ("one objective",)),
-    "executor-ray": (GOOD + "executor:\n  ray: {adress: auto}\n", 3, ("adress", "did you mean 'address'?")),
-    "executor-ray-port": (GOOD + "executor:\n  ray:\n    address: ray://head:99999\n", 4, ("ray://head:99999", "65535")),
-    "executor-ray-address": (GOOD + "executor:\n  ray:\n    address: nowhere\n", 4, ("address", "ray://HOST:PORT")),
+    "executor-ray": (
+        GOOD + "executor:\n  ray: {adress: auto}\n",
+        3,
+        ("adress", "did you mean 'address'?"),
+    ),
+    "executor-ray-port": (
+        GOOD + "executor:\n  ray:\n    address: ray://head:99999\n",
+        4,
+        ("ray://head:99999", "65535"),
+    ),
+    "executor-ray-address": (
+        GOOD + "executor:\n  ray:\n    address: nowhere\n",
+        4,
+        ("address", "ray://HOST:PORT"),
+    ),
     "executor-ray-slots": (GOOD + "executor:\n  ray:\n    slots: 0\n", 4, ("slots", "at least 1")),
-    "executor-ray-shared": (GOOD + "executor:\n  ray: {workdir: shared}\n", 2, ("put back", "slots: 1")),
-    "executor-ray-nodes": (GOOD + "executor:\n  ray: {nodes_per_slot: 2}\n", 1, ("does not start torchrun", "torchrun --nproc-per-node")),
+    "executor-ray-shared": (
+        GOOD + "executor:\n  ray: {workdir: shared}\n",
+        2,
+        ("put back", "slots: 1"),
+    ),
+    "executor-ray-nodes": (
+        GOOD + "executor:\n  ray: {nodes_per_slot: 2}\n",
+        1,
+        ("does not start torchrun", "torchrun --nproc-per-node"),
+    ),
     "executor-ray-nodes-said-twice": (
-        "command: torchrun --nnodes=2 train.py\nexecutor:\n  ray: {nodes_per_slot: 2}\n", 1, ("says --nnodes itself", "leave out --nnodes"),
+        "command: torchrun --nnodes=2 train.py\nexecutor:\n  ray: {nodes_per_slot: 2}\n",
+        1,
+        ("says --nnodes itself", "leave out --nnodes"),
     ),
     "executor-ray-nodes-and-shares": (
-        "command: torchrun train.py\nexecutor:\n  ray: {nodes_per_slot: 2, gpus_per_slot: 1}\n", 2, ("together with gpus_per_slot",),
+        "command: torchrun train.py\nexecutor:\n  ray: {nodes_per_slot: 2, gpus_per_slot: 1}\n",
+        2,
+        ("together with gpus_per_slot",),
     ),
     "executor-ray-nodes-shared": (
-        "command: torchrun train.py\nexecutor:\n  ray: {nodes_per_slot: 2, workdir: shared, slots: 1}\n", 2, ("put back",),
+        (
+            "command: torchrun train.py\nexecutor:\n  ray: {nodes_per_slot: 2, workdir: shared,"
+            " slots: 1}\n"
+        ),
+        2,
+        ("put back",),
     ),
     "executor-local": (GOOD + "executor: {local: 3}\n", 2, ("no settings",)),
     "executor": (GOOD + "executor: lokal\n", 2, ("did you mean 'local'?",)),
-    "traces": (GOOD + "traces: finalist\n", 2, ("none, finalists or all", "did you mean 'finalists'?")),
-    "tracking-folder": (GOOD + "tracking:\n  uri: ./mlruns\n", 3, ("'./mlruns'", "sqlite:///mlflow.db")),
-    "tracking-scheme": (GOOD + "tracking: {uri: 'htp://host:5000'}\n", 2, ("did you mean 'http'?",)),
-    "hang": (GOOD + "hang_timeout_s: 2 min\n", 2, ("hang_timeout_s is '2 min'", "unit is in the key's name")),
+    "traces": (
+        GOOD + "traces: finalist\n",
+        2,
+        ("none, finalists or all", "did you mean 'finalists'?"),
+    ),
+    "tracking-folder": (
+        GOOD + "tracking:\n  uri: ./mlruns\n",
+        3,
+        ("'./mlruns'", "sqlite:///mlflow.db"),
+    ),
+    "tracking-scheme": (
+        GOOD + "tracking: {uri: 'htp://host:5000'}\n",
+        2,
+        ("did you mean 'http'?",),
+    ),
+    "hang": (
+        GOOD + "hang_timeout_s: 2 min\n",
+        2,
+        ("hang_timeout_s is '2 min'", "unit is in the key's name"),
+    ),
     "preset": (GOOD + "search_space: qick\n", 2, ("qick", "did you mean 'quick'?")),
-    "preset-inner": (GOOD + "search_space:\n  preset: qick\n", 3, ("qick", "did you mean 'quick'?")),
-    "knob": (GOOD + "search_space:\n  preset: auto\n  num_wokers: [0, 2]\n", 4, ("num_wokers", "did you mean 'num_workers'?")),
+    "preset-inner": (
+        GOOD + "search_space:\n  preset: qick\n",
+        3,
+        ("qick", "did you mean 'quick'?"),
+    ),
+    "knob": (
+        GOOD + "search_space:\n  preset: auto\n  num_wokers: [0, 2]\n",
+        4,
+        ("num_wokers", "did you mean 'num_workers'?"),
+    ),
     "knob-value": (GOOD + "search_space:\n  num_workers: [0, two]\n", 3, ("two",)),
-    "knob-word": (GOOD + "search_space:\n  amp_dtype:\n    - off\n    - bfloat61\n", 5, ("bfloat61", "bfloat16")),
+    "knob-word": (
+        GOOD + "search_space:\n  amp_dtype:\n    - off\n    - bfloat61\n",
+        5,
+        ("bfloat61", "bfloat16"),
+    ),
     "knob-empty": (GOOD + "search_space:\n  num_workers: []\n", 3, ("num_workers", "empty")),
-    "knob-option": (GOOD + "search_space:\n  batch_size: {values: [32], lr_scalling: sqrt}\n", 3, ("did you mean 'lr_scaling'?",)),
+    "knob-option": (
+        GOOD + "search_space:\n  batch_size: {values: [32], lr_scalling: sqrt}\n",
+        3,
+        ("did you mean 'lr_scaling'?",),
+    ),
     "space-list": (GOOD + "search_space: [num_workers]\n", 2, ("search_space is a list", "preset")),
     "space-empty": (GOOD + "search_space: {}\n", 2, ("search_space",)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -117,7 +260,12 @@ def folder(tmp_path: Path) -> Path:
 
 def autotune(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [AUTOTUNE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, env={**os.environ, **env}
+        [AUTOTUNE, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
     )
 
 
@@ -137,7 +285,9 @@ def test_a_mistake_is_answered_with_its_line_and_what_to_do(
     (folder / "job.yaml").write_text(text)
     monkeypatch.chdir(folder)
     code, said = main(["check", "job.yaml"]), capfd.readouterr()
-    check_refused(subprocess.CompletedProcess([], code, said.out, said.err), (f"job.yaml:{line}: ", *words))
+    check_refused(
+        subprocess.CompletedProcess([], code, said.out, said.err), (f"job.yaml:{line}: ", *words)
+    )
     assert sorted(p.name for p in folder.iterdir()) == ["job.yaml", "train.py"]
 
 
@@ -151,7 +301,8 @@ def test_run_refuses_the_same_and_writes_nothing(case: str, folder: Path) -> Non
 
 def test_all_mistakes_are_listed_in_the_order_of_the_file(folder: Path) -> None:
     (folder / "job.yaml").write_text(
-        "name: a b\ncommand: python train.py\nbuget: {}\nworkdir: nowhere\nsearch_space: atuo\nplanned_steps: x\n"
+        "name: a b\ncommand: python train.py\nbuget: {}\nworkdir: nowhere\nsearch_space:"
+        " atuo\nplanned_steps: x\n"
     )
     said = autotune("check", "job.yaml", cwd=folder).stderr
     places = [said.index(f"job.yaml:{line}: ") for line in (1, 3, 4, 5, 6)]
@@ -170,10 +321,19 @@ def test_a_file_that_is_not_text_is_refused(folder: Path) -> None:
     check_refused(autotune("check", "job.yaml", cwd=folder), ("job.yaml:2: not UTF-8",))
 
 
-@pytest.mark.parametrize(("text", "found"), [('"\\udc80":', "job.yaml:1: a key is"), ('{"command": "a", "name": "x\\udc80"}', "job.yaml:1: name is")])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('"\\udc80":', "job.yaml:1: a key is"),
+        ('{"command": "a", "name": "x\\udc80"}', "job.yaml:1: name is"),
+    ],
+)
 def test_a_byte_that_is_no_text_is_named_and_refused(text: str, found: str, folder: Path) -> None:
     (folder / "job.yaml").write_text(text)
-    check_refused(autotune("check", "job.yaml", cwd=folder), (found, "\\udc80", "bytes that stand for no character"))
+    check_refused(
+        autotune("check", "job.yaml", cwd=folder),
+        (found, "\\udc80", "bytes that stand for no character"),
+    )
 
 
 def test_a_file_too_large_is_refused(folder: Path) -> None:
@@ -199,7 +359,9 @@ def test_a_python_without_torch_is_named(folder: Path) -> None:
     check_refused(done, ("job.yaml:1: ", f"{fake} has no torch", "activate"))
 
 
-@pytest.mark.parametrize("command", ["python -I train.py", "python -uE train.py", "python -X dev -S train.py"])
+@pytest.mark.parametrize(
+    "command", ["python -I train.py", "python -uE train.py", "python -X dev -S train.py"]
+)
 def test_a_python_that_keeps_the_agent_out_ends_with_4(command: str, folder: Path) -> None:
     (folder / "job.yaml").write_text(f"name: x\ncommand: {command}\n")
     done = autotune("check", "job.yaml", cwd=folder)

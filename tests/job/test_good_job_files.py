@@ -58,9 +58,24 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     job = load(tmp_path, FULL)
     assert job.name == "digits-cnn"
-    assert job.command == ("python", "train.py", "--epochs", "5", "--out", "{trial_dir}", "--seed", "{seed}")
+    assert job.command == (
+        "python",
+        "train.py",
+        "--epochs",
+        "5",
+        "--out",
+        "{trial_dir}",
+        "--seed",
+        "{seed}",
+    )
     assert job.workdir == tmp_path / "src"
-    assert job.env == {"OMP_NUM_THREADS": "2", "RATE": "1.10", "MODE": "on", "PORT": "010", "EMPTY": ""}
+    assert job.env == {
+        "OMP_NUM_THREADS": "2",
+        "RATE": "1.10",
+        "MODE": "on",
+        "PORT": "010",
+        "EMPTY": "",
+    }
     assert job.search_space.preset == "quick"
     assert job.search_space["num_workers"].values == (0, 2)
     assert job.search_space["amp_dtype"].values == ("off", "bfloat16")
@@ -79,7 +94,14 @@ def test_everything_but_the_command_has_a_default(tmp_path: Path) -> None:
     folder = tmp_path / "my digits"
     folder.mkdir()
     job = load(folder, "command: python train.py\n")
-    bare = JobSpec("my-digits", ("python", "train.py"), folder, {}, job.search_space, source=folder / "job.yaml")
+    bare = JobSpec(
+        "my-digits",
+        ("python", "train.py"),
+        folder,
+        {},
+        job.search_space,
+        source=folder / "job.yaml",
+    )
     assert job == bare
     assert job.search_space.preset == "auto"
 
@@ -104,7 +126,9 @@ def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_json_is_read_as_json_is_written() -> None:
-    """Which writes a character beyond 0xFFFF as two halves, and an undecodable byte of a file name as one."""
+    """Which writes a character beyond 0xFFFF as two halves, and an undecodable byte of a file name
+    as one.
+    """
     data = {"name": "größe-训练-🚂", "🚂": ["\U0001f4a9", "a\udc80"]}
     assert parse_yaml(json.dumps(data)).data == data
 
@@ -116,10 +140,14 @@ def test_aliases_and_merges_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("uri", ["none", "~"])
 def test_tracking_can_be_left_out(uri: str, tmp_path: Path) -> None:
-    assert load(tmp_path, f"command: python train.py\ntracking: {{uri: {uri}}}\n").tracking.uri is None
+    assert (
+        load(tmp_path, f"command: python train.py\ntracking: {{uri: {uri}}}\n").tracking.uri is None
+    )
 
 
-def test_paths_do_not_depend_on_where_autotune_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_do_not_depend_on_where_autotune_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = load(tmp_path, "command: python train.py\ntracking: {uri: 'sqlite:///runs/m.db'}\n")
     monkeypatch.chdir("/")
     again = load_job(tmp_path / "job.yaml", check=False)
@@ -144,9 +172,17 @@ def test_the_digest_follows_what_is_tuned_and_nothing_else(tmp_path: Path) -> No
         "hang_timeout_s: 30": "hang_timeout_s: 31",
     }
     other = {
-        "--epochs 5": "--epochs 6", "OMP_NUM_THREADS: 2": "OMP_NUM_THREADS: 1", "[0, 2]": "[0, 4]", "preset: quick": "preset: cpu",
-        "[32, 64]": "[32, 128]", "--width {}": "--hidden {}", "time_to_train": "throughput", "2%": "3%", "0.8": "0.7", "20_000": "20_001",
-    }  # fmt: skip
+        "--epochs 5": "--epochs 6",
+        "OMP_NUM_THREADS: 2": "OMP_NUM_THREADS: 1",
+        "[0, 2]": "[0, 4]",
+        "preset: quick": "preset: cpu",
+        "[32, 64]": "[32, 128]",
+        "--width {}": "--hidden {}",
+        "time_to_train": "throughput",
+        "2%": "3%",
+        "0.8": "0.7",
+        "20_000": "20_001",
+    }
     for before, after in same.items():
         assert load(tmp_path, FULL.replace(before, after)).digest() == job.digest(), before
     for before, after in other.items():
@@ -156,20 +192,34 @@ def test_the_digest_follows_what_is_tuned_and_nothing_else(tmp_path: Path) -> No
 def test_the_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     job = load(tmp_path, FULL)
-    code = f"from autotune.job.load import load_job; print(load_job({str(job.source)!r}, check=False).digest())"
+    code = (
+        f"from autotune.job.load import load_job; print(load_job({str(job.source)!r},"
+        " check=False).digest())"
+    )
     env = {**os.environ, "PYTHONHASHSEED": "7"}
-    assert subprocess.check_output([sys.executable, "-c", code], text=True, env=env, timeout=60).strip() == job.digest()
+    assert (
+        subprocess.check_output(
+            [sys.executable, "-c", code], text=True, env=env, timeout=60
+        ).strip()
+        == job.digest()
+    )
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("python train.py", ("python", "train.py")),
-        ("python train.py --cfg '{\"a\": [1, 2]}'", ("python", "train.py", "--cfg", '{"a": [1, 2]}')),
-        ("python train.py 'a && b' \"c | d\" e\\;f", ("python", "train.py", "a && b", "c | d", "e;f")),
+        (
+            "python train.py --cfg '{\"a\": [1, 2]}'",
+            ("python", "train.py", "--cfg", '{"a": [1, 2]}'),
+        ),
+        (
+            "python train.py 'a && b' \"c | d\" e\\;f",
+            ("python", "train.py", "a && b", "c | d", "e;f"),
+        ),
         ("python -c 'import torch; print(1 > 0)'", ("python", "-c", "import torch; print(1 > 0)")),
         ("python train.py run.dir='${now:%Y}'", ("python", "train.py", "run.dir=${now:%Y}")),
         ("python train.py *.yaml ~/x #5", ("python", "train.py", "*.yaml", "~/x", "#5")),
@@ -182,10 +232,24 @@ def test_quoted_things_are_just_text(line: str, words: tuple[str, ...]) -> None:
 def test_only_names_in_braces_are_placeholders() -> None:
     command = ("x", "{seed}", "a{seed}b{trial_dir}", '{"seed": 1}', "${seed}", "{}", "{1}")
     assert placeholders(command) == ["seed", "trial_dir"]
-    assert fill(command, {"seed": 3}) == ["x", "3", "a3b{trial_dir}", '{"seed": 1}', "${seed}", "{}", "{1}"]
+    assert fill(command, {"seed": 3}) == [
+        "x",
+        "3",
+        "a3b{trial_dir}",
+        '{"seed": 1}',
+        "${seed}",
+        "{}",
+        "{1}",
+    ]
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1),
+        min_size=1,
+        max_size=5,
+    )
+)
 @settings(max_examples=150, deadline=None)
 def test_any_words_survive_quoting(words: list[str]) -> None:
     import shlex
@@ -196,9 +260,11 @@ def test_any_words_survive_quoting(words: list[str]) -> None:
     assert split(line) == tuple(words)
 
 
-# --- anything at all ---------------------------------------------------------------------------------------------------
+# --- anything at all ------------------------------------------------------------------------------
 
-KEYS = st.sampled_from([*JobFile.model_fields, "minutes", "uri", "num_workers", "preset", "tolerance", "", "x"])
+KEYS = st.sampled_from(
+    [*JobFile.model_fields, "minutes", "uri", "num_workers", "preset", "tolerance", "", "x"]
+)
 SCALARS = (
     st.none()
     | st.booleans()
@@ -208,13 +274,19 @@ SCALARS = (
     | st.sampled_from(["auto", "off", "python t.py", "1%"])
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
 )
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=5))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_mapping_gives_a_job_or_an_error_with_a_line(tmp_path: Path, data: dict[str, object]) -> None:
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_mapping_gives_a_job_or_an_error_with_a_line(
+    tmp_path: Path, data: dict[str, object]
+) -> None:
     """Never another exception, whatever stands in the file."""
     try:
         load(tmp_path, yaml.safe_dump(data, allow_unicode=True))
@@ -235,17 +307,36 @@ def test_any_text_is_yaml_or_a_mistake_with_a_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("off", "off"), ("yes", "yes"), ("true", True), ("1e-3", 0.001), ("1.5", 1.5), (".5", 0.5), ("1.", 1.0),
-        ("3", 3), ("-7", -7), ("0x10", 16), ("20_000", 20000), ("010", 10), ("1:30", "1:30"), ("2026-01-02", "2026-01-02"),
-        ("~", None), ("", None), ("'3'", "3"), ("1%", "1%"), ("_", "_"), ("1e5", 1e5), ("e5", "e5"), ("=", "="),
+        ("off", "off"),
+        ("yes", "yes"),
+        ("true", True),
+        ("1e-3", 0.001),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("3", 3),
+        ("-7", -7),
+        ("0x10", 16),
+        ("20_000", 20000),
+        ("010", 10),
+        ("1:30", "1:30"),
+        ("2026-01-02", "2026-01-02"),
+        ("~", None),
+        ("", None),
+        ("'3'", "3"),
+        ("1%", "1%"),
+        ("_", "_"),
+        ("1e5", 1e5),
+        ("e5", "e5"),
+        ("=", "="),
     ],
-)  # fmt: skip
+)
 def test_scalars_mean_what_they_look_like(text: str, value: object) -> None:
     read = parse_yaml(f"a: {text}\n").data["a"]
     assert (read, type(read)) == (value, type(value))
 
 
-# --- schema and init ----------------------------------------------------------------------------------------------------
+# --- schema and init ------------------------------------------------------------------------------
 
 
 def test_the_shipped_schema_is_current() -> None:
@@ -284,12 +375,16 @@ def test_every_key_is_described() -> None:
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([AUTOTUNE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [AUTOTUNE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
 
 
 def test_init_writes_a_file_that_check_accepts(tmp_path: Path) -> None:
     (tmp_path / "train_resnet.py").touch()
-    done = run("init", "--", "python", "train_resnet.py", "--note", "it's {seed} & more", cwd=tmp_path)
+    done = run(
+        "init", "--", "python", "train_resnet.py", "--note", "it's {seed} & more", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "next: autotune check job.yaml" in done.stdout
     checked = run("check", "job.yaml", "--json", cwd=tmp_path)
@@ -315,14 +410,19 @@ def test_init_replaces_a_file_only_when_told(tmp_path: Path) -> None:
 def test_init_elsewhere_keeps_the_directory_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "train.py").touch()
-    assert run("init", "-o", "conf/tune.yaml", "--", "python", "train.py", cwd=tmp_path).returncode == 0
+    assert (
+        run("init", "-o", "conf/tune.yaml", "--", "python", "train.py", cwd=tmp_path).returncode
+        == 0
+    )
     assert load_job(tmp_path / "conf" / "tune.yaml").workdir == tmp_path
 
 
 def test_init_puts_variables_before_the_command_where_they_belong(tmp_path: Path) -> None:
     """As one types it in a shell: EPOCHS=3 python train_resnet.py."""
     (tmp_path / "train_resnet.py").touch()
-    done = run("init", "--", "EPOCHS=3", "NOTE=a: b", "python", "train_resnet.py", "x=1", cwd=tmp_path)
+    done = run(
+        "init", "--", "EPOCHS=3", "NOTE=a: b", "python", "train_resnet.py", "x=1", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "next: autotune check job.yaml" in done.stdout
     job = load_job(tmp_path / "job.yaml")
@@ -376,18 +476,24 @@ def test_every_key_of_the_file_is_in_the_first_one(tmp_path: Path) -> None:
         (["python", "src/main.py"], "digits"),
     ],
 )
-def test_a_name_is_taken_from_what_tells_jobs_apart(command: list[str], name: str, tmp_path: Path) -> None:
+def test_a_name_is_taken_from_what_tells_jobs_apart(
+    command: list[str], name: str, tmp_path: Path
+) -> None:
     (tmp_path / "digits").mkdir()
     assert suggest_name(command, tmp_path / "digits") == name
 
 
-# --- side effects -------------------------------------------------------------------------------------------------------
+# --- side effects ---------------------------------------------------------------------------------
 
 
 def test_side_effects_are_put_back_unless_the_file_says_otherwise(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("command: python train.py\n")
-    assert load_job(tmp_path / "job.yaml", check=False).side_effects == SideEffects(put_back=True, keep=())
-    (tmp_path / "job.yaml").write_text("command: python train.py\nside_effects: {put_back: false, keep: [data, '*.npy']}\n")
+    assert load_job(tmp_path / "job.yaml", check=False).side_effects == SideEffects(
+        put_back=True, keep=()
+    )
+    (tmp_path / "job.yaml").write_text(
+        "command: python train.py\nside_effects: {put_back: false, keep: [data, '*.npy']}\n"
+    )
     changed = load_job(tmp_path / "job.yaml", check=False)
     assert changed.side_effects == SideEffects(put_back=False, keep=("data", "*.npy"))
     (tmp_path / "job.yaml").write_text("command: python train.py\nside_effects: {keep: data}\n")

@@ -1,4 +1,5 @@
-"""Files from anywhere: never a traceback, never a thing done because a file says so, an answer with its place, and soon.
+"""Files from anywhere: never a traceback, never a thing done because a file says so, an answer with
+its place, and soon.
 
 Some hundred cases here; ten thousand of each kind in tests/faults/test_ten_thousand_files.py.
 """
@@ -42,44 +43,72 @@ from autotune.report.result_file import to_json
 @pytest.mark.parametrize(
     "call",
     [
-        "fuzz_job_files(Path.cwd(), 300)", "fuzz_checked_job_files(Path.cwd(), 40)", "fuzz_tuned_files(Path.cwd(), 200)",
-        slow("fuzz_tuned_commands(Path.cwd(), 60)"), slow("fuzz_results(Path.cwd(), 100, to_json(tuned()))"),
+        "fuzz_job_files(Path.cwd(), 300)",
+        "fuzz_checked_job_files(Path.cwd(), 40)",
+        "fuzz_tuned_files(Path.cwd(), 200)",
+        slow("fuzz_tuned_commands(Path.cwd(), 60)"),
+        slow("fuzz_results(Path.cwd(), 100, to_json(tuned()))"),
     ],
-    ids=["job files", "job files on the command line", "tuned files", "tuned files on the command line", "results"],
-)  # fmt: skip
+    ids=[
+        "job files",
+        "job files on the command line",
+        "tuned files",
+        "tuned files on the command line",
+        "results",
+    ],
+)
 def test_odd_files(call: str) -> None:
-    """In a process of its own: hypothesis draws from what the loaded modules hold, and the same cases are to be tried in every run."""
+    """In a process of its own: hypothesis draws from what the loaded modules hold, and the same
+    cases are to be tried in every run.
+    """
     with tempfile.TemporaryDirectory(prefix="odd-") as folder:  # its length is part of the files
         done = subprocess.run(
-            [sys.executable, "-c", FUZZ.format(path=[str(HERE), str(HERE.parent / "report")], call=call)],
-            cwd=folder, capture_output=True, text=True, timeout=250,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                FUZZ.format(path=[str(HERE), str(HERE.parent / "report")], call=call),
+            ],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=250,
+        )
     assert done.returncode == 0, done.stderr[-6000:]
 
 
 GOOD = "command: python train.py\n"
 # What was found to hang, to blow up or to end in a traceback, each with a word of its answer.
 FOUND = {
-    "merges-that-multiply": (GOOD + "env: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 9)),
-                             "more than 10000 entries"),
+    "merges-that-multiply": (
+        GOOD
+        + "env: &a0 {x: 1}\n"
+        + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 9)),
+        "more than 10000 entries",
+    ),
     "digits-and-a-letter": (GOOD + f"name: {'1' * 100_000}x\n", "name is"),
     "hex-of-5000-digits": (GOOD + f"planned_steps: 0x{'f' * 5000}\n", "a number of 5002 digits"),
     "no-such-home": (GOOD + "workdir: ~nobody-at-all/x\n", "no directory"),
     "nul-in-workdir": (GOOD + 'workdir: "a\\0b"\n', "no directory"),
     "nul-in-a-word": ('command: [python, "a\\0b"]\n', "NUL"),
     "a-name-too-long": (GOOD + f"workdir: {'a' * 5000}\n", "no directory"),
-    "repeats-too-often": (GOOD + 'convergence: {metrics: {a: "(a{99999999999})"}}\n', "no regular expression"),
+    "repeats-too-often": (
+        GOOD + 'convergence: {metrics: {a: "(a{99999999999})"}}\n',
+        "no regular expression",
+    ),
     "half-a-character": (GOOD + 'workdir: "\\ud800"\n', "half of a character"),
     "no-text-in-a-choice": (GOOD + 'objective: "\\udc80"\n', "objective is '\\udc80'"),
     "no-text-in-a-variable's-name": (GOOD + 'env: {"\\0\\udc80": 1}\n', "\\udc80"),
-    "no-text-in-a-pattern": (GOOD + 'convergence: {metrics: {a: "(\\udc80"}}\n', "no regular expression"),
+    "no-text-in-a-pattern": (
+        GOOD + 'convergence: {metrics: {a: "(\\udc80"}}\n',
+        "no regular expression",
+    ),
     "no-such-character": (GOOD + 'workdir: "\\UFFFFFFFF"\n', "not valid YAML"),
     "a-bool-that-is-none": (GOOD + "shell: !!bool maybe\n", "the tag !!bool"),
     "a-date-that-is-none": (GOOD + "name: !!timestamp soon\n", "the tag !!timestamp"),
     "bytes": (GOOD + "name: !!binary aGVsbG8=\n", "the tag !!binary"),
     "nested": (GOOD + "search_space: " + "[" * 60_000, "nested too deeply"),
     "nested-mappings": (GOOD + "search_space: " + "{a: " * 30_000, "nested too deeply"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FOUND)
@@ -93,7 +122,9 @@ def test_what_was_found_once(case: str, tmp_path: Path) -> None:
     assert time.monotonic() - started < 20, "not every nesting is followed"
 
 
-@pytest.mark.parametrize(("name", "why"), [("a" * 300, "File name too long"), ("file/study.db", "Not a directory")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("a" * 300, "File name too long"), ("file/study.db", "Not a directory")]
+)
 def test_a_tracking_file_that_cannot_be(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AutotuneError, match=why):
@@ -108,7 +139,24 @@ def test_the_largest_file_is_read_in_seconds() -> None:
 
 
 # A command line is words, and each reaches the program as it stands.
-WORDS = ["a;b", "$(touch canary)", "`touch canary`", "a\nb", "&&", "|", ">", "*", "~", "$HOME", "'", '"', "\\", "", "a b", "é\x07"]
+WORDS = [
+    "a;b",
+    "$(touch canary)",
+    "`touch canary`",
+    "a\nb",
+    "&&",
+    "|",
+    ">",
+    "*",
+    "~",
+    "$HOME",
+    "'",
+    '"',
+    "\\",
+    "",
+    "a b",
+    "é\x07",
+]
 
 
 def test_words_reach_the_program_as_they_are(tmp_path: Path) -> None:
@@ -120,17 +168,35 @@ def test_words_reach_the_program_as_they_are(tmp_path: Path) -> None:
     from autotune_trials.protocol.messages import SessionConfig
     from autotune_trials.session.session import Session, SessionFailed
 
-    (tmp_path / "say.py").write_text("import json, sys\njson.dump(sys.argv[1:], open('said.json', 'w'))\n")
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"command": [sys.executable, "say.py", *WORDS]}))
+    (tmp_path / "say.py").write_text(
+        "import json, sys\njson.dump(sys.argv[1:], open('said.json', 'w'))\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        yaml.safe_dump({"command": [sys.executable, "say.py", *WORDS]})
+    )
     spec = load_job(tmp_path / "job.yaml")
-    with Session(spec.command, spec.workdir, {}, SessionPaths(tmp_path / "session"), SessionConfig("live", "")) as session, pytest.raises(SessionFailed):
+    with (
+        Session(
+            spec.command,
+            spec.workdir,
+            {},
+            SessionPaths(tmp_path / "session"),
+            SessionConfig("live", ""),
+        ) as session,
+        pytest.raises(SessionFailed),
+    ):
         session.wait_hello()
     assert json.loads((tmp_path / "said.json").read_text()) == WORDS
     assert not (tmp_path / CANARY).exists()
 
 
 def test_what_only_a_shell_would_understand_is_refused_in_a_line(tmp_path: Path) -> None:
-    for bad in ("python train.py; touch canary", "python train.py $(touch canary)", "python train.py `touch canary`", "python train.py & touch canary"):
+    for bad in (
+        "python train.py; touch canary",
+        "python train.py $(touch canary)",
+        "python train.py `touch canary`",
+        "python train.py & touch canary",
+    ):
         (tmp_path / "job.yaml").write_text(f"command: {bad!r}\n")
         with pytest.raises(AutotuneError, match="no shell reads it"):
             load_job(tmp_path / "job.yaml", check=False)

@@ -11,7 +11,15 @@ from autotune.job.sources import MOST_BYTES, changed, digests
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("train.py", "model.py", "conf/base.yaml", "pkg/train.py", "pkg/trainer.py", "notes.txt", "data.json"):
+    for name in (
+        "train.py",
+        "model.py",
+        "conf/base.yaml",
+        "pkg/train.py",
+        "pkg/trainer.py",
+        "notes.txt",
+        "data.json",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     (tmp_path / "data.json").write_bytes(bytes(MOST_BYTES + 1))
@@ -21,8 +29,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("command", "files"),
     [
-        (("python", "train.py", "--config", "conf/base.yaml"), {"train.py", "model.py", "conf/base.yaml"}),
-        (("python", "train.py", "--config=conf/base.yaml", "notes.txt", "data.json"), {"train.py", "model.py", "conf/base.yaml"}),
+        (
+            ("python", "train.py", "--config", "conf/base.yaml"),
+            {"train.py", "model.py", "conf/base.yaml"},
+        ),
+        (
+            ("python", "train.py", "--config=conf/base.yaml", "notes.txt", "data.json"),
+            {"train.py", "model.py", "conf/base.yaml"},
+        ),
         (("python", "-m", "pkg.train"), {"pkg/train.py", "pkg/trainer.py"}),
         (("torchrun", "--nproc-per-node=2", "train.py"), {"train.py", "model.py"}),
         (("/bin/sh", "-c", "cd . && python train.py | tee 'a log'"), {"train.py", "model.py"}),

@@ -1,4 +1,6 @@
-"""`autotune judge` on two commits of a small repository, by the command line, the GitHub Action and from Python."""
+"""`autotune judge` on two commits of a small repository, by the command line, the GitHub Action and
+from Python.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,13 @@ def repository(tmp_path: Path) -> Path:
 def git(home: Path, *words: str) -> str:
     owner = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     return subprocess.run(
-        ["git", *owner, *words], cwd=home, env={**os.environ, **PLAIN}, check=True, capture_output=True, text=True
-    ).stdout  # fmt: skip
+        ["git", *owner, *words],
+        cwd=home,
+        env={**os.environ, **PLAIN},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
 def commit(home: Path, text: str, tag: str) -> None:
@@ -72,68 +79,126 @@ def commit(home: Path, text: str, tag: str) -> None:
     git(home, "tag", tag)
 
 
-def judge(home: Path, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def judge(
+    home: Path, *words: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["autotune", "judge", "job/job.yaml", *words], cwd=home, text=True, capture_output=True, timeout=280,
+        ["autotune", "judge", "job/job.yaml", *words],
+        cwd=home,
+        text=True,
+        capture_output=True,
+        timeout=280,
         env={**os.environ, **PLAIN, **(env or {})},
-    )  # fmt: skip
+    )
 
 
 def judgement(home: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((home / "autotune-runs" / "job-judge" / "judgement.json").read_text())
+    found: dict[str, Any] = json.loads(
+        (home / "autotune-runs" / "job-judge" / "judgement.json").read_text()
+    )
     return found
 
 
 def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
-    """The script of action.yml, as a runner would start it; autotune is on PATH instead of being installed."""
+    """The script of action.yml, as a runner would start it; autotune is on PATH instead of being
+    installed.
+    """
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     [step] = [s for s in action["runs"]["steps"] if s.get("id") == "judge"]
-    given = {"job": "job/job.yaml", "base-ref": "base", "head-ref": "slowdown", "minutes": "0.2"}  # the first look is always made
-    values = {name: given.get(name, str(entry.get("default", ""))) for name, entry in action["inputs"].items()}
+    # the first look is always made
+    given = {"job": "job/job.yaml", "base-ref": "base", "head-ref": "slowdown", "minutes": "0.2"}
+    values = {
+        name: given.get(name, str(entry.get("default", "")))
+        for name, entry in action["inputs"].items()
+    }
     inputs = {name: values[text.split(".")[1].rstrip(" }")] for name, text in step["env"].items()}
     places = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     environment = {**os.environ, **PLAIN, **inputs, **places, "RUNNER_TEMP": str(tmp_path)}
     done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", step["run"]], cwd=repository, env=environment, text=True, capture_output=True
-    )  # fmt: skip
+        ["bash", "-eo", "pipefail", "-c", step["run"]],
+        cwd=repository,
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
     assert done.returncode == 10, done.stdout + done.stderr
     outputs = dict(line.split("=") for line in Path(places["GITHUB_OUTPUT"]).read_text().split())
-    assert outputs["speed"] == "slower" and outputs["loss"] == "unchanged" and float(outputs["speedup"]) < 0.8
+    assert (
+        outputs["speed"] == "slower"
+        and outputs["loss"] == "unchanged"
+        and float(outputs["speedup"]) < 0.8
+    )
     assert "B is slower" in Path(places["GITHUB_STEP_SUMMARY"]).read_text()
-    assert "job/train.py" in (tmp_path / "autotune.sarif").read_text(), "the line that sleeps, in the repository"
-    assert git(repository, "worktree", "list").count("\n") == 1 and not git(repository, "status", "--porcelain")
+    assert "job/train.py" in (tmp_path / "autotune.sarif").read_text(), (
+        "the line that sleeps, in the repository"
+    )
+    assert git(repository, "worktree", "list").count("\n") == 1 and not git(
+        repository, "status", "--porcelain"
+    )
 
 
 @pytest.mark.slow
 def test_a_fault_a_harmless_change_and_a_resumed_judgement(repository: Path) -> None:
-    changed = judge(repository, "--base-ref", "base", "--head-ref", "fault", "--minutes", "1", "--fail-if", "loss-changed")
+    changed = judge(
+        repository,
+        "--base-ref",
+        "base",
+        "--head-ref",
+        "fault",
+        "--minutes",
+        "1",
+        "--fail-if",
+        "loss-changed",
+    )
     assert changed.returncode == 10, changed.stderr
     assert "lr" in judgement(repository)["loss_verdict"]["reason"]
-    again = judge(repository, "--base-ref", "base", "--head-ref", "fault", "--minutes", "1", "--json")
+    again = judge(
+        repository, "--base-ref", "base", "--head-ref", "fault", "--minutes", "1", "--json"
+    )
     assert json.loads(again.stdout)["loss"] == "changed", "the finished judgement is shown"
     other = judge(repository, "--base-ref", "base", "--head-ref", "harmless")
     assert other.returncode == 2 and "--fresh" in other.stderr
-    same = judge(repository, "--base-ref", "base", "--head-ref", "harmless", "--minutes", "3", "--margin", "0.1", "--fresh")
+    same = judge(
+        repository,
+        "--base-ref",
+        "base",
+        "--head-ref",
+        "harmless",
+        "--minutes",
+        "3",
+        "--margin",
+        "0.1",
+        "--fresh",
+    )
     it = judgement(repository)
-    assert it["speed"] == "same" and it["loss"] == "unchanged" and same.returncode == 0, it["speed_reason"]
+    assert it["speed"] == "same" and it["loss"] == "unchanged" and same.returncode == 0, it[
+        "speed_reason"
+    ]
 
 
 @pytest.mark.slow
 def test_from_python_and_with_a_tuned_file(repository: Path) -> None:
-    tuned = "schema_version: 2\nname: job\ncommand: [python, train.py]\nknobs: {optimizer_impl: {value: fused}}\n"
+    tuned = (
+        "schema_version: 2\nname: job\ncommand: [python, train.py]\nknobs: {optimizer_impl: {value:"
+        " fused}}\n"
+    )
     (repository / "job" / "tuned.yaml").write_text(tuned)
     code = (
-        "import autotune, threading\n"
-        "def work(): print(autotune.judge('job/job.yaml', 'job/tuned.yaml', minutes=1, margin=0.3).loss)\n"
-        "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
+        "import autotune, threading\ndef work(): print(autotune.judge('job/job.yaml',"
+        " 'job/tuned.yaml', minutes=1, margin=0.3).loss)\nthread = threading.Thread(target=work);"
+        " thread.start(); thread.join()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=repository, text=True, capture_output=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, text=True, capture_output=True, timeout=280
+    )
     assert done.stdout == "unchanged\n", done.stderr
 
 
 def test_sides_that_do_other_work_are_refused(repository: Path) -> None:
     done = judge(repository, "--base-ref", "base", "--head-ref", "larger")
-    assert done.returncode == 2 and "samples per iteration: 64.0 in A, 128.0 in B" in done.stderr, done.stderr
+    assert done.returncode == 2 and "samples per iteration: 64.0 in A, 128.0 in B" in done.stderr, (
+        done.stderr
+    )
     assert "judge: side=" not in done.stdout, "before anything is timed"
 
 
@@ -168,5 +233,7 @@ def test_bad_input_is_one_message(repository: Path, words: list[str], said: list
 def test_uncommitted_changes_are_refused(repository: Path) -> None:
     (repository / "job" / "train.py").write_text("# mine\n")
     done = judge(repository, "--base-ref", "slowdown")
-    assert done.returncode == 2 and "job/train.py" in done.stderr and "commit or stash" in done.stderr
+    assert (
+        done.returncode == 2 and "job/train.py" in done.stderr and "commit or stash" in done.stderr
+    )
     assert (repository / "job" / "train.py").read_text() == "# mine\n"

@@ -14,18 +14,36 @@ from autotune.export import TunedConfig, TunedKnob, write_tuned
 
 
 def test_a_job_that_marks_its_steps_loads_nothing_of_the_tuner() -> None:
-    code = "import sys, autotune; autotune.step(loss=1.0); print([m for m in sys.modules if m.startswith('autotune.')])"
-    assert subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True).stdout == "[]\n"
+    code = (
+        "import sys, autotune; autotune.step(loss=1.0); print([m for m in sys.modules if"
+        " m.startswith('autotune.')])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], text=True, capture_output=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_every_name_is_there_and_no_other() -> None:
-    assert all(callable(getattr(autotune, name)) for name in autotune.__all__ if name != "__version__")
+    assert all(
+        callable(getattr(autotune, name)) for name in autotune.__all__ if name != "__version__"
+    )
     with pytest.raises(AttributeError, match="no attribute 'tuned'"):
         _ = autotune.tuned
 
 
 def test_settings_are_exported(tmp_path: Path) -> None:
-    write_tuned(TunedConfig("job", ("python", "train.py"), tmp_path, knobs={"malloc": TunedKnob("retain", "default")}), tmp_path / "tuned.yaml")
+    write_tuned(
+        TunedConfig(
+            "job",
+            ("python", "train.py"),
+            tmp_path,
+            knobs={"malloc": TunedKnob("retain", "default")},
+        ),
+        tmp_path / "tuned.yaml",
+    )
     assert autotune.export_settings(tmp_path, "shell").startswith("#!/bin/sh")
     with pytest.raises(InputError, match="no format 'shel'") as refused:
         autotune.export_settings(tmp_path, "shel")
@@ -41,8 +59,9 @@ def test_bad_input_is_an_error_of_ours(call: object, tmp_path: Path) -> None:
 def test_a_profile_from_a_thread(tmp_path: Path) -> None:
     """Signals can be handled in the main thread only."""
     (tmp_path / "train.py").write_text(
-        "import torch\nlayer = torch.nn.Linear(8, 8)\noptimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
-        "for _ in range(3000):\n    optimizer.zero_grad(); layer(torch.randn(4, 8)).sum().backward(); optimizer.step()\n"
+        "import torch\nlayer = torch.nn.Linear(8, 8)\noptimizer ="
+        " torch.optim.SGD(layer.parameters(), lr=0.1)\nfor _ in range(3000):\n   "
+        " optimizer.zero_grad(); layer(torch.randn(4, 8)).sum().backward(); optimizer.step()\n"
     )
     (tmp_path / "job.yaml").write_text("command: python train.py\n")
     code = (
@@ -50,6 +69,8 @@ def test_a_profile_from_a_thread(tmp_path: Path) -> None:
         "def work(): print(autotune.profile('job.yaml').observation.bottleneck)\n"
         "thread = threading.Thread(target=work); thread.start(); thread.join()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, text=True, capture_output=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, text=True, capture_output=True, timeout=120
+    )
     assert done.stdout.strip() in ("compute", "overhead", "optimizer"), done.stderr
     assert (tmp_path / "autotune-runs").is_dir()

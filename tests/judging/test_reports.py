@@ -27,20 +27,34 @@ def operator(name: str, seconds: float) -> Operator:
 
 def side(name: str, seconds: float) -> SideRecord:
     phases = {"data": 0.2 * seconds, "forward": 0.8 * seconds}
-    parts = Anatomy(phases, seconds, seconds, seconds, seconds, 32 / seconds, 0.0, seconds, 0.0, 60, 10)
+    parts = Anatomy(
+        phases, seconds, seconds, seconds, seconds, 32 / seconds, 0.0, seconds, 0.0, 60, 10
+    )
     profiled = Profiled(operators=(operator("aten::mm", 10 * seconds),), profiled_steps=10)
     return SideRecord(name, f"commit-{name}", "python train.py", "/job", parts, 0.5, profiled)
 
 
 FINDING = Finding(
-    "device-sync", "A value is read in every step", "B", "loss.item() waits.", "Read it less often.",
-    cost_s=0.002, place=Place("train|me.py", 41),
-)  # fmt: skip
+    "device-sync",
+    "A value is read in every step",
+    "B",
+    "loss.item() waits.",
+    "Read it less often.",
+    cost_s=0.002,
+    place=Place("train|me.py", 41),
+)
 SLOWER = Judgement(
-    "slower", "0.950× (0.940 to 0.960) after 13 pairs", Interval(0.95, 0.94, 0.96), 13, 0.02, "unchanged",
+    "slower",
+    "0.950× (0.940 to 0.960) after 13 pairs",
+    Interval(0.95, 0.94, 0.96),
+    13,
+    0.02,
+    "unchanged",
     LossVerdict("unchanged", "the losses of 240 steps are bit-identical", 1, 240),
-    (side("A", 0.01), replace(side("B", 0.0105), findings=(FINDING,))), {"machine": {"cpu_model": "a CPU"}}, 90.0,
-)  # fmt: skip
+    (side("A", 0.01), replace(side("B", 0.0105), findings=(FINDING,))),
+    {"machine": {"cpu_model": "a CPU"}},
+    90.0,
+)
 OPEN = replace(SLOWER, speed="undecided", speedup=Interval(0.99, 0.9, 1.1))
 CHANGED = replace(SLOWER, speed="same", loss="changed")
 
@@ -65,7 +79,9 @@ def test_exit_codes(it: Judgement, conditions: list[str], code: int) -> None:
     assert exit_code(it, [parse_condition(text) for text in conditions]) == code
 
 
-@pytest.mark.parametrize("text", ["slow", "slower:2x", "slower:-1%", "loss-changed:2%", "slower:100%", ""])
+@pytest.mark.parametrize(
+    "text", ["slow", "slower:2x", "slower:-1%", "loss-changed:2%", "slower:100%", ""]
+)
 def test_conditions_that_are_none(text: str) -> None:
     with pytest.raises(InputError, match="no such condition"):
         parse_condition(text)
@@ -95,7 +111,10 @@ def test_sarif_has_the_findings_that_have_a_place() -> None:
     log = json.loads(sarif([FINDING, unplaced, cured], "1.0"))
     [run] = log["runs"]
     [result] = run["results"]
-    assert log["version"] == "2.1.0" and result["ruleId"] == run["tool"]["driver"]["rules"][0]["id"] == "device-sync"
+    assert (
+        log["version"] == "2.1.0"
+        and result["ruleId"] == run["tool"]["driver"]["rules"][0]["id"] == "device-sync"
+    )
     location = result["locations"][0]["physicalLocation"]
     assert location == {"artifactLocation": {"uri": "train|me.py"}, "region": {"startLine": 41}}
     assert "2.00 ms per iteration" in result["message"]["text"]
@@ -105,7 +124,9 @@ def test_markdown_for_a_pull_request() -> None:
     text = markdown(SLOWER)
     assert text.startswith("### autotune: B is slower: 0.95× (0.94–0.96), loss unchanged")
     assert "| aten::mm | 10.0 ms | 10.5 ms | +500 µs |" in text
-    assert "Found in B only" in text and r"train\|me.py:41" in text, "what would end a table cell is escaped"
+    assert "Found in B only" in text and r"train\|me.py:41" in text, (
+        "what would end a table cell is escaped"
+    )
     assert headline(OPEN).startswith("The speed is undecided")
 
 

@@ -14,16 +14,32 @@ from autotune_trials.supervisor import process_tags
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Starts a session of the job in ddp_job.py, or of ``program``; nothing of it may be left when the test ends."""
+    """Starts a session of the job in ddp_job.py, or of ``program``; nothing of it may be left when
+    the test ends.
+    """
     made: list[Session] = []
 
-    def start(program: str = "", *, config: SessionConfig | None = None, options: tuple[str, ...] = (), job: dict | None = None, **more) -> Session:
+    def start(
+        program: str = "",
+        *,
+        config: SessionConfig | None = None,
+        options: tuple[str, ...] = (),
+        job: dict | None = None,
+        **more,
+    ) -> Session:
         (tmp_path / "train.py").write_text(program or source(**(job or {})))
         paths = SessionPaths(tmp_path / f"session{len(made)}")
         paths.root.mkdir()
         argv = more.pop("argv", None) or torchrun(*options)
         settings = {"startup_timeout_s": 120.0, "hang_timeout_s": 60.0, "grace_s": 1.0, **more}
-        session = Session(argv, tmp_path, {"OMP_NUM_THREADS": "1"}, paths, config or SessionConfig("live", ""), **settings)
+        session = Session(
+            argv,
+            tmp_path,
+            {"OMP_NUM_THREADS": "1"},
+            paths,
+            config or SessionConfig("live", ""),
+            **settings,
+        )
         made.append(session)
         session.start()
         return session

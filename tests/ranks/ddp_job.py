@@ -1,4 +1,5 @@
-"""A DistributedDataParallel job of two gloo ranks under torchrun, with places where a test puts a fault, and its own ground truth.
+"""A DistributedDataParallel job of two gloo ranks under torchrun, with places where a test puts a
+fault, and its own ground truth.
 
 Every rank prints what it has built and what it trains on:
 
@@ -74,8 +75,17 @@ def main():
 if __name__ == "__main__":
     main()
 """
-HOOKS = dict.fromkeys(("item", "forward", "before", "after"), "pass")  # where a test puts a line of its own
-OWN = {"samples": 256, "width": 16, "batch": 8, "epochs": 10_000, "accumulate": 1, "ddp": "", **HOOKS}
+# where a test puts a line of its own
+HOOKS = dict.fromkeys(("item", "forward", "before", "after"), "pass")
+OWN = {
+    "samples": 256,
+    "width": 16,
+    "batch": 8,
+    "epochs": 10_000,
+    "accumulate": 1,
+    "ddp": "",
+    **HOOKS,
+}
 
 
 def source(**changes: object) -> str:
@@ -84,7 +94,16 @@ def source(**changes: object) -> str:
 
 
 def torchrun(*options: str, python: str = sys.executable) -> list[str]:
-    return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options, "train.py"]
+    return [
+        python,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *options,
+        "train.py",
+    ]
 
 
 @dataclass(frozen=True)
@@ -109,7 +128,10 @@ def steps_of(text: str, rank: int = 0) -> list[Step]:
 
 def total_samples(text: str, ranks: Iterable[int] = (0, 1)) -> list[int]:
     """Samples a step, of all ranks together."""
-    return [sum(step.samples for step in steps) for steps in zip(*(steps_of(text, rank) for rank in ranks), strict=False)]
+    return [
+        sum(step.samples for step in steps)
+        for steps in zip(*(steps_of(text, rank) for rank in ranks), strict=False)
+    ]
 
 
 def built(text: str) -> dict[int, str]:

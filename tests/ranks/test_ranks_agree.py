@@ -9,16 +9,46 @@ from pathlib import Path
 from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine
 from autotune_trials.diagnosis import classify, hang_stacks
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol.messages import BlockReport, Hello, JobError, Pace, Record, SessionConfig, Window
-from autotune_trials.protocol.rank_merge import mean_losses, merge_hellos, merge_records, merge_reports
+from autotune_trials.protocol.messages import (
+    BlockReport,
+    Hello,
+    JobError,
+    Pace,
+    Record,
+    SessionConfig,
+    Window,
+)
+from autotune_trials.protocol.rank_merge import (
+    mean_losses,
+    merge_hellos,
+    merge_records,
+    merge_reports,
+)
 from autotune_trials.session import ranks
 
-LOADER = LoaderFacts("Data", "t.py:1", "t.py:1#0", 8, 0, None, False, False, False, False, 13, 100, False, rank_samples=(50,))
+LOADER = LoaderFacts(
+    "Data",
+    "t.py:1",
+    "t.py:1#0",
+    8,
+    0,
+    None,
+    False,
+    False,
+    False,
+    False,
+    13,
+    100,
+    False,
+    rank_samples=(50,),
+)
 MACHINE = Machine(2, 8.0, 1.0, "cuda", "gpu", "2.13.0", "3.11", device_memory_gib=80.0)
 
 
 def job(**changes: object) -> JobFacts:
-    facts = JobFacts(1, "cpu", LOADER, (), (), world_size=2, samples_per_step=8.0, ddp=(DdpFacts("t.py:2", 1.0),))
+    facts = JobFacts(
+        1, "cpu", LOADER, (), (), world_size=2, samples_per_step=8.0, ddp=(DdpFacts("t.py:2", 1.0),)
+    )
     return dataclasses.replace(facts, **changes)
 
 
@@ -27,14 +57,27 @@ def window(samples: tuple[float, ...]) -> Window:
 
 
 def record(rank: int, losses: tuple[float | None, ...], **more: object) -> Record:
-    return Record(rank, window((4.0,) * len(losses)), losses, tuple(4.0 * i for i in range(len(losses))), **more)
+    return Record(
+        rank,
+        window((4.0,) * len(losses)),
+        losses,
+        tuple(4.0 * i for i in range(len(losses))),
+        **more,
+    )
 
 
 def test_the_loss_is_the_mean_over_ranks() -> None:
-    merged = merge_records({1: record(1, (3.0, 5.0, math.nan)), 0: record(0, (1.0, 2.0, 1.0))}, "cpu")
+    merged = merge_records(
+        {1: record(1, (3.0, 5.0, math.nan)), 0: record(0, (1.0, 2.0, 1.0))}, "cpu"
+    )
     assert merged.losses[:2] == (2.0, 3.5) and math.isnan(merged.losses[2])
-    assert merged.window.samples == (8.0,) * 3 and merged.samples_before == (0.0, 8.0, 16.0) and merged.notes["ranks"] == 2
-    assert mean_losses([(None, None), (2.0, None)]) == (2.0, None)  # of a pipeline only the last has one
+    assert (
+        merged.window.samples == (8.0,) * 3
+        and merged.samples_before == (0.0, 8.0, 16.0)
+        and merged.notes["ranks"] == 2
+    )
+    # of a pipeline only the last has one
+    assert mean_losses([(None, None), (2.0, None)]) == (2.0, None)
     assert mean_losses([(1.0, 2.0, 3.0), (3.0, 4.0)]) == (2.0, 3.0)
 
 
@@ -44,27 +87,51 @@ def test_one_process_is_left_as_it_is() -> None:
 
 
 def test_a_knob_without_effect_on_any_rank_has_none() -> None:
-    merged = merge_records({0: record(0, (1.0,)), 1: record(1, (1.0,), no_effect={"pin_memory": "no"})}, "cpu")
+    merged = merge_records(
+        {0: record(0, (1.0,)), 1: record(1, (1.0,), no_effect={"pin_memory": "no"})}, "cpu"
+    )
     assert merged.no_effect == {"pin_memory": "on rank 1: no"}
-    reports = {r: BlockReport("b", r, window((1.0,)), no_effect={"pin_memory": "no"}, notes={"loss": float(r)}) for r in (0, 1)}
+    reports = {
+        r: BlockReport(
+            "b", r, window((1.0,)), no_effect={"pin_memory": "no"}, notes={"loss": float(r)}
+        )
+        for r in (0, 1)
+    }
     assert merge_reports(reports, "cpu").no_effect == {"pin_memory": "no"}
     assert merge_reports(reports, "cpu").notes == {"loss": 0.5, "ranks": 2}
 
 
 def test_what_is_counted_is_counted_on_all_ranks() -> None:
-    other = job(loader=dataclasses.replace(LOADER, rank_samples=(49,)), ddp=(DdpFacts("t.py:2", 1.0, seen_static=False),))
+    other = job(
+        loader=dataclasses.replace(LOADER, rank_samples=(49,)),
+        ddp=(DdpFacts("t.py:2", 1.0, seen_static=False),),
+    )
     small = dataclasses.replace(MACHINE, device_memory_gib=40.0)
-    merged = merge_hellos({0: Hello(7, 0, MACHINE, job(), 0.1, {}), 1: Hello(8, 1, small, other, 0.1, {})})
-    assert merged.pid == 7 and merged.job.samples_per_step == 16.0 and merged.machine.device_memory_gib == 40.0
+    merged = merge_hellos(
+        {0: Hello(7, 0, MACHINE, job(), 0.1, {}), 1: Hello(8, 1, small, other, 0.1, {})}
+    )
+    assert (
+        merged.pid == 7
+        and merged.job.samples_per_step == 16.0
+        and merged.machine.device_memory_gib == 40.0
+    )
     assert merged.job.loader is not None and merged.job.loader.rank_samples == (50, 49)
     assert not merged.job.ddp[0].seen_static
-    unread = merge_hellos({0: Hello(7, 0, MACHINE, job(), 0.1, {}), 1: Hello(8, 1, MACHINE, job(loader=None), 0.1, {})})
+    unread = merge_hellos(
+        {
+            0: Hello(7, 0, MACHINE, job(), 0.1, {}),
+            1: Hello(8, 1, MACHINE, job(loader=None), 0.1, {}),
+        }
+    )
     assert unread.job.loader is not None and unread.job.loader.rank_samples == ()
 
 
 # ------------------------------------------------------------------------------------------- errors
 
-GONE = "Traceback (most recent call last):\nRuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2"
+GONE = (
+    "Traceback (most recent call last):\nRuntimeError: [../gloo/transport/tcp/pair.cc:547]"
+    " Connection closed by peer [127.0.0.1]:2"
+)
 BAD = "Traceback (most recent call last):\nValueError: bad batch"
 
 
@@ -81,7 +148,10 @@ def test_the_cause_is_the_first_error_that_is_no_echo_of_another() -> None:
 
 def test_all_ranks_end_where_the_slowest_fills_the_time() -> None:
     def steps(*iteration_s: float, **config: float) -> int:
-        return ranks.common_extent([Pace(r, 24, s) for r, s in enumerate(iteration_s)], SessionConfig("fixed", "", **config)).steps
+        return ranks.common_extent(
+            [Pace(r, 24, s) for r, s in enumerate(iteration_s)],
+            SessionConfig("fixed", "", **config),
+        ).steps
 
     assert steps(0.01, 0.02, steps=100, min_seconds=4.0) == 200
     assert steps(0.01, 0.01, steps=240, min_seconds=1.0) == 240
@@ -119,15 +189,27 @@ Root Cause (first observed failure):
 
 def test_interleaved_tracebacks_are_told_apart_and_the_cause_is_shown() -> None:
     lines = classify.last_traceback(INTERLEAVED)
-    assert lines[-1] == "ValueError: bad batch" and classify.user_line(lines, Path("/home/u")) == "train.py:7"
+    assert (
+        lines[-1] == "ValueError: bad batch"
+        and classify.user_line(lines, Path("/home/u")) == "train.py:7"
+    )
     assert not any("loss.backward" in line for line in lines)
 
 
 def test_a_program_that_cannot_be_read_is_not_hidden_by_its_launcher() -> None:
-    broken = '  File "/home/u/train.py", line 3\n    x = (\n        ^\nSyntaxError: \'(\' was never closed\n'
-    dump = 'Current thread 0x1 (most recent call first):\n  File "/v/lib.py", line 5 in wait\n\nExtension modules: numpy\n'
+    broken = (
+        "  File \"/home/u/train.py\", line 3\n    x = (\n        ^\nSyntaxError: '(' was never"
+        " closed\n"
+    )
+    dump = (
+        'Current thread 0x1 (most recent call first):\n  File "/v/lib.py", line 5 in'
+        " wait\n\nExtension modules: numpy\n"
+    )
     lines = classify.last_traceback(dump + broken + INTERLEAVED[INTERLEAVED.index("E1120") :])
-    assert lines[-1] == "SyntaxError: '(' was never closed" and classify.user_line(lines, Path("/home/u")) == "train.py:3"
+    assert (
+        lines[-1] == "SyntaxError: '(' was never closed"
+        and classify.user_line(lines, Path("/home/u")) == "train.py:3"
+    )
 
 
 def test_a_rank_lost_without_a_word_is_named(tmp_path: Path) -> None:
@@ -139,9 +221,16 @@ def test_a_rank_lost_without_a_word_is_named(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------- stacks
 
-WAITS = ["Thread 0x1 (most recent call first):", '  File "/v/site-packages/torch/autograd/graph.py", line 8 in _engine_run_backward',
-         '  File "/home/u/train.py", line 9 in main']  # fmt: skip
-SLEEPS = ["Thread 0x1 (most recent call first):", '  File "/home/u/train.py", line 5 in fetch', '  File "/home/u/train.py", line 9 in main']
+WAITS = [
+    "Thread 0x1 (most recent call first):",
+    '  File "/v/site-packages/torch/autograd/graph.py", line 8 in _engine_run_backward',
+    '  File "/home/u/train.py", line 9 in main',
+]
+SLEEPS = [
+    "Thread 0x1 (most recent call first):",
+    '  File "/home/u/train.py", line 5 in fetch',
+    '  File "/home/u/train.py", line 9 in main',
+]
 
 
 def test_of_ranks_that_stand_still_the_one_is_named_that_the_others_wait_for() -> None:

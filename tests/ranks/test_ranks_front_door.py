@@ -1,4 +1,6 @@
-"""``autotune run`` of a torchrun job, to its verdict: every rank applies the knobs, and what is recorded is what the job itself printed."""
+"""``autotune run`` of a torchrun job, to its verdict: every rank applies the knobs, and what is
+recorded is what the job itself printed.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,14 @@ search_space:
 budget: {{minutes: 8, trials: 12}}
 convergence: {{steps: 80}}
 """
-# Reading a batch of 8 sleeps 32 ms, of which two workers leave the half; from 32 samples on the second rank alone is out of memory.
-FAULTY = {"item": "time.sleep(0.004)", "width": 600, "samples": 2048, "forward": "if len(x) >= 32 and rank == 1: raise MemoryError('no room')"}
+# Reading a batch of 8 sleeps 32 ms, of which two workers leave the half; from 32 samples on the
+# second rank alone is out of memory.
+FAULTY = {
+    "item": "time.sleep(0.004)",
+    "width": 600,
+    "samples": 2048,
+    "forward": "if len(x) >= 32 and rank == 1: raise MemoryError('no room')",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +45,13 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("torchrun")
     (folder / "train.py").write_text(source(**FAULTY))
     (folder / "job.yaml").write_text(JOB.format(command=" ".join(torchrun())))
-    done = subprocess.run(["autotune", "run", "job.yaml", "--quiet"], cwd=folder, capture_output=True, text=True, timeout=1400)
+    done = subprocess.run(
+        ["autotune", "run", "job.yaml", "--quiet"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=1400,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "autotune-runs" / "job"
 
@@ -61,8 +75,12 @@ def test_the_job_is_seen_as_both_ranks_are(result: dict[str, Any]) -> None:
     assert (seen["world_size"], seen["samples_per_step"]) == (2, 16.0)
     assert seen["loader"]["rank_samples"] == [1024, 1024]
     assert seen["ddp"][0]["site"].startswith("train.py:") and seen["ddp"][0]["gradients_mib"] > 1
-    assert {"num_workers", "batch_size", "ddp_bucket_cap_mb", "gradient_as_bucket_view"} <= set(result["observation"]["domains"])
-    assert set(result["observation"]["withdrawn"]) <= {"amp_dtype"}, "only for want of bfloat16 instructions"
+    assert {"num_workers", "batch_size", "ddp_bucket_cap_mb", "gradient_as_bucket_view"} <= set(
+        result["observation"]["domains"]
+    )
+    assert set(result["observation"]["withdrawn"]) <= {"amp_dtype"}, (
+        "only for want of bfloat16 instructions"
+    )
 
 
 def test_it_comes_to_a_verdict_with_the_gain_that_was_planted(result: dict[str, Any]) -> None:
@@ -78,7 +96,10 @@ def test_every_rank_applied_every_knob(result: dict[str, Any], run_dir: Path) ->
     assert all(not r["no_effect"] and r["notes"]["ranks"] == 2 for r in records(run_dir))
     told = set()
     for session in sessions(run_dir, "fixed"):
-        chosen = {k["name"]: k["value"] for k in json.loads((session / "session.json").read_text())["process_knobs"]}
+        chosen = {
+            k["name"]: k["value"]
+            for k in json.loads((session / "session.json").read_text())["process_knobs"]
+        }
         cap = chosen.get("ddp_bucket_cap_mb", 25) * 2**20
         expected = f"{cap} {chosen.get('gradient_as_bucket_view', False)} False"
         assert built(log(session)) == {0: expected, 1: expected}
@@ -92,9 +113,11 @@ def test_what_is_recorded_is_what_the_job_printed(run_dir: Path) -> None:
         losses, samples = record["losses"], record["window"]["samples"]
         assert len(losses) == len(samples) >= 80
         alike = [
-            (steps, totals) for steps, totals in printed
-            if len(steps) >= len(losses) and [s.mean_loss for s in steps[: len(losses)]] == pytest.approx(losses, rel=1e-4)
-        ]  # fmt: skip
+            (steps, totals)
+            for steps, totals in printed
+            if len(steps) >= len(losses)
+            and [s.mean_loss for s in steps[: len(losses)]] == pytest.approx(losses, rel=1e-4)
+        ]
         assert alike, f"no session printed the losses of this record: {losses[:4]} …"
         assert any(totals[: len(samples)] == samples for _, totals in alike)
 

@@ -1,4 +1,6 @@
-"""Two real ranks under torchrun, in one session: they switch together, are counted together, and fail together."""
+"""Two real ranks under torchrun, in one session: they switch together, are counted together, and
+fail together.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,20 @@ def line_of(session: Session, text: str) -> str:
 
 
 def test_all_ranks_switch_and_then_one_runs_out_of_memory(start: Start) -> None:
-    """One session for the things that need two healthy ranks, and its end by the fault that is most likely in a search."""
+    """One session for the things that need two healthy ranks, and its end by the fault that is most
+    likely in a search.
+    """
     forward = "if len(x) >= 32 and rank == 1: raise MemoryError('32 samples do not fit')"
     session = start(job={"forward": forward})
     hello = session.wait_hello()
     assert (hello.job.world_size, hello.job.samples_per_step) == (2, 16.0)
     assert hello.job.loader is not None and hello.job.loader.rank_samples == (128, 128)
     assert [d.site for d in hello.job.ddp] == [line_of(session, "DistributedDataParallel(Model()")]
-    blocks = [block("own"), block("more", num_workers=1, amp_dtype="bfloat16", batch_size=16), block("again")]
+    blocks = [
+        block("own"),
+        block("more", num_workers=1, amp_dtype="bfloat16", batch_size=16),
+        block("again"),
+    ]
     reports = session.run_plan(blocks)
     assert [r.window.samples for r in reports] == [(16.0,) * 10, (32.0,) * 10, (16.0,) * 10]
     assert all(not r.error and not r.no_effect and r.notes["ranks"] == 2 for r in reports)
@@ -59,22 +67,30 @@ def test_all_ranks_switch_and_then_one_runs_out_of_memory(start: Start) -> None:
     assert alone.notes["loss"] == pytest.approx(sum(measured) / 4, rel=1e-5)
 
     failure, took_s = failure_of(session.run_plan, [block("large", batch_size=64)])
-    assert failure.kind == "oom" and "rank 1" in failure.detail and "32 samples do not fit" in failure.detail
+    assert (
+        failure.kind == "oom"
+        and "rank 1" in failure.detail
+        and "32 samples do not fit" in failure.detail
+    )
     assert failure.where == line_of(session, "do not fit")
     assert took_s < QUICK_S
 
 
 @pytest.mark.slow
 def test_a_rank_that_survives_its_own_out_of_memory_keeps_nobody_waiting(start: Start) -> None:
-    """The job catches the error and goes on to its next batch, while the other rank waits for the gradients of this one."""
+    """The job catches the error and goes on to its next batch, while the other rank waits for the
+    gradients of this one.
+    """
     program_fault = {
-        "before": "\n            ".join([
-            "if len(x) >= 32 and rank == 1:",
-            "    try: model(x * float('nan') if False else x)",
-            "    except MemoryError: time.sleep(300)",
-        ]),
+        "before": "\n            ".join(
+            [
+                "if len(x) >= 32 and rank == 1:",
+                "    try: model(x * float('nan') if False else x)",
+                "    except MemoryError: time.sleep(300)",
+            ]
+        ),
         "forward": "if len(x) >= 32 and rank == 1: raise MemoryError('no room')",
-    }  # fmt: skip
+    }
     session = start(job=program_fault)
     session.wait_hello()
     failure, took_s = failure_of(session.run_plan, [block("large", batch_size=32)])
@@ -83,13 +99,19 @@ def test_a_rank_that_survives_its_own_out_of_memory_keeps_nobody_waiting(start: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_crash_is_told_with_the_traceback_of_the_rank_that_crashed(start: Start, rank: int) -> None:
+def test_a_crash_is_told_with_the_traceback_of_the_rank_that_crashed(
+    start: Start, rank: int
+) -> None:
     session = start(job={"after": f"if n == 60 and rank == {rank}: raise KeyError('bad sample')"})
     session.wait_hello()
     failure, took_s = failure_of(session.run_plan, [block("b", iterations=1000)])
     assert failure.kind == "crash" and failure.detail == f"rank {rank}: KeyError: 'bad sample'"
     assert failure.where == line_of(session, "bad sample")
-    assert failure.log_tail.startswith("Traceback") and "bad sample" in failure.log_tail and "by peer" not in failure.log_tail
+    assert (
+        failure.log_tail.startswith("Traceback")
+        and "bad sample" in failure.log_tail
+        and "by peer" not in failure.log_tail
+    )
     assert took_s < QUICK_S
 
 
@@ -98,7 +120,9 @@ def test_a_rank_that_dies_without_a_word_is_named(start: Start) -> None:
     session = start(job={"after": "if n == 60 and rank == 1: os.kill(os.getpid(), 11)"})
     session.wait_hello()
     failure, took_s = failure_of(session.run_plan, [block("b", iterations=1000)])
-    assert failure.kind == "crash" and "rank 1 ended by SIGSEGV" in failure.detail and took_s < QUICK_S
+    assert (
+        failure.kind == "crash" and "rank 1 ended by SIGSEGV" in failure.detail and took_s < QUICK_S
+    )
 
 
 @pytest.mark.slow
@@ -116,7 +140,10 @@ def test_a_hang_is_told_with_the_stacks_of_all_ranks(start: Start) -> None:
     assert failure.kind == "hang" and "rank 1 is what the others wait for" in failure.detail
     assert failure.where == line_of(session, "time.sleep(300)")
     assert "rank 1:" in failure.log_tail and "rank 0 (waits for others):" in failure.log_tail
-    assert len([p for p in session.paths.root.glob("stacks-*.txt") if "train.py" in p.read_text()]) == 2
+    assert (
+        len([p for p in session.paths.root.glob("stacks-*.txt") if "train.py" in p.read_text()])
+        == 2
+    )
     assert took_s < 40
 
 
@@ -124,36 +151,55 @@ def test_a_hang_is_told_with_the_stacks_of_all_ranks(start: Start) -> None:
 @pytest.mark.parametrize("step", [0, 60])
 def test_torchruns_restarts_do_not_make_a_failed_trial_look_alive(start: Start, step: int) -> None:
     """Restarted ranks would train on as if nothing had happened."""
-    fault = f"if n == {step} and rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise ValueError('only once')"
+    fault = (
+        f"if n == {step} and rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise"
+        " ValueError('only once')"
+    )
     session = start(job={"before": fault}, options=("--max-restarts", "3"))
-    failure, _ = failure_of(lambda: (session.wait_hello(), session.run_plan([block("b", iterations=1000)])))
-    assert failure.kind == "crash" and "only once" in failure.detail and failure.where == line_of(session, "only once")
+    failure, _ = failure_of(
+        lambda: (session.wait_hello(), session.run_plan([block("b", iterations=1000)]))
+    )
+    assert (
+        failure.kind == "crash"
+        and "only once" in failure.detail
+        and failure.where == line_of(session, "only once")
+    )
 
 
 @pytest.mark.slow
 def test_a_restart_that_nobody_announced_ends_the_session_too(start: Start) -> None:
-    fault = "if n == 1 and rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), 9)"
+    fault = (
+        "if n == 1 and rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':"
+        " os.kill(os.getpid(), 9)"
+    )
     session = start(job={"before": fault}, options=("--max-restarts", "3"))
     failure, _ = failure_of(session.wait_hello)
-    assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed"), failure  # not by us
+    # not by us
+    assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed"), failure
 
 
 @pytest.mark.slow
 def test_accumulation_under_no_sync_is_counted_as_the_job_counts_it(start: Start) -> None:
     config = SessionConfig("fixed", "", steps=30)
-    session = start(job={"accumulate": 4, "samples": 264}, config=config)  # 17 batches a rank: the last, of 4, goes into the next step
+    # 17 batches a rank: the last, of 4, goes into the next step
+    session = start(job={"accumulate": 4, "samples": 264}, config=config)
     hello = session.wait_hello()
     record = session.wait_record()
     assert hello.job.backwards_per_step == pytest.approx(4, abs=0.5)
     text = log(session.paths.root)
-    assert list(record.losses) == pytest.approx([s.mean_loss for s in steps_of(text)][: len(record.losses)], rel=1e-5)
+    assert list(record.losses) == pytest.approx(
+        [s.mean_loss for s in steps_of(text)][: len(record.losses)], rel=1e-5
+    )
     assert list(record.window.samples)[:5] == [64.0] * 4 + [72.0]
     assert list(record.window.samples) == [float(n) for n in total_samples(text)][:30]
 
 
 @pytest.mark.slow
 def test_ranks_end_their_window_together_when_time_is_asked_for(start: Start) -> None:
-    session = start(config=SessionConfig("fixed", "", steps=40, min_seconds=3.0, max_seconds=60.0, seed=0), job={"after": "time.sleep(0.01)"})
+    session = start(
+        config=SessionConfig("fixed", "", steps=40, min_seconds=3.0, max_seconds=60.0, seed=0),
+        job={"after": "time.sleep(0.01)"},
+    )
     session.wait_hello()
     record = session.wait_record()
     assert len(record.losses) > 60 and sum(record.window.times_s) > 2.0
@@ -165,10 +211,18 @@ def test_ranks_end_their_window_together_when_time_is_asked_for(start: Start) ->
 
 @pytest.mark.slow
 def test_uneven_last_batches_are_counted_as_they_are(start: Start) -> None:
-    """101 samples: the sampler gives each rank 51, which is 6 batches of 8 and one of 3; at 16 it is 3 and one of 3."""
+    """101 samples: the sampler gives each rank 51, which is 6 batches of 8 and one of 3; at 16 it
+    is 3 and one of 3.
+    """
     key = ""
     for size, last in ((8, 3), (16, 3)):
-        config = SessionConfig("fixed", "", steps=20, loader_key=key, knobs=(KnobChoice("batch_size", size),) if size != 8 else ())
+        config = SessionConfig(
+            "fixed",
+            "",
+            steps=20,
+            loader_key=key,
+            knobs=(KnobChoice("batch_size", size),) if size != 8 else (),
+        )
         session = start(job={"samples": 101}, config=config)
         loader = session.wait_hello().job.loader
         assert loader is not None and loader.rank_samples == (51, 51)
@@ -178,24 +232,45 @@ def test_uneven_last_batches_are_counted_as_they_are(start: Start) -> None:
         epoch = -(-51 // size)
         assert record.window.samples[:epoch] == (*(2.0 * size,) * (epoch - 1), 2.0 * last)
         assert record.window.epoch_iterations == epoch
-        assert list(record.window.samples) == [float(n) for n in total_samples(log(session.paths.root))][:20]
-        assert list(record.losses) == pytest.approx([s.mean_loss for s in steps_of(log(session.paths.root))][:20], rel=1e-5)
+        assert (
+            list(record.window.samples)
+            == [float(n) for n in total_samples(log(session.paths.root))][:20]
+        )
+        assert list(record.losses) == pytest.approx(
+            [s.mean_loss for s in steps_of(log(session.paths.root))][:20], rel=1e-5
+        )
 
 
 @pytest.mark.slow
-def test_a_knob_that_one_rank_alone_cannot_set_keeps_nobody_waiting(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1 gives the block up and waits for the next plan; rank 0 waits for rank 1 in its all-reduce."""
+def test_a_knob_that_one_rank_alone_cannot_set_keeps_nobody_waiting(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 gives the block up and waits for the next plan; rank 0 waits for rank 1 in its
+    all-reduce.
+    """
     monkeypatch.setattr("autotune_trials.session.session.STRAY_S", 2.0)
-    session = start(job={"before": "if n == 1 and rank == 1: torch.set_num_threads = lambda count: 1 / (count - 2)"})
+    session = start(
+        job={
+            "before": (
+                "if n == 1 and rank == 1: torch.set_num_threads = lambda count: 1 / (count - 2)"
+            )
+        }
+    )
     session.wait_hello()
     failure, took_s = failure_of(session.run_plan, [block("c", iterations=500, intra_op_threads=2)])
-    assert failure.kind == "crash" and "rank 1 gave up what the other ranks went on with" in failure.detail
+    assert (
+        failure.kind == "crash"
+        and "rank 1 gave up what the other ranks went on with" in failure.detail
+    )
     assert "ZeroDivisionError" in failure.detail
     assert took_s < QUICK_S
 
 
 ALWAYS_UNUSED = "return self.net[4](self.net[0](x).relu())"
-SOMETIMES_UNUSED = "self.n = getattr(self, 'n', 0) + 1; return self.net(x) if self.n % 2 else self.net[4](self.net[0](x).relu())"
+SOMETIMES_UNUSED = (
+    "self.n = getattr(self, 'n', 0) + 1; return self.net(x) if self.n % 2 else"
+    " self.net[4](self.net[0](x).relu())"
+)
 
 
 @pytest.mark.slow
@@ -208,18 +283,44 @@ def test_a_graph_that_changes_is_told_from_one_that_does_not(start: Start) -> No
 
 
 @pytest.mark.slow
-def test_the_arguments_of_distributed_data_parallel_leave_the_losses_as_they_were(start: Start) -> None:
+def test_the_arguments_of_distributed_data_parallel_leave_the_losses_as_they_were(
+    start: Start,
+) -> None:
     losses = []
-    for chosen in ({}, {"ddp_bucket_cap_mb": 1, "gradient_as_bucket_view": True, "static_graph": True}):
-        overrides = {name: text for knob, value in chosen.items() for name, text in get(knob).environment(value).items()}
-        config = SessionConfig("fixed", "", steps=40, seed=0, process_knobs=tuple(KnobChoice(k, v) for k, v in chosen.items()))
-        session = start(job={"forward": ALWAYS_UNUSED, "ddp": "find_unused_parameters=True"}, config=config, overrides=overrides)
+    for chosen in (
+        {},
+        {"ddp_bucket_cap_mb": 1, "gradient_as_bucket_view": True, "static_graph": True},
+    ):
+        overrides = {
+            name: text
+            for knob, value in chosen.items()
+            for name, text in get(knob).environment(value).items()
+        }
+        config = SessionConfig(
+            "fixed",
+            "",
+            steps=40,
+            seed=0,
+            process_knobs=tuple(KnobChoice(k, v) for k, v in chosen.items()),
+        )
+        session = start(
+            job={"forward": ALWAYS_UNUSED, "ddp": "find_unused_parameters=True"},
+            config=config,
+            overrides=overrides,
+        )
         [facts] = session.wait_hello().job.ddp
-        assert (facts.bucket_cap_mb, facts.gradient_as_bucket_view, facts.static_graph) == (None, False, False)  # what the job asked for
+        # what the job asked for
+        assert (facts.bucket_cap_mb, facts.gradient_as_bucket_view, facts.static_graph) == (
+            None,
+            False,
+            False,
+        )
         record = session.wait_record()
         assert record.no_effect == {} and record.notes["ranks"] == 2
         cap = 1 if chosen else 25
-        assert built(log(session.paths.root)) == dict.fromkeys((0, 1), f"{cap * 2**20} {bool(chosen)} {bool(chosen)}")
+        assert built(log(session.paths.root)) == dict.fromkeys(
+            (0, 1), f"{cap * 2**20} {bool(chosen)} {bool(chosen)}"
+        )
         losses.append(record.losses)
         session.close()
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -255,7 +356,11 @@ def test_ranks_that_the_program_spawns_itself(start: Start) -> None:
     [report] = session.run_plan([block("own")])
     assert report.window.samples == (8.0,) * 10
     failure, took_s = failure_of(session.run_plan, [block("b", iterations=1000)])
-    assert failure.kind == "crash" and "spawned and lost" in failure.detail and failure.where == line_of(session, "spawned and lost")
+    assert (
+        failure.kind == "crash"
+        and "spawned and lost" in failure.detail
+        and failure.where == line_of(session, "spawned and lost")
+    )
     assert took_s < QUICK_S
 
 
@@ -297,12 +402,22 @@ def test_fully_sharded_parameters(start: Start) -> None:
     assert hello.job.sharded and not hello.job.ddp and hello.job.world_size == 2
     record = session.wait_record()
     assert record.window.samples == (16.0,) * 20
-    assert list(record.losses) == pytest.approx([s.mean_loss for s in steps_of(log(session.paths.root))][:20], rel=1e-5)
-    assert len(record.gradient_norms) == len(record.update_norms) == 8 and all(n > 0 for n in record.gradient_norms + record.update_norms)
+    assert list(record.losses) == pytest.approx(
+        [s.mean_loss for s in steps_of(log(session.paths.root))][:20], rel=1e-5
+    )
+    assert len(record.gradient_norms) == len(record.update_norms) == 8 and all(
+        n > 0 for n in record.gradient_norms + record.update_norms
+    )
     assert len(record.gradient_sketch) == 1024 and "probe" not in record.notes
     session.close()
     live = start(FSDP)
     live.wait_hello()
-    reports = live.run_plan([block("own"), block("c", amp_dtype="bfloat16", num_workers=1, batch_size=16), block("again")])
+    reports = live.run_plan(
+        [
+            block("own"),
+            block("c", amp_dtype="bfloat16", num_workers=1, batch_size=16),
+            block("again"),
+        ]
+    )
     assert [r.window.samples[0] for r in reports] == [16.0, 32.0, 16.0]
     assert all(not r.error and not r.no_effect for r in reports)

@@ -1,4 +1,6 @@
-"""A whole run's events, told to a progress: what the stages would call. Run as a script by the tests."""
+"""A whole run's events, told to a progress: what the stages would call. Run as a script by the
+tests.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def drive(progress: Progress, name: str = "tuned", pause_s: float = 0.0) -> None
     for trial in result.trials:
         progress.measuring(f"trial {trial.number}", trial.config)
         time.sleep(pause_s)
-        if trial.state == "complete" and (best is None or (trial.speedup or 0) > (best.speedup or 0)):
+        if trial.state == "complete" and (
+            best is None or (trial.speedup or 0) > (best.speedup or 0)
+        ):
             best = trial
         progress.trial(trial, best)
     progress.warning("the machine was busy: 3 windows were measured again")

@@ -1,4 +1,6 @@
-"""The closing screen is true of every verdict, fits the terminal, and lets nothing of the job's through as a command."""
+"""The closing screen is true of every verdict, fits the terminal, and lets nothing of the job's
+through as a command.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def test_tuned_says_how_much_what_to_change_and_what_was_certified() -> None:
     assert "2.10× faster (95 % interval 1.93–2.29), loss unchanged" in text
     assert "num_workers 0 → 2 1.71× (1.60–1.83)" in text
     assert "amp_dtype off → bfloat16 1.24× (1.17–1.31)" in text
-    assert "Certified: the same early trajectory. In 3 seeded pairs of runs over the first 240 optimizer steps" in text
+    assert (
+        "Certified: the same early trajectory. In 3 seeded pairs of runs over the first 240"
+        " optimizer steps" in text
+    )
     assert "±0.0123" in text
     assert "Not certified: final quality" in text
     assert "waiting for data 57.1 ms 17.6 ms" in text
@@ -52,27 +57,54 @@ def test_keep_claims_no_speedup_and_offers_no_launch() -> None:
 
 def test_a_job_whose_batches_cannot_be_counted_is_told_in_iterations() -> None:
     counted = tuned()
-    uncounted = replace(counted, observation=replace(counted.observation, job=replace(counted.observation.job, sample_unit="iterations")))
-    told = screen(uncounted) + observed_words(uncounted.observation) + " ".join(said_of_times(compare(uncounted, uncounted)))
-    assert told.count("iterations/s") == 3 and "in iterations a second" in told and "samples/s" not in told
+    uncounted = replace(
+        counted,
+        observation=replace(
+            counted.observation, job=replace(counted.observation.job, sample_unit="iterations")
+        ),
+    )
+    told = (
+        screen(uncounted)
+        + observed_words(uncounted.observation)
+        + " ".join(said_of_times(compare(uncounted, uncounted)))
+    )
+    assert (
+        told.count("iterations/s") == 3
+        and "in iterations a second" in told
+        and "samples/s" not in told
+    )
 
 
 def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -> None:
     """With twice the batch the forward pass takes longer, and the job is faster."""
     before, after = anatomy(57.1, 14.0, 23.5), anatomy(17.0, 28.0, 47.0)
-    grown = replace(tuned(), confirmation=replace(tuned().confirmation, baseline_anatomy=before, anatomy=replace(after, samples_per_s=128 / after.iteration_s)))
-    said = "An iteration after holds about 2.00× the samples of one before: compare samples a second, not iterations."
+    grown = replace(
+        tuned(),
+        confirmation=replace(
+            tuned().confirmation,
+            baseline_anatomy=before,
+            anatomy=replace(after, samples_per_s=128 / after.iteration_s),
+        ),
+    )
+    said = (
+        "An iteration after holds about 2.00× the samples of one before: compare samples a second,"
+        " not iterations."
+    )
     assert said in screen(grown) and said in render(grown, RUN)
     assert "An iteration after holds" not in screen(tuned()) + render(tuned(), RUN)
 
 
 def test_a_knob_that_went_back_is_not_shown_with_the_value_it_left() -> None:
     text = screen(tuned())
-    assert "not worth changing: prefetch_factor 2 → 4" in text and "prefetch_factor=4 Loss" not in text
+    assert (
+        "not worth changing: prefetch_factor 2 → 4" in text and "prefetch_factor=4 Loss" not in text
+    )
 
 
 def test_pages_that_are_not_there_are_not_offered(tmp_path: Path) -> None:
-    """`autotune ui` answers of a run with `tracking: {uri: null}` that it was recorded without MLflow."""
+    """`autotune ui` answers of a run with `tracking: {uri: null}` that it was recorded without
+    MLflow.
+    """
     for uri, offered in ((None, False), (f"sqlite:///{tmp_path}/mlflow.db", True)):
         run_dir = tmp_path / str(offered)
         open_tracker(uri, "digits", run_dir, offline=True).start_study("study", "digits", {}, {})
@@ -89,7 +121,9 @@ def test_undecided_is_not_sold_as_unchanged() -> None:
 
 
 def test_tuned_although_undecided_says_so_in_the_headline() -> None:
-    assert "loss undecided" in headline(replace(undecided(), verdict="tuned", speedup=Interval(1.24, 1.18, 1.3)))
+    assert "loss undecided" in headline(
+        replace(undecided(), verdict="tuned", speedup=Interval(1.24, 1.18, 1.3))
+    )
 
 
 def test_no_trials_and_noise_are_said() -> None:
@@ -110,25 +144,35 @@ def test_a_changed_setting_found_without_training_names_no_steps() -> None:
 
 
 def test_a_finalist_that_could_not_run_has_no_figure() -> None:
-    confirmation = Confirmation({"num_workers": 2}, Interval(1, 1, 1), 0, False, "a run failed (crash: exit code 1)")
+    confirmation = Confirmation(
+        {"num_workers": 2}, Interval(1, 1, 1), 0, False, "a run failed (crash: exit code 1)"
+    )
     text = screen(replace(keep(), confirmation=confirmation))
     assert "could not be measured: a run failed (crash: exit code 1)." in text
     assert "1.00×" not in text
 
 
 def test_searched_but_nothing_confirmed() -> None:
-    assert "Nothing was confirmed in fresh processes" in screen(replace(keep(), confirmation=None, rejected=()))
+    assert "Nothing was confirmed in fresh processes" in screen(
+        replace(keep(), confirmation=None, rejected=())
+    )
 
 
 def test_bit_equal_losses_are_called_that() -> None:
     loss = LossVerdict("unchanged", "", 1, 20, 0.0, 0.0)
     text = screen(replace(tuned(), loss=loss))
-    assert "in 1 seeded pair of runs over the first 20 optimizer steps, every loss was bit-identical." in text
+    assert (
+        "in 1 seeded pair of runs over the first 20 optimizer steps, every loss was bit-identical."
+        in text
+    )
 
 
 def test_unchanged_without_figures_still_says_what_it_is_not() -> None:
     text = screen(replace(tuned(), loss=LossVerdict("unchanged", "", 2, 240)))
-    assert "Certified: the same early trajectory. In 2 seeded pairs of runs over the first 240 optimizer steps" in text
+    assert (
+        "Certified: the same early trajectory. In 2 seeded pairs of runs over the first 240"
+        " optimizer steps" in text
+    )
     assert "Not certified: final quality" in text
 
 
@@ -150,7 +194,9 @@ def test_many_rejected_are_counted() -> None:
 @pytest.mark.parametrize("width", [60, 100, 30])
 def test_it_fits_and_holds_no_control_codes(name: str, width: int) -> None:
     text = closing_text(samples()[name], RUN, width)
-    command_or_fits = [line for line in text.splitlines() if len(line) > width and "autotune" not in line]
+    command_or_fits = [
+        line for line in text.splitlines() if len(line) > width and "autotune" not in line
+    ]
     assert not command_or_fits
     assert all(char == "\n" or char.isprintable() for char in text)
     text.encode("utf-8")
@@ -177,8 +223,19 @@ def test_signs_get_an_ascii_spelling_where_needed() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0.00 µs"), (4.2e-7, "0.420 µs"), (0.0123, "12.3 ms"), (0.9999, "1.00 s"), (59.4, "59.4 s"), (60, "1 min"),
-     (372, "6 min 12 s"), (3599.9, "1 h 00 min"), (7500, "2 h 05 min"), (math.nan, "not measured"), (None, "not measured")],
+    [
+        (0, "0.00 µs"),
+        (4.2e-7, "0.420 µs"),
+        (0.0123, "12.3 ms"),
+        (0.9999, "1.00 s"),
+        (59.4, "59.4 s"),
+        (60, "1 min"),
+        (372, "6 min 12 s"),
+        (3599.9, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+        (math.nan, "not measured"),
+        (None, "not measured"),
+    ],
 )
 def test_durations(seconds: float | None, said: str) -> None:
     assert words.duration_words(seconds) == said

@@ -1,4 +1,6 @@
-"""Two runs beside each other: what is claimed follows from both runs' intervals and noise, and unlike runs are refused."""
+"""Two runs beside each other: what is claimed follows from both runs' intervals and noise, and
+unlike runs are refused.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,19 @@ from autotune.results import Interval, Result
 from autotune_trials.protocol.evidence import Place
 
 
-def finding(rule: str, line: int, function: str = "train", side: str = "winner", cured: bool = False) -> Finding:
-    return Finding(rule, f"what {rule} is", side, "evidence", "advice", 0.0031, Place("/home/me/train.py", line, function), cured=cured)
+def finding(
+    rule: str, line: int, function: str = "train", side: str = "winner", cured: bool = False
+) -> Finding:
+    return Finding(
+        rule,
+        f"what {rule} is",
+        side,
+        "evidence",
+        "advice",
+        0.0031,
+        Place("/home/me/train.py", line, function),
+        cured=cured,
+    )
 
 
 def other() -> Result:
@@ -28,22 +41,46 @@ def other() -> Result:
     result = tuned()
     sides = dict(result.explanation.sides)
     winner = sides["winner"]
-    sides["winner"] = replace(winner, operators=(*winner.operators, replace(winner.operators[0], name="aten::copy_", share=0.2)))
-    explanation = replace(result.explanation, sides=sides, rules=3, findings=(
-        finding("device-sync", 44), finding("gc-pauses", 9), finding("casts", 5, side="baseline"), finding("prints", 6, cured=True)))
+    sides["winner"] = replace(
+        winner,
+        operators=(*winner.operators, replace(winner.operators[0], name="aten::copy_", share=0.2)),
+    )
+    explanation = replace(
+        result.explanation,
+        sides=sides,
+        rules=3,
+        findings=(
+            finding("device-sync", 44),
+            finding("gc-pauses", 9),
+            finding("casts", 5, side="baseline"),
+            finding("prints", 6, cured=True),
+        ),
+    )
     return replace(
-        result, speedup=Interval(1.71, 1.62, 1.81), knobs={"num_workers": 2}, explanation=explanation,
+        result,
+        speedup=Interval(1.71, 1.62, 1.81),
+        knobs={"num_workers": 2},
+        explanation=explanation,
         confirmation=replace(result.confirmation, anatomy=anatomy(17.6, 14.0, 23.5)),
     )
 
 
 def first() -> Result:
     result = tuned()
-    return replace(result, explanation=replace(result.explanation, rules=3, findings=(finding("device-sync", 41), finding("tiny-kernels", 7, "step"))))
+    return replace(
+        result,
+        explanation=replace(
+            result.explanation,
+            rules=3,
+            findings=(finding("device-sync", 41), finding("tiny-kernels", 7, "step")),
+        ),
+    )
 
 
 def test_ratio_of_speedups_holds_both_errors() -> None:
-    ratio = compared.ratio_of_speedups(Interval(2.0, 1.8, 2.0**2 / 1.8), Interval(3.0, 2.4, 9 / 2.4))
+    ratio = compared.ratio_of_speedups(
+        Interval(2.0, 1.8, 2.0**2 / 1.8), Interval(3.0, 2.4, 9 / 2.4)
+    )
     assert ratio is not None
     assert ratio.estimate == pytest.approx(1.5)
     half = math.hypot(math.log(2 / 1.8), math.log(3 / 2.4))
@@ -54,9 +91,14 @@ def test_ratio_of_speedups_holds_both_errors() -> None:
 
 def test_a_noise_that_the_file_lacks_is_said(tmp_path: Path) -> None:
     """result.json has no NaN: what was not measured comes back as None."""
-    write_result(replace(other(), observation=replace(other().observation, noise=math.nan)), tmp_path / "result.json")
+    write_result(
+        replace(other(), observation=replace(other().observation, noise=math.nan)),
+        tmp_path / "result.json",
+    )
     said = compared.said_of_times(compared.compare(tuned(), load_result(tmp_path / "result.json")))
-    assert said == ["The noise of one of the runs is not known, so no ratio is claimed between their times."]
+    assert said == [
+        "The noise of one of the runs is not known, so no ratio is claimed between their times."
+    ]
 
 
 def test_no_ratio_of_times_without_known_noise() -> None:
@@ -65,7 +107,9 @@ def test_no_ratio_of_times_without_known_noise() -> None:
     assert ratio is not None
     assert (ratio.estimate, ratio.high) == pytest.approx((1.5, 1.5 * math.exp(1.96 * 0.05)))
     bare = replace(other(), observation=replace(other().observation, noise=math.nan))
-    assert "no ratio is claimed" in " ".join(compared.said_of_times(compared.compare(first(), bare)))
+    assert "no ratio is claimed" in " ".join(
+        compared.said_of_times(compared.compare(first(), bare))
+    )
 
 
 def test_a_difference_within_the_intervals_is_not_called_one() -> None:
@@ -76,7 +120,10 @@ def test_a_difference_within_the_intervals_is_not_called_one() -> None:
 
 
 def test_a_baseline_that_moved_is_said_before_any_time() -> None:
-    moved = replace(other(), confirmation=replace(other().confirmation, baseline_anatomy=anatomy(80.0, 20.0, 30.0)))
+    moved = replace(
+        other(),
+        confirmation=replace(other().confirmation, baseline_anatomy=anatomy(80.0, 20.0, 30.0)),
+    )
     said = " ".join(compared.said_of_times(compared.compare(first(), moved)))
     assert "The unchanged job itself ran" in said
     assert "After tuning" not in said
@@ -88,15 +135,22 @@ def test_operators_and_findings_that_differ() -> None:
     copy = next(row for row in it.operators if row.name == "aten::copy_")
     assert copy.a_s == 0
     assert copy.b_s == pytest.approx(0.2 * anatomy(17.6, 14.0, 23.5).iteration_s)
-    assert [f.rule for f in it.only_a] == ["tiny-kernels"], "the sync stands in both: its line moved, its function did not"
+    assert [f.rule for f in it.only_a] == ["tiny-kernels"], (
+        "the sync stands in both: its line moved, its function did not"
+    )
     assert [f.rule for f in it.only_b] == ["gc-pauses", "casts"], "what is cured does not stand"
     unjudged = replace(other(), explanation=replace(other().explanation, rules=0, findings=()))
-    assert compared.compare(first(), unjudged).only_a == (), "a run nobody looked through lacks nothing"
+    assert compared.compare(first(), unjudged).only_a == (), (
+        "a run nobody looked through lacks nothing"
+    )
 
 
 @pytest.mark.parametrize("name", list(samples()))
 def test_every_pair_makes_a_sound_page(name: str) -> None:
-    for it in (compared.compare(samples()[name], first()), compared.compare(keep(), samples()[name])):
+    for it in (
+        compared.compare(samples()[name], first()),
+        compared.compare(keep(), samples()[name]),
+    ):
         page = Page(render(it))
         assert "script" not in page.elements
         assert len(page.ids) == len(set(page.ids))
@@ -105,7 +159,13 @@ def test_every_pair_makes_a_sound_page(name: str) -> None:
 
 def test_hostile_words_stay_words_on_the_page() -> None:
     odd = hostile()
-    odd = replace(odd, explanation=replace(odd.explanation, sides={"winner": Side(operators=odd.explanation.sides[HOSTILE].operators)}))
+    odd = replace(
+        odd,
+        explanation=replace(
+            odd.explanation,
+            sides={"winner": Side(operators=odd.explanation.sides[HOSTILE].operators)},
+        ),
+    )
     text = render(compared.compare(odd, odd))
     assert "<script>alert" not in text
     assert "<script>alert('x')</script>" in Page(text).text
@@ -116,34 +176,57 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     unlike = other()
     machine = replace(unlike.observation.machine, torch_version="2.12.0", cores=4)
-    unlike = replace(unlike, observation=replace(unlike.observation, machine=machine), environment={"command": ["python", "other.py"]})
+    unlike = replace(
+        unlike,
+        observation=replace(unlike.observation, machine=machine),
+        environment={"command": ["python", "other.py"]},
+    )
     for name, result in {"a": first(), "b": other(), "unlike": unlike, "kept": keep()}.items():
         (tmp_path / "autotune-runs" / name).mkdir(parents=True)
         write_result(result, tmp_path / "autotune-runs" / name / "result.json")
     return tmp_path
 
 
-def test_the_command_prints_and_writes_a_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_and_writes_a_page(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", "a", "autotune-runs/b", "--html", "both.html"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for words in ("A gained more: B's speed-up is 0.81× (0.74–0.90) A's.", "samples/s after 1,370 1,110", "amp_dtype bfloat16 off (as it was) differ",
-                  "aten::copy_", "gc-pauses at /home/me/train.py:9, 3.10 ms an iteration", "page: both.html"):
+    for words in (
+        "A gained more: B's speed-up is 0.81× (0.74–0.90) A's.",
+        "samples/s after 1,370 1,110",
+        "amp_dtype bfloat16 off (as it was) differ",
+        "aten::copy_",
+        "gc-pauses at /home/me/train.py:9, 3.10 ms an iteration",
+        "page: both.html",
+    ):
         assert words in said, words
     page = Page((runs / "both.html").read_text())
     assert "A gained more" in page.text
-    assert not list(runs.glob("compare*")), "a page is written where it was asked for, and only then"
+    assert not list(runs.glob("compare*")), (
+        "a page is written where it was asked for, and only then"
+    )
 
 
-def test_a_kept_baseline_has_no_speedup_to_compare(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kept_baseline_has_no_speedup_to_compare(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", "kept", "a"]) == 0
     assert "speed-up none 2.10× (1.93–2.29)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_unlike_runs_are_refused_by_name_of_each_difference(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unlike_runs_are_refused_by_name_of_each_difference(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", "a", "unlike"]) == 2
     said = capsys.readouterr().err
     assert said.count("these runs are unlike") == 1
-    for words in ("cores: 2 in A, 4 in B", "torch: 2.13.0+cpu in A, 2.12.0 in B", "command: python train.py --epochs 5 in A, python other.py in B", "--anyway"):
+    for words in (
+        "cores: 2 in A, 4 in B",
+        "torch: 2.13.0+cpu in A, 2.12.0 in B",
+        "command: python train.py --epochs 5 in A, python other.py in B",
+        "--anyway",
+    ):
         assert words in said, words
     assert main(["compare", "a", "unlike", "--anyway"]) == 0
     assert "These runs are unlike" in capsys.readouterr().out

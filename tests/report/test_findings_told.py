@@ -1,4 +1,6 @@
-"""Findings on the page and in the terminal: places, figures, what the answer cured; the job's words stay words."""
+"""Findings on the page and in the terminal: places, figures, what the answer cured; the job's words
+stay words.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +35,41 @@ def printed(result: Result) -> str:
     from rich.console import Console
 
     buffer = io.StringIO()
-    print_findings(Console(file=buffer, width=200, color_system=None, highlight=False, markup=False, emoji=False), result)
+    print_findings(
+        Console(
+            file=buffer, width=200, color_system=None, highlight=False, markup=False, emoji=False
+        ),
+        result,
+    )
     return buffer.getvalue()
 
 
 def test_the_page_tells_place_cost_evidence_and_cure() -> None:
     page = render(at_home(tuned()), RUN)
-    for said in ("1 finding left after tuning, 1 fixed by it; 17 rules looked.", "Waiting for batches", "cured: num_workers=2 did it",
-                 "58.0 ms an iteration (60 %)", "train.py:41 in main", "loader = DataLoader(data)", "4.00 ms per iteration after tuning",
-                 "1 could not be judged here", "host and device are one", "width:60.0%"):
+    for said in (
+        "1 finding left after tuning, 1 fixed by it; 17 rules looked.",
+        "Waiting for batches",
+        "cured: num_workers=2 did it",
+        "58.0 ms an iteration (60 %)",
+        "train.py:41 in main",
+        "loader = DataLoader(data)",
+        "4.00 ms per iteration after tuning",
+        "1 could not be judged here",
+        "host and device are one",
+        "width:60.0%",
+    ):
         assert said in page, said
-    assert page.index("total += loss.item()") < page.index("loader = DataLoader(data)"), "what is left comes first"
+    assert page.index("total += loss.item()") < page.index("loader = DataLoader(data)"), (
+        "what is left comes first"
+    )
 
 
 def test_the_closing_screen_has_a_line_for_each() -> None:
     text = closing_text(at_home(tuned()), RUN)
-    assert "The host waits for the device, train.py:77 in main: 4.00 ms per iteration after tuning" in text
+    assert (
+        "The host waits for the device, train.py:77 in main: 4.00 ms per iteration after tuning"
+        in text
+    )
     assert "cured: Waiting for batches (58.0 ms an iteration (60 %)): num_workers=2 did it" in text
 
 
@@ -73,8 +94,13 @@ def test_show_findings_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture[
     write_result(at_home(tuned()), tmp_path / "result.json")
     assert main(["show", str(tmp_path), "--findings"]) == 0
     out = capsys.readouterr().out
-    for said in ("train.py:77 in main    total += loss.item()", "Knob: num_workers.", "cured: num_workers=2 did it", "Not judged",
-                 "The device sits idle: the job computes on the CPU: host and device are one"):
+    for said in (
+        "train.py:77 in main    total += loss.item()",
+        "Knob: num_workers.",
+        "cured: num_workers=2 did it",
+        "Not judged",
+        "The device sits idle: the job computes on the CPU: host and device are one",
+    ):
         assert said in out, said
     assert main(["show", str(tmp_path), "--sarif"]) == 0
     log = json.loads(capsys.readouterr().out)
@@ -88,7 +114,7 @@ def test_hostile_words_reach_neither_terminal_nor_page() -> None:
         assert "\x1b" not in text and "\u202e" not in text and "\udc80" not in text
         assert "[bold red]" in text, "shown as it stands, not interpreted"
     page = render(hostile(), RUN)
-    section = page[page.index('id="findings"'):]
+    section = page[page.index('id="findings"') :]
     assert "<script>alert" not in section
     assert "{{ 2**31 }}" in section
     assert "nan" not in printed(hostile()).split()

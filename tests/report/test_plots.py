@@ -38,8 +38,12 @@ def test_waterfall_with_one_knob_is_two_bars() -> None:
 
 
 def test_waterfall_survives_steps_without_bounds_and_steps_that_lose() -> None:
-    svg = waterfall_svg(with_steps(
-        BuildUp("num_workers", 2, 1.9, math.nan, math.inf), BuildUp("amp_dtype", "bfloat16", 1.7, 1.6, 1.8, "confirmed", ("prefetch_factor",))))
+    svg = waterfall_svg(
+        with_steps(
+            BuildUp("num_workers", 2, 1.9, math.nan, math.inf),
+            BuildUp("amp_dtype", "bfloat16", 1.7, 1.6, 1.8, "confirmed", ("prefetch_factor",)),
+        )
+    )
     assert [t for t in texts(svg) if "×" in t] == ["1×", "1.90×", "1.70×"]
     assert "var(--warn)" in svg, "a step that loses is not drawn as a gain"
     assert waterfall_svg(with_steps(BuildUp("num_workers", 2, math.nan, math.nan, math.nan))) == ""
@@ -48,8 +52,13 @@ def test_waterfall_survives_steps_without_bounds_and_steps_that_lose() -> None:
 
 def test_waterfall_says_where_its_steps_come_from() -> None:
     assert "live figures" in build_up_words(tuned())
-    assert "live figures" not in build_up_words(with_steps(BuildUp("num_workers", 2, 1.5, 1.4, 1.6, "confirmed")))
-    fresh = with_steps(BuildUp("num_workers", 2, 1.5, 1.4, 1.6, "fresh"), BuildUp("amp_dtype", "bfloat16", 2.1, 1.9, 2.3, "confirmed"))
+    assert "live figures" not in build_up_words(
+        with_steps(BuildUp("num_workers", 2, 1.5, 1.4, 1.6, "confirmed"))
+    )
+    fresh = with_steps(
+        BuildUp("num_workers", 2, 1.5, 1.4, 1.6, "fresh"),
+        BuildUp("amp_dtype", "bfloat16", 2.1, 1.9, 2.3, "confirmed"),
+    )
     assert "before the process starts" in build_up_words(fresh)
 
 
@@ -76,14 +85,21 @@ def test_parallel_coordinates_draw_a_line_a_measured_trial() -> None:
     svg = parallel_svg(result)
     measured = [t for t in result.trials if t.speedup is not None]
     knobs = varied(result, measured)
-    lines = [d for d in re.findall(r'<path d="([^"]+)"', svg) if d.count("L") == len(knobs) and "z" not in d]
+    lines = [
+        d
+        for d in re.findall(r'<path d="([^"]+)"', svg)
+        if d.count("L") == len(knobs) and "z" not in d
+    ]
     assert len(lines) == len(measured)
 
 
 def test_speed_classes_cover_every_trial() -> None:
     from autotune.report.plots.canvas import MARKS
 
-    trials = [Trial(n, {}, "complete", -math.log(s), 0.01, 2) for n, s in enumerate((0.5, 1.0, 1.01, 2.0, 4.0))]
+    trials = [
+        Trial(n, {}, "complete", -math.log(s), 0.01, 2)
+        for n, s in enumerate((0.5, 1.0, 1.01, 2.0, 4.0))
+    ]
     scale = classes(trials, MARKS)
     found = [next(said for bound, _, said in scale if (t.speedup or 0) <= bound) for t in trials]
     assert found[0] == "not faster"
@@ -95,33 +111,57 @@ def test_speed_classes_cover_every_trial() -> None:
 def test_hostile_names_are_drawn_as_words(draw: object) -> None:
     knob = "opt:" + HOSTILE
     base = tuned()
-    trials = (Trial(0, {knob: HOSTILE}, "complete", -0.5, 0.01, 2), Trial(1, {knob: "$x_{1$"}, "complete", -0.1, 0.01, 2))
-    result = replace(base, baseline={knob: "$"}, knobs={knob: HOSTILE}, trials=trials, explanation=replace(
-        base.explanation, build_up=(BuildUp(knob, HOSTILE, 1.6, 1.5, 1.7, "confirmed", (HOSTILE,)),)))
+    trials = (
+        Trial(0, {knob: HOSTILE}, "complete", -0.5, 0.01, 2),
+        Trial(1, {knob: "$x_{1$"}, "complete", -0.1, 0.01, 2),
+    )
+    result = replace(
+        base,
+        baseline={knob: "$"},
+        knobs={knob: HOSTILE},
+        trials=trials,
+        explanation=replace(
+            base.explanation,
+            build_up=(BuildUp(knob, HOSTILE, 1.6, 1.5, 1.7, "confirmed", (HOSTILE,)),),
+        ),
+    )
     svg = draw(result)  # type: ignore[operator]
     assert svg.startswith("<svg")
     assert "<script" not in svg
 
 
-# -- the timeline strip ------------------------------------------------------------------------------------------------
+# -- the timeline strip ----------------------------------------------------------------------------
 
 
 def side(*spans: Span) -> Result:
-    return replace(tuned(), explanation=replace(tuned().explanation, sides={"baseline": Side(timeline=spans)}))
+    return replace(
+        tuned(), explanation=replace(tuned().explanation, sides={"baseline": Side(timeline=spans)})
+    )
 
 
 def test_strips_share_one_scale() -> None:
     before, after = timeline.strips(tuned())
     assert (before["name"], after["name"]) == ("before", "after")
-    ends = [max(s.x + s.width for lane in strip["lanes"] for s in lane["spans"]) for strip in (before, after)]
+    ends = [
+        max(s.x + s.width for lane in strip["lanes"] for s in lane["spans"])
+        for strip in (before, after)
+    ]
     assert ends[0] == pytest.approx(1000, abs=1)
-    assert ends[1] == pytest.approx(1000 * (17.6 + 9.1 + 17.4 + 2.1) / (57.1 + 14.0 + 23.5 + 2.1), abs=1)
+    assert ends[1] == pytest.approx(
+        1000 * (17.6 + 9.1 + 17.4 + 2.1) / (57.1 + 14.0 + 23.5 + 2.1), abs=1
+    )
     assert len(before["marks"]) == 2, "three iterations: the second and the third begin with a line"
     assert [lane["name"] for lane in before["lanes"]] == ["phases", "operators"]
 
 
 def test_a_span_keeps_its_place_and_kind() -> None:
-    [strip] = timeline.strips(side(Span("data", "data", 0.0, 0.06), Span("device", "ampere_sgemm_64x64", 0.06, 0.03), Span("copy", "Memcpy HtoD", 0.09, 0.01)))
+    [strip] = timeline.strips(
+        side(
+            Span("data", "data", 0.0, 0.06),
+            Span("device", "ampere_sgemm_64x64", 0.06, 0.03),
+            Span("copy", "Memcpy HtoD", 0.09, 0.01),
+        )
+    )
     phases, device, copies = strip["lanes"]
     assert [(s.kind, s.x, s.width) for s in phases["spans"]] == [("data", 0.0, 600.0)]
     assert [(s.kind, s.x, s.width) for s in device["spans"]] == [("matrix", 600.0, 300.0)]
@@ -135,16 +175,28 @@ def test_thousands_of_kernels_become_a_strip_that_can_be_drawn() -> None:
     [lane] = strip["lanes"]
     assert len(lane["spans"]) <= timeline.MOST_SPANS
     covered = sum(s.width for s in lane["spans"] if s.kind == "rest")
-    assert covered == pytest.approx(1000 * 0.2 / 0.22, rel=0.15), "what was merged still covers its time"
-    assert [s.width for s in lane["spans"] if s.kind == "matrix"] == pytest.approx([1000 * 0.02 / 0.22], rel=0.01)
+    assert covered == pytest.approx(1000 * 0.2 / 0.22, rel=0.15), (
+        "what was merged still covers its time"
+    )
+    assert [s.width for s in lane["spans"] if s.kind == "matrix"] == pytest.approx(
+        [1000 * 0.02 / 0.22], rel=0.01
+    )
     assert any(re.match(r"\d+ in ", s.title) for s in lane["spans"])
 
 
 def test_a_gap_stays_a_gap() -> None:
     [strip] = timeline.strips(side(Span("device", "k", 0.0, 0.01), Span("device", "k", 0.05, 0.01)))
-    assert [(s.x, s.width) for s in strip["lanes"][0]["spans"]] == [(0.0, pytest.approx(166.67)), (pytest.approx(833.33), pytest.approx(166.67))]
+    assert [(s.x, s.width) for s in strip["lanes"][0]["spans"]] == [
+        (0.0, pytest.approx(166.67)),
+        (pytest.approx(833.33), pytest.approx(166.67)),
+    ]
 
 
 def test_spans_that_make_no_sense_are_left_out() -> None:
-    assert timeline.strips(side(Span("data", "data", math.nan, 1.0), Span("data", "data", 0.0, math.inf))) == []
+    assert (
+        timeline.strips(
+            side(Span("data", "data", math.nan, 1.0), Span("data", "data", 0.0, math.inf))
+        )
+        == []
+    )
     assert timeline.strips(samples()["keep"]) == []

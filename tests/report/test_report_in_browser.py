@@ -1,4 +1,6 @@
-"""The page in a real browser: nothing overflows, everything can be read, on a desk and on a phone, by day and by night."""
+"""The page in a real browser: nothing overflows, everything can be read, on a desk and on a phone,
+by day and by night.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,28 @@ pytestmark = pytest.mark.browser
 
 LEGIBLE = 4.5  # WCAG 2.1, success criterion 1.4.3: contrast of text of normal size, level AA
 SIZES = {"desk": (1280, 900), "tablet": (768, 1024), "phone": (360, 740)}
-SECTIONS = ("changes", "waterfall", "time", "timeline", "operators", "loss", "trials", "parallel", "importance", "reproduce", "environment")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-         "--disable-sync"]  # fmt: skip
+SECTIONS = (
+    "changes",
+    "waterfall",
+    "time",
+    "timeline",
+    "operators",
+    "loss",
+    "trials",
+    "parallel",
+    "importance",
+    "reproduce",
+    "environment",
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 # Every text with its contrast to what lies behind it: (words, contrast), worst first.
 CONTRASTS = """
@@ -61,8 +82,12 @@ TEXT_SIZES = """() => [...document.querySelectorAll("figure svg text")].map(e =>
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install -e '.[dev]')")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed (pip install -e '.[dev]')"
+    )
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if program is None:
         pytest.skip("no Chromium here (on Debian: apt install chromium)")
     with driver.sync_playwright() as tools:
@@ -76,7 +101,9 @@ class Shown:
 
     def __init__(self, browser: Any, path: Path, size: str, scheme: str) -> None:
         width, height = SIZES[size]
-        self.page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        self.page = browser.new_page(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
@@ -107,7 +134,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", list(SIZES))
 @pytest.mark.parametrize("name", [*samples(), "compare"])
-def test_a_page_fits_is_legible_and_keeps_to_itself(name: str, size: str, scheme: str, pages: dict[str, Path], browser: Any) -> None:
+def test_a_page_fits_is_legible_and_keeps_to_itself(
+    name: str, size: str, scheme: str, pages: dict[str, Path], browser: Any
+) -> None:
     with Shown(browser, pages[name], size, scheme) as shown:
         assert not shown.said
         assert [url for url in shown.asked if url != "data:,"] == [pages[name].as_uri()]
@@ -124,7 +153,13 @@ def test_every_section_and_plot_is_there(size: str, pages: dict[str, Path], brow
     with Shown(browser, pages["tuned"], size, "light") as shown:
         for section in SECTIONS:
             assert shown.page.locator(f"#{section}").is_visible(), section
-        for plot in ("#waterfall svg", "#loss svg", "#trials svg", "#parallel svg", "#timeline svg"):
+        for plot in (
+            "#waterfall svg",
+            "#loss svg",
+            "#trials svg",
+            "#parallel svg",
+            "#timeline svg",
+        ):
             box = shown.page.locator(plot).first.bounding_box()
             assert box is not None, plot
             assert box["width"] > 200, plot
@@ -143,7 +178,9 @@ def test_navigation_leads_to_every_place_it_names(pages: dict[str, Path], browse
             bar = shown.page.locator("nav").bounding_box()
             assert heading is not None
             assert bar is not None
-            assert bar["y"] + bar["height"] <= heading["y"] + 1, f"the bar covers the heading of {target}"
+            assert bar["y"] + bar["height"] <= heading["y"] + 1, (
+                f"the bar covers the heading of {target}"
+            )
             assert heading["y"] < SIZES["phone"][1], target
 
 
@@ -159,27 +196,38 @@ def test_many_knobs_with_long_names_fit_a_phone(tmp_path: Path, browser: Any) ->
     base = tuned()
     names = [f"a_rather_long_name_of_a_knob_{n}" for n in range(20)]
     baseline = dict.fromkeys(names, "reduce-overhead")
-    trials = tuple(replace(base.trials[0], number=n, config={name: "max-autotune-no-cudagraphs"}) for n, name in enumerate(names))
+    trials = tuple(
+        replace(base.trials[0], number=n, config={name: "max-autotune-no-cudagraphs"})
+        for n, name in enumerate(names)
+    )
     domains = dict.fromkeys(names, ("reduce-overhead", "max-autotune-no-cudagraphs"))
     result = replace(
-        base, baseline=baseline, trials=trials, knobs=dict.fromkeys(names[:4], "max-autotune-no-cudagraphs"),
+        base,
+        baseline=baseline,
+        trials=trials,
+        knobs=dict.fromkeys(names[:4], "max-autotune-no-cudagraphs"),
         observation=replace(base.observation, domains=domains, defaults=baseline),
         explanation=replace(base.explanation, importance=dict.fromkeys(names, 1 / 20)),
     )
     with Shown(browser, write_report(result, tmp_path), "phone", "dark") as shown:
         assert shown.page.evaluate("document.documentElement.scrollWidth") <= SIZES["phone"][0]
         assert shown.page.evaluate(OUTSIDE) == []
-        boxes = shown.page.evaluate("""() => { const s = document.querySelector("#parallel svg").getBoundingClientRect();
+        boxes = shown.page.evaluate(
+            """() => { const s = document.querySelector("#parallel svg").getBoundingClientRect();
             return [...document.querySelectorAll("#parallel svg text")].map(e => e.getBoundingClientRect())
-              .map(b => [b.left - s.left, s.right - b.right]); }""")
+              .map(b => [b.left - s.left, s.right - b.right]); }"""
+        )
         assert min(min(pair) for pair in boxes) > -8, "labels stay in their picture"
 
 
 def test_the_checks_would_tell(tmp_path: Path, browser: Any) -> None:
     path = tmp_path / "bad.html"
     words = "<p>word</p>" * 25
-    path.write_text(f'<body style="background:#fff"><main>{words}<p style="color:#999">pale</p><div style="width:3000px">wide</div></main>'
-                    '<script>console.error("seen")</script><img src="http://example.invalid/x.png">')
+    path.write_text(
+        f'<body style="background:#fff"><main>{words}<p style="color:#999">pale</p><div'
+        ' style="width:3000px">wide</div></main><script>console.error("seen")</script><img'
+        ' src="http://example.invalid/x.png">'
+    )
     with Shown(browser, path, "phone", "light") as shown:
         assert any("seen" in said for said in shown.said)
         assert "http://example.invalid/x.png" in shown.asked

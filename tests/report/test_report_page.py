@@ -24,7 +24,9 @@ RUN = Path("autotune-runs/digits-cnn")
 
 
 class Page(HTMLParser):
-    """Reads a page strictly: every element closed, ids unique, all text and all outward references kept."""
+    """Reads a page strictly: every element closed, ids unique, all text and all outward references
+    kept.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -80,7 +82,9 @@ def test_every_result_makes_a_sound_page_of_its_own(name: str) -> None:
     assert "prefers-color-scheme: dark" in text
     assert 'name="viewport"' in text
     assert "nan" not in re.findall(r"\bnan\b", page.text.lower())
-    assert not re.search(r"#0[1-7]0[1-7]0[1-7]", text), "a marking colour was not given the page's own"
+    assert not re.search(r"#0[1-7]0[1-7]0[1-7]", text), (
+        "a marking colour was not given the page's own"
+    )
 
 
 def test_hostile_words_are_shown_not_run() -> None:
@@ -94,7 +98,15 @@ def test_hostile_words_are_shown_not_run() -> None:
 
 
 def test_secrets_of_the_command_line_stay_off_the_page() -> None:
-    command = ["python", "train.py", "--api-key", "hf_0123456789abcdef", "--store=s3://me:hunter2hunter2@host/b", "--lr", "0.1"]
+    command = [
+        "python",
+        "train.py",
+        "--api-key",
+        "hf_0123456789abcdef",
+        "--store=s3://me:hunter2hunter2@host/b",
+        "--lr",
+        "0.1",
+    ]
     page = Page(render(replace(tuned(), environment={"command": command}), RUN))
     assert "hf_0123456789abcdef" not in page.text
     assert "hunter2" not in page.text
@@ -105,21 +117,37 @@ def test_secrets_of_the_command_line_stay_off_the_page() -> None:
 def test_tuned_page_tells_the_whole_story() -> None:
     page = Page(render(tuned(), RUN))
     for said in (
-        "2.10×", "faster (95 % interval 1.93–2.29), loss unchanged", "1.71× (1.60–1.83)", "paid back after 22 steps",
-        "waiting for data", "prefetch_factor stays 2, not 4: nothing is lost without it.", "Not certified: final quality",
-        "BackendCompilerFailed: no C++ compiler", "prefetch_factor had no effect", "needs a CUDA device", "aten::addmm",
-        "traces/winner.json.gz", "autotune launch autotune-runs/digits-cnn/tuned.yaml", "python train.py --epochs 5", "packages.numpy",
+        "2.10×",
+        "faster (95 % interval 1.93–2.29), loss unchanged",
+        "1.71× (1.60–1.83)",
+        "paid back after 22 steps",
+        "waiting for data",
+        "prefetch_factor stays 2, not 4: nothing is lost without it.",
+        "Not certified: final quality",
+        "BackendCompilerFailed: no C++ compiler",
+        "prefetch_factor had no effect",
+        "needs a CUDA device",
+        "aten::addmm",
+        "traces/winner.json.gz",
+        "autotune launch autotune-runs/digits-cnn/tuned.yaml",
+        "python train.py --epochs 5",
+        "packages.numpy",
         "gives nothing by itself: the smaller change wins",
     ):
         assert said in page.text, said
-    assert page.elements["svg"] == 4 + 4, "waterfall, loss, trials, parallel coordinates; two lanes of two timelines"
+    assert page.elements["svg"] == 4 + 4, (
+        "waterfall, loss, trials, parallel coordinates; two lanes of two timelines"
+    )
 
 
-@pytest.mark.parametrize(("name", "said", "unsaid"), [
-    ("keep", "Keep your settings: no configuration was faster", "Loss check"),
-    ("undecided", "Loss check undecided", "autotune launch"),
-    ("nothing", "No configuration was tried.", "autotune launch"),
-])
+@pytest.mark.parametrize(
+    ("name", "said", "unsaid"),
+    [
+        ("keep", "Keep your settings: no configuration was faster", "Loss check"),
+        ("undecided", "Loss check undecided", "autotune launch"),
+        ("nothing", "No configuration was tried.", "autotune launch"),
+    ],
+)
 def test_other_verdicts_claim_nothing(name: str, said: str, unsaid: str) -> None:
     text = Page(render(samples()[name], RUN)).text
     assert said in text
@@ -162,17 +190,39 @@ def test_loss_plot_is_a_png(name: str, tmp_path: Path) -> None:
 
 
 def browse(page: str, profile: Path) -> tuple[list[str], set[str]]:
-    """(console messages, addresses asked for beyond the file itself) of opening the address ``page`` in a browser."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    """(console messages, addresses asked for beyond the file itself) of opening the address
+    ``page`` in a browser.
+    """
+    browser = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if browser is None:
         pytest.skip("no Chromium here")
     log = profile / "net.json"
     done = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync",
-         "--disable-features=NetworkTimeServiceQuerying", f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND",
-         "--enable-logging=stderr", f"--log-net-log={log}", f"--screenshot={profile / 'page.png'}", page],
-        capture_output=True, text=True, timeout=90,
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-features=NetworkTimeServiceQuerying",
+            f"--user-data-dir={profile}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--enable-logging=stderr",
+            f"--log-net-log={log}",
+            f"--screenshot={profile / 'page.png'}",
+            page,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=90,
     )
     assert (profile / "page.png").exists(), done.stderr
     console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
@@ -189,7 +239,9 @@ def own_hosts(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("name", list(samples()))
-def test_a_browser_finds_no_error_and_no_request(name: str, tmp_path: Path, own_hosts: set[str]) -> None:
+def test_a_browser_finds_no_error_and_no_request(
+    name: str, tmp_path: Path, own_hosts: set[str]
+) -> None:
     path = write_report(samples()[name], tmp_path)
     console, asked = browse(path.as_uri(), tmp_path)
     assert not console
@@ -199,7 +251,9 @@ def test_a_browser_finds_no_error_and_no_request(name: str, tmp_path: Path, own_
 @pytest.mark.browser
 def test_the_browser_would_tell(tmp_path: Path) -> None:
     path = tmp_path / "bad.html"
-    path.write_text('<link rel="icon" href="data:,"><script>console.error("seen")</script><img src="http://example.invalid/x.png">')
+    path.write_text(
+        '<link rel="icon" href="data:,"><script>console.error("seen")</script><img src="http://example.invalid/x.png">'
+    )
     console, asked = browse(path.as_uri(), tmp_path)
     assert any("seen" in line for line in console)
     assert "http://example.invalid/x.png" in asked

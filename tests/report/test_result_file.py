@@ -27,7 +27,18 @@ def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
 def test_the_promised_keys_are_there(tmp_path: Path) -> None:
     write_result(tuned(), tmp_path / "result.json")
     data = json.loads((tmp_path / "result.json").read_text())
-    promised = {"schema_version", "verdict", "speedup", "loss", "baseline", "knobs", "rejected", "trials", "wall_s", "environment"}
+    promised = {
+        "schema_version",
+        "verdict",
+        "speedup",
+        "loss",
+        "baseline",
+        "knobs",
+        "rejected",
+        "trials",
+        "wall_s",
+        "environment",
+    }
     assert promised <= set(data)
     assert set(data["speedup"]) == {"estimate", "low", "high"}
     assert {"verdict", "pairs", "steps"} <= set(data["loss"])
@@ -67,7 +78,9 @@ def test_a_file_of_version_1_is_read(tmp_path: Path) -> None:
     write_result(tuned(), path)
     data = json.loads(path.read_text())
     old = {"pairs": "blocks", "required_pairs": "required_blocks"}
-    data["confirmation"] = {old.get(name, name): value for name, value in data["confirmation"].items()}
+    data["confirmation"] = {
+        old.get(name, name): value for name, value in data["confirmation"].items()
+    }
     path.write_text(json.dumps(data | {"schema_version": 1}))
     assert load_result(path) == tuned()
 
@@ -109,11 +122,15 @@ def test_a_directory_is_answered(tmp_path: Path) -> None:
         load_result(tmp_path)
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "result.json"
     write_result(tuned(), path)
     before = path.read_bytes()
-    monkeypatch.setattr("os.fsync", lambda _fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        "os.fsync", lambda _fd: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(OSError, match="No space"):
         write_result(samples()["keep"], path)
     assert path.read_bytes() == before

@@ -27,8 +27,13 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("run", ["tuned", "autotune-runs/tuned", "autotune-runs/tuned/", "autotune-runs/tuned/result.json"])
-def test_a_run_is_found_by_name_directory_and_file(run: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "run",
+    ["tuned", "autotune-runs/tuned", "autotune-runs/tuned/", "autotune-runs/tuned/result.json"],
+)
+def test_a_run_is_found_by_name_directory_and_file(
+    run: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", run]) == 0
     said = capsys.readouterr().out
     assert "2.10× faster (95 % interval 1.93–2.29), loss unchanged" in said
@@ -47,7 +52,11 @@ def test_trials_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_gains_are_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "tuned", "--gains"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for words in ("num_workers 0 → 2 1.66× (1.58–1.74) live", "amp_dtype off → bfloat16 2.10× (1.93–2.29) confirmed", "num_workers 71 %"):
+    for words in (
+        "num_workers 0 → 2 1.66× (1.58–1.74) live",
+        "amp_dtype off → bfloat16 2.10× (1.93–2.29) confirmed",
+        "num_workers 71 %",
+    ):
         assert words in said, words
     assert "faster (95 %" not in said, "what was asked for, and nothing else"
     assert main(["show", "keep", "--gains"]) == 0
@@ -56,28 +65,42 @@ def test_gains_are_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Not judged" in said
 
 
-def test_all_is_everything_in_the_order_of_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_is_everything_in_the_order_of_the_page(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", "tuned", "--all"]) == 0
     said = capsys.readouterr().out
-    order = ["2.10× faster (95 %", "How the gain builds up", "Which knobs mattered", "What was tried", "BackendCompilerFailed"]
+    order = [
+        "2.10× faster (95 %",
+        "How the gain builds up",
+        "Which knobs mattered",
+        "What was tried",
+        "BackendCompilerFailed",
+    ]
     places = [said.index(words) for words in order]
     assert places == sorted(places)
 
 
 def test_json_is_the_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "hostile", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads((runs / "autotune-runs/hostile/result.json").read_text())
+    assert json.loads(capsys.readouterr().out) == json.loads(
+        (runs / "autotune-runs/hostile/result.json").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", list(samples()))
-def test_every_result_can_be_shown(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_result_can_be_shown(
+    name: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", name]) == 0
     assert main(["show", name, "--trials"]) == 0
     assert main(["show", name, "--all"]) == 0
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_an_unknown_run_names_the_known_ones(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_names_the_known_ones(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (runs / "autotune-runs/digits").mkdir()
     (runs / "autotune-runs/digits/journal.jsonl").touch()
     assert main(["show", "digitz"]) == 2
@@ -86,8 +109,12 @@ def test_an_unknown_run_names_the_known_ones(runs: Path, capsys: pytest.CaptureF
     assert "runs here: digits" in said
 
 
-def test_a_directory_in_which_no_run_was_made_names_the_known_ones(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``autotune show .`` beside the job file: nothing can be carried on there, but the run is not far."""
+def test_a_directory_in_which_no_run_was_made_names_the_known_ones(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``autotune show .`` beside the job file: nothing can be carried on there, but the run is not
+    far.
+    """
     (runs / "autotune-runs/digits").mkdir()
     (runs / "autotune-runs/digits/journal.jsonl").touch()
     assert main(["show", "."]) == 2
@@ -97,7 +124,9 @@ def test_a_directory_in_which_no_run_was_made_names_the_known_ones(runs: Path, c
     assert "carries on" not in said
 
 
-def test_an_unfinished_run_says_how_far_it_came(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_run_says_how_far_it_came(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = runs / "elsewhere"
     directory.mkdir()
     entries = [{"kind": "study", "key": "", "elapsed_s": 0.0, "data": {}}]
@@ -106,7 +135,9 @@ def test_an_unfinished_run_says_how_far_it_came(runs: Path, capsys: pytest.Captu
     assert main(["show", str(directory)]) == 2
     assert "the job was not fully observed yet" in capsys.readouterr().err
     entries.append({"kind": "observation", "key": "", "elapsed_s": 20.0, "data": {}})
-    entries += [{"kind": "trial", "key": str(n), "elapsed_s": 30.0 + n, "data": {}} for n in range(3)]
+    entries += [
+        {"kind": "trial", "key": str(n), "elapsed_s": 30.0 + n, "data": {}} for n in range(3)
+    ]
     journal.write_text("".join(json.dumps(e) + "\n" for e in entries) + '{"kind": "tri')
     assert main(["show", str(directory)]) == 2
     said = capsys.readouterr().err
@@ -115,7 +146,9 @@ def test_an_unfinished_run_says_how_far_it_came(runs: Path, capsys: pytest.Captu
     assert "--run-dir" in said
 
 
-def test_a_profile_is_not_taken_for_a_run_that_stopped(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_is_not_taken_for_a_run_that_stopped(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = runs / "autotune-runs/digits-profile"
     directory.mkdir()
     (directory / "journal.jsonl").touch()
@@ -134,7 +167,9 @@ def test_two_forms_at_once_are_refused(runs: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": 99}'])
-def test_a_damaged_result_is_answered(content: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_result_is_answered(
+    content: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (runs / "autotune-runs/tuned/result.json").write_text(content)
     assert main(["show", "tuned"]) == 2
     assert "autotune-runs/tuned/result.json" in capsys.readouterr().err
@@ -150,15 +185,25 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def test_an_ascii_pipe_gets_ascii(runs: Path) -> None:
-    done = subprocess.run(command("show", "tuned"), capture_output=True, env=environment(PYTHONIOENCODING="ascii"), timeout=60)
+    done = subprocess.run(
+        command("show", "tuned"),
+        capture_output=True,
+        env=environment(PYTHONIOENCODING="ascii"),
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert b"2.10x faster (95 % interval 1.93-2.29), loss unchanged" in done.stdout
 
 
 def test_on_a_terminal_it_has_colour_and_fits(runs: Path) -> None:
     master, slave = pty.openpty()
-    process = subprocess.Popen(command("show", "tuned"), stdin=slave, stdout=slave, stderr=slave,
-                               env=environment(TERM="xterm-256color", COLUMNS="60", PYTHONIOENCODING="utf-8"))
+    process = subprocess.Popen(
+        command("show", "tuned"),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment(TERM="xterm-256color", COLUMNS="60", PYTHONIOENCODING="utf-8"),
+    )
     os.close(slave)
     seen = b""
     while True:
@@ -175,8 +220,10 @@ def test_on_a_terminal_it_has_colour_and_fits(runs: Path) -> None:
 def test_showing_imports_nothing_heavy(runs: Path) -> None:
     write_result(tuned(), runs / "result.json")
     code = (
-        "import sys; from autotune.cli import main; main(['show', 'result.json']); "
-        "print([m for m in ('torch', 'optuna', 'ray', 'mlflow', 'matplotlib', 'jinja2') if m in sys.modules])"
+        "import sys; from autotune.cli import main; main(['show', 'result.json']); print([m for m"
+        " in ('torch', 'optuna', 'ray', 'mlflow', 'matplotlib', 'jinja2') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60
+    )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr

@@ -23,7 +23,12 @@ from autotune.report.terminal import JsonProgress, PlainProgress, QuietProgress,
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces"), str(HERE)])}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(
+        [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces"), str(HERE)]
+    ),
+}
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
@@ -38,8 +43,19 @@ def in_a_terminal(columns: int, name: str = "tuned", **environment: str) -> str:
     """What the driver writes to a real terminal of that width."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "drive_progress.py"), "auto", name, "0.15"], stdin=slave, stdout=slave, stderr=slave, cwd=HERE,
-        env={**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40", "PYTHONIOENCODING": "utf-8", **environment},
+        [sys.executable, str(HERE / "drive_progress.py"), "auto", name, "0.15"],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        cwd=HERE,
+        env={
+            **ENVIRONMENT,
+            "TERM": "xterm-256color",
+            "COLUMNS": str(columns),
+            "LINES": "40",
+            "PYTHONIOENCODING": "utf-8",
+            **environment,
+        },
     )
     os.close(slave)
     seen = b""
@@ -70,7 +86,10 @@ def test_plain_is_one_line_an_event_without_control_codes(name: str) -> None:
     assert len(events) == 8 + 2 * len(trials) + confirmed
     if name == "tuned":
         assert "trial 5: num_workers=2, amp_dtype=bfloat16: 2.08× ± 4 %  [best so far]" in text
-        assert "trial 4: compile_mode=default: failed (BackendCompilerFailed: no C++ compiler)  [best 1.62×]" in text
+        assert (
+            "trial 4: compile_mode=default: failed (BackendCompilerFailed: no C++ compiler)  [best"
+            " 1.62×]" in text
+        )
         assert "2.10× faster" in text.split("unchanged for")[1]
 
 
@@ -79,17 +98,31 @@ def test_json_lines_are_strict_and_documented(name: str) -> None:
     documented = (ROOT / "docs" / "events.md").read_text()
     text = told(JsonProgress, name)
     assert text.isascii()
-    lines = [json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON")) for line in text.splitlines()]
+    lines = [
+        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+        for line in text.splitlines()
+    ]
     assert lines[0]["event"] == "start"
     assert lines[-1]["event"] == "finished"
     rows = {
         kind: set(re.findall(r"`(\w+)`", row.split("|")[2]))
-        for row in documented.splitlines() if row.startswith("| `") for kind in re.findall(r"`(\w+)`", row.split("|")[1])
+        for row in documented.splitlines()
+        if row.startswith("| `")
+        for kind in re.findall(r"`(\w+)`", row.split("|")[1])
     }
     for line in lines:
-        assert set(line) - {"event", "time_s"} <= rows[line["event"]], f"{line['event']} has fields docs/events.md lacks"
+        assert set(line) - {"event", "time_s"} <= rows[line["event"]], (
+            f"{line['event']} has fields docs/events.md lacks"
+        )
         assert line["time_s"] >= 0
-    assert {line["event"] for line in lines} >= {"stage", "note", "warning", "observed", "loss", "finished"}
+    assert {line["event"] for line in lines} >= {
+        "stage",
+        "note",
+        "warning",
+        "observed",
+        "loss",
+        "finished",
+    }
 
 
 def test_json_trial_carries_its_figures() -> None:
@@ -106,7 +139,9 @@ def test_quiet_prints_the_closing_screen_alone(capsys: pytest.CaptureFixture[str
     text = told(QuietProgress)
     assert "trial 5" not in text
     assert "2.10× faster" in text
-    assert capsys.readouterr().err == "warning: the machine was busy: 3 windows were measured again\n"
+    assert (
+        capsys.readouterr().err == "warning: the machine was busy: 3 windows were measured again\n"
+    )
 
 
 @pytest.mark.parametrize("columns", [60, slow(100)])
@@ -130,7 +165,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_clock_of_a_resumed_run_knows_what_was_spent_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_of_a_resumed_run_knows_what_was_spent_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream = Terminal()
     with open_progress("auto", 1200, stream, spent_s=905.0) as progress:
@@ -158,7 +195,16 @@ class Broken(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("make", [PlainProgress, JsonProgress, QuietProgress, lambda s: RichProgress(60, s), lambda s: open_progress("auto", 60, s)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        PlainProgress,
+        JsonProgress,
+        QuietProgress,
+        lambda s: RichProgress(60, s),
+        lambda s: open_progress("auto", 60, s),
+    ],
+)
 def test_a_stream_that_fails_stops_nothing(make: object) -> None:
     with make(Broken()) as progress:  # type: ignore[operator]
         drive(progress)
@@ -178,7 +224,13 @@ def test_a_closed_stream_and_wrong_arguments_stop_nothing(kind: type[Progress]) 
 
 def test_a_reader_that_leaves_ends_nothing() -> None:
     script = f"{sys.executable} {HERE / 'drive_progress.py'} json tuned 0.02; echo ended $? >&2"
-    done = subprocess.run(["bash", "-c", f"({script}) | head -1"], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", f"({script}) | head -1"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=60,
+    )
     assert json.loads(done.stdout)["event"] == "start"
     assert done.stderr == "ended 0\n"
 

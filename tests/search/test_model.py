@@ -252,9 +252,14 @@ def test_the_first_graph_is_of_the_guess() -> None:
         knob = SearchKnob("compile_mode", modes, "off", compiled=True, guess=guess)
         knobs = tuple(knob if k.name == "compile_mode" else k for k in KNOBS)
         s = ModelSearch(
-            knobs, normalise=normalise, bottleneck="overhead", seed=3, noise=0.05, planned_s=20_000.0,
+            knobs,
+            normalise=normalise,
+            bottleneck="overhead",
+            seed=3,
+            noise=0.05,
+            planned_s=20_000.0,
             compile_start_up_s={"default": 10.0, "reduce-overhead": 12.0},
-        )  # fmt: skip
+        )
         plots = [plot for plot in run(s, additive(PLANTED)) if plot.purpose == "compile"]
         assert plots[0].blocks[0]["compile_mode"] == guess
 

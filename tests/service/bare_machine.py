@@ -1,4 +1,6 @@
-"""docker/up.sh and down.sh for tests: the whole service as processes, in a directory that PostgreSQL's user can enter."""
+"""docker/up.sh and down.sh for tests: the whole service as processes, in a directory that
+PostgreSQL's user can enter.
+"""
 
 from __future__ import annotations
 
@@ -26,40 +28,72 @@ class BareMachine:
     state: Path
 
     def up(self, *options: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
-        return self.call(str(ROOT / "docker" / "up.sh"), "--state", str(self.state), *options, timeout_s=timeout_s)
+        return self.call(
+            str(ROOT / "docker" / "up.sh"),
+            "--state",
+            str(self.state),
+            *options,
+            timeout_s=timeout_s,
+        )
 
     def down(self, *options: str) -> subprocess.CompletedProcess[str]:
         return self.call(str(ROOT / "docker" / "down.sh"), "--state", str(self.state), *options)
 
-    def call(self, *command: str, cwd: Path | None = None, timeout_s: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
-        clean = {name: value for name, value in os.environ.items() if name not in PORTS and not name.startswith(("RAY_A", "MLFLOW_T"))}
-        return subprocess.run(list(command), cwd=cwd, env={**clean, **env}, capture_output=True, text=True, timeout=timeout_s)
+    def call(
+        self, *command: str, cwd: Path | None = None, timeout_s: float = 120, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in PORTS and not name.startswith(("RAY_A", "MLFLOW_T"))
+        }
+        return subprocess.run(
+            list(command),
+            cwd=cwd,
+            env={**clean, **env},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
 
     def variables(self, name: str = "env") -> dict[str, str]:
         """What the file says that operators and clients read into their shells."""
         script = f'set -a; . "{self.state}/{name}"; env -0'
-        done = subprocess.run(["env", "-i", "bash", "-c", script], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["env", "-i", "bash", "-c", script], capture_output=True, text=True, check=True
+        )
         found = dict(pair.partition("=")[::2] for pair in done.stdout.split("\0") if pair)
         return {key: value for key, value in found.items() if key not in ("PWD", "SHLVL", "_")}
 
-    def autotune(self, *words: str, cwd: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    def autotune(
+        self, *words: str, cwd: Path, timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
         return self.call("autotune", *words, cwd=cwd, timeout_s=timeout_s, **self.variables())
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """One question to MLflow's REST API."""
         uri = self.variables()["MLFLOW_TRACKING_URI"]
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{uri}/api/2.0/mlflow/{path}", data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{uri}/api/2.0/mlflow/{path}", data, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
     def pids(self) -> dict[str, int]:
-        return {path.name: int(path.read_text().split()[0]) for path in (self.state / "pids").iterdir()}
+        return {
+            path.name: int(path.read_text().split()[0]) for path in (self.state / "pids").iterdir()
+        }
 
     def processes(self) -> dict[int, str]:
         """What belongs to the service, by pid; the value is its command line."""
         found = {}
-        ray = "autotune-ray-" + subprocess.run(["cksum"], input=f"{self.state}\n", capture_output=True, text=True, check=True).stdout.split()[0]
+        ray = (
+            "autotune-ray-"
+            + subprocess.run(
+                ["cksum"], input=f"{self.state}\n", capture_output=True, text=True, check=True
+            ).stdout.split()[0]
+        )
         for process in psutil.process_iter():
             try:
                 known = " ".join([*process.environ().values(), *process.cmdline()])
@@ -70,19 +104,33 @@ class BareMachine:
         return found
 
     def listeners(self) -> set[tuple[str, int]]:
-        """Address and port of every TCP socket that the service listens on. Ray's agents write their names over their words and
+        """Address and port of every TCP socket that the service listens on. Ray's agents write
+        their names over their words and
         environment: they are found as what its other processes have started."""
         own = self.processes()
-        own |= {child.pid: child.name() for pid in self.pids().values() for child in psutil.Process(pid).children(recursive=True)}
-        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in own]
+        own |= {
+            child.pid: child.name()
+            for pid in self.pids().values()
+            for child in psutil.Process(pid).children(recursive=True)
+        }
+        listening = [
+            c
+            for c in psutil.net_connections("tcp")
+            if c.status == psutil.CONN_LISTEN and c.pid in own
+        ]
         return {(c.laddr.ip, c.laddr.port) for c in listening}
 
 
 def require_postgres() -> None:
     if not (shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb"))):
         pytest.skip("PostgreSQL's server is not installed (apt install postgresql)")
-    pytest.importorskip("psycopg2", reason="psycopg2 is not installed (pip install 'autotune-torch[service]')")
-    pytest.importorskip("ray.dashboard.optional_deps", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
+    pytest.importorskip(
+        "psycopg2", reason="psycopg2 is not installed (pip install 'autotune-torch[service]')"
+    )
+    pytest.importorskip(
+        "ray.dashboard.optional_deps",
+        reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')",
+    )
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""A Dockerfile as stages of instructions; enough of the language for ours. hadolint judges the rest."""
+"""A Dockerfile as stages of instructions; enough of the language for ours. hadolint judges the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,15 @@ class Stage:
 
 
 def stages(path: Path) -> dict[str, Stage]:
-    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    instructions = [Instruction(*re.split(r"\s+", line, maxsplit=1)) for line in "\n".join(lines).replace("\\\n", " ").splitlines()]
+    lines = [
+        line
+        for line in path.read_text().splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    instructions = [
+        Instruction(*re.split(r"\s+", line, maxsplit=1))
+        for line in "\n".join(lines).replace("\\\n", " ").splitlines()
+    ]
     found: dict[str, Stage] = {}
     for instruction in instructions:
         if instruction.word == "FROM":

@@ -1,4 +1,5 @@
-"""``record``, ``delete`` or look for (``has``, ``lacks``) studies in MLflow by name, as an operator's users would: from the command line.
+"""``record``, ``delete`` or look for (``has``, ``lacks``) studies in MLflow by name, as an
+operator's users would: from the command line.
 
     python kept_studies.py record NAME     a study with a metric and a file
     python kept_studies.py delete NAME     as in MLflow's pages: it is only marked
@@ -52,9 +53,15 @@ def is_there(name: str) -> bool:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["record", name]: record(name)
-        case ["delete", name]: delete(name)
-        case ["has", name]: sys.exit(not is_there(name))
-        case ["lacks", name]: sys.exit(is_there(name))
-        case ["files", folder]: print("files of studies:", len(list(Path(folder).rglob(FILE))))
-        case _: sys.exit(__doc__)
+        case ["record", name]:
+            record(name)
+        case ["delete", name]:
+            delete(name)
+        case ["has", name]:
+            sys.exit(not is_there(name))
+        case ["lacks", name]:
+            sys.exit(is_there(name))
+        case ["files", folder]:
+            print("files of studies:", len(list(Path(folder).rglob(FILE))))
+        case _:
+            sys.exit(__doc__)

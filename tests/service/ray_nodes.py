@@ -1,4 +1,6 @@
-"""A Ray cluster for tests, started by the very scripts that the images start: a head and workers on loopback, with a token."""
+"""A Ray cluster for tests, started by the very scripts that the images start: a head and workers on
+loopback, with a token.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,22 @@ class RayCluster:
     token_file: Path
     folder: Path  # AUTOTUNE_RUNS and the logs of its processes lie here
 
-    def autotune(self, *words: str, cwd: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "RAY_API_SERVER_ADDRESS": self.address, "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
-        return subprocess.run(["autotune", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s)
+    def autotune(
+        self, *words: str, cwd: Path, timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        env = {
+            **os.environ,
+            "RAY_API_SERVER_ADDRESS": self.address,
+            "RAY_AUTH_TOKEN_PATH": str(self.token_file),
+        }
+        return subprocess.run(
+            ["autotune", *words],
+            cwd=cwd,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
 
     def asked(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """As :meth:`autotune`, in this process: importing Ray's client costs a new one seconds."""
@@ -43,15 +58,24 @@ class RayCluster:
             patch.setenv("RAY_API_SERVER_ADDRESS", self.address)
             patch.setenv("RAY_AUTH_TOKEN_PATH", str(self.token_file))
             code = main(list(words))
-        return subprocess.CompletedProcess(["autotune", *words], code, out.getvalue(), err.getvalue())
+        return subprocess.CompletedProcess(
+            ["autotune", *words], code, out.getvalue(), err.getvalue()
+        )
 
     def processes(self, word: str) -> list[int]:
         """Processes that the cluster has started and whose command line holds ``word``."""
-        return [pid for pid in marked(str(self.folder)) if word.encode() in read(f"/proc/{pid}/cmdline")]
+        return [
+            pid for pid in marked(str(self.folder)) if word.encode() in read(f"/proc/{pid}/cmdline")
+        ]
 
 
 def free_port() -> int:
-    done = subprocess.run([sys.executable, str(ROOT / "docker" / "free_port.py"), "0"], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docker" / "free_port.py"), "0"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return int(done.stdout)
 
 
@@ -77,9 +101,16 @@ def ray_cluster(workers: int) -> Iterator[RayCluster]:
     token.write_text(secrets.token_hex(16))
     ports = {name: str(free_port()) for name in ("RAY_PORT", "RAY_DASHBOARD_PORT")}
     env = {
-        **os.environ, **ports, MARK: str(folder), "RAY_AUTH_TOKEN_PATH": str(token), "RAY_TEMP_DIR": str(folder / "ray"), "RAY_NODE_IP": "127.0.0.1",
-        "RAY_DASHBOARD_HOST": "127.0.0.1", "RAY_HEAD": f"127.0.0.1:{ports['RAY_PORT']}", "AUTOTUNE_RUNS": str(folder / "runs"),
-    }  # fmt: skip
+        **os.environ,
+        **ports,
+        MARK: str(folder),
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_TEMP_DIR": str(folder / "ray"),
+        "RAY_NODE_IP": "127.0.0.1",
+        "RAY_DASHBOARD_HOST": "127.0.0.1",
+        "RAY_HEAD": f"127.0.0.1:{ports['RAY_PORT']}",
+        "AUTOTUNE_RUNS": str(folder / "runs"),
+    }
     address = f"http://127.0.0.1:{ports['RAY_DASHBOARD_PORT']}"
     try:
         with ExitStack() as nodes:
@@ -101,9 +132,17 @@ def node(script: str, env: dict[str, str], folder: Path, *more_health: str) -> I
     agent = free_port()
     log = folder / f"{script}-{agent}.log"
     with log.open("wb") as out:
-        process = subprocess.Popen([str(SERVICES / script)], env={**env, "RAY_AGENT_PORT": str(agent)}, stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(
+            [str(SERVICES / script)],
+            env={**env, "RAY_AGENT_PORT": str(agent)},
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     try:
-        wait_healthy(process, log, f"http://127.0.0.1:{agent}/api/local_raylet_healthz", *more_health)
+        wait_healthy(
+            process, log, f"http://127.0.0.1:{agent}/api/local_raylet_healthz", *more_health
+        )
         yield
     finally:
         process.terminate()
@@ -114,9 +153,15 @@ def node(script: str, env: dict[str, str], folder: Path, *more_health: str) -> I
             process.wait(10)
 
 
-def wait_healthy(process: subprocess.Popen[bytes], log: Path, *urls: str, timeout_s: float = 90) -> None:
+def wait_healthy(
+    process: subprocess.Popen[bytes], log: Path, *urls: str, timeout_s: float = 90
+) -> None:
     deadline = time.monotonic() + timeout_s
-    while (asked := subprocess.run([str(SERVICES / "healthy"), *urls], capture_output=True, text=True, timeout=30)).returncode:
+    while (
+        asked := subprocess.run(
+            [str(SERVICES / "healthy"), *urls], capture_output=True, text=True, timeout=30
+        )
+    ).returncode:
         assert process.poll() is None, f"it ended with {process.returncode}: {log.read_text()}"
         assert time.monotonic() < deadline, f"no answer from {asked.stderr}: {log.read_text()}"
         time.sleep(0.3)

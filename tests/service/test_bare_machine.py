@@ -1,4 +1,6 @@
-"""The service as processes: a real PostgreSQL, MLflow's server on it, a Ray cluster; and a training job tuned there."""
+"""The service as processes: a real PostgreSQL, MLflow's server on it, a Ray cluster; and a training
+job tuned there.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ def test_nothing_listens_beyond_loopback(machine: BareMachine) -> None:
     opened = machine.listeners()
     chosen = {int(file.read_text()) for file in (machine.state / "ports").iterdir()}
     assert {port for _, port in opened} >= chosen and len(chosen) >= len(PORTS)
-    assert [(address, port) for address, port in opened if address not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")] == []
+    assert [
+        (address, port)
+        for address, port in opened
+        if address not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+    ] == []
 
 
 def test_a_study_of_a_submitted_run_is_in_mlflow(machine: BareMachine, tmp_path: Path) -> None:
@@ -70,15 +76,22 @@ def test_a_study_of_a_submitted_run_is_in_mlflow(machine: BareMachine, tmp_path:
 
     result = json.loads((machine.state / "runs" / id / "result.json").read_text())
     experiment = machine.ask("experiments/get-by-name?experiment_name=tiny")["experiment"]
-    runs = machine.ask("runs/search", {"experiment_ids": [experiment["experiment_id"]], "max_results": 100})["runs"]
+    runs = machine.ask(
+        "runs/search", {"experiment_ids": [experiment["experiment_id"]], "max_results": 100}
+    )["runs"]
     tags = [{tag["key"]: tag["value"] for tag in run["data"]["tags"]} for run in runs]
     (study,) = [run for run, tag in zip(runs, tags, strict=True) if tag["autotune.kind"] == "study"]
     trials = [tag for tag in tags if tag["autotune.kind"] == "trial"]
     assert study["info"]["status"] == "FINISHED"
     assert trials and all(tag["mlflow.parentRunId"] == study["info"]["run_id"] for tag in trials)
-    kept = {item["path"] for item in machine.ask(f"artifacts/list?run_id={study['info']['run_id']}")["files"]}
+    kept = {
+        item["path"]
+        for item in machine.ask(f"artifacts/list?run_id={study['info']['run_id']}")["files"]
+    }
     assert {"report.html", "tuned.yaml"} <= kept
-    assert list((machine.state / "artifacts").rglob("report.html")), "artifacts lie in the service's directory"
+    assert list((machine.state / "artifacts").rglob("report.html")), (
+        "artifacts lie in the service's directory"
+    )
     runs_listed = json.loads(machine.autotune("jobs", "--json", cwd=tmp_path).stdout)
     assert [(run["id"], run["status"]) for run in runs_listed] == [(id, "SUCCEEDED")]
     assert result["verdict"] in ("tuned", "keep-baseline")
@@ -122,7 +135,9 @@ def test_secrets_are_closed_and_in_nobody_s_words(machine: BareMachine) -> None:
 
 def test_a_foreign_page_cannot_speak_to_mlflow(machine: BareMachine) -> None:
     uri = machine.variables()["MLFLOW_TRACKING_URI"]
-    request = urllib.request.Request(f"{uri}/api/2.0/mlflow/experiments/search?max_results=1", headers={"Host": "evil.example"})
+    request = urllib.request.Request(
+        f"{uri}/api/2.0/mlflow/experiments/search?max_results=1", headers={"Host": "evil.example"}
+    )
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=30)
     assert refused.value.code == 403
@@ -135,7 +150,9 @@ def test_nothing_is_left_after_down_and_everything_is_there_after_up(machine: Ba
     assert machine.down().returncode == 0
     assert machine.processes() == {}
     assert machine.up("--workers", "0").returncode == 0
-    assert machine.ask(f"experiments/get-by-name?experiment_name={name}")["experiment"]["name"] == name
+    assert (
+        machine.ask(f"experiments/get-by-name?experiment_name={name}")["experiment"]["name"] == name
+    )
 
 
 def test_a_directory_that_postgresql_s_user_cannot_enter(tmp_path: Path) -> None:
@@ -143,6 +160,11 @@ def test_a_directory_that_postgresql_s_user_cannot_enter(tmp_path: Path) -> None
     require_postgres()
     if os.geteuid() != 0:
         pytest.skip("only root runs PostgreSQL as another user")
-    done = subprocess.run([ROOT / "docker" / "up.sh", "--state", tmp_path / "state"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [ROOT / "docker" / "up.sh", "--state", tmp_path / "state"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 2
     assert "user 'postgres' cannot enter" in done.stderr and "--state" in done.stderr

@@ -20,11 +20,17 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 TARGETS = ("mlflow", "cpu", "cuda")
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
-SCRIPTS = [path for path in [*DOCKER.glob("*.sh"), *(DOCKER / "services").iterdir()] if path.suffix != ".py" and path.name != "healthy"]
+SCRIPTS = [
+    path
+    for path in [*DOCKER.glob("*.sh"), *(DOCKER / "services").iterdir()]
+    if path.suffix != ".py" and path.name != "healthy"
+]
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
 
 
 def program(name: str) -> str:
@@ -66,19 +72,29 @@ def test_images_run_as_a_user_without_rights_and_say_how_they_are(target: str) -
     users = [i.text for i in instructions if i.word == "USER"]
     assert users and users[-1] == "10001:10001"
     (health,) = [i.text for i in instructions if i.word == "HEALTHCHECK"]
-    called = [words(i.text)[0] for i in instructions if i.word in ("CMD", "ENTRYPOINT") and "/" in i.text]
+    called = [
+        words(i.text)[0] for i in instructions if i.word in ("CMD", "ENTRYPOINT") and "/" in i.text
+    ]
     for path in [*called, words(health.partition("CMD ")[2])[0]]:
         script = DOCKER / "services" / Path(path).relative_to("/opt/autotune")
         assert os.access(script, os.X_OK), script
 
 
 def test_everything_installed_is_pinned() -> None:
-    """By constraints.txt, which holds every package that pyproject.toml asks for; the base image by its whole version."""
+    """By constraints.txt, which holds every package that pyproject.toml asks for; the base image by
+    its whole version.
+    """
     found = stages(DOCKER / "Dockerfile")
     assert any("PIP_CONSTRAINT=/src/constraints.txt" in text for text in found["build"].all("ENV"))
-    image = re.search(r"^ARG PYTHON_IMAGE=(\S+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    image = re.search(
+        r"^ARG PYTHON_IMAGE=(\S+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE
+    )
     assert image and re.fullmatch(r"python:3\.1[1-3]\.\d+-slim-\w+", image[1])
-    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
     listed = run(sys.executable, DOCKER / "requirements.py", ROOT / "pyproject.toml", "service")
     asked = {re.split(r"[\[>=<]", line)[0].lower() for line in listed.stdout.split()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -91,14 +107,32 @@ def test_the_context_of_the_build_holds_what_is_copied_and_no_secret(tmp_path: P
     from docker.utils.build import exclude_paths
 
     wanted = {
-        "pyproject.toml", "constraints.txt", "autotune/tuner.py", "trials/autotune_trials/paths.py", "docker/requirements.py", "docker/services/mlflow",
-        "README.md", "LICENSE",
-    }  # fmt: skip
-    for name in (*wanted, "docker/secrets/ray_token", ".git/config", ".venv/bin/python", "tests/conftest.py", "autotune/__pycache__/x.pyc", ".env"):
+        "pyproject.toml",
+        "constraints.txt",
+        "autotune/tuner.py",
+        "trials/autotune_trials/paths.py",
+        "docker/requirements.py",
+        "docker/services/mlflow",
+        "README.md",
+        "LICENSE",
+    }
+    for name in (
+        *wanted,
+        "docker/secrets/ray_token",
+        ".git/config",
+        ".venv/bin/python",
+        "tests/conftest.py",
+        "autotune/__pycache__/x.pyc",
+        ".env",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     assert all((ROOT / name).is_file() for name in wanted)
-    patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    patterns = [
+        line
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     sent = {name for name in exclude_paths(str(tmp_path), patterns) if (tmp_path / name).is_file()}
     assert sent - {"Dockerfile"} == wanted
 
@@ -112,13 +146,17 @@ def test_ports_are_bound_to_this_machine_unless_told() -> None:
     assert len(published) == 2
     assert all(port.startswith("${AUTOTUNE_BIND:-127.0.0.1}:") for port in published)
     assert "ports" not in services()["postgres"] and "ports" not in services()["ray-worker"]
-    assert services()["postgres"]["networks"] == ["database"] and COMPOSE["networks"]["database"]["internal"] is True
+    assert (
+        services()["postgres"]["networks"] == ["database"]
+        and COMPOSE["networks"]["database"]["internal"] is True
+    )
 
 
 def test_secrets_come_by_file() -> None:
     assert {name: secret["file"] for name, secret in COMPOSE["secrets"].items()} == {
-        "db_password": "./secrets/db_password", "ray_token": "./secrets/ray_token",
-    }  # fmt: skip
+        "db_password": "./secrets/db_password",
+        "ray_token": "./secrets/ray_token",
+    }
     for name, service in services().items():
         for variable, value in service.get("environment", {}).items():
             if re.search("PASSWORD|TOKEN", variable):
@@ -133,23 +171,33 @@ def test_what_one_service_says_of_another_is_so() -> None:
     assert '"${RAY_PORT:=6379}"' in (DOCKER / "services" / "ray-head").read_text()
     assert services()["ray-worker"]["environment"]["RAY_HEAD"] == "ray-head:6379"
     hosts = services()["mlflow"]["environment"]["AUTOTUNE_ALLOWED_HOSTS"]
-    assert "mlflow:$MLFLOW_PORT" in (DOCKER / "services" / "mlflow").read_text() and "127.0.0.1:${MLFLOW_PORT:-5000}" in hosts
+    assert (
+        "mlflow:$MLFLOW_PORT" in (DOCKER / "services" / "mlflow").read_text()
+        and "127.0.0.1:${MLFLOW_PORT:-5000}" in hosts
+    )
     for service in services().values():
         if "build" in service:
             assert service["build"]["target"] in stages(DOCKER / "Dockerfile")
             assert service["cap_drop"] == ["ALL"]
         for command in service.get("command", []):
             assert os.access(DOCKER / "services" / Path(command).name, os.X_OK)
-    assert {v.partition(":")[0] for s in services().values() for v in s["volumes"]} == set(COMPOSE["volumes"])
+    assert {v.partition(":")[0] for s in services().values() for v in s["volumes"]} == set(
+        COMPOSE["volumes"]
+    )
 
 
 @pytest.mark.parametrize(("flag", "mode"), [([], 0o600), (["--for-compose"], 0o444)])
-def test_secrets_are_made_once_and_are_closed_to_others(flag: list[str], mode: int, tmp_path: Path) -> None:
+def test_secrets_are_made_once_and_are_closed_to_others(
+    flag: list[str], mode: int, tmp_path: Path
+) -> None:
     where = tmp_path / "se crets"
     assert run(DOCKER / "secrets.sh", *flag, where).returncode == 0
     made = {path.name: path.read_text() for path in where.iterdir()}
     assert set(made) == {"db_password", "ray_token"}
-    assert all(re.fullmatch("[0-9a-f]{64}", text) for text in made.values()) and len(set(made.values())) == 2
+    assert (
+        all(re.fullmatch("[0-9a-f]{64}", text) for text in made.values())
+        and len(set(made.values())) == 2
+    )
     assert stat.S_IMODE(where.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in where.iterdir()} == {mode}
     assert run(DOCKER / "secrets.sh", *flag, where).returncode == 0
@@ -175,7 +223,13 @@ def test_what_the_scripts_do_not_understand_starts_nothing(words: list[str], fou
 
 @pytest.mark.parametrize("service", ["mlflow", "ray-head", "ray-worker"])
 def test_a_service_without_its_secret_says_so(service: str, tmp_path: Path) -> None:
-    env = {**os.environ, "AUTOTUNE_DB_PASSWORD_FILE": str(tmp_path / "gone"), "RAY_AUTH_TOKEN_PATH": str(tmp_path / "gone")}
-    done = subprocess.run([DOCKER / "services" / service], env=env, capture_output=True, text=True, timeout=30)
+    env = {
+        **os.environ,
+        "AUTOTUNE_DB_PASSWORD_FILE": str(tmp_path / "gone"),
+        "RAY_AUTH_TOKEN_PATH": str(tmp_path / "gone"),
+    }
+    done = subprocess.run(
+        [DOCKER / "services" / service], env=env, capture_output=True, text=True, timeout=30
+    )
     assert done.returncode == 2
     assert f"{tmp_path}/gone, which cannot be read" in done.stderr

@@ -26,25 +26,58 @@ def test_what_git_would_keep_is_sent(tmp_path: Path) -> None:
     folder(
         tmp_path,
         {
-            "job.yaml": "", "train.py": "", "data/a.bin": "", "data/keep/b.bin": "", "notes.log": "", "important.log": "",
-            "pkg/__init__.py": "", "pkg/build/x": "", "build": "", "pkg/deep/secret.txt": "", "pkg/deep/open.txt": "", "with space/ü.txt": "",
-            ".gitignore": "*.log\n!important.log\n/data/*.bin\nbuild/\n# comment\n", "pkg/deep/.gitignore": "secret.*\n",
+            "job.yaml": "",
+            "train.py": "",
+            "data/a.bin": "",
+            "data/keep/b.bin": "",
+            "notes.log": "",
+            "important.log": "",
+            "pkg/__init__.py": "",
+            "pkg/build/x": "",
+            "build": "",
+            "pkg/deep/secret.txt": "",
+            "pkg/deep/open.txt": "",
+            "with space/ü.txt": "",
+            ".gitignore": "*.log\n!important.log\n/data/*.bin\nbuild/\n# comment\n",
+            "pkg/deep/.gitignore": "secret.*\n",
         },
-    )  # fmt: skip
+    )
     git = ["git", "-C", str(tmp_path), "-c", "core.quotePath=false"]
     subprocess.run([*git, "init", "--quiet"], check=True)
-    listed = subprocess.run([*git, "ls-files", "--cached", "--others", "--exclude-standard"], check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        [*git, "ls-files", "--cached", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert sorted(survey(tmp_path).files) == sorted(listed.stdout.splitlines())
     assert set(survey(tmp_path, gitignore=False).files) - set(survey(tmp_path).files) == {
-        "data/a.bin", "notes.log", "pkg/build/x", "pkg/deep/secret.txt",
-    }  # fmt: skip
+        "data/a.bin",
+        "notes.log",
+        "pkg/build/x",
+        "pkg/deep/secret.txt",
+    }
 
 
 def test_what_need_not_travel_stays(tmp_path: Path) -> None:
-    folder(tmp_path, {
-        "job.yaml": "", ".git/config": "", ".venv/bin/python": "", "a/__pycache__/a.pyc": "", "autotune-runs/x/journal.jsonl": "", "mlruns/0/meta": "",
-        "wandb/run": "", ".env": "TOKEN=1", "keys/server.pem": "", ".netrc": "", "a/id_rsa": "", "data.csv": "", ".rayignore": "data.csv\n",
-    })  # fmt: skip
+    folder(
+        tmp_path,
+        {
+            "job.yaml": "",
+            ".git/config": "",
+            ".venv/bin/python": "",
+            "a/__pycache__/a.pyc": "",
+            "autotune-runs/x/journal.jsonl": "",
+            "mlruns/0/meta": "",
+            "wandb/run": "",
+            ".env": "TOKEN=1",
+            "keys/server.pem": "",
+            ".netrc": "",
+            "a/id_rsa": "",
+            "data.csv": "",
+            ".rayignore": "data.csv\n",
+        },
+    )
     assert survey(tmp_path).files == (".rayignore", "job.yaml")
     assert survey(tmp_path, ["!*.pem", "job.yaml"]).files == (".rayignore", "keys/server.pem")
 
@@ -62,7 +95,10 @@ def test_a_whole_data_set_is_refused_with_where_it_lies(tmp_path: Path) -> None:
 
 
 def test_the_archive_holds_the_files_as_they_are(tmp_path: Path) -> None:
-    root = folder(tmp_path / "job", {"job.yaml": "command: ./run.sh\n", "run.sh": "#!/bin/sh\n", "sub/data.bin": "x" * 100_000})
+    root = folder(
+        tmp_path / "job",
+        {"job.yaml": "command: ./run.sh\n", "run.sh": "#!/bin/sh\n", "sub/data.bin": "x" * 100_000},
+    )
     (root / "run.sh").chmod(0o755)
     (root / "linked.txt").symlink_to(root / "job.yaml")
     (root / "to-nowhere").symlink_to(root / "gone")

@@ -1,5 +1,5 @@
-"""submit, jobs, logs and stop against a real Ray head and worker with token authentication. The jobs are no trainings: what a run
-says of them comes at once."""
+"""submit, jobs, logs and stop against a real Ray head and worker with token authentication. The
+jobs are no trainings: what a run says of them comes at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from ray_nodes import RayCluster, ray_cluster
 from autotune.service.cluster import find_cluster
 from autotune.service.runs import Runs
 
-pytest.importorskip("ray.dashboard.optional_deps", reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')")
+pytest.importorskip(
+    "ray.dashboard.optional_deps",
+    reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')",
+)
 pytestmark = pytest.mark.ray
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -32,7 +35,9 @@ tracking: {{uri: none}}
 budget: {{minutes: 5, trials: 3}}
 convergence: {{steps: 60}}
 """
-JOB = "name: {name}\ncommand: {command}\ntracking: {{uri: none}}\nenv: {{API_KEY: hunter2hunter2}}\n"
+JOB = (
+    "name: {name}\ncommand: {command}\ntracking: {{uri: none}}\nenv: {{API_KEY: hunter2hunter2}}\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,10 @@ def cluster() -> Iterator[RayCluster]:
 def job(folder: Path, name: str, command: str) -> Path:
     folder.mkdir()
     (folder / "job.yaml").write_text(JOB.format(name=name, command=command))
-    (folder / "hello.py").write_text("import os, torch\nprint('threads', os.environ.get('OMP_NUM_THREADS'), 'cores', os.cpu_count())\n")
+    (folder / "hello.py").write_text(
+        "import os, torch\nprint('threads', os.environ.get('OMP_NUM_THREADS'), 'cores',"
+        " os.cpu_count())\n"
+    )
     (folder / "forever.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     return folder
 
@@ -81,7 +89,10 @@ def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_pa
     assert log.returncode == 0 and "autotune run job.yaml" in log.stdout
     assert "hunter2" not in log.stdout
     assert log.stdout.endswith(f"\nautotune: {id} ended with exit code 4\n")
-    printed = "".join(path.read_text() for path in (cluster.folder / "runs" / id / "sessions").glob("*/stdout.log"))
+    printed = "".join(
+        path.read_text()
+        for path in (cluster.folder / "runs" / id / "sessions").glob("*/stdout.log")
+    )
     assert "threads None" in printed, "Ray's OMP_NUM_THREADS has reached the job"
 
 
@@ -112,13 +123,29 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
     third = submitted(cluster.asked("submit", "job.yaml", "--resume", first, cwd=folder))
     wait_until(cluster, third, "RUNNING")
     cluster.asked("stop", third, cwd=folder)
-    assert not (cluster.folder / "runs" / third).exists(), "the resumed run has started a directory of its own"
+    assert not (cluster.folder / "runs" / third).exists(), (
+        "the resumed run has started a directory of its own"
+    )
 
 
 @pytest.mark.slow
-def test_a_run_with_executor_ray_steers_and_the_worker_measures(cluster: RayCluster, tmp_path: Path) -> None:
-    """It takes no node for itself, so the one worker is free for its slot; the directory is shipped once, with the submission."""
-    path = os.pathsep.join(map(str, (TESTS.parent, TESTS.parent / "trials", TESTS.parent / "search_spaces", TESTS / "sessions")))
+def test_a_run_with_executor_ray_steers_and_the_worker_measures(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    """It takes no node for itself, so the one worker is free for its slot; the directory is shipped
+    once, with the submission.
+    """
+    path = os.pathsep.join(
+        map(
+            str,
+            (
+                TESTS.parent,
+                TESTS.parent / "trials",
+                TESTS.parent / "search_spaces",
+                TESTS / "sessions",
+            ),
+        )
+    )
     (tmp_path / "job.yaml").write_text(PLAYED.format(path=path))
     shutil.copy(TESTS / "executors" / "played_job.py", tmp_path)
     done = cluster.autotune("submit", "job.yaml", "--follow", cwd=tmp_path, timeout_s=240)
@@ -138,17 +165,27 @@ def test_a_run_with_executor_ray_steers_and_the_worker_measures(cluster: RayClus
     again = cluster.autotune("submit", "job.yaml", "--follow", cwd=tmp_path, timeout_s=240)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "its answer is proven again" in again.stdout
-    second = json.loads((cluster.folder / "runs" / again.stdout.partition(":")[0] / "result.json").read_text())
-    assert second["recalled"]["outcome"] == "proven anew" and second["knobs"] == result["knobs"] and not second["trials"]
+    second = json.loads(
+        (cluster.folder / "runs" / again.stdout.partition(":")[0] / "result.json").read_text()
+    )
+    assert (
+        second["recalled"]["outcome"] == "proven anew"
+        and second["knobs"] == result["knobs"]
+        and not second["trials"]
+    )
 
 
-def test_what_the_cluster_shows_of_a_run_holds_no_secret(cluster: RayCluster, tmp_path: Path) -> None:
+def test_what_the_cluster_shows_of_a_run_holds_no_secret(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
     import requests
 
     folder = job(tmp_path / "job", "secret", "python hello.py")
     id = submitted(cluster.asked("submit", "job.yaml", "--cpus", "0", cwd=folder))
     token = cluster.token_file.read_text()
-    answer = requests.get(f"{cluster.address}/api/jobs/{id}", headers={"Authorization": f"Bearer {token}"}, timeout=20)
+    answer = requests.get(
+        f"{cluster.address}/api/jobs/{id}", headers={"Authorization": f"Bearer {token}"}, timeout=20
+    )
     shown = answer.json()
     assert shown["metadata"]["autotune.job"] == "secret"
     assert "hunter2" not in answer.text and token not in answer.text
@@ -180,7 +217,9 @@ for step in range(1000):
 
 
 @pytest.mark.faults
-def test_a_run_whose_measurements_are_elsewhere_and_long_is_stopped_within_half_a_minute(cluster: RayCluster, tmp_path: Path) -> None:
+def test_a_run_whose_measurements_are_elsewhere_and_long_is_stopped_within_half_a_minute(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
     """Ray tells the run's own processes to end, not those of its trials on other nodes."""
     steps = tmp_path / "steps"
     folder = job(tmp_path / "job", "elsewhere", f"python slow.py {steps}")
@@ -195,7 +234,9 @@ def test_a_run_whose_measurements_are_elsewhere_and_long_is_stopped_within_half_
     asked_s = time.monotonic()
     assert cluster.autotune("stop", id, cwd=folder).stdout == f"{id}: stopped\n"
     assert time.monotonic() - asked_s < 30
-    assert "stopped on request" in cluster.autotune("logs", id, cwd=folder).stdout, "it ended by itself, and was not killed"
+    assert "stopped on request" in cluster.autotune("logs", id, cwd=folder).stdout, (
+        "it ended by itself, and was not killed"
+    )
     while cluster.processes("slow.py"):
         assert time.monotonic() - asked_s < 45, "its trial goes on"
         time.sleep(0.3)

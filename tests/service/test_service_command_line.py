@@ -1,4 +1,6 @@
-"""What `autotune submit`, `jobs`, `logs` and `stop` say when something is wrong, before a cluster has done anything."""
+"""What `autotune submit`, `jobs`, `logs` and `stop` say when something is wrong, before a cluster
+has done anything.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,13 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job.yaml"
 
 
-COMMANDS = [["submit", "job.yaml"], ["jobs"], ["logs", "tiny-1"], ["logs", "tiny-1", "--follow"], ["stop", "tiny-1"]]
+COMMANDS = [
+    ["submit", "job.yaml"],
+    ["jobs"],
+    ["logs", "tiny-1"],
+    ["logs", "tiny-1", "--follow"],
+    ["stop", "tiny-1"],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -76,7 +84,9 @@ def test_nobody_answers(command: list[str], job: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_cluster_that_asks_for_a_token(command: list[str], job: Path, door: type[Door], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_asks_for_a_token(
+    command: list[str], job: Path, door: type[Door], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*command, "--address", door.address]) == 2  # type: ignore[attr-defined]
     said = capsys.readouterr().err
     assert "asks for a token, and none was given" in said
@@ -84,7 +94,9 @@ def test_a_cluster_that_asks_for_a_token(command: list[str], job: Path, door: ty
     assert door.asked == [("/api/version", "")]
 
 
-def test_a_token_that_is_refused_is_not_shown(job: Path, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_that_is_refused_is_not_shown(
+    job: Path, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     door.answers = (403, "Forbidden: Invalid authentication token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", door.address)  # type: ignore[attr-defined]
@@ -96,11 +108,34 @@ def test_a_token_that_is_refused_is_not_shown(job: Path, door: type[Door], monke
 
 
 def test_a_proxy_with_tls_must_be_known(
-    door: type[Door], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    door: type[Door],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     certificate, key = tmp_path / "proxy.pem", tmp_path / "proxy.key"
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+    ]
+    make += [
+        "-addext",
+        "subjectAltName=DNS:localhost",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
     if not shutil.which("openssl"):
         pytest.skip("openssl is not installed")
     subprocess.run(make, check=True, capture_output=True)
@@ -124,15 +159,29 @@ def test_a_proxy_with_tls_must_be_known(
         server.server_close()
 
 
-@pytest.mark.parametrize("answers", [(404, "Not Found"), (200, "<html>a page</html>"), (200, '{"version": "3"}'), (500, "down")])
-def test_something_else_answers(answers: tuple[int, str], door: type[Door], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "answers",
+    [(404, "Not Found"), (200, "<html>a page</html>"), (200, '{"version": "3"}'), (500, "down")],
+)
+def test_something_else_answers(
+    answers: tuple[int, str], door: type[Door], capsys: pytest.CaptureFixture[str]
+) -> None:
     door.answers = answers
     assert main(["jobs", "--address", door.address]) == 2  # type: ignore[attr-defined]
     assert f"is not a Ray cluster's dashboard (HTTP {answers[0]})" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "address", ["ray://127.0.0.1:10001", "auto", "ftp://host", "http://", "http://host:port", "http://user:secret-1@host:8265", ""]
+    "address",
+    [
+        "ray://127.0.0.1:10001",
+        "auto",
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://user:secret-1@host:8265",
+        "",
+    ],
 )
 def test_what_is_no_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "--address", address]) == 2
@@ -141,7 +190,9 @@ def test_what_is_no_address(address: str, capsys: pytest.CaptureFixture[str]) ->
     assert "secret-1" not in said
 
 
-def test_the_flag_wins_over_the_environment(door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_flag_wins_over_the_environment(
+    door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ray's own client has it the other way round."""
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
@@ -149,7 +200,9 @@ def test_the_flag_wins_over_the_environment(door: type[Door], monkeypatch: pytes
     assert len(door.asked) == 1
 
 
-def test_the_address_of_a_cluster_s_inside_is_no_dashboard(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_address_of_a_cluster_s_inside_is_no_dashboard(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from autotune.service.cluster import DEFAULT_ADDRESS, find_cluster
 
     monkeypatch.setenv("RAY_ADDRESS", "auto")
@@ -158,11 +211,23 @@ def test_the_address_of_a_cluster_s_inside_is_no_dashboard(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("content", "found"),
-    [(None, "No such file"), (b"", "is empty"), (b" \n", "is empty"), (b"two words", "no token has"), (b"\xff\xfe", "not text"), (b"a\nb", "no token has")],
+    [
+        (None, "No such file"),
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"two words", "no token has"),
+        (b"\xff\xfe", "not text"),
+        (b"a\nb", "no token has"),
+    ],
 )
 @pytest.mark.parametrize("by", ["--token-file", "RAY_AUTH_TOKEN_PATH"])
 def test_a_token_file_that_holds_none(
-    content: bytes | None, found: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    content: bytes | None,
+    found: str,
+    by: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "token"
     if content is not None:
@@ -178,7 +243,9 @@ def test_a_token_file_that_holds_none(
     assert found in said
 
 
-def test_a_token_in_the_usual_place_is_found(tmp_path: Path, door: type[Door], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_in_the_usual_place_is_found(
+    tmp_path: Path, door: type[Door], capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text(TOKEN + "\n")
     main(["jobs", "--address", door.address])  # type: ignore[attr-defined]
@@ -202,7 +269,9 @@ def test_a_job_file_is_checked_before_anything_is_asked(
     assert found in capsys.readouterr().err
 
 
-def test_a_folder_apart_from_the_job_file_cannot_be_sent(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_apart_from_the_job_file_cannot_be_sent(
+    job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "code").mkdir()
     (tmp_path / "jobs" / "job.yaml").write_text(JOB + "workdir: ../code\n")
@@ -216,7 +285,9 @@ def test_leaving_out_the_job_file_itself(job: Path, capsys: pytest.CaptureFixtur
     assert "what is left out holds the job file itself" in capsys.readouterr().err
 
 
-def test_a_dry_run_says_what_would_be_sent_and_no_secret(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_what_would_be_sent_and_no_secret(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     job.write_text(JOB + "env: {API_KEY: hunter2hunter2}\n")
     assert main(["submit", "job.yaml", "--minutes", "3", "--seed", "7", "--dry-run"]) == 0
     entrypoint, *files = capsys.readouterr().out.splitlines()
@@ -225,26 +296,53 @@ def test_a_dry_run_says_what_would_be_sent_and_no_secret(job: Path, capsys: pyte
     assert files == ["job.yaml", "train.py"]
 
 
-def test_the_list_as_json_is_a_list(door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Against a door that lets in: the shape of what Ray answers is Ray's own, from a recorded list of one."""
+def test_the_list_as_json_is_a_list(
+    door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Against a door that lets in: the shape of what Ray answers is Ray's own, from a recorded list
+    of one.
+    """
     import ray
 
     recorded = [
         {
-            "type": "SUBMISSION", "submission_id": "tiny-1", "status": "FAILED", "entrypoint": "x", "message": "gone\n  wrong", "driver_exit_code": 3,
-            "start_time": 1_700_000_000_000, "end_time": 1_700_000_060_000, "metadata": {"autotune.job": "tiny", "autotune.user": "ada"},
+            "type": "SUBMISSION",
+            "submission_id": "tiny-1",
+            "status": "FAILED",
+            "entrypoint": "x",
+            "message": "gone\n  wrong",
+            "driver_exit_code": 3,
+            "start_time": 1_700_000_000_000,
+            "end_time": 1_700_000_060_000,
+            "metadata": {"autotune.job": "tiny", "autotune.user": "ada"},
         },
-        {"type": "SUBMISSION", "submission_id": "foreign", "status": "RUNNING", "entrypoint": "y", "start_time": 1_700_000_000_000},
-    ]  # fmt: skip
+        {
+            "type": "SUBMISSION",
+            "submission_id": "foreign",
+            "status": "RUNNING",
+            "entrypoint": "y",
+            "start_time": 1_700_000_000_000,
+        },
+    ]
 
     def answer(self: Door) -> None:
-        body = {"version": "4", "ray_version": ray.__version__} if self.path == "/api/version" else recorded
+        body = (
+            {"version": "4", "ray_version": ray.__version__}
+            if self.path == "/api/version"
+            else recorded
+        )
         self.respond(200, json.dumps(body))
 
     monkeypatch.setattr(door, "do_GET", answer)
     assert main(["jobs", "--json", "--address", door.address]) == 0  # type: ignore[attr-defined]
     (run,) = json.loads(capsys.readouterr().out)
-    assert (run["id"], run["name"], run["status"], run["exit_code"], run["message"]) == ("tiny-1", "tiny", "FAILED", 3, "gone wrong")
+    assert (run["id"], run["name"], run["status"], run["exit_code"], run["message"]) == (
+        "tiny-1",
+        "tiny",
+        "FAILED",
+        3,
+        "gone wrong",
+    )
     assert main(["jobs", "--all", "--address", door.address]) == 0  # type: ignore[attr-defined]
     table = capsys.readouterr().out.splitlines()
     assert table[1].split() == ["tiny-1", "failed", "(3)", *table[1].split()[3:5], "0:01:00", "ada"]
@@ -264,33 +362,64 @@ def test_the_list_as_json_is_a_list(door: type[Door], monkeypatch: pytest.Monkey
     ],
 )
 def test_a_run_that_ray_lost_sight_of_ended_as_its_log_says(
-    said: str, status: str, code: int | None, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    said: str,
+    status: str,
+    code: int | None,
+    door: type[Door],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import ray
 
     lost = "Unexpected error occurred: failed to get job supervisor."
     recorded = [
-        {"type": "SUBMISSION", "submission_id": "tiny-1", "status": "FAILED", "entrypoint": "x", "message": lost, "metadata": {"autotune.job": "tiny"}}
+        {
+            "type": "SUBMISSION",
+            "submission_id": "tiny-1",
+            "status": "FAILED",
+            "entrypoint": "x",
+            "message": lost,
+            "metadata": {"autotune.job": "tiny"},
+        }
     ]
-    answers = {"/api/version": {"version": "4", "ray_version": ray.__version__}, "/api/jobs/tiny-1/logs": {"logs": f"one\n{said}"}}
-    monkeypatch.setattr(door, "do_GET", lambda self: self.respond(200, json.dumps(answers.get(self.path, recorded))))
+    answers = {
+        "/api/version": {"version": "4", "ray_version": ray.__version__},
+        "/api/jobs/tiny-1/logs": {"logs": f"one\n{said}"},
+    }
+    monkeypatch.setattr(
+        door, "do_GET", lambda self: self.respond(200, json.dumps(answers.get(self.path, recorded)))
+    )
     assert main(["jobs", "--json", "--address", door.address]) == 0  # type: ignore[attr-defined]
     (run,) = json.loads(capsys.readouterr().out)
-    assert (run["status"], run["exit_code"], run["message"]) == (status, code, "" if code is not None else lost)
+    assert (run["status"], run["exit_code"], run["message"]) == (
+        status,
+        code,
+        "" if code is not None else lost,
+    )
 
 
-def cluster_that_starts(door: type[Door], refusals: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Ray 2.60's answers while its head has no agent yet, and afterwards; the IDs of the runs it was asked to start."""
+def cluster_that_starts(
+    door: type[Door], refusals: int, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Ray 2.60's answers while its head has no agent yet, and afterwards; the IDs of the runs it
+    was asked to start.
+    """
     import ray
 
     asked: list[str] = []
 
     def get(self: Door) -> None:
-        body = {"version": "4", "ray_version": ray.__version__, "session_name": "s"} if self.path == "/api/version" else {}
+        body = (
+            {"version": "4", "ray_version": ray.__version__, "session_name": "s"}
+            if self.path == "/api/version"
+            else {}
+        )
         self.respond(200, json.dumps(body))
 
     def post(self: Door) -> None:
-        asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["submission_id"])
+        asked.append(
+            json.loads(self.rfile.read(int(self.headers["Content-Length"])))["submission_id"]
+        )
         if len(asked) <= refusals:
             self.respond(500, "No available agent to submit job, please try again later.")
         else:
@@ -305,7 +434,12 @@ def test_a_cluster_that_is_still_starting_is_asked_again(
     job: Path, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = cluster_that_starts(door, refusals=2, monkeypatch=monkeypatch)
-    assert main(["submit", "job.yaml", "--no-ship", "--cpus", "0", "--quiet", "--address", door.address]) == 0  # type: ignore[attr-defined]
+    assert (
+        main(
+            ["submit", "job.yaml", "--no-ship", "--cpus", "0", "--quiet", "--address", door.address]
+        )
+        == 0
+    )  # type: ignore[attr-defined]
     assert asked == capsys.readouterr().out.split() * 3, "one run, whose ID is printed once"
 
 

@@ -28,7 +28,15 @@ def told(submission: Submission, cwd: Path, tmp_path: Path, **env: str) -> dict[
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **env}
     environment.pop("AUTOTUNE_RUNS", None) if "AUTOTUNE_RUNS" not in env else None
-    done = subprocess.run(submission.entrypoint, shell=True, cwd=cwd, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        submission.entrypoint,
+        shell=True,
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -39,12 +47,21 @@ def job_in(folder: Path, name: str = "job.yaml", more: str = "") -> Path:
     return folder / name
 
 
-@pytest.mark.parametrize("name", ["job.yaml", "my job.yaml", "it's $HOME.yaml", '"; echo hacked; ".yaml', "-x.yaml"])
+@pytest.mark.parametrize(
+    "name", ["job.yaml", "my job.yaml", "it's $HOME.yaml", '"; echo hacked; ".yaml', "-x.yaml"]
+)
 def test_the_words_arrive_as_they_are(name: str, tmp_path: Path) -> None:
     spec = load_job(job_in(tmp_path / "job", name), check=False)
     submission = prepare(spec, survey(job_root(spec)), Reserve(), run_options=["--minutes", "3"])
     seen = told(submission, tmp_path / "job", tmp_path)
-    assert seen["argv"] == ["run", f"./{name}" if name.startswith("-") else name, "--minutes", "3", "--run-dir", f"autotune-runs/{submission.id}"]
+    assert seen["argv"] == [
+        "run",
+        f"./{name}" if name.startswith("-") else name,
+        "--minutes",
+        "3",
+        "--run-dir",
+        f"autotune-runs/{submission.id}",
+    ]
     assert seen["threads"] is None and seen["submission"] == submission.id
 
 
@@ -78,10 +95,16 @@ def test_a_job_file_below_the_folder_it_works_in(tmp_path: Path) -> None:
     spec = load_job(job_in(tmp_path / "project" / "tuning", more="workdir: ..\n"), check=False)
     package = survey(job_root(spec))
     assert package.files == ("train.py", "tuning/job.yaml")
-    assert told(prepare(spec, package, Reserve()), tmp_path / "project", tmp_path)["argv"][1] == "tuning/job.yaml"  # type: ignore[index]
+    assert (
+        told(prepare(spec, package, Reserve()), tmp_path / "project", tmp_path)["argv"][1]
+        == "tuning/job.yaml"
+    )  # type: ignore[index]
 
 
 def test_what_ray_shows_of_a_run_holds_no_value_of_its_environment(tmp_path: Path) -> None:
     spec = load_job(job_in(tmp_path / "job", more="env: {API_KEY: hunter2hunter2}\n"), check=False)
     submission = prepare(spec, survey(job_root(spec)), Reserve())
-    assert "hunter2" not in submission.entrypoint + json.dumps(dict(submission.metadata)) + submission.id
+    assert (
+        "hunter2"
+        not in submission.entrypoint + json.dumps(dict(submission.metadata)) + submission.id
+    )

@@ -23,11 +23,19 @@ def job_env() -> dict[str, str]:
 
 @pytest.fixture
 def make_session(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Callable[..., Session]]:
-    """A started session of a Python script (source text) or of an argv; nothing of it may be left when the test ends."""
+    """A started session of a Python script (source text) or of an argv; nothing of it may be left
+    when the test ends.
+    """
     made: list[Session] = []
 
     def make(
-        job: str | list[str], *, root: Path | None = None, mode: str = "live", env: dict[str, str] | None = None, kind: type[Session] = Session, **options
+        job: str | list[str],
+        *,
+        root: Path | None = None,
+        mode: str = "live",
+        env: dict[str, str] | None = None,
+        kind: type[Session] = Session,
+        **options,
     ) -> Session:
         root = root or tmp_path / f"session-{len(made)}"
         root.mkdir(parents=True, exist_ok=True)
@@ -38,7 +46,9 @@ def make_session(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Callable[.
             argv = [sys.executable, str(script)]
         config = options.pop("config", SessionConfig(mode, ""))
         options = {"grace_s": 0.5, "startup_timeout_s": 20.0, "hang_timeout_s": 10.0, **options}
-        session = kind(argv, tmp_path, {**job_env, **(env or {})}, SessionPaths(root), config, **options)
+        session = kind(
+            argv, tmp_path, {**job_env, **(env or {})}, SessionPaths(root), config, **options
+        )
         made.append(session)
         session.start()
         return session

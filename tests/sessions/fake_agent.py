@@ -1,4 +1,6 @@
-"""A small agent for plain Python jobs: speaks the protocol over the session's socket, measures nothing."""
+"""A small agent for plain Python jobs: speaks the protocol over the session's socket, measures
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import time
 
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol.messages import BlockReport, Hello, PlanDone, Record, SessionConfig, Window, dump, load
+from autotune_trials.protocol.messages import (
+    BlockReport,
+    Hello,
+    PlanDone,
+    Record,
+    SessionConfig,
+    Window,
+    dump,
+    load,
+)
 
 MACHINE = Machine(2, 8.0, 1.0, "cpu", "cpu", "2.13.0", "3.11")
 

@@ -1,12 +1,14 @@
-"""Jobs that do anything to files, on a tree that holds files of everybody's; then what they did is put back and looked at.
+"""Jobs that do anything to files, on a tree that holds files of everybody's; then what they did is
+put back and looked at.
 
     home/     the working directory: looked after            tmp/, shm/   temporary directories, the second on another disk: not looked after
     session/  the ledger                                      cache/       a cache: not looked after
 
-A job's steps are done by its own process, by a child of it, or by another program that nobody watches. Putting back is
-killed in the middle now and then, and done again.
+A job's steps are done by its own process, by a child of it, or by another program that nobody
+watches. Putting back is killed in the middle now and then, and done again.
 
-Run as a program, ``random_jobs.py FOLDER COUNT``: so many jobs, made by hypothesis. The smallest that goes wrong is printed.
+Run as a program, ``random_jobs.py FOLDER COUNT``: so many jobs, made by hypothesis. The smallest
+that goes wrong is printed.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ class World:
     """The tree, and what is where in it."""
 
     def __init__(self, root: Path, shm: Path) -> None:
-        self.places = {"home": root / "home", "tmp": root / "tmp", "cache": root / "cache", "shm": shm}
+        self.places = {
+            "home": root / "home",
+            "tmp": root / "tmp",
+            "cache": root / "cache",
+            "shm": shm,
+        }
         self.home, self.session = root / "home", root / "session"
         for place in self.places.values():
             for name in THEIRS:
@@ -49,7 +56,13 @@ class World:
         (self.home / "link").symlink_to("f")
         os.link(self.home / "g", self.home / "twin")
         (self.session / "written" / "kept").mkdir(parents=True)
-        places = Places(str(self.home), (str(self.session),), (str(root / "cache"),), (str(root / "tmp"), str(shm)), ())
+        places = Places(
+            str(self.home),
+            (str(self.session),),
+            (str(root / "cache"),),
+            (str(root / "tmp"), str(shm)),
+            (),
+        )
         (self.session / "written" / "places").write_text(places.dump())
         (self.session / "crumbs").mkdir()
 
@@ -58,8 +71,15 @@ class World:
         return {str(path): _state(path) for path in sorted(self.home.rglob("*"))}
 
     def tokens(self) -> dict[str, str]:
-        """First lines of files of the user's and of other programs' that are somewhere, in one piece, and where."""
-        files = (path for place in self.places.values() for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+        """First lines of files of the user's and of other programs' that are somewhere, in one
+        piece, and where.
+        """
+        files = (
+            path
+            for place in self.places.values()
+            for path in place.rglob("*")
+            if path.is_file() and not path.is_symlink()
+        )
         texts = {str(path): path.read_text() for path in files if ".autotune-kept" not in path.name}
         return {
             text.splitlines()[0]: path
@@ -88,7 +108,9 @@ def _write(path: Path, mode: str, stamp: int) -> None:
 
 def _replace(path: Path, other: Path, stamp: int) -> None:
     """As programs write in two steps, by way of a temporary file."""
-    with tempfile.NamedTemporaryFile("w", dir=other if other.is_dir() else path.parent, delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", dir=other if other.is_dir() else path.parent, delete=False
+    ) as file:
         file.write(_text(stamp))
     os.replace(file.name, path)
 
@@ -176,10 +198,17 @@ class Step(NamedTuple):
             os._exit(0)
 
 
-PATHS = st.tuples(st.sampled_from(("home", "home", "home", "home", "home", "tmp", "tmp", "shm", "cache")), st.sampled_from(NAMES))
+PATHS = st.tuples(
+    st.sampled_from(("home", "home", "home", "home", "home", "tmp", "tmp", "shm", "cache")),
+    st.sampled_from(NAMES),
+)
 BY = st.sampled_from(("the job", "the job", "the job", "the job", "a child", "another program"))
-STEPS = st.lists(st.builds(Step, BY, st.sampled_from(tuple(WAYS)), PATHS, PATHS), min_size=1, max_size=12)
-PROGRAMS = st.tuples(STEPS, STEPS, STEPS).map(lambda parts: [step for part in parts for step in part])
+STEPS = st.lists(
+    st.builds(Step, BY, st.sampled_from(tuple(WAYS)), PATHS, PATHS), min_size=1, max_size=12
+)
+PROGRAMS = st.tuples(STEPS, STEPS, STEPS).map(
+    lambda parts: [step for part in parts for step in part]
+)
 KILLED_AFTER = st.sampled_from((0, 1, 2, 4, 8, 16, 1000, 1000))
 
 
@@ -200,7 +229,10 @@ class _Killed(BaseException):
 def _killed_after(changes: int) -> Iterator[None]:
     """Whoever puts things back is killed after so many changes; the next start does the rest."""
     left = iter(range(changes))
-    calls = {name: getattr(os, name) for name in ("unlink", "rename", "replace", "rmdir", "truncate", "makedirs", "link")}
+    calls = {
+        name: getattr(os, name)
+        for name in ("unlink", "rename", "replace", "rmdir", "truncate", "makedirs", "link")
+    }
 
     def counted(name: str) -> Callable[..., object]:
         def call(*args: object, **options: object) -> object:
@@ -221,7 +253,11 @@ def _killed_after(changes: int) -> Iterator[None]:
 
 def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
     """What is not as it should be after one job; [] if all is well."""
-    shm = Path(tempfile.mkdtemp(prefix="autotune-random-", dir="/dev/shm" if os.path.isdir("/dev/shm") else root))
+    shm = Path(
+        tempfile.mkdtemp(
+            prefix="autotune-random-", dir="/dev/shm" if os.path.isdir("/dev/shm") else root
+        )
+    )
     try:
         world = World(root, shm)
         before = world.state()
@@ -238,8 +274,16 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
         told = {*outcome["left"], *(path for path, *_ in outcome["failed"] + outcome["unkept"])}
         others = any(step.who == "another program" or step.way == "unpack" for step in program)
         found = [] if others else [f"failed: {entry}" for entry in outcome["failed"]]
-        found += [f"lost: {token}" for token in alive.keys() - world.tokens().keys() if not _is_told(alive[token], told)]
-        found += [f"still kept: {path}" for path in world.session.parent.rglob(".autotune-kept*") if not outcome["failed"]]
+        found += [
+            f"lost: {token}"
+            for token in alive.keys() - world.tokens().keys()
+            if not _is_told(alive[token], told)
+        ]
+        found += [
+            f"still kept: {path}"
+            for path in world.session.parent.rglob(".autotune-kept*")
+            if not outcome["failed"]
+        ]
         return [*found, *_changed(before, world.state(), told)]
     finally:
         shutil.rmtree(shm)
@@ -249,9 +293,14 @@ def _is_told(path: str, told: set[str]) -> bool:
     return bool(told & {path, *map(str, Path(path).parents)})
 
 
-def _changed(before: dict[str, tuple[object, ...]], after: dict[str, tuple[object, ...]], told: set[str]) -> Iterator[str]:
+def _changed(
+    before: dict[str, tuple[object, ...]], after: dict[str, tuple[object, ...]], told: set[str]
+) -> Iterator[str]:
     """Of what is looked after. ``told``: what was named."""
-    told = told | {path for path, state in after.items() if str(state[2:3]).startswith(f"('{OTHERS}")}  # they did not touch it
+    # they did not touch it
+    told = told | {
+        path for path, state in after.items() if str(state[2:3]).startswith(f"('{OTHERS}")
+    }
     above = {str(folder) for path in told for folder in Path(path).parents}
     for path in sorted(before.keys() | after.keys()):
         if _is_told(path, told):
@@ -270,9 +319,13 @@ def main() -> None:
     os.fsync = lambda _: None  # type: ignore[assignment]  # no power is cut here, and it would take most of the time
 
     @settings(
-        max_examples=count, deadline=None, derandomize=True, database=None, print_blob=False,
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        print_blob=False,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(PROGRAMS, KILLED_AFTER)
     def nobody_loses_a_file(program: list[Step], killed_after: int) -> None:
         root = Path(tempfile.mkdtemp(dir=folder))

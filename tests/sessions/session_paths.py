@@ -6,4 +6,6 @@ import os
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-PYTHONPATH = os.pathsep.join(map(str, (REPO / "trials", REPO / "search_spaces", REPO / "tests" / "sessions")))
+PYTHONPATH = os.pathsep.join(
+    map(str, (REPO / "trials", REPO / "search_spaces", REPO / "tests" / "sessions"))
+)

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 JOBS = {
     "ignores TERM": STUBBORN + "ready()\ntime.sleep(99)",
-    "a daemon in its own session": """
+    "a daemon in its own session": (
+        """
 import os, time
 if os.fork() == 0:
     os.setsid()
@@ -32,8 +33,10 @@ if os.fork() == 0:
     time.sleep(99)
 os.wait()
 time.sleep(99)
-""",
-    "a daemon that closes every file and forgets its environment": """
+"""
+    ),
+    "a daemon that closes every file and forgets its environment": (
+        """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
@@ -44,8 +47,10 @@ if os.fork() == 0:
     os.execve(sys.executable, [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)"], {})
 os.wait()
 time.sleep(99)
-""",
-    "a daemon, and the command ends": """
+"""
+    ),
+    "a daemon, and the command ends": (
+        """
 import os, time
 if os.fork() == 0:
     os.setsid()
@@ -54,8 +59,10 @@ if os.fork() == 0:
     ready()
     time.sleep(99)
 os.wait()
-""",
-    "workers that ignore TERM": STUBBORN + """
+"""
+    ),
+    "workers that ignore TERM": STUBBORN
+    + """
 import multiprocessing
 context = multiprocessing.get_context("fork")
 for _ in range(3):
@@ -63,9 +70,13 @@ for _ in range(3):
 ready()
 time.sleep(99)
 """,
-    "a stopped process": "import os, signal, time\nif os.fork() == 0:\n    os.kill(os.getpid(), signal.SIGSTOP)\nready()\ntime.sleep(99)",
+    "a stopped process": (
+        "import os, signal, time\nif os.fork() == 0:\n    os.kill(os.getpid(),"
+        " signal.SIGSTOP)\nready()\ntime.sleep(99)"
+    ),
     "a shell pipeline": ["sh", "-c", "echo > ready; (trap '' TERM; sleep 99) | cat & sleep 99"],
-    "a job that forks when told to end": """
+    "a job that forks when told to end": (
+        """
 import os, signal, time
 def fork(*_):
     if os.fork() == 0:
@@ -75,7 +86,8 @@ signal.signal(signal.SIGTERM, fork)
 ready()
 while True:
     time.sleep(9)
-""",
+"""
+    ),
 }
 READY = "def ready():\n    open('ready', 'w').close()\n\n"
 
@@ -101,8 +113,8 @@ def test_the_end_of_a_session_ends_everything(make_session, tmp_path, job):
 
 def test_a_job_may_end_gracefully(make_session, tmp_path):
     session = make_session(
-        READY + textwrap.dedent(
-            """
+        READY
+        + textwrap.dedent("""
             import signal, sys, time
             def end(*_):
                 time.sleep(0.2)
@@ -111,8 +123,7 @@ def test_a_job_may_end_gracefully(make_session, tmp_path):
             signal.signal(signal.SIGTERM, end)
             ready()
             time.sleep(99)
-            """
-        ),
+            """),
         grace_s=5.0,
     )
     wait_for((tmp_path / "ready").exists)
@@ -121,7 +132,9 @@ def test_a_job_may_end_gracefully(make_session, tmp_path):
 
 
 def test_a_job_that_handles_term_gets_out_of_the_agents_pause(make_session, tmp_path):
-    """Lightning and its kin only note the signal and stop at the next batch: the paused agent must let them go on."""
+    """Lightning and its kin only note the signal and stop at the next batch: the paused agent must
+    let them go on.
+    """
     session = make_session(
         """
         import signal, sys
@@ -137,15 +150,22 @@ def test_a_job_that_handles_term_gets_out_of_the_agents_pause(make_session, tmp_
     assert (tmp_path / "ended-well").exists()
 
 
-def test_shared_memory_of_killed_workers_is_removed_and_that_of_others_is_not(make_session, tmp_path):
+def test_shared_memory_of_killed_workers_is_removed_and_that_of_others_is_not(
+    make_session, tmp_path
+):
     foreign = Path(f"/dev/shm/torch_{os.getpid()}_1_0")
     foreign.write_bytes(b"x")
     session = make_session(
-        READY + "import os, time\nos.fork()\nopen(f'/dev/shm/torch_{os.getpid()}_42_0', 'w').close()\nready()\ntime.sleep(99)"
+        READY + "import os, time\nos.fork()\nopen(f'/dev/shm/torch_{os.getpid()}_42_0',"
+        " 'w').close()\nready()\ntime.sleep(99)"
     )
     try:
         wait_for((tmp_path / "ready").exists)
-        wait_for(lambda: len([p for p in tree_of(session) if Path(f"/dev/shm/torch_{p}_42_0").exists()]) == 2)
+        wait_for(
+            lambda: (
+                len([p for p in tree_of(session) if Path(f"/dev/shm/torch_{p}_42_0").exists()]) == 2
+            )
+        )
         pids = tree_of(session)
         session.close()
         assert not [p for p in pids if Path(f"/dev/shm/torch_{p}_42_0").exists()]
@@ -175,7 +195,9 @@ if "fork" in sys.argv:
 time.sleep(99)
 """
 
-DAEMON_JOB = READY + JOBS["a daemon in its own session"].replace("time.sleep(99)", "signal.signal(15, signal.SIG_IGN); time.sleep(99)")
+DAEMON_JOB = READY + JOBS["a daemon in its own session"].replace(
+    "time.sleep(99)", "signal.signal(15, signal.SIG_IGN); time.sleep(99)"
+)
 
 
 @pytest.fixture
@@ -185,9 +207,12 @@ def tuner(tmp_path):
     def start(*words: str):
         (tmp_path / "job.py").write_text("import signal\n" + DAEMON_JOB)
         process = subprocess.Popen(
-            [sys.executable, "-c", TUNER, str(tmp_path), *words], stdout=subprocess.PIPE, text=True, start_new_session=True,
+            [sys.executable, "-c", TUNER, str(tmp_path), *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        )  # fmt: skip
+        )
         started.append(process)
         mark, warden_pid, socket = process.stdout.readline().split()
         wait_for((tmp_path / "ready").exists)
@@ -203,7 +228,9 @@ def tuner(tmp_path):
         process.wait()
 
 
-@pytest.mark.parametrize("words", [(), ("fork",)], ids=["plain", "its own child still holds the socket"])
+@pytest.mark.parametrize(
+    "words", [(), ("fork",)], ids=["plain", "its own child still holds the socket"]
+)
 def test_kill_9_of_the_tuner_ends_the_session(tuner, words):
     process, mark, warden_pid, socket = tuner(*words)
     assert process_tags.marked(mark) and not process_tags.is_stale(mark)
@@ -227,7 +254,8 @@ def test_kill_9_of_the_warden_is_noticed_by_the_tuner(make_session, tmp_path):
 
 def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
     process, mark, warden_pid, socket = tuner()
-    assert process_tags.sweep_stale((str(socket.parent.parent),)) == 0  # never of a tuner that lives
+    # never of a tuner that lives
+    assert process_tags.sweep_stale((str(socket.parent.parent),)) == 0
     assert socket.exists()
     os.kill(warden_pid, signal.SIGSTOP)  # so that it cannot clean up in between
     process.kill()
@@ -261,14 +289,12 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_job(make_session, tmp_path):
 
 
 def test_signals_are_handed_to_the_job_as_they_were(make_session, tmp_path):
-    make_session(
-        """
+    make_session("""
         import signal
         names = ("SIGINT", "SIGHUP", "SIGTERM", "SIGCHLD")
         with open("signals", "w") as file:
             file.write(" ".join(n for n in names if signal.getsignal(getattr(signal, n)) == signal.SIG_IGN) + ".")
             file.write(str(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
-        """
-    )
+        """)
     wait_for(lambda: (tmp_path / "signals").exists() and (tmp_path / "signals").read_text())
     assert (tmp_path / "signals").read_text() == ".set()"

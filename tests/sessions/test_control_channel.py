@@ -69,8 +69,13 @@ def test_another_user_is_refused_and_the_session_goes_on(opened: bool, make_sess
         os.chmod(Path(session.config.socket).parent, 0o755)
         os.chmod(session.config.socket, 0o777)
     nobody = str(pwd.getpwnam("nobody").pw_uid)
-    caller = subprocess.Popen([sys.executable, "-c", _CALL, session.config.socket, nobody], stdout=subprocess.PIPE, text=True)
-    [report] = session.run_plan([Block("b", (), 3)])  # what the stranger says meanwhile is heard by nobody
+    caller = subprocess.Popen(
+        [sys.executable, "-c", _CALL, session.config.socket, nobody],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    # what the stranger says meanwhile is heard by nobody
+    [report] = session.run_plan([Block("b", (), 3)])
     while caller.poll() is None:
         session.board.turn(0.1)
     said = caller.communicate()[0].strip()

@@ -23,7 +23,11 @@ def test_blocks_are_reported_in_order_and_the_session_goes_on(make_session):
     assert (hello.rank, hello.machine.cores) == (0, 2)
     first = session.run_plan([Block("b1", (), 3), Block("c1", (), 5)])
     second = session.run_plan([Block("b2", (), 2)])
-    assert [(r.id, len(r.window.times_s)) for r in first + second] == [("b1", 3), ("c1", 5), ("b2", 2)]
+    assert [(r.id, len(r.window.times_s)) for r in first + second] == [
+        ("b1", 3),
+        ("c1", 5),
+        ("b2", 2),
+    ]
 
 
 def test_an_agent_of_another_version_is_told_apart_at_once(make_session):
@@ -40,7 +44,9 @@ def test_an_agent_of_another_version_is_told_apart_at_once(make_session):
         agent.pause()
         """
     )
-    with pytest.raises(SessionFailed, match="protocol version 99, this tuner has 1.*install the same version"):
+    with pytest.raises(
+        SessionFailed, match="protocol version 99, this tuner has 1.*install the same version"
+    ):
         session.wait_hello()
 
 
@@ -67,7 +73,11 @@ def test_ranks_are_merged_times_of_one_samples_of_all(make_session):
     )
     session.wait_hello()
     (report,) = session.run_plan([Block("b", (), 3)])
-    assert report.rank == 0 and report.window.samples == (8.0,) * 3 and report.window.times_s == (0.01,) * 3
+    assert (
+        report.rank == 0
+        and report.window.samples == (8.0,) * 3
+        and report.window.times_s == (0.01,) * 3
+    )
     assert report.window.peak_memory_gib == 1.0  # two resident sets
 
 
@@ -85,7 +95,11 @@ def test_a_record_of_all_ranks(make_session):
     )
     session.wait_hello()
     record = session.wait_record()
-    assert record.rank == 0 and record.window.samples == (8.0,) * 5 and record.samples_before[2] == 16.0
+    assert (
+        record.rank == 0
+        and record.window.samples == (8.0,) * 5
+        and record.samples_before[2] == 16.0
+    )
 
 
 def test_all_ranks_go_on_to_the_same_step_where_a_window_is_too_short(make_session):
@@ -124,11 +138,15 @@ def test_a_window_that_is_never_long_enough_ends_all_the_same(make_session):
         mode="fixed",
     )
     session.wait_hello()
-    assert len(session.wait_record(lambda record: len(record.losses) + 1).losses) == 5 + MOST_EXTENTS
+    assert (
+        len(session.wait_record(lambda record: len(record.losses) + 1).losses) == 5 + MOST_EXTENTS
+    )
 
 
 @pytest.mark.parametrize(("wanted", "ended_early"), [(0, False), (5, False), (12, True)])
-def test_a_window_that_is_long_enough_or_cannot_go_on_is_left_as_it_is(make_session, wanted, ended_early):
+def test_a_window_that_is_long_enough_or_cannot_go_on_is_left_as_it_is(
+    make_session, wanted, ended_early
+):
     session = make_session(
         f"""
         from fake_agent import Agent
@@ -171,7 +189,8 @@ def test_a_second_training_process_of_the_same_rank_is_sent_away(make_session, t
     session.wait_hello()
     deadline = time.monotonic() + 30
     answers = []
-    while not answers and time.monotonic() < deadline:  # the second one is heard, whenever it comes, beside the first one's plans
+    # the second one is heard, whenever it comes, beside the first one's plans
+    while not answers and time.monotonic() < deadline:
         assert session.run_plan([Block("b", (), 1)])[0].window is not None
         time.sleep(0.05)
         answers = [text for path in tmp_path.glob("*.sent-away") if (text := path.read_text())]
@@ -247,6 +266,12 @@ def test_what_is_not_of_the_protocol_ends_the_session_as_our_fault(make_session)
 
 
 def test_session_json_is_what_the_agent_reads(make_session):
-    session = make_session(SERVE, config=SessionConfig("live", "", loader_key="train.py:3#0", warmup_steps=7))
+    session = make_session(
+        SERVE, config=SessionConfig("live", "", loader_key="train.py:3#0", warmup_steps=7)
+    )
     written = decode(SessionConfig, json.loads(session.paths.config.read_text("utf-8")))
-    assert written == session.config and written.warmup_steps == 7 and written.directory == str(session.paths.root)
+    assert (
+        written == session.config
+        and written.warmup_steps == 7
+        and written.directory == str(session.paths.root)
+    )

@@ -32,31 +32,31 @@ def failure_of(session, blocks=None):
 
 def test_a_crash_shows_the_users_line_and_traceback(make_session):
     failure = failure_of(
-        make_session(
-            """
+        make_session("""
             import json
             def train():
                 json.loads("{broken")
             train()
-            """
-        )
+            """)
     )
-    assert failure.kind == "crash" and "JSONDecodeError" in failure.detail and "exit code 1" in failure.detail
+    assert (
+        failure.kind == "crash"
+        and "JSONDecodeError" in failure.detail
+        and "exit code 1" in failure.detail
+    )
     assert failure.where == "job0.py:4"
     assert failure.log_tail.startswith("Traceback")
 
 
 def test_reports_that_came_before_a_crash_are_kept(make_session):
     failure = failure_of(
-        make_session(
-            """
+        make_session("""
             from fake_agent import Agent
             agent = Agent()
             blocks = agent.plan().blocks
             agent.report(blocks[0])
             raise RuntimeError("in the second block")
-            """
-        ),
+            """),
         [Block("b1", (), 2), Block("b2", (), 2)],
     )
     assert failure.kind == "crash" and "in the second block" in failure.detail
@@ -68,18 +68,36 @@ def test_reports_that_came_before_a_crash_are_kept(make_session):
     [
         "raise MemoryError",
         "raise RuntimeError('CUDA out of memory. Tried to allocate 20.00 GiB')",
-        "raise RuntimeError(\"[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\")",
-        "raise RuntimeError('unable to write to file </torch_12_34_0>: No space left on device (28)')",
+        (
+            "raise RuntimeError(\"[enforce fail] DefaultCPUAllocator: can't allocate memory: you"
+            ' tried")'
+        ),
+        (
+            "raise RuntimeError('unable to write to file </torch_12_34_0>: No space left on device"
+            " (28)')"
+        ),
         "agent.crumb('oom'); sys.exit(1)",
     ],
 )
 def test_out_of_memory(make_session, line):
-    failure = failure_of(make_session(f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"))
+    failure = failure_of(
+        make_session(
+            f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"
+        )
+    )
     assert failure.kind == "oom", failure
 
 
 @pytest.mark.parametrize(
-    ("machine", "cgroup", "kind"), [(0, 0, "killed"), (1, 1, "oom"), (1, 0, "killed"), (1, None, "oom"), (0, None, "killed"), (None, None, "oom")]
+    ("machine", "cgroup", "kind"),
+    [
+        (0, 0, "killed"),
+        (1, 1, "oom"),
+        (1, 0, "killed"),
+        (1, None, "oom"),
+        (0, None, "killed"),
+        (None, None, "oom"),
+    ],
 )
 @pytest.mark.parametrize(
     "line",
@@ -89,19 +107,40 @@ def test_out_of_memory(make_session, line):
         "sys.stderr.write('  exitcode: -9 (pid: 12)\\n'); sys.exit(1)",
     ],
 )
-def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(make_session, monkeypatch, line, machine, cgroup, kind):
-    """Only the kernel's own counts tell the two apart, that of the job's cgroup before that of the machine; without any, memory is the likelier cause."""
+def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(
+    make_session, monkeypatch, line, machine, cgroup, kind
+):
+    """Only the kernel's own counts tell the two apart, that of the job's cgroup before that of the
+    machine; without any, memory is the likelier cause.
+    """
     before_and_after = {
-        Path("/proc/vmstat"): [7, None if machine is None else 7 + machine], Path("memory.events"): [3, None if cgroup is None else 3 + cgroup],
-    }  # fmt: skip
-    monkeypatch.setattr(oom_kills, "counter_of", lambda pid: Path("memory.events") if cgroup is not None else None)
-    monkeypatch.setattr(oom_kills, "read", lambda counter: before_and_after[counter].pop(0) if before_and_after[counter][1:] else before_and_after[counter][0])
-    failure = failure_of(make_session(f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"))
+        Path("/proc/vmstat"): [7, None if machine is None else 7 + machine],
+        Path("memory.events"): [3, None if cgroup is None else 3 + cgroup],
+    }
+    monkeypatch.setattr(
+        oom_kills, "counter_of", lambda pid: Path("memory.events") if cgroup is not None else None
+    )
+    monkeypatch.setattr(
+        oom_kills,
+        "read",
+        lambda counter: (
+            before_and_after[counter].pop(0)
+            if before_and_after[counter][1:]
+            else before_and_after[counter][0]
+        ),
+    )
+    failure = failure_of(
+        make_session(
+            f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"
+        )
+    )
     assert failure.kind == kind, failure
 
 
 def test_words_about_memory_in_a_job_that_ends_well_mean_nothing(make_session):
-    failure = failure_of(make_session("from fake_agent import Agent\nAgent().plan()\nprint('out of memory? no')"))
+    failure = failure_of(
+        make_session("from fake_agent import Agent\nAgent().plan()\nprint('out of memory? no')")
+    )
     assert failure.kind == "ended" and "finished by itself" in failure.detail
 
 
@@ -118,8 +157,7 @@ def test_a_command_that_does_not_exist(make_session):
 def test_a_launcher_that_goes_on_without_its_training_process(make_session, monkeypatch):
     monkeypatch.setattr("autotune_trials.session.session.LAST_WORDS_S", 0.3)
     failure = failure_of(
-        make_session(
-            """
+        make_session("""
             import os, time
             from fake_agent import Agent
             if os.fork() == 0:
@@ -127,8 +165,7 @@ def test_a_launcher_that_goes_on_without_its_training_process(make_session, monk
                 agent.plan()
                 os._exit(0)
             time.sleep(60)
-            """
-        )
+            """)
     )
     assert failure.kind == "ended" and "while the command goes on" in failure.detail
 
@@ -136,37 +173,36 @@ def test_a_launcher_that_goes_on_without_its_training_process(make_session, monk
 def test_an_agent_that_hangs_up_while_its_job_goes_on(make_session, monkeypatch):
     monkeypatch.setattr("autotune_trials.session.session.LAST_WORDS_S", 0.3)
     failure = failure_of(
-        make_session("from fake_agent import Agent, forever\nagent = Agent()\nagent.plan()\nagent.socket.shutdown(2)\nforever()")
+        make_session(
+            "from fake_agent import Agent, forever\nagent ="
+            " Agent()\nagent.plan()\nagent.socket.shutdown(2)\nforever()"
+        )
     )
     assert failure.kind == "agent" and "hung up" in failure.detail
 
 
 def test_the_agents_own_fault(make_session):
     failure = failure_of(
-        make_session(
-            """
+        make_session("""
             from fake_agent import Agent
             from autotune_trials.protocol.messages import Fault
             agent = Agent()
             agent.send(Fault(0, "loader", "Traceback\\n  ...\\nKeyError: 'x'"))
             agent.pause()
-            """
-        )
+            """)
     )
     assert failure.kind == "agent" and "loader" in failure.detail and "KeyError" in failure.detail
 
 
 def test_a_job_that_leaves_the_agents_sight_is_no_failure_of_the_agents(make_session):
     failure = failure_of(
-        make_session(
-            """
+        make_session("""
             from fake_agent import Agent
             from autotune_trials.protocol.messages import Fault
             agent = Agent()
             agent.send(Fault(0, "a CUDA graph of the job's", "the job captures its own graph", unhooked=True))
             agent.pause()
-            """
-        )
+            """)
     )
     assert failure.kind == "unhooked" and failure.detail == "the job captures its own graph"
 
@@ -199,7 +235,11 @@ def test_a_hang_saves_the_stacks_of_all_threads(make_session):
 
 
 def test_a_silent_idle_job_is_a_hang_even_if_nobody_knows_how_long_the_work_takes(make_session):
-    session = make_session("from fake_agent import Agent, forever\nagent = Agent()\nforever()", mode="fixed", hang_timeout_s=0.5)
+    session = make_session(
+        "from fake_agent import Agent, forever\nagent = Agent()\nforever()",
+        mode="fixed",
+        hang_timeout_s=0.5,
+    )
     session.wait_hello()
     with pytest.raises(SessionFailed) as caught:
         session.wait_record()
@@ -208,28 +248,28 @@ def test_a_silent_idle_job_is_a_hang_even_if_nobody_knows_how_long_the_work_take
 
 def test_ranks_that_never_come(make_session):
     session = make_session(
-        "from fake_agent import Agent\nAgent(0, world_size=2).serve()", startup_timeout_s=0.5, hang_timeout_s=0.5
+        "from fake_agent import Agent\nAgent(0, world_size=2).serve()",
+        startup_timeout_s=0.5,
+        hang_timeout_s=0.5,
     )
     failure = failure_of(session)
     assert failure.kind == "hang" and "1 of 2 ranks" in failure.detail
 
 
 def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
-    make_session(
-        """
+    make_session("""
         import pathlib, signal, sys
         from autotune_trials.agent.bootstrap.stack_dump import STACKS_SIGNAL, install_stack_dump
         from autotune_trials.paths import SessionPaths
         signal.signal(STACKS_SIGNAL, lambda *_: None)
         done = install_stack_dump(SessionPaths(pathlib.Path(sys.argv[0]).parent))
         pathlib.Path(sys.argv[0] + ".txt").write_text(str(done))
-        """
-    )
+        """)
     wait_for(lambda: (tmp_path / "job0.py.txt").exists() and (tmp_path / "job0.py.txt").read_text())
     assert (tmp_path / "job0.py.txt").read_text() == "False"
 
 
-# ------------------------------------------------------------------------------------------- unhooked
+# ----------------------------------------------------------------------------------------- unhooked
 
 
 @pytest.mark.parametrize(
@@ -237,9 +277,21 @@ def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
     [
         (["true"], "no Python process", "autotune.step("),
         ([sys.executable, "-I", "-c", "pass"], "-I makes Python ignore", "Take -I out"),
-        ([sys.executable, "-u", "-Es", "-c", "pass"], "-Es (E) makes Python ignore", "Take -Es out"),
-        ([sys.executable, "-W", "ignore", "-S", "-c", "pass"], "-S makes Python ignore", "Take -S out"),
-        (["env", "-i", "true"], "env -i starts the job without this environment", "the command that env -i runs"),
+        (
+            [sys.executable, "-u", "-Es", "-c", "pass"],
+            "-Es (E) makes Python ignore",
+            "Take -Es out",
+        ),
+        (
+            [sys.executable, "-W", "ignore", "-S", "-c", "pass"],
+            "-S makes Python ignore",
+            "Take -S out",
+        ),
+        (
+            ["env", "-i", "true"],
+            "env -i starts the job without this environment",
+            "the command that env -i runs",
+        ),
         ([sys.executable, "-c", "print('-I')"], "never imported torch", "autotune.step("),
     ],
 )
@@ -248,7 +300,9 @@ def test_a_job_that_cannot_be_hooked_is_told_why_and_what_to_do(make_session, ar
     if "never" in cause:  # what the injected agent does in such a process
         session.paths.crumb("python", 1).touch()
     failure = failure_of(session)
-    assert failure.kind == "unhooked" and cause in failure.detail and remedy in failure.detail, failure
+    assert failure.kind == "unhooked" and cause in failure.detail and remedy in failure.detail, (
+        failure
+    )
 
 
 def test_an_isolating_first_line_of_a_script(make_session, tmp_path):
@@ -286,10 +340,14 @@ def test_backward_without_steps_is_not_waited_for_to_the_end(make_session):
     session.paths.crumb("backward", session.command.pid).touch()
     begin = time.monotonic()
     failure = failure_of(session)
-    assert failure.kind == "unhooked" and "updates its parameters itself" in failure.detail and time.monotonic() - begin < 40
+    assert (
+        failure.kind == "unhooked"
+        and "updates its parameters itself" in failure.detail
+        and time.monotonic() - begin < 40
+    )
 
 
-# ------------------------------------------------------------------------------------------- reading logs
+# ------------------------------------------------------------------------------------- reading logs
 
 
 def test_the_telling_traceback_among_those_of_launchers():

@@ -58,7 +58,9 @@ def seen(session) -> list[int]:
 
 
 def test_a_block_after_a_stall_runs_at_the_speed_of_a_steady_one(make_session, tmp_path):
-    """Batches come every 20 ms and a step takes 14 ms: with its queue full, the job runs 30 % too fast."""
+    """Batches come every 20 ms and a step takes 14 ms: with its queue full, the job runs 30 % too
+    fast.
+    """
     session = start(make_session, JOB.format(length=100_000, prefetch=16), hang_timeout_s=30.0)
     session.wait_hello()
     steady = measured(session, "steady", 60)
@@ -67,7 +69,8 @@ def test_a_block_after_a_stall_runs_at_the_speed_of_a_steady_one(make_session, t
     assert after == pytest.approx(steady, rel=0.10)
     numbers = seen(session)
     jumps = [b - a for a, b in zip(numbers, numbers[1:], strict=False)]
-    assert set(jumps) == {1, 1 + 32} and 1 <= jumps.count(33) <= 3  # later batches, in order, and the rest thrown away
+    # later batches, in order, and the rest thrown away
+    assert set(jumps) == {1, 1 + 32} and 1 <= jumps.count(33) <= 3
 
 
 @pytest.mark.slow
@@ -100,7 +103,10 @@ def test_a_drain_stops_at_the_end_of_the_epoch(make_session, tmp_path):
 def test_nothing_is_thrown_away_without_workers_or_with_cached_batches(make_session, tmp_path):
     session = start(make_session, JOB.format(length=100_000, prefetch=4), hang_timeout_s=30.0)
     session.wait_hello()
-    blocks = [Block("none", (KnobChoice("num_workers", 0),), 8), Block("cached", (), 8, cached_batches=True)]
+    blocks = [
+        Block("none", (KnobChoice("num_workers", 0),), 8),
+        Block("cached", (), 8, cached_batches=True),
+    ]
     before = len(seen(session))
     for block in blocks:
         (tmp_path / "stall").touch()

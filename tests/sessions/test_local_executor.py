@@ -58,12 +58,22 @@ def make(tmp_path):
     opened = []
 
     def make(*words: str, **more) -> LocalExecutor:
-        knobs = (Workers(lr_scaling="none"), Arena(), ViaKnob("dtype", ["f32", "bf16"], via="--dtype {}", default="f32"),
-                 ViaKnob("width", [8, 16], default=8))  # fmt: skip
+        knobs = (
+            Workers(lr_scaling="none"),
+            Arena(),
+            ViaKnob("dtype", ["f32", "bf16"], via="--dtype {}", default="f32"),
+            ViaKnob("width", [8, 16], default=8),
+        )
         spec = JobSpec(
-            "job", (sys.executable, str(tmp_path / "job.py"), *words), tmp_path, {"PYTHONPATH": PYTHONPATH, **more.pop("env", {})},
-            SearchSpace("test", knobs), hang_timeout_s=10.0, startup_timeout_s=20.0, side_effects=SideEffects(keep=("started.jsonl",)),
-        )  # fmt: skip
+            "job",
+            (sys.executable, str(tmp_path / "job.py"), *words),
+            tmp_path,
+            {"PYTHONPATH": PYTHONPATH, **more.pop("env", {})},
+            SearchSpace("test", knobs),
+            hang_timeout_s=10.0,
+            startup_timeout_s=20.0,
+            side_effects=SideEffects(keep=("started.jsonl",)),
+        )
         executor = LocalExecutor(spec, tmp_path / "run")
         opened.append(executor)
         return executor
@@ -81,7 +91,11 @@ def test_a_live_session_with_process_knobs(make, tmp_path):
     executor = make("--dtype", "f32", "--width={width}")
     with executor.open_live({"arena": 2, "dtype": "bf16"}) as session:
         (report,) = session.measure([Block("b", (KnobChoice("workers", 1),), 4)])
-        assert len(report.window.times_s) == 4 and session.job.device == "cpu" and session.machine.cores == 2
+        assert (
+            len(report.window.times_s) == 4
+            and session.job.device == "cpu"
+            and session.machine.cores == 2
+        )
         assert session.process_config == {"arena": 2, "dtype": "bf16"}
     (job,) = started(tmp_path)
     assert job["argv"] == ["--dtype", "bf16", "--width=8"]
@@ -93,11 +107,22 @@ def test_a_live_session_with_process_knobs(make, tmp_path):
 def test_a_fixed_run_sets_every_knob_from_the_start(make, tmp_path):
     executor = make()
     executor.loader_key = "train.py:7#0"
-    record = executor.run_fixed(FixedRun({"workers": 1, "arena": 1}, seed=3, steps=6, min_seconds=0.5, max_seconds=9.0, label="confirm b 3"))
+    record = executor.run_fixed(
+        FixedRun(
+            {"workers": 1, "arena": 1},
+            seed=3,
+            steps=6,
+            min_seconds=0.5,
+            max_seconds=9.0,
+            label="confirm b 3",
+        )
+    )
     assert len(record.losses) == 6
     (job,) = started(tmp_path)
     config = job["config"]
-    assert config["mode"] == "fixed" and config["seed"] == 3 and config["loader_key"] == "train.py:7#0"
+    assert (
+        config["mode"] == "fixed" and config["seed"] == 3 and config["loader_key"] == "train.py:7#0"
+    )
     assert config["knobs"] == [{"name": "workers", "value": 1, "options": {"lr_scaling": "none"}}]
     assert (config["steps"], config["min_seconds"], config["max_seconds"]) == (6, 0.5, 9.0)
     assert job["env"]["MALLOC_ARENA_MAX"] == "1"
@@ -132,7 +157,11 @@ def test_a_failed_run_is_cleaned_up_and_told_in_plain_words(make, tmp_path):
     with pytest.raises(SessionFailed) as caught:
         executor.run_fixed(FixedRun({}, seed=0, steps=2))
     failure = caught.value
-    assert failure.kind == "crash" and failure.where.startswith("job.py:") and "ValueError: planned" in failure.detail
+    assert (
+        failure.kind == "crash"
+        and failure.where.startswith("job.py:")
+        and "ValueError: planned" in failure.detail
+    )
     assert failure.directory == str(tmp_path / "run" / "sessions" / "0001-fixed")
     assert not list((tmp_path / "run").glob("sessions/*/out"))
 

@@ -37,13 +37,19 @@ def test_a_gigabyte_of_output_does_not_fill_the_disk_nor_hide_the_traceback(make
         session.wait_hello()
     assert caught.value.kind == "crash" and "last line" in caught.value.detail
     data = session.paths.stderr.read_bytes()
-    assert len(data) < 16 << 20 and data.startswith(b"first line\n") and b"ValueError: last line" in data[-200:]
+    assert (
+        len(data) < 16 << 20
+        and data.startswith(b"first line\n")
+        and b"ValueError: last line" in data[-200:]
+    )
     left_out = int(re.search(rb"autotune: (\d+) bytes left out here", data).group(1))
     assert abs(left_out + len(data) - (256 << 20)) < 4096
 
 
 def test_output_after_the_command_closed_the_pipe_or_of_children_hurts_nobody(make_session):
-    session = make_session([sys.executable, "-c", "import os; os.close(1); os.close(2); os.fork() or os._exit(0)"])
+    session = make_session(
+        [sys.executable, "-c", "import os; os.close(1); os.close(2); os.fork() or os._exit(0)"]
+    )
     with pytest.raises(SessionFailed):
         session.wait_hello()
 
@@ -60,6 +66,8 @@ def test_the_cap_at_every_size(tmp_path, size):
     if size <= 30:
         assert kept == data
         return
-    head, note, last = re.fullmatch(rb"(.{10})\n\[autotune: (\d+) bytes left out here\]\n(.*)", kept, re.DOTALL).groups()
+    head, note, last = re.fullmatch(
+        rb"(.{10})\n\[autotune: (\d+) bytes left out here\]\n(.*)", kept, re.DOTALL
+    ).groups()
     assert head == data[:10] and data.endswith(last) and len(last) >= 10 and len(kept) < 120
     assert int(note) == size - 10 - len(last)

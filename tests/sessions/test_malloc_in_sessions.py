@@ -1,4 +1,6 @@
-"""malloc: retain in a real job: switched in the running process there and back, and by variables from the start."""
+"""malloc: retain in a real job: switched in the running process there and back, and by variables
+from the start.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,15 @@ def executor(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalEx
     (tmp_path / "job.py").write_text(JOB)
     words = getattr(request, "param", ())
     spec = JobSpec(
-        "job", (sys.executable, "job.py", *words), tmp_path, {"PYTHONPATH": ""}, SPACE, hang_timeout_s=60.0,
-        startup_timeout_s=120.0, side_effects=SideEffects(keep=("losses",)),
-    )  # fmt: skip
+        "job",
+        (sys.executable, "job.py", *words),
+        tmp_path,
+        {"PYTHONPATH": ""},
+        SPACE,
+        hang_timeout_s=60.0,
+        startup_timeout_s=120.0,
+        side_effects=SideEffects(keep=("losses",)),
+    )
     opened = LocalExecutor(spec, tmp_path / "run")
     yield opened
     opened.close()
@@ -71,15 +79,20 @@ def faults(window: Window | None) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", [("--fixed",)], indirect=True)
 def test_a_running_job_is_switched_there_and_back(executor: LocalExecutor, tmp_path: Path) -> None:
-    assert process_part(RETAIN, SPACE) == {} and process_part({"malloc": "jemalloc"}, SPACE) == {"malloc": "jemalloc"}
+    assert process_part(RETAIN, SPACE) == {} and process_part({"malloc": "jemalloc"}, SPACE) == {
+        "malloc": "jemalloc"
+    }
     configs: list[Config] = [{}, RETAIN, {}, RETAIN, {}]
     session = executor.open_live({})
-    reports = session.measure([Block(str(i), live_choices(c, SPACE), 16) for i, c in enumerate(configs)])
+    reports = session.measure(
+        [Block(str(i), live_choices(c, SPACE), 16) for i, c in enumerate(configs)]
+    )
     session.close()
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * len(configs)
     own, retained, back, again, end = (faults(r.window) for r in reports)
     assert own > 4000 and max(retained, again) < own / 4, (own, retained, back, again, end)
-    # The thresholds go back at once; what lies free in the heap by then may serve the job for a while yet.
+    # The thresholds go back at once; what lies free in the heap by then may serve the job for a
+    # while yet.
     assert max(back, end) > own / 2, (own, retained, back, again, end)
     switched = (tmp_path / "losses").read_text().split()
     executor.run_fixed(FixedRun({}, seed=0, steps=len(switched)))
@@ -90,7 +103,11 @@ def test_a_running_job_is_switched_there_and_back(executor: LocalExecutor, tmp_p
 
 @pytest.mark.slow
 def test_a_fresh_run_has_it_by_variables_from_the_start(executor: LocalExecutor) -> None:
-    plain, retained = (executor.run_fixed(FixedRun(config, seed=0, steps=60)) for config in ({}, RETAIN))
+    plain, retained = (
+        executor.run_fixed(FixedRun(config, seed=0, steps=60)) for config in ({}, RETAIN)
+    )
     assert dict(retained.no_effect) == {}
     assert retained.losses == plain.losses
-    assert faults(retained.window) < 500 and plain.window.minor_faults > 0 and plain.window.user_s > 0
+    assert (
+        faults(retained.window) < 500 and plain.window.minor_faults > 0 and plain.window.user_s > 0
+    )

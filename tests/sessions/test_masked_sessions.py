@@ -1,4 +1,6 @@
-"""What the job prints, raises and reports is masked before it is on a disk: no secret of its environment outlives it."""
+"""What the job prints, raises and reports is masked before it is on a disk: no secret of its
+environment outlives it.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,27 @@ def test_what_is_printed_is_masked_also_in_two_halves(make_session):
         print(repr(os.environ["LINES"]), file=sys.stderr)
         sys.exit("refused: " + secret)
         """,
-        env={"HF_TOKEN": SECRET, "LINES": LINES}, secrets=[SECRET, LINES, repr(LINES)[1:-1]],
-    )  # fmt: skip
+        env={"HF_TOKEN": SECRET, "LINES": LINES},
+        secrets=[SECRET, LINES, repr(LINES)[1:-1]],
+    )
     with pytest.raises(SessionFailed) as caught:
         session.wait_hello()
     session.close()
-    assert session.paths.stdout.read_text() == f"before *** after\n*** whole\n{SECRET[:7]} only begun\n"
+    assert (
+        session.paths.stdout.read_text()
+        == f"before *** after\n*** whole\n{SECRET[:7]} only begun\n"
+    )
     assert session.paths.stderr.read_text() == "'***'\nrefused: ***\n"
     assert "CANARY" not in str(caught.value) + caught.value.log_tail
 
 
 @pytest.mark.parametrize(
-    "message", ["JobError(0, 'crash', text, 1.0)", "Fault(0, 'a knob', text)", "BlockReport('b', 0, None, error='failed: ' + text)"]
+    "message",
+    [
+        "JobError(0, 'crash', text, 1.0)",
+        "Fault(0, 'a knob', text)",
+        "BlockReport('b', 0, None, error='failed: ' + text)",
+    ],
 )
 def test_what_the_agent_says_is_masked(message, make_session):
     session = make_session(
@@ -55,8 +66,9 @@ def test_what_the_agent_says_is_masked(message, make_session):
         agent.send(PlanDone(plan.id, 0))
         agent.pause()
         """,
-        env={"HF_TOKEN": SECRET}, secrets=[SECRET],
-    )  # fmt: skip
+        env={"HF_TOKEN": SECRET},
+        secrets=[SECRET],
+    )
     session.wait_hello()
     try:
         [report] = session.run_plan([Block("b", (), 3)])
@@ -96,6 +108,6 @@ def test_a_secret_cut_anywhere(size, tmp_path):
 
 def test_json_stays_json():
     masks = Masks(['say "ü"', "100000"])
-    assert masks.message(b'{"text":"he did say \\"\\u00fc\\" 100000","n":100000,"a":[1.5,"x"]}') == (
-        b'{"text": "he did *** ***", "n": 100000, "a": [1.5, "x"]}'
-    )
+    assert masks.message(
+        b'{"text":"he did say \\"\\u00fc\\" 100000","n":100000,"a":[1.5,"x"]}'
+    ) == (b'{"text": "he did *** ***", "n": 100000, "a": [1.5, "x"]}')

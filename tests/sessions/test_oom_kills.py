@@ -1,4 +1,6 @@
-"""Where the memory cgroup of a process counts what the kernel killed in it, by what /proc says of mounts."""
+"""Where the memory cgroup of a process counts what the kernel killed in it, by what /proc says of
+mounts.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ TAIL = "rw,nosuid,relatime shared:9 - {} {} {}"
 UNIFIED = f"30 25 0:26 / /sys/fs/cgroup {TAIL.format('cgroup2', 'cgroup2', 'rw')}"
 MEMORY = f"35 31 0:32 / /sys/fs/cgroup/memory {TAIL.format('cgroup', 'cgroup', 'rw,memory')}"
 CPU = f"32 31 0:29 / /sys/fs/cgroup/cpu {TAIL.format('cgroup', 'cgroup', 'rw,cpu')}"
-IN_DOCKER = f"35 31 0:32 /docker/4f1a /sys/fs/cgroup/memory {TAIL.format('cgroup', 'cgroup', 'ro,memory')}"
+IN_DOCKER = (
+    f"35 31 0:32 /docker/4f1a /sys/fs/cgroup/memory {TAIL.format('cgroup', 'cgroup', 'ro,memory')}"
+)
 
 
 @pytest.mark.parametrize(
     ("mount", "kind", "path", "counter"),
     [
-        (UNIFIED, "cgroup2", "/user.slice/session-2.scope", "/sys/fs/cgroup/user.slice/session-2.scope/memory.events"),
-        (UNIFIED, "cgroup2", "/", "/sys/fs/cgroup/memory.events"),  # of a container with a namespace of its own
+        (
+            UNIFIED,
+            "cgroup2",
+            "/user.slice/session-2.scope",
+            "/sys/fs/cgroup/user.slice/session-2.scope/memory.events",
+        ),
+        # of a container with a namespace of its own
+        (UNIFIED, "cgroup2", "/", "/sys/fs/cgroup/memory.events"),
         (UNIFIED, "cgroup", "/", None),
         (MEMORY, "cgroup", "/job", "/sys/fs/cgroup/memory/job/memory.oom_control"),
         (CPU, "cgroup", "/job", None),

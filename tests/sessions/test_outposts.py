@@ -1,4 +1,6 @@
-"""A session whose ranks run on two machines: here both are this one, and what lies between them is a function call."""
+"""A session whose ranks run on two machines: here both are this one, and what lies between them is
+a function call.
+"""
 
 from __future__ import annotations
 
@@ -63,14 +65,20 @@ def test_a_rank_there_that_dies_ends_the_plan(two: Two) -> None:
         session.run_plan([Block("a", (), 3)])
     assert failed.value.kind == "ended" and "rank 1" in failed.value.detail
     assert not gone_within(5.0, outpost.mark)
-    assert relay.ended is not None and relay.ended.kind == "crash" and "planted" in relay.ended.log_tail + relay.ended.detail
+    assert (
+        relay.ended is not None
+        and relay.ended.kind == "crash"
+        and "planted" in relay.ended.log_tail + relay.ended.detail
+    )
 
 
 def test_the_session_s_end_is_heard_there(two: Two) -> None:
     session, outpost, _ = two()
     session.wait_hello()
     session.close()
-    assert not gone_within(5.0, outpost.mark), "the rank's agent has nobody to ask any more, and this one ends with it"
+    assert not gone_within(5.0, outpost.mark), (
+        "the rank's agent has nobody to ask any more, and this one ends with it"
+    )
 
 
 def test_an_outpost_that_is_lost_is_said(two: Two, make_session) -> None:

@@ -1,4 +1,6 @@
-"""Process knobs in a real job under the real agent: in force from its start, checked, shared between sessions, and gone afterwards."""
+"""Process knobs in a real job under the real agent: in force from its start, checked, shared
+between sessions, and gone afterwards.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from autotune_spaces.knobs import create
 from autotune_spaces.machine import probe
 from autotune_trials.supervisor import process_tags
 
-pytestmark = pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to")
+pytestmark = pytest.mark.skipif(
+    not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to"
+)
 
 # Trains on a file, and writes down what it sees at its first and its last step.
 JOB = """
@@ -65,19 +69,28 @@ STAND_IN = "#include <stddef.h>\nint autotune_stand_in(void) { return 1; }\n"
 
 
 def jemalloc(folder: Path) -> Path:
-    """A folder with libjemalloc.so.2: a real one where some package has brought it, else a library that is no allocator at all and
-    only proves that it arrives."""
+    """A folder with libjemalloc.so.2: a real one where some package has brought it, else a library
+    that is no allocator at all and only proves that it arrives."""
     import importlib.util
 
     folder.mkdir()
     place = folder / "libjemalloc.so.2"
     found = create("malloc").survey(_start(folder)).get("jemalloc")
     ray = importlib.util.find_spec("ray")
-    bundled = Path(ray.submodule_search_locations[0], "core", "libjemalloc.so") if ray and ray.submodule_search_locations else Path("/none")
+    bundled = (
+        Path(ray.submodule_search_locations[0], "core", "libjemalloc.so")
+        if ray and ray.submodule_search_locations
+        else Path("/none")
+    )
     if found or bundled.exists():
         shutil.copy(found or bundled, place)
     elif shutil.which("gcc"):
-        subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(place)], input=STAND_IN, text=True, check=True)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(place)],
+            input=STAND_IN,
+            text=True,
+            check=True,
+        )
     else:
         pytest.skip("no jemalloc here, and no gcc to make a stand-in")
     return folder
@@ -96,17 +109,31 @@ said: list[str] = []  # by the executors of one test
 def make(tmp_path: Path) -> Iterator[Callable[..., LocalExecutor]]:
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "data" / "train").mkdir(parents=True)
-    (tmp_path / "data" / "train" / "numbers.bin").write_bytes(os.urandom(64 * 32).replace(b"\x7f", b"\x00").replace(b"\xff", b"\x00"))
+    (tmp_path / "data" / "train" / "numbers.bin").write_bytes(
+        os.urandom(64 * 32).replace(b"\x7f", b"\x00").replace(b"\xff", b"\x00")
+    )
     opened: list[LocalExecutor] = []
     said.clear()
 
-    def make(*words: str, command: tuple[str, ...] = ("env", "-u", "OMP_NUM_THREADS"), **env: str) -> LocalExecutor:
-        knobs = (create("gc"), create("cpu_affinity"), create("malloc"), create("data_staging", {"path": "data/train"}))
+    def make(
+        *words: str, command: tuple[str, ...] = ("env", "-u", "OMP_NUM_THREADS"), **env: str
+    ) -> LocalExecutor:
+        knobs = (
+            create("gc"),
+            create("cpu_affinity"),
+            create("malloc"),
+            create("data_staging", {"path": "data/train"}),
+        )
         spec = JobSpec(
-            "job", (*command, sys.executable, "job.py", "--data", "data/train", *words), tmp_path,
-            {"PYTHONPATH": PYTHONPATH, **env}, SearchSpace("test", knobs), hang_timeout_s=60.0, startup_timeout_s=120.0,
+            "job",
+            (*command, sys.executable, "job.py", "--data", "data/train", *words),
+            tmp_path,
+            {"PYTHONPATH": PYTHONPATH, **env},
+            SearchSpace("test", knobs),
+            hang_timeout_s=60.0,
+            startup_timeout_s=120.0,
             side_effects=SideEffects(keep=("seen.json",)),
-        )  # fmt: skip
+        )
         executor = LocalExecutor(spec, tmp_path / "run", said.append)
         opened.append(executor)
         return executor
@@ -139,7 +166,9 @@ def test_all_of_them_are_in_force_in_the_job(make, tmp_path: Path) -> None:
     assert found["path"].startswith("/dev/shm/autotune-") and found["path"].endswith("/train")
     assert str(tmp_path / "lib" / "libjemalloc.so.2") in found["maps"]
     assert record.notes[PREPARATION_S] > 0
-    assert said == ["staging 0.0 MiB of data to /dev/shm: data/train, 1 file"], "before it is copied, and once"
+    assert said == ["staging 0.0 MiB of data to /dev/shm: data/train, 1 file"], (
+        "before it is copied, and once"
+    )
     assert len(left_in_memory() - before) == 1
     executor.close()
     assert left_in_memory() == before
@@ -152,7 +181,11 @@ def test_a_job_left_alone_is_left_alone(make, tmp_path: Path) -> None:
     record = make().run_fixed(FixedRun({}, seed=0, steps=8))
     found = seen(tmp_path)
     assert found["cores"] == sorted(os.sched_getaffinity(0))
-    assert (found["path"], found["preload"], found["frozen"]) == ("data/train", os.environ.get("LD_PRELOAD", ""), 0)
+    assert (found["path"], found["preload"], found["frozen"]) == (
+        "data/train",
+        os.environ.get("LD_PRELOAD", ""),
+        0,
+    )
     assert found["gc"] == list(gc.get_threshold())
     assert PREPARATION_S not in record.notes
     assert left_in_memory() == before
@@ -162,8 +195,14 @@ def test_what_the_job_undoes_is_said(make, tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: there is no other set of cores to go to")
     one = str(min(os.sched_getaffinity(0)))
-    executor = make("--own-cores", command=("env", "-u", "LD_PRELOAD"), LD_LIBRARY_PATH=str(jemalloc(tmp_path / "lib")))
-    record = executor.run_fixed(FixedRun({"cpu_affinity": one, "malloc": "jemalloc"}, seed=0, steps=8))
+    executor = make(
+        "--own-cores",
+        command=("env", "-u", "LD_PRELOAD"),
+        LD_LIBRARY_PATH=str(jemalloc(tmp_path / "lib")),
+    )
+    record = executor.run_fixed(
+        FixedRun({"cpu_affinity": one, "malloc": "jemalloc"}, seed=0, steps=8)
+    )
     assert "it chooses its cores itself" in record.no_effect["cpu_affinity"]
     assert "drops LD_PRELOAD" in record.no_effect["malloc"]
 
@@ -187,15 +226,27 @@ def test_one_copy_serves_all_sessions(make, tmp_path: Path) -> None:
     first_s = executor._preparation.cost_s(executor._process_choices(config))
     assert executor._with_process_knobs(config)[0] == argv
     assert (copy / "numbers.bin").stat().st_ino == inode
-    assert executor._preparation.cost_s(executor._process_choices(config)) >= first_s, "what it costs where nothing is copied yet"
-    assert (copy / "numbers.bin").read_bytes() == (tmp_path / "data" / "train" / "numbers.bin").read_bytes()
-    assert (copy.stat().st_mode & 0o77, copy.parents[1].stat().st_mode & 0o77) == (copy.stat().st_mode & 0o77, 0), "only this user gets in"
+    assert executor._preparation.cost_s(executor._process_choices(config)) >= first_s, (
+        "what it costs where nothing is copied yet"
+    )
+    assert (copy / "numbers.bin").read_bytes() == (
+        tmp_path / "data" / "train" / "numbers.bin"
+    ).read_bytes()
+    assert (copy.stat().st_mode & 0o77, copy.parents[1].stat().st_mode & 0o77) == (
+        copy.stat().st_mode & 0o77,
+        0,
+    ), "only this user gets in"
 
 
-def test_without_room_the_trial_fails_with_the_figures(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_the_trial_fails_with_the_figures(
+    make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("autotune_spaces.knobs.data_staging.shm_gib", lambda: 1e-6)
     executor, before = make(), left_in_memory()
-    with pytest.raises(SessionFailed, match=r"data_staging=shm cannot be prepared: data/train: .* /dev/shm has 0\.0 MiB free"):
+    with pytest.raises(
+        SessionFailed,
+        match=r"data_staging=shm cannot be prepared: data/train: .* /dev/shm has 0\.0 MiB free",
+    ):
         executor.open_live({"data_staging": "shm"})
     executor.close()
     assert left_in_memory() == before
@@ -209,7 +260,10 @@ def test_the_survey_and_the_domain_agree(make) -> None:
 
     facts = JobFacts(1, "cpu", None, (), (), surveys=surveys)
     where = dataclasses.replace(probe(), shm_gib=1.0, available_gib=4.0)
-    assert create("data_staging", {"path": "data/train"}).domain(where, facts).values == ("off", "shm")
+    assert create("data_staging", {"path": "data/train"}).domain(where, facts).values == (
+        "off",
+        "shm",
+    )
 
 
 KILLED = """
@@ -223,7 +277,12 @@ time.sleep(99)
 
 
 def test_what_a_killed_tuner_left_goes_when_the_next_one_starts(make) -> None:
-    tuner = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": PYTHONPATH})
+    tuner = subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+    )
     assert tuner.stdout is not None
     folder = tuner.stdout.readline().strip()
     make()

@@ -20,7 +20,9 @@ def test_values_come_in_the_order_printed(tmp_path: Path) -> None:
 
 
 def test_a_progress_bar_is_many_lines(tmp_path: Path) -> None:
-    assert printed(tmp_path, b"acc=0.1\racc=0.2\racc=0.3", acc="acc=([0-9.]+)") == {"acc": (0.1, 0.2, 0.3)}
+    assert printed(tmp_path, b"acc=0.1\racc=0.2\racc=0.3", acc="acc=([0-9.]+)") == {
+        "acc": (0.1, 0.2, 0.3)
+    }
 
 
 def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
@@ -29,7 +31,9 @@ def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
 
 
 def test_an_endless_line_is_read_to_a_limit(tmp_path: Path) -> None:
-    assert printed(tmp_path, b"x" * LONGEST_LINE + b"acc=1\nacc=2\n", acc="acc=([0-9]+)") == {"acc": (2.0,)}
+    assert printed(tmp_path, b"x" * LONGEST_LINE + b"acc=1\nacc=2\n", acc="acc=([0-9]+)") == {
+        "acc": (2.0,)
+    }
 
 
 def test_without_patterns_nothing_is_read(tmp_path: Path) -> None:

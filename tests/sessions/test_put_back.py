@@ -1,4 +1,6 @@
-"""What a trial writes is put back when its session ends: every way of writing, by real processes, and when everybody was killed."""
+"""What a trial writes is put back when its session ends: every way of writing, by real processes,
+and when everybody was killed.
+"""
 
 from __future__ import annotations
 
@@ -37,38 +39,88 @@ WAYS = {
     "overwritten": "open('mine.txt', 'w').write('theirs')",
     "overwritten twice": "open('mine.txt', 'w').write('a'); open('mine.txt', 'w').write('b')",
     "appended": "open('mine.txt', 'a').write('theirs')",
-    "appended, then overwritten": "open('mine.txt', 'a').write('x'); open('mine.txt', 'w').write('y')",
+    "appended, then overwritten": (
+        "open('mine.txt', 'a').write('x'); open('mine.txt', 'w').write('y')"
+    ),
     "changed in place": "f = open('mine.txt', 'r+'); f.write('XX'); f.close()",
     "truncated": "os.truncate('mine.txt', 1)",
     "removed": "os.remove('mine.txt')",
     "removed and written anew": "os.remove('mine.txt'); open('mine.txt', 'w').write('x')",
     "replaced in one step": "open('t', 'w').write('x'); os.replace('t', 'mine.txt')",
     "renamed": "os.rename('mine.txt', 'old.txt'); open('mine.txt', 'w').write('x')",
-    "renamed, and its new name overwritten": "os.rename('mine.txt', 'old.txt'); open('old.txt', 'w').write('x')",
+    "renamed, and its new name overwritten": (
+        "os.rename('mine.txt', 'old.txt'); open('old.txt', 'w').write('x')"
+    ),
     "through a link": "os.symlink('mine.txt', 'l'); open('l', 'w').write('x')",
     "by its descriptor": "os.write(os.open('mine.txt', os.O_WRONLY | os.O_TRUNC), b'x')",
     "by pathlib": "pathlib.Path('mine.txt').write_text('x'); pathlib.Path('folder/other').unlink()",
     "directory removed": "shutil.rmtree('folder')",
-    "directory removed and made anew": "shutil.rmtree('folder'); os.makedirs('folder/deep'); open('folder/other', 'w').write('x')",
-    "directory renamed": "os.rename('folder', 'folder.bak'); os.mkdir('folder'); open('folder/new', 'w').write('x')",
-    "directory renamed into a new one, then removed with it": "os.mkdir('t'); os.rename('folder', 't/f'); open('t/f/n', 'w').write('x'); shutil.rmtree('t')",
-    "directory renamed onto a new one, then removed": "os.mkdir('t'); os.rename('folder', 't'); shutil.rmtree('t')",
-    "directory renamed into a new one, which is renamed": "os.mkdir('t'); os.rename('folder', 't/f'); os.rename('t', 'u'); open('u/f/n', 'w').write('x')",
-    "directory renamed at the second attempt": "os.mkdir('b'); os.mkdir('b/x')\ntry: os.rename('folder', 'b')\nexcept OSError: os.rename('folder', 'c')",
-    "directory renamed there, back and away": "os.rename('folder', 'b'); os.rename('b', 'folder'); os.rename('folder', 'c'); open('c/other', 'w').write('x')",
-    "directory renamed onto a new one, and on": "os.mkdir('t'); os.rename('folder', 't'); os.rename('t', 'u'); shutil.rmtree('u')",
-    "directory rotated twice": "exec(2 * \"shutil.rmtree('o', True); os.rename('folder', 'o'); os.mkdir('folder'); open('folder/n', 'w').write('x');\")",
+    "directory removed and made anew": (
+        "shutil.rmtree('folder'); os.makedirs('folder/deep'); open('folder/other', 'w').write('x')"
+    ),
+    "directory renamed": (
+        "os.rename('folder', 'folder.bak'); os.mkdir('folder'); open('folder/new', 'w').write('x')"
+    ),
+    "directory renamed into a new one, then removed with it": (
+        "os.mkdir('t'); os.rename('folder', 't/f'); open('t/f/n', 'w').write('x');"
+        " shutil.rmtree('t')"
+    ),
+    "directory renamed onto a new one, then removed": (
+        "os.mkdir('t'); os.rename('folder', 't'); shutil.rmtree('t')"
+    ),
+    "directory renamed into a new one, which is renamed": (
+        "os.mkdir('t'); os.rename('folder', 't/f'); os.rename('t', 'u'); open('u/f/n',"
+        " 'w').write('x')"
+    ),
+    "directory renamed at the second attempt": (
+        "os.mkdir('b'); os.mkdir('b/x')\ntry: os.rename('folder', 'b')\nexcept OSError:"
+        " os.rename('folder', 'c')"
+    ),
+    "directory renamed there, back and away": (
+        "os.rename('folder', 'b'); os.rename('b', 'folder'); os.rename('folder', 'c');"
+        " open('c/other', 'w').write('x')"
+    ),
+    "directory renamed onto a new one, and on": (
+        "os.mkdir('t'); os.rename('folder', 't'); os.rename('t', 'u'); shutil.rmtree('u')"
+    ),
+    "directory rotated twice": (
+        "exec(2 * \"shutil.rmtree('o', True); os.rename('folder', 'o'); os.mkdir('folder');"
+        " open('folder/n', 'w').write('x');\")"
+    ),
     "copied over": "shutil.copy('folder/other', 'mine.txt'); shutil.move('folder/other', 'moved')",
-    "renamed, then appended to": "os.rename('mine.txt', 'old.txt'); open('old.txt', 'a').write('x')",
-    "renamed there and back, then changed": "os.rename('mine.txt', 'o'); os.rename('o', 'mine.txt'); f = open('mine.txt', 'r+'); f.write('XX'); f.close()",
-    "renamed into a new directory, then copied over": "os.mkdir('old'); os.rename('mine.txt', 'old/m'); shutil.copy('folder/other', 'old/m')",
-    "read, cut and written anew": "f = open('mine.txt', 'a+'); f.truncate(0); f.write('x' * 99); f.close()",
-    "made": "open('new', 'w').write('x'); os.makedirs('out/deep'); open('out/deep/log', 'a').write('x'); os.symlink('new', 'l')",
-    "made, renamed": "os.mkdir('tmp-1'); open('tmp-1/w', 'w').write('x'); os.rename('tmp-1', 'checkpoint-1')",
-    "mode and times changed": "os.chmod('mine.txt', 0o600); os.utime('empty', (1, 1)); os.chmod('folder', 0o700)",
-    "linked, then changed by its second name": "os.link('mine.txt', 'twin'); f = open('twin', 'r+'); f.write('XX'); f.close(); os.remove('mine.txt')",
-    "from a forked child": "p = os.fork() or (open('mine.txt', 'w').write('x'), os._exit(0)); os.waitpid(p, 0)",
-    "from another Python": "subprocess.run([sys.executable, '-c', 'open(\"mine.txt\", \"w\").write(\"x\")'], check=True)",
+    "renamed, then appended to": (
+        "os.rename('mine.txt', 'old.txt'); open('old.txt', 'a').write('x')"
+    ),
+    "renamed there and back, then changed": (
+        "os.rename('mine.txt', 'o'); os.rename('o', 'mine.txt'); f = open('mine.txt', 'r+');"
+        " f.write('XX'); f.close()"
+    ),
+    "renamed into a new directory, then copied over": (
+        "os.mkdir('old'); os.rename('mine.txt', 'old/m'); shutil.copy('folder/other', 'old/m')"
+    ),
+    "read, cut and written anew": (
+        "f = open('mine.txt', 'a+'); f.truncate(0); f.write('x' * 99); f.close()"
+    ),
+    "made": (
+        "open('new', 'w').write('x'); os.makedirs('out/deep'); open('out/deep/log',"
+        " 'a').write('x'); os.symlink('new', 'l')"
+    ),
+    "made, renamed": (
+        "os.mkdir('tmp-1'); open('tmp-1/w', 'w').write('x'); os.rename('tmp-1', 'checkpoint-1')"
+    ),
+    "mode and times changed": (
+        "os.chmod('mine.txt', 0o600); os.utime('empty', (1, 1)); os.chmod('folder', 0o700)"
+    ),
+    "linked, then changed by its second name": (
+        "os.link('mine.txt', 'twin'); f = open('twin', 'r+'); f.write('XX'); f.close();"
+        " os.remove('mine.txt')"
+    ),
+    "from a forked child": (
+        "p = os.fork() or (open('mine.txt', 'w').write('x'), os._exit(0)); os.waitpid(p, 0)"
+    ),
+    "from another Python": (
+        'subprocess.run([sys.executable, \'-c\', \'open("mine.txt", "w").write("x")\'], check=True)'
+    ),
 }
 HEAD = "import os, pathlib, shutil, subprocess, sys\n"
 
@@ -81,7 +133,14 @@ def state(folder: Path) -> dict[str, object]:
         if name.startswith(("session", "job", "fake")):
             continue
         stat = path.lstat()
-        found[name] = (stat.st_mode, None if path.is_dir() else (hashlib.sha256(path.read_bytes()).hexdigest(), stat.st_mtime_ns))
+        found[name] = (
+            stat.st_mode,
+            (
+                None
+                if path.is_dir()
+                else (hashlib.sha256(path.read_bytes()).hexdigest(), stat.st_mtime_ns)
+            ),
+        )
     return found
 
 
@@ -103,14 +162,22 @@ def test_everything_is_again_what_it_was(make_session, home, way):
     assert state(home) != before, "the job must have found the files it wrote"
     session.close()
     assert state(home) == before
-    assert session.outcome is not None and not session.outcome["failed"] and not session.outcome["unkept"]
+    assert (
+        session.outcome is not None
+        and not session.outcome["failed"]
+        and not session.outcome["unkept"]
+    )
     assert session.outcome["restored"] or session.outcome["removed"]
     assert not session.paths.written.exists()
 
 
 def test_the_job_finds_what_it_wrote_itself(make_session, home):
-    """A checkpoint written in two steps, listed, loaded again and rotated: nothing of that may notice anything."""
-    job = HEAD + """
+    """A checkpoint written in two steps, listed, loaded again and rotated: nothing of that may
+    notice anything.
+    """
+    job = (
+        HEAD
+        + """
 for number in range(3):
     open(f'ckpt-{number}.tmp', 'w').write(str(number))
     os.replace(f'ckpt-{number}.tmp', f'ckpt-{number}')
@@ -123,6 +190,7 @@ os.rename('mine.txt', 'mine.bak'); open('mine.txt', 'w').write('x')
 assert open('mine.bak').read().startswith('the user') and open('mine.txt').read() == 'x'
 open('done', 'w').close()
 """
+    )
     before = state(home)
     session = make_session(job, keep=())
     wait_for((home / "done").exists)
@@ -132,22 +200,43 @@ open('done', 'w').close()
 
 
 @pytest.mark.parametrize("name", ["unseen", "other"])
-def test_a_directory_that_is_to_get_its_name_back_where_another_program_has_made_one(make_session, home, name):
-    job = f"import os\nos.mkdir('out'); os.rename('folder', 'out/f'); os.mkdir('folder'); os.system('echo x > folder/{name}')\nopen('done', 'w').close()"
+def test_a_directory_that_is_to_get_its_name_back_where_another_program_has_made_one(
+    make_session, home, name
+):
+    job = (
+        "import os\nos.mkdir('out'); os.rename('folder', 'out/f'); os.mkdir('folder');"
+        f" os.system('echo x > folder/{name}')\nopen('done', 'w').close()"
+    )
     session = make_session(job, keep=())
     wait_for((home / "done").exists)
     session.close()
     theirs = home / "folder" / ("unseen" if name == "unseen" else "other.during-trial")
     assert (home / "folder" / "other").read_text() == "another" and theirs.read_text() == "x\n"
-    assert not session.outcome["failed"] and not (home / "out").exists() and session.outcome["left"] == [str(theirs)]
+    assert (
+        not session.outcome["failed"]
+        and not (home / "out").exists()
+        and session.outcome["left"] == [str(theirs)]
+    )
 
 
 FOREIGN = {
     "written there": ("os.mkdir('out')", "out/theirs"),
-    "written deep in there": ("os.makedirs('out/a/b'); open('out/a/b/log', 'w').write('x')", "out/a/b/theirs"),
-    "renamed there by another program": ("os.mkdir('out'); open('out/log', 'w').write('x')", "out/theirs"),
-    "where one of the job's was before": ("os.mkdir('out'); open('out/theirs', 'w').write('x'); os.remove('out/theirs')", "out/theirs"),
-    "where one of the job's was, which it renamed": ("os.mkdir('out'); open('out/theirs', 'w').write('x'); os.replace('out/theirs', 'out/b')", "out/theirs"),
+    "written deep in there": (
+        "os.makedirs('out/a/b'); open('out/a/b/log', 'w').write('x')",
+        "out/a/b/theirs",
+    ),
+    "renamed there by another program": (
+        "os.mkdir('out'); open('out/log', 'w').write('x')",
+        "out/theirs",
+    ),
+    "where one of the job's was before": (
+        "os.mkdir('out'); open('out/theirs', 'w').write('x'); os.remove('out/theirs')",
+        "out/theirs",
+    ),
+    "where one of the job's was, which it renamed": (
+        "os.mkdir('out'); open('out/theirs', 'w').write('x'); os.replace('out/theirs', 'out/b')",
+        "out/theirs",
+    ),
 }
 
 
@@ -163,10 +252,19 @@ def test_what_another_program_wrote_into_a_directory_of_the_jobs_stays(make_sess
     assert session.outcome["left"] == [str(home / theirs)] and not session.outcome["failed"]
 
 
-@pytest.mark.parametrize("after", ["os.remove('lock')", "os.rename('lock', 'old')", "os.remove('lock'); open('lock', 'w').write('x'); os.remove('lock')"])
+@pytest.mark.parametrize(
+    "after",
+    [
+        "os.remove('lock')",
+        "os.rename('lock', 'old')",
+        "os.remove('lock'); open('lock', 'w').write('x'); os.remove('lock')",
+    ],
+)
 def test_what_another_program_made_where_the_job_had_a_file_stays(make_session, home, after):
     before = state(home)
-    session = make_session(HEAD + f"open('lock', 'w').write('x'); {after}\nopen('done', 'w').close()", keep=())
+    session = make_session(
+        HEAD + f"open('lock', 'w').write('x'); {after}\nopen('done', 'w').close()", keep=()
+    )
     wait_for((home / "done").exists)
     (home / "lock").write_text("theirs")
     session.close()
@@ -177,50 +275,88 @@ def test_what_another_program_made_where_the_job_had_a_file_stays(make_session, 
 
 def test_what_is_made_again_where_it_was_removed_goes(make_session, home):
     before = state(home)
-    again = "open('c.tmp', 'w').write('x'); os.replace('c.tmp', 'c'); open('lock', 'w').close(); os.remove('lock')"
-    session = make_session(HEAD + f"{again}; {again}; os.remove('c'); {again}; open('lock', 'w').close()\nopen('done', 'w').close()", keep=())
+    again = (
+        "open('c.tmp', 'w').write('x'); os.replace('c.tmp', 'c'); open('lock', 'w').close();"
+        " os.remove('lock')"
+    )
+    session = make_session(
+        HEAD + f"{again}; {again}; os.remove('c'); {again}; open('lock', 'w').close()\nopen('done',"
+        " 'w').close()",
+        keep=(),
+    )
     wait_for((home / "done").exists)
     session.close()
     assert state(home) == before and session.outcome["left"] == []
 
 
-def test_a_directory_where_a_file_of_the_users_was_is_not_removed_with_what_another_program_put_there(make_session, home):
-    job = HEAD + "os.remove('mine.txt'); os.makedirs('mine.txt/a'); open('mine.txt/a/b', 'w').write('x')\nopen('done', 'w').close()"
+def test_a_directory_where_a_file_of_the_users_was_is_not_removed_with_what_another_program_put_there(
+    make_session, home
+):
+    job = (
+        HEAD + "os.remove('mine.txt'); os.makedirs('mine.txt/a'); open('mine.txt/a/b',"
+        " 'w').write('x')\nopen('done', 'w').close()"
+    )
     session = make_session(job, keep=())
     wait_for((home / "done").exists)
     (home / "mine.txt" / "theirs").write_text("theirs")
     session.close()
-    assert [p.name for p in (home / "mine.txt.during-trial").iterdir()] == ["theirs"] and not session.outcome["failed"]
-    assert session.outcome["left"] == [str(home / "mine.txt.during-trial")] and (home / "mine.txt").read_text().startswith("the user's own")
+    assert [p.name for p in (home / "mine.txt.during-trial").iterdir()] == [
+        "theirs"
+    ] and not session.outcome["failed"]
+    assert session.outcome["left"] == [str(home / "mine.txt.during-trial")] and (
+        home / "mine.txt"
+    ).read_text().startswith("the user's own")
 
 
 def test_what_another_program_wrote_is_back_where_it_wrote_it(make_session, home):
-    job = HEAD + """
+    job = (
+        HEAD
+        + """
 os.makedirs('out/keep'); open('ready', 'w').close()
 import time
 while not os.path.exists('out/keep/theirs'): time.sleep(0.01)
 os.rename('out/keep/theirs', 'out/keep/renamed'); os.rename('out', 'later'); open('later/mine', 'w').write('x')
 open('done', 'w').close()
 """
+    )
     session = make_session(job, keep=())
     wait_for((home / "ready").exists)
     (home / "theirs").write_text("theirs")
     (home / "theirs").rename(home / "out" / "keep" / "theirs")
     wait_for((home / "done").exists)
     session.close()
-    assert (home / "out" / "keep" / "theirs").read_text() == "theirs", "under the name that program knows"
+    assert (home / "out" / "keep" / "theirs").read_text() == "theirs", (
+        "under the name that program knows"
+    )
     assert not (home / "later").exists() and not session.outcome["failed"]
 
 
 INSIDE = {
-    "by every call there is": "os.makedirs('out/a'); open('out/a/f', 'w').write('x'); os.link('out/a/f', 'out/g'); os.symlink('a', 'out/l'); "
-    "os.rename('out/a', 'out/b'); os.replace('out/b/f', 'out/k'); pathlib.Path('out/b/h').touch()",
-    "by way of temporary files": "import tempfile; os.mkdir('out'); f = tempfile.NamedTemporaryFile(dir='/tmp', delete=False); f.write(b'x'); f.close(); "
-    "shutil.move(f.name, 'out/m'); d = tempfile.mkdtemp(dir='/tmp'); open(d + '/w', 'w').write('x'); shutil.move(d, 'out/d')",
-    "by copying": "shutil.copytree('folder', 'out/copied'); shutil.copy('mine.txt', 'out/copied/more')",
-    "by renaming from beside it": "open('t', 'w').write('x'); os.mkdir('out'); os.replace('t', 'out/t'); os.rename('mine.txt', 'out/mine')",
-    "by a child": "os.mkdir('out'); p = os.fork() or (open('out/c', 'w').write('x'), os._exit(0)); os.waitpid(p, 0); os.rename('out/c', 'out/d')",
-    "by importing": "os.mkdir('out'); open('out/made.py', 'w').write('x = 1'); sys.path.insert(0, 'out'); sys.dont_write_bytecode = False; import made",
+    "by every call there is": (
+        "os.makedirs('out/a'); open('out/a/f', 'w').write('x'); os.link('out/a/f', 'out/g');"
+        " os.symlink('a', 'out/l'); os.rename('out/a', 'out/b'); os.replace('out/b/f', 'out/k');"
+        " pathlib.Path('out/b/h').touch()"
+    ),
+    "by way of temporary files": (
+        "import tempfile; os.mkdir('out'); f = tempfile.NamedTemporaryFile(dir='/tmp',"
+        " delete=False); f.write(b'x'); f.close(); shutil.move(f.name, 'out/m'); d ="
+        " tempfile.mkdtemp(dir='/tmp'); open(d + '/w', 'w').write('x'); shutil.move(d, 'out/d')"
+    ),
+    "by copying": (
+        "shutil.copytree('folder', 'out/copied'); shutil.copy('mine.txt', 'out/copied/more')"
+    ),
+    "by renaming from beside it": (
+        "open('t', 'w').write('x'); os.mkdir('out'); os.replace('t', 'out/t');"
+        " os.rename('mine.txt', 'out/mine')"
+    ),
+    "by a child": (
+        "os.mkdir('out'); p = os.fork() or (open('out/c', 'w').write('x'), os._exit(0));"
+        " os.waitpid(p, 0); os.rename('out/c', 'out/d')"
+    ),
+    "by importing": (
+        "os.mkdir('out'); open('out/made.py', 'w').write('x = 1'); sys.path.insert(0, 'out');"
+        " sys.dont_write_bytecode = False; import made"
+    ),
 }
 
 
@@ -235,42 +371,87 @@ def test_what_the_job_wrote_into_a_directory_of_its_own_goes(make_session, home,
 
 MOVED_IN = {  # what the job does -> where the file is then, below home
     "renamed": ("os.rename(O + '/theirs', 'mine')", "mine"),
-    "renamed into a directory of its own": ("os.mkdir('out'); os.rename(O + '/theirs', 'out/mine')", "out/mine"),
-    "in the place of a file of the user's": ("os.replace(O + '/theirs', 'mine.txt')", "mine.txt.during-trial"),
-    "renamed, then overwritten and removed": ("os.rename(O + '/theirs', 'mine'); open('mine', 'w').write('x'); os.remove('mine')", "mine"),
-    "renamed, then appended to": ("os.rename(O + '/theirs', 'mine'); open('mine', 'a').write('x')", "mine"),
-    "linked, and its first name removed": ("os.link(O + '/theirs', 'mine'); os.unlink(O + '/theirs')", "mine"),
-    "a directory": ("os.rename(O, 'out'); open('out/theirs', 'w').write('x'); open('out/mine', 'w').write('x')", "out/theirs"),
-    "a directory that is then renamed, then removed": ("os.rename(O, 'out'); os.rename('out', 'later'); shutil.rmtree('later')", "out/theirs"),
+    "renamed into a directory of its own": (
+        "os.mkdir('out'); os.rename(O + '/theirs', 'out/mine')",
+        "out/mine",
+    ),
+    "in the place of a file of the user's": (
+        "os.replace(O + '/theirs', 'mine.txt')",
+        "mine.txt.during-trial",
+    ),
+    "renamed, then overwritten and removed": (
+        "os.rename(O + '/theirs', 'mine'); open('mine', 'w').write('x'); os.remove('mine')",
+        "mine",
+    ),
+    "renamed, then appended to": (
+        "os.rename(O + '/theirs', 'mine'); open('mine', 'a').write('x')",
+        "mine",
+    ),
+    "linked, and its first name removed": (
+        "os.link(O + '/theirs', 'mine'); os.unlink(O + '/theirs')",
+        "mine",
+    ),
+    "a directory": (
+        "os.rename(O, 'out'); open('out/theirs', 'w').write('x'); open('out/mine', 'w').write('x')",
+        "out/theirs",
+    ),
+    "a directory that is then renamed, then removed": (
+        "os.rename(O, 'out'); os.rename('out', 'later'); shutil.rmtree('later')",
+        "out/theirs",
+    ),
     "from another disk": ("shutil.move(S + '/theirs', 'mine')", "mine"),
     "a directory from another disk": ("shutil.move(S, 'out'); shutil.rmtree('out')", "out/theirs"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", MOVED_IN)
 def test_what_the_job_moves_to_itself_stays_and_is_named(make_session, home, way):
     outside = home.parent / f"{home.name}-outside"
-    disk = Path(tempfile.mkdtemp(prefix="autotune-test-", dir="/dev/shm" if os.path.isdir("/dev/shm") else "/var/tmp"))
+    disk = Path(
+        tempfile.mkdtemp(
+            prefix="autotune-test-", dir="/dev/shm" if os.path.isdir("/dev/shm") else "/var/tmp"
+        )
+    )
     try:
         for folder in (outside, disk):
             folder.mkdir(exist_ok=True)
             (folder / "theirs").write_text("theirs")
         before, (job, where) = state(home), MOVED_IN[way]
-        session = make_session(HEAD + f"O, S = {str(outside)!r}, {str(disk)!r}\n{job}\nopen('done', 'w').close()", keep=())
+        session = make_session(
+            HEAD + f"O, S = {str(outside)!r}, {str(disk)!r}\n{job}\nopen('done', 'w').close()",
+            keep=(),
+        )
         wait_for((home / "done").exists)
         session.close()
         assert (home / where).read_text() == "theirs" and not session.outcome["failed"]
-        assert any((home / where).is_relative_to(told) for told in session.outcome["left"]), session.outcome
+        assert any((home / where).is_relative_to(told) for told in session.outcome["left"]), (
+            session.outcome
+        )
         found = {name: what for name, what in state(home).items() if name in before}
         assert found == before, "and nothing else has changed"
     finally:
         shutil.rmtree(disk, ignore_errors=True)
 
 
-@pytest.mark.parametrize("change", ["open(T, 'w').write('x')", "open(T, 'a').write('x')", "f = open(T, 'r+'); f.write('x'); f.close()", "os.remove(T)",
-                                    "open('t', 'w').write('x'); os.replace('t', T)", "os.rename(T, 'mine')", "shutil.rmtree('out')"])  # fmt: skip
-def test_what_another_program_wrote_into_a_directory_of_the_jobs_is_kept_when_the_job_changes_it(make_session, home, change):
-    job = f"T = 'out/theirs'; os.mkdir('out'); open('ready', 'w').close()\nimport time\nwhile not os.path.exists('seen'): time.sleep(0.01)\n{change}\n"
+@pytest.mark.parametrize(
+    "change",
+    [
+        "open(T, 'w').write('x')",
+        "open(T, 'a').write('x')",
+        "f = open(T, 'r+'); f.write('x'); f.close()",
+        "os.remove(T)",
+        "open('t', 'w').write('x'); os.replace('t', T)",
+        "os.rename(T, 'mine')",
+        "shutil.rmtree('out')",
+    ],
+)
+def test_what_another_program_wrote_into_a_directory_of_the_jobs_is_kept_when_the_job_changes_it(
+    make_session, home, change
+):
+    job = (
+        "T = 'out/theirs'; os.mkdir('out'); open('ready', 'w').close()\nimport time\nwhile not"
+        f" os.path.exists('seen'): time.sleep(0.01)\n{change}\n"
+    )
     session = make_session(HEAD + job + "open('done', 'w').close()", keep=())
     wait_for((home / "ready").exists)
     (home / "out" / "theirs").write_text("theirs")
@@ -278,14 +459,23 @@ def test_what_another_program_wrote_into_a_directory_of_the_jobs_is_kept_when_th
     wait_for((home / "done").exists)
     session.close()
     assert (home / "out" / "theirs").read_text() == "theirs" and not session.outcome["failed"]
-    assert sorted(p.name for p in home.iterdir() if not p.name.startswith(("session", "job"))) == ["empty", "folder", "mine.txt", "out", "seen"]
+    assert sorted(p.name for p in home.iterdir() if not p.name.startswith(("session", "job"))) == [
+        "empty",
+        "folder",
+        "mine.txt",
+        "out",
+        "seen",
+    ]
 
 
 def test_rotated_outputs_of_the_users_that_have_the_names_of_removed_ones(make_session, home):
     for number in (0, 1, 2):
         (home / f"out.{number}").mkdir()
         (home / f"out.{number}" / "model").write_text(str(number))
-    rotate = "shutil.rmtree('out.2'); os.rename('out.1', 'out.2'); os.rename('out.0', 'out.1'); os.mkdir('out.0'); open('out.0/model', 'w').write('x')\n"
+    rotate = (
+        "shutil.rmtree('out.2'); os.rename('out.1', 'out.2'); os.rename('out.0', 'out.1');"
+        " os.mkdir('out.0'); open('out.0/model', 'w').write('x')\n"
+    )
     before = state(home)
     session = make_session(HEAD + rotate * 3 + "open('done', 'w').close()", keep=())
     wait_for((home / "done").exists)
@@ -294,26 +484,50 @@ def test_rotated_outputs_of_the_users_that_have_the_names_of_removed_ones(make_s
 
 
 def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, home):
-    job = "import os\nos.makedirs('out/data/raw'); open('out/data/raw/a', 'w').write('x'); open('out/b.npy', 'w').write('x'); open('out/c', 'w').write('x')\n"
+    job = (
+        "import os\nos.makedirs('out/data/raw'); open('out/data/raw/a', 'w').write('x');"
+        " open('out/b.npy', 'w').write('x'); open('out/c', 'w').write('x')\n"
+    )
     session = make_session(job + "open('done', 'w').close()", keep=("out/data/", "out/*.npy"))
     wait_for((home / "done").exists)
     session.close()
-    assert (home / "out/data/raw/a").exists() and (home / "out/b.npy").exists() and not (home / "out/c").exists()
+    assert (
+        (home / "out/data/raw/a").exists()
+        and (home / "out/b.npy").exists()
+        and not (home / "out/c").exists()
+    )
     assert session.outcome["left"] == []
 
 
-def test_compiled_modules_stay_and_are_not_told_but_go_with_a_package_of_the_jobs_making(make_session, home):
-    """Each trial would have to compile the user's modules again, and the first run would name them all."""
+def test_compiled_modules_stay_and_are_not_told_but_go_with_a_package_of_the_jobs_making(
+    make_session, home
+):
+    """Each trial would have to compile the user's modules again, and the first run would name them
+    all.
+    """
     for name in ("theirs", "theirs/deep"):
         (home / name).mkdir()
         (home / name / "__init__.py").write_text("")
-    job = "import theirs.deep\nos.mkdir('made')\nopen('made/__init__.py', 'w').close()\nimport made\nassert os.path.isdir('made/__pycache__')\n"
-    session = make_session(HEAD + f"sys.path.insert(0, {str(home)!r})\nsys.dont_write_bytecode = False\n{job}open('done', 'w').close()", keep=())
+    job = (
+        "import theirs.deep\nos.mkdir('made')\nopen('made/__init__.py', 'w').close()\nimport"
+        " made\nassert os.path.isdir('made/__pycache__')\n"
+    )
+    session = make_session(
+        HEAD
+        + f"sys.path.insert(0, {str(home)!r})\nsys.dont_write_bytecode = False\n{job}open('done',"
+        " 'w').close()",
+        keep=(),
+    )
     wait_for((home / "done").exists)
     session.close()
     compiled = {str(path.parent.relative_to(home)) for path in home.rglob("*.pyc")}
-    assert {"theirs/__pycache__", "theirs/deep/__pycache__"} <= compiled and not (home / "made").exists()
-    assert not [path for path in session.outcome["removed"] if "theirs" in path] and not session.outcome["failed"]
+    assert {"theirs/__pycache__", "theirs/deep/__pycache__"} <= compiled and not (
+        home / "made"
+    ).exists()
+    assert (
+        not [path for path in session.outcome["removed"] if "theirs" in path]
+        and not session.outcome["failed"]
+    )
 
 
 def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
@@ -321,13 +535,27 @@ def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
     records = [{"what": "made", "path": str(out), "folder": True}]
     for n in range(50_000):
         records.append({"what": "made", "path": f"{out}/{n}.tmp"})
-        records.append({"what": "renamed", "path": f"{out}/{n}.tmp", "to": f"{out}/{n}", "stays": False, "inode": 7})
-    records.append({"what": "renamed", "path": str(out), "to": f"{home}/later", "stays": False, "folder": True})
+        records.append(
+            {
+                "what": "renamed",
+                "path": f"{out}/{n}.tmp",
+                "to": f"{out}/{n}",
+                "stays": False,
+                "inode": 7,
+            }
+        )
+    records.append(
+        {"what": "renamed", "path": str(out), "to": f"{home}/later", "stays": False, "folder": True}
+    )
     (written / "log").write_text("".join(json.dumps(record) + "\n" for record in records))
     began, log = time.process_time(), Log(str(written))
     with log.alone():
         pass
-    assert time.process_time() - began < 5 and len(log.made) == 50_001 and log.made[f"{home}/later/7"].inode == 7
+    assert (
+        time.process_time() - began < 5
+        and len(log.made) == 50_001
+        and log.made[f"{home}/later/7"].inode == 7
+    )
 
 
 def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):
@@ -338,7 +566,10 @@ def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):
         (home / "out" / name).write_text("x")
     log = home / "session" / "written" / "log"
     log.write_bytes(log.read_bytes()[:-10] + bytes(20))
-    assert put_back(str(home / "session"))["left"] == [str(home / "out" / "b")] and not (home / "out" / "a").exists()
+    assert (
+        put_back(str(home / "session"))["left"] == [str(home / "out" / "b")]
+        and not (home / "out" / "a").exists()
+    )
 
 
 def test_an_original_of_which_a_spoilt_log_says_nothing_is_told(ledger, home):
@@ -375,14 +606,18 @@ def test_a_session_that_could_not_end_a_process_puts_nothing_back(make_session, 
 
     monkeypatch.setattr(session.command, "wait_until_gone", wait)
     session.close()
-    assert (home / "mine.txt").read_text() == "x" and str(os.getpid()) in session.outcome["failed"][0][1]
+    assert (home / "mine.txt").read_text() == "x" and str(os.getpid()) in session.outcome["failed"][
+        0
+    ][1]
     (session.paths.written / left_behind.RUNNING).unlink()
     put_back(str(session.paths.root))
     assert (home / "mine.txt").read_text().startswith("the user's own")
 
 
 def test_two_processes_that_overwrite_one_file_at_once(make_session, home):
-    job = HEAD + """
+    job = (
+        HEAD
+        + """
 children = []
 for _ in range(6):
     child = os.fork()
@@ -394,6 +629,7 @@ for _ in range(6):
 [os.waitpid(c, 0) for c in children]
 open('done', 'w').close()
 """
+    )
     before = state(home)
     session = make_session(job, keep=())
     wait_for((home / "done").exists)
@@ -401,15 +637,27 @@ open('done', 'w').close()
     assert state(home) == before
 
 
-def test_what_the_user_lets_it_write_and_what_libraries_keep_is_left_alone(make_session, home, monkeypatch):
+def test_what_the_user_lets_it_write_and_what_libraries_keep_is_left_alone(
+    make_session, home, monkeypatch
+):
     cache = home / "library-cache"
     cache.mkdir()
-    job = HEAD + "open('metrics.jsonl', 'a').write('x'); os.makedirs('data/raw'); open('data/raw/a', 'w').write('x')\n"
-    job += "open('library-cache/b', 'w').write('x'); open('ckpt.pt', 'w').write('x'); open('done', 'w').close()"
+    job = (
+        HEAD + "open('metrics.jsonl', 'a').write('x'); os.makedirs('data/raw'); open('data/raw/a',"
+        " 'w').write('x')\n"
+    )
+    job += (
+        "open('library-cache/b', 'w').write('x'); open('ckpt.pt', 'w').write('x'); open('done',"
+        " 'w').close()"
+    )
     session = make_session(job, keep=("*.jsonl", "data"), env={"HF_HOME": str(cache)})
     wait_for((home / "done").exists)
     session.close()
-    assert (home / "metrics.jsonl").exists() and (home / "data/raw/a").exists() and (cache / "b").exists()
+    assert (
+        (home / "metrics.jsonl").exists()
+        and (home / "data/raw/a").exists()
+        and (cache / "b").exists()
+    )
     assert not (home / "ckpt.pt").exists()
 
 
@@ -418,13 +666,21 @@ def test_a_checkpoint_in_a_cache_is_put_back_but_not_in_one_of_a_librarys(tmp_pa
     env = {"XDG_CACHE_HOME": str(tmp_path / "xdg"), "HF_HOME": str(tmp_path / "xdg" / "hf")}
     found = places(home, [tmp_path / "run"], env, ())
     assert Places.load(found.dump()).dump() == found.dump()
-    cases = {"xdg/mine/c.pt": True, "xdg/hf/c.pt": False, "xdg/torch/c.pt": False, "run/c.pt": False, "home/c.pt": True}
+    cases = {
+        "xdg/mine/c.pt": True,
+        "xdg/hf/c.pt": False,
+        "xdg/torch/c.pt": False,
+        "run/c.pt": False,
+        "home/c.pt": True,
+    }
     assert {name: found.holds(str(tmp_path / name), checkpoint=True) for name in cases} == cases
     assert [name for name in cases if found.holds(str(tmp_path / name))] == ["home/c.pt"]
 
 
 def test_data_prepared_before_training_stays_and_outputs_go(make_session, home):
-    job = HEAD + """
+    job = (
+        HEAD
+        + """
 import time
 os.makedirs('data/raw'); open('data/raw/images', 'wb').write(bytes(3 << 20)); open('data/raw/labels', 'wb').write(b'x')
 os.makedirs('out'); open('out/config.json', 'w').write('{}'); open('log.csv', 'w').write('epoch,loss')
@@ -435,10 +691,13 @@ time.sleep(0.05)
 events.write(b'more'); events.close(); open('out/model', 'wb').write(bytes(2 << 20))
 open('done', 'w').close()
 """
+    )
     session = make_session(job, keep=())
     wait_for((home / "done").exists)
     session.close()
-    assert (home / "data/raw/images").stat().st_size == 3 << 20 and (home / "data/raw/labels").exists()
+    assert (home / "data/raw/images").stat().st_size == 3 << 20 and (
+        home / "data/raw/labels"
+    ).exists()
     assert not any((home / name).exists() for name in ("out", "log.csv", "runs", "done"))
     assert session.outcome["prepared"] == [str(home / "data")]
 
@@ -453,7 +712,10 @@ def test_nothing_is_put_back_where_the_user_says_so(make_session, home):
 def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
     with open(home / "memmap.bin", "wb") as file:
         file.truncate((1 << 30) + 1)  # a hole: takes no room
-    session = make_session("f = open('memmap.bin', 'r+b'); f.write(b'x'); f.close()\nopen('done', 'w').close()", keep=())
+    session = make_session(
+        "f = open('memmap.bin', 'r+b'); f.write(b'x'); f.close()\nopen('done', 'w').close()",
+        keep=(),
+    )
     wait_for((home / "done").exists)
     session.close()
     ((path, why),) = session.outcome["unkept"]
@@ -461,7 +723,9 @@ def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
 
 
 def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
-    """In the ledger itself: a session never looks after /dev, which is the second disk that is always there."""
+    """In the ledger itself: a session never looks after /dev, which is the second disk that is
+    always there.
+    """
     shm = Path("/dev/shm")
     if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("no second file system here")
@@ -475,10 +739,17 @@ def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
         ledger = Ledger(str(tmp_path / "written"))
         ledger.opens(str(other / "out" / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         ledger.removes_directory(str(other / "out"))
-        assert [p.name.startswith(".autotune-kept-") for p in other.iterdir() if p.is_file()] == [True]
+        assert [p.name.startswith(".autotune-kept-") for p in other.iterdir() if p.is_file()] == [
+            True
+        ]
         (other / "out").rmdir()  # a job that clears it finds nothing in its way
-        assert put_back(str(tmp_path))["restored"] == [str(other / "out"), str(other / "out" / "ckpt")]
-        assert [p.name for p in other.iterdir()] == ["out"] and (other / "out" / "ckpt").read_text() == "good"
+        assert put_back(str(tmp_path))["restored"] == [
+            str(other / "out"),
+            str(other / "out" / "ckpt"),
+        ]
+        assert [p.name for p in other.iterdir()] == ["out"] and (
+            other / "out" / "ckpt"
+        ).read_text() == "good"
     finally:
         shutil.rmtree(other)
 
@@ -486,7 +757,9 @@ def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
 @pytest.fixture
 def ledger(tmp_path: Path, home: Path) -> Ledger:
     (tmp_path / "session" / "written" / "kept").mkdir(parents=True)
-    (tmp_path / "session" / "written" / "places").write_text(Places(str(home), (str(tmp_path / "session"),), (), (), ()).dump())
+    (tmp_path / "session" / "written" / "places").write_text(
+        Places(str(home), (str(tmp_path / "session"),), (), (), ()).dump()
+    )
     return Ledger(str(tmp_path / "session" / "written"))
 
 
@@ -532,13 +805,20 @@ def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
         with pytest.raises(CannotKeep, match="No space left"):
             call(str(home / "folder" / "other"))
     outcome = put_back(str(home / "session"))
-    assert not outcome["failed"] and not outcome["unkept"] and (home / "mine.txt").read_text().startswith("the user's own")
+    assert (
+        not outcome["failed"]
+        and not outcome["unkept"]
+        and (home / "mine.txt").read_text().startswith("the user's own")
+    )
 
 
 def test_a_job_that_clears_the_directory_the_originals_lie_in(ledger, home):
     ledger.removes(str(home / "mine.txt"))
     (kept,) = (home / "session" / "written" / "kept").iterdir()
-    for call in (lambda: ledger.removes(str(kept)), lambda: ledger.renames(str(home / "session"), str(home / "old"))):
+    for call in (
+        lambda: ledger.removes(str(kept)),
+        lambda: ledger.renames(str(home / "session"), str(home / "old")),
+    ):
         with pytest.raises(CannotKeep, match="--run-dir"):
             call()
 
@@ -559,7 +839,9 @@ print(session.mark, flush=True)
 time.sleep(60)
 """
     before = state(home)
-    process = subprocess.Popen([sys.executable, "-c", tuner], cwd=home, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", tuner], cwd=home, stdout=subprocess.PIPE, text=True
+    )
     mark = process.stdout.readline().strip()
     wait_for((home / "ready").exists)
     assert (home / "mine.txt").read_text() == "x"
@@ -571,9 +853,14 @@ time.sleep(60)
 
 
 def test_interrupted_while_the_job_still_writes(make_session, home, monkeypatch):
-    """A second Ctrl-C: a job that saves when it is told to end must not do so after its files have been put back."""
+    """A second Ctrl-C: a job that saves when it is told to end must not do so after its files have
+    been put back.
+    """
     job = "import signal, time\nopen('mine.txt', 'w').write('x')\n"
-    job += "def last(*_):\n    time.sleep(0.5); open('mine.txt', 'w').write('last'); open('saved', 'w').close(); raise SystemExit\n"
+    job += (
+        "def last(*_):\n    time.sleep(0.5); open('mine.txt', 'w').write('last'); open('saved',"
+        " 'w').close(); raise SystemExit\n"
+    )
     job += "signal.signal(signal.SIGTERM, last); open('done', 'w').close(); time.sleep(60)"
     before = state(home)
     session = make_session(job, keep=(), grace_s=5.0)
@@ -595,7 +882,11 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
     for number in range(60):
         (home / "many" / str(number)).write_text("the user's own")
     before = state(home)
-    session = make_session("import os\nfor name in os.listdir('many'):\n    os.unlink(f'many/{name}')\nopen('done', 'w').close()", keep=())
+    session = make_session(
+        "import os\nfor name in os.listdir('many'):\n    os.unlink(f'many/{name}')\nopen('done',"
+        " 'w').close()",
+        keep=(),
+    )
     wait_for((home / "done").exists)
 
     restored = itertools.count()
@@ -610,7 +901,8 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
     monkeypatch.setattr(restore, "_as_it_was", interrupted)
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
-    before_us = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
+    # a shell has its background jobs ignore it
+    before_us = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             session.close()
@@ -622,11 +914,24 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
 
 @pytest.fixture
 def killed(home) -> Path:
-    """A session whose job, warden and tuner are gone at once, as after a power cut: nothing has been put back."""
+    """A session whose job, warden and tuner are gone at once, as after a power cut: nothing has
+    been put back.
+    """
     root = home / "session-run" / "sessions" / "0001-live"
     paths = SessionPaths(root)
-    job = "open('mine.txt', 'w').write('x'); open('ckpt.pt', 'w').write('x'); open('done', 'w').close()"
-    session = Session([sys.executable, "-c", job], home, {}, paths, SessionConfig("live", ""), keep=(), grace_s=0.2)
+    job = (
+        "open('mine.txt', 'w').write('x'); open('ckpt.pt', 'w').write('x'); open('done',"
+        " 'w').close()"
+    )
+    session = Session(
+        [sys.executable, "-c", job],
+        home,
+        {},
+        paths,
+        SessionConfig("live", ""),
+        keep=(),
+        grace_s=0.2,
+    )
     session.start()
     wait_for((home / "done").exists)
     shutil.copytree(paths.written, root / "copy", symlinks=True)
@@ -645,7 +950,9 @@ def test_after_a_power_cut_the_next_run_puts_things_back(killed):
     run = killed / "session-run"
     (found,) = leftovers(str(run))
     put_back(found, late=True)
-    assert (killed / "mine.txt").read_text().startswith("the user's own") and not (killed / "ckpt.pt").exists()
+    assert (killed / "mine.txt").read_text().startswith("the user's own") and not (
+        killed / "ckpt.pt"
+    ).exists()
     assert leftovers(str(run)) == []
     (killed / "ckpt.pt").write_text("the user's next training")
     put_back(found, late=True)
@@ -660,9 +967,15 @@ def test_what_was_written_since_is_not_touched(killed):
         os.utime(killed / name, (later, later))
     (found,) = leftovers(str(run))
     outcome = put_back(found, late=True)
-    assert (killed / "ckpt.pt").read_text() == (killed / "mine.txt").read_text() == "days of training"
+    assert (
+        (killed / "ckpt.pt").read_text() == (killed / "mine.txt").read_text() == "days of training"
+    )
     ((path, why, kept),) = outcome["failed"]
-    assert path == str(killed / "mine.txt") and "written again" in why and Path(kept).read_text().startswith("the user's own")
+    assert (
+        path == str(killed / "mine.txt")
+        and "written again" in why
+        and Path(kept).read_text().startswith("the user's own")
+    )
     assert leftovers(str(run)) == [found], "it is told again until somebody has chosen"
     Path(kept).unlink()
     assert put_back(found, late=True)["failed"] == [] and leftovers(str(run)) == []
@@ -673,7 +986,9 @@ def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, mo
     (home / "checkpoints").mkdir()
     (home / "checkpoints" / "mine").write_text("weeks of training")
     os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as cp -p and tar leave it
-    monkeypatch.setattr(left_behind, "last_sign", lambda _session: time.time() - left_behind.SILENT_S - 60)
+    monkeypatch.setattr(
+        left_behind, "last_sign", lambda _session: time.time() - left_behind.SILENT_S - 60
+    )
     assert put_back(str(home / "session"), late=True)["removed"] == []
     assert (home / "checkpoints" / "mine").exists()
 
@@ -682,7 +997,12 @@ def test_a_file_that_cannot_be_put_back_is_told_with_its_original(make_session, 
     session = make_session("open('mine.txt', 'w').write('x')\nopen('done', 'w').close()", keep=())
     wait_for((home / "done").exists)
     log = session.paths.written / "log"
-    log.write_text(log.read_text().replace(str(home / "mine.txt"), "/proc/version/mine.txt"))  # where nothing can be put
+    # where nothing can be put
+    log.write_text(log.read_text().replace(str(home / "mine.txt"), "/proc/version/mine.txt"))
     session.close()
     ((path, why, kept),) = session.outcome["failed"]
-    assert path == "/proc/version/mine.txt" and why and Path(kept).read_text().startswith("the user's own")
+    assert (
+        path == "/proc/version/mine.txt"
+        and why
+        and Path(kept).read_text().startswith("the user's own")
+    )

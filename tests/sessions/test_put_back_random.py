@@ -15,9 +15,12 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 JOBS = Path(__file__).with_name("random_jobs.py")
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "count", [60, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
 def test_no_job_loses_a_file_it_has_not_made(tmp_path: Path, count: int) -> None:
-    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "AUTOTUNE_SESSION": str(tmp_path / "config")}  # the agent's log lies beside it
+    # the agent's log lies beside it
+    env = {**os.environ, "PYTHONPATH": PYTHONPATH, "AUTOTUNE_SESSION": str(tmp_path / "config")}
     words = [sys.executable, str(JOBS), str(tmp_path), str(count)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

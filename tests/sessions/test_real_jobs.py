@@ -44,7 +44,9 @@ if __name__ == "__main__":
 """
 
 
-def job(item: str = "pass", step: str = "optimizer.step()", epochs: int = 10_000, workers: int = 0) -> str:
+def job(
+    item: str = "pass", step: str = "optimizer.step()", epochs: int = 10_000, workers: int = 0
+) -> str:
     return TRAIN.format(item=item, step=step, epochs=epochs, workers=workers)
 
 
@@ -62,7 +64,9 @@ def failure_of(work, *args) -> SessionFailed:
 def test_live_blocks_and_the_end_of_workers(make_session):
     session = start(make_session, job(workers=1), hang_timeout_s=30.0)
     assert session.wait_hello().job.loader.num_workers == 1
-    plain, more = session.run_plan([Block("b", (), 10), Block("c", (KnobChoice("num_workers", 2),), 10)])
+    plain, more = session.run_plan(
+        [Block("b", (), 10), Block("c", (KnobChoice("num_workers", 2),), 10)]
+    )
     assert len(plain.window.times_s) == len(more.window.times_s) == 10 and not more.error
     pids = procfs.descendants(session.command.pid)
     assert len(pids) >= 2
@@ -73,7 +77,12 @@ def test_live_blocks_and_the_end_of_workers(make_session):
 
 
 def test_a_fixed_window(make_session):
-    session = start(make_session, job(), config=SessionConfig("fixed", "", steps=20, seed=0), hang_timeout_s=30.0)
+    session = start(
+        make_session,
+        job(),
+        config=SessionConfig("fixed", "", steps=20, seed=0),
+        hang_timeout_s=30.0,
+    )
     session.wait_hello()
     record = session.wait_record()
     assert len(record.losses) >= 20 and record.samples_before[:3] == (0.0, 8.0, 16.0)
@@ -84,7 +93,12 @@ THINKING_S = 1.5
 
 @pytest.mark.slow
 def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
-    session = start(make_session, job(), config=SessionConfig("fixed", "", steps=20, seed=0), hang_timeout_s=30.0)
+    session = start(
+        make_session,
+        job(),
+        config=SessionConfig("fixed", "", steps=20, seed=0),
+        hang_timeout_s=30.0,
+    )
     session.wait_hello()
     seen = []
 
@@ -105,7 +119,11 @@ def test_a_window_that_is_too_short_goes_on_in_the_same_process(make_session):
 
 @pytest.mark.slow
 def test_a_job_that_ends_while_its_window_goes_on_says_so(make_session):
-    session = start(make_session, job(step="optimizer.step(); step == 29 and sys.exit()"), config=SessionConfig("fixed", "", steps=20, seed=0))
+    session = start(
+        make_session,
+        job(step="optimizer.step(); step == 29 and sys.exit()"),
+        config=SessionConfig("fixed", "", steps=20, seed=0),
+    )
     session.wait_hello()
     record = session.wait_record(lambda record: 50)
     assert record.ended_early and 20 < len(record.losses) <= 31
@@ -116,13 +134,21 @@ def test_a_dataset_that_blocks_is_a_hang_at_its_line(make_session):
     session = start(make_session, source, hang_timeout_s=1.0)
     session.wait_hello()
     failure = failure_of(session.run_plan, [Block("b", (), 1000, max_seconds=1.0)])
-    line = next(i for i, text in enumerate((session.workdir / "job0.py").read_text().splitlines(), 1) if "sleep(99)" in text)
+    line = next(
+        i
+        for i, text in enumerate((session.workdir / "job0.py").read_text().splitlines(), 1)
+        if "sleep(99)" in text
+    )
     assert failure.kind == "hang" and failure.where == f"job0.py:{line}", failure
 
 
 @pytest.mark.slow
 def test_an_exception_in_a_worker_is_a_crash_with_the_users_traceback(make_session):
-    session = start(make_session, job(item="if i == 40: raise KeyError('no such image')", workers=1), hang_timeout_s=30.0)
+    session = start(
+        make_session,
+        job(item="if i == 40: raise KeyError('no such image')", workers=1),
+        hang_timeout_s=30.0,
+    )
     failure = failure_of(lambda: (session.wait_hello(), session.run_plan([Block("b", (), 50)])))
     assert failure.kind == "crash" and "no such image" in failure.detail
     assert failure.where == "job0.py:10"
@@ -130,8 +156,11 @@ def test_an_exception_in_a_worker_is_a_crash_with_the_users_traceback(make_sessi
 
 @pytest.mark.parametrize(("at", "done"), [slow(0, 0), (5, 5)])
 def test_a_job_that_raises_says_how_far_it_got_with_the_settings(make_session, at, done):
-    in_worker = "self.__dict__.setdefault('read', []).append(i) or len(self.read)"  # wherever the epoch stands
-    raises = f"torch.utils.data.get_worker_info() is not None and ({in_worker}) > {8 * at} and [][0]"
+    # wherever the epoch stands
+    in_worker = "self.__dict__.setdefault('read', []).append(i) or len(self.read)"
+    raises = (
+        f"torch.utils.data.get_worker_info() is not None and ({in_worker}) > {8 * at} and [][0]"
+    )
     session = start(make_session, job(item=raises))
     session.wait_hello()
     session.run_plan([Block("own", (), 10)])
@@ -191,7 +220,8 @@ def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
     procfs.send({hello.pid}, 9)
     begin = time.monotonic()
     failure = failure_of(session.run_plan, [Block("c", (), 5)])
-    assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed")  # SIGKILL that nobody of ours sent
+    # SIGKILL that nobody of ours sent
+    assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed")
     assert time.monotonic() - begin < 20
     session.close()
     wait_for(lambda: not process_tags.marked(session.mark), 3.0)
@@ -205,7 +235,8 @@ if step == 20:
     os.kill(worker.pid, {signal})
 optimizer.step()
 """
-UNSEEN = "signal.signal(signal.SIGCHLD, signal.SIG_DFL)"  # torch notices the worker's end only when it waits for a batch
+# torch notices the worker's end only when it waits for a batch
+UNSEEN = "signal.signal(signal.SIGCHLD, signal.SIG_DFL)"
 
 
 @pytest.mark.parametrize(
@@ -216,6 +247,8 @@ def test_a_worker_that_somebody_kills_is_no_crash_of_the_jobs(make_session, befo
     """Whether torch names the signal, or says only that the worker exited unexpectedly."""
     lines = ENDS_ITS_WORKER.format(before=before, signal=number).replace("\n", "\n            ")
     source = job(step=lines, item="time.sleep(0.001)", workers=1)
-    session = start(make_session, source, config=SessionConfig("fixed", "", steps=10_000, max_steps=10_000))
+    session = start(
+        make_session, source, config=SessionConfig("fixed", "", steps=10_000, max_steps=10_000)
+    )
     failure = failure_of(session.wait_record)
     assert failure.kind == kind and "DataLoader worker" in failure.detail, failure

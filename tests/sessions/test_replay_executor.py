@@ -17,7 +17,11 @@ TABLE = {
     "samples": 32,
     "noise": 0.05,
     "block_noise": 0.01,
-    "factors": {"num_workers": {"2": 0.5}, "amp_dtype": {"bfloat16": 0.8}, "batch_size": {"64": 0.9}},
+    "factors": {
+        "num_workers": {"2": 0.5},
+        "amp_dtype": {"bfloat16": 0.8},
+        "batch_size": {"64": 0.9},
+    },
     "entries": [
         {"config": {"batch_size": 512}, "fails": "oom: CUDA out of memory"},
         {"config": {"num_workers": 2, "amp_dtype": "bfloat16"}, "cost_s": 0.0007},
@@ -45,8 +49,16 @@ def cost(report) -> float:
 def test_costs_are_those_of_the_table(table):
     executor = ReplayExecutor(table)
     with executor.open_live({}) as session:
-        found = [cost(session.measure([block(**c)])[0]) for c in (
-            {}, {"num_workers": 2}, {"num_workers": 2, "amp_dtype": "bfloat16"}, {"batch_size": 64}, {"unheard": 3})]  # fmt: skip
+        found = [
+            cost(session.measure([block(**c)])[0])
+            for c in (
+                {},
+                {"num_workers": 2},
+                {"num_workers": 2, "amp_dtype": "bfloat16"},
+                {"batch_size": 64},
+                {"unheard": 3},
+            )
+        ]
     assert found == pytest.approx([0.002, 0.001, 0.0007, 0.0018, 0.002], rel=0.04)
     assert executor.elapsed_s > sum(found) * 200 * 32
 
@@ -73,7 +85,11 @@ def test_failures(table):
 
 def test_hello_and_windows_are_whole(table):
     session = ReplayExecutor(table).open_live({})
-    assert session.machine.cores == 4 and session.job.loader.batch_size == 32 and session.job.optimizers
+    assert (
+        session.machine.cores == 4
+        and session.job.loader.batch_size == 32
+        and session.job.optimizers
+    )
     window = session.measure([block()])[0].window
     assert set(window.phases_s) == set(PHASES)
     assert sum(window.phases_s.values()) == pytest.approx(sum(window.times_s))
@@ -83,9 +99,16 @@ def test_hello_and_windows_are_whole(table):
 
 def test_losses_are_paired_by_seed(table):
     executor = ReplayExecutor(table)
-    runs = {key: executor.run_fixed(FixedRun(c, s, 240)) for key, c, s in (
-        ("base", {}, 0), ("again", {}, 0), ("seed", {}, 1), ("bf16", {"amp_dtype": "bfloat16"}, 0), ("fp16", {"amp_dtype": "float16"}, 0),
-    )}  # fmt: skip
+    runs = {
+        key: executor.run_fixed(FixedRun(c, s, 240))
+        for key, c, s in (
+            ("base", {}, 0),
+            ("again", {}, 0),
+            ("seed", {}, 1),
+            ("bf16", {"amp_dtype": "bfloat16"}, 0),
+            ("fp16", {"amp_dtype": "float16"}, 0),
+        )
+    }
     base = runs["base"].losses
     assert base == runs["again"].losses != runs["seed"].losses
     assert runs["bf16"].losses == pytest.approx(base, rel=1e-4) and runs["bf16"].losses != base

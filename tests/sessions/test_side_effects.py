@@ -1,4 +1,6 @@
-"""Real training jobs that save, resume, log and track, in real sessions: each trial starts as the first did, and nothing of the user's changes."""
+"""Real training jobs that save, resume, log and track, in real sessions: each trial starts as the
+first did, and nothing of the user's changes.
+"""
 
 from __future__ import annotations
 
@@ -58,27 +60,56 @@ while step < first + int(sys.argv[1]):
 
 
 def files(folder: Path) -> dict[str, tuple[str, int]]:
-    found = (p for p in sorted(folder.rglob("*")) if p.is_file() and "run" not in p.relative_to(folder).parts)
-    return {str(p.relative_to(folder)): (hashlib.sha256(p.read_bytes()).hexdigest(), p.stat().st_mtime_ns) for p in found}
+    found = (
+        p
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and "run" not in p.relative_to(folder).parts
+    )
+    return {
+        str(p.relative_to(folder)): (
+            hashlib.sha256(p.read_bytes()).hexdigest(),
+            p.stat().st_mtime_ns,
+        )
+        for p in found
+    }
 
 
 def bare(folder: Path, steps: int) -> list[float]:
     """Losses the program itself logs when nobody tunes it."""
-    subprocess.run([sys.executable, "train.py", str(steps)], cwd=folder, check=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return [float.fromhex(line.split(",")[1]) for line in (folder / "out/log.csv").read_text().splitlines()]
+    subprocess.run(
+        [sys.executable, "train.py", str(steps)],
+        cwd=folder,
+        check=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return [
+        float.fromhex(line.split(",")[1])
+        for line in (folder / "out/log.csv").read_text().splitlines()
+    ]
 
 
 def executor(folder: Path, run: str = "run", **options: object) -> LocalExecutor:
     spec = JobSpec(
-        "job", (sys.executable, "train.py", "100000"), folder, {"OMP_NUM_THREADS": "1"},
-        SearchSpace("test", (create("num_workers", {}),)), hang_timeout_s=30.0, startup_timeout_s=60.0, **options,
-    )  # fmt: skip
+        "job",
+        (sys.executable, "train.py", "100000"),
+        folder,
+        {"OMP_NUM_THREADS": "1"},
+        SearchSpace("test", (create("num_workers", {}),)),
+        hang_timeout_s=30.0,
+        startup_timeout_s=60.0,
+        **options,
+    )
     return LocalExecutor(spec, folder / run)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resumed", [True, False], ids=["a good checkpoint is there", "none is there"])
-def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(tmp_path: Path, resumed: bool) -> None:
+@pytest.mark.parametrize(
+    "resumed", [True, False], ids=["a good checkpoint is there", "none is there"]
+)
+def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(
+    tmp_path: Path, resumed: bool
+) -> None:
     (tmp_path / "train.py").write_text(RESUMES)
     ground = tmp_path.parent / f"{tmp_path.name}-ground"
     ground.mkdir()
@@ -91,15 +122,24 @@ def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(t
     if resumed:
         with tuner.open_live({}) as live:
             live.measure([Block("b", (), 20)])
-    records = [tuner.run_fixed(FixedRun(config, seed=0, steps=24)) for config in ({}, {"num_workers": 1})]
+    records = [
+        tuner.run_fixed(FixedRun(config, seed=0, steps=24)) for config in ({}, {"num_workers": 1})
+    ]
     assert files(tmp_path) == before
     for record in records:
         assert list(record.losses) == truth
     written = summary(tmp_path / "run", tmp_path)
     if resumed:
-        assert set(written.restored) == {"out/best.pt", "out/ckpt.pt", "out/log.csv"} and not written.noticed
+        assert (
+            set(written.restored) == {"out/best.pt", "out/ckpt.pt", "out/log.csv"}
+            and not written.noticed
+        )
     else:
-        assert written.removed == ("out",) and written.counts["removed"] == 1 and not (tmp_path / "out").exists()
+        assert (
+            written.removed == ("out",)
+            and written.counts["removed"] == 1
+            and not (tmp_path / "out").exists()
+        )
     assert not written.unkept and not written.failed
 
 
@@ -137,7 +177,11 @@ def test_two_runs_in_one_working_directory(tmp_path: Path) -> None:
         return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
 
     first, again = executor(home), executor(home)
-    assert "put_back: false" in second(True) and str(tmp_path / "link") in second(True) and not second(False)
+    assert (
+        "put_back: false" in second(True)
+        and str(tmp_path / "link") in second(True)
+        and not second(False)
+    )
     first.close()
     assert second(True), "the same process still holds it"
     again.close()
@@ -145,8 +189,14 @@ def test_two_runs_in_one_working_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inner_first", [True, False])
-def test_two_runs_of_which_one_works_inside_the_others_directory(tmp_path: Path, inner_first: bool) -> None:
-    home, inner, beside = tmp_path / "home", tmp_path / "home" / "deep" / "er", tmp_path / "home" / "deep" / "beside"
+def test_two_runs_of_which_one_works_inside_the_others_directory(
+    tmp_path: Path, inner_first: bool
+) -> None:
+    home, inner, beside = (
+        tmp_path / "home",
+        tmp_path / "home" / "deep" / "er",
+        tmp_path / "home" / "deep" / "beside",
+    )
     for folder in (inner, beside):
         folder.mkdir(parents=True)
     first, second = (inner, home) if inner_first else (home, inner)
@@ -173,7 +223,10 @@ def test_where_directories_cannot_be_locked_a_run_goes_on(tmp_path: Path, monkey
 
 
 def test_a_file_that_was_changed_unseen_is_told(tmp_path: Path) -> None:
-    program = RESUMES.replace("        if step % 4", "        os.system('echo x >> unseen.log') if step == 3 else None\n        if step % 4")
+    program = RESUMES.replace(
+        "        if step % 4",
+        "        os.system('echo x >> unseen.log') if step == 3 else None\n        if step % 4",
+    )
     (tmp_path / "train.py").write_text(program)
     tuner = executor(tmp_path)
     tuner.run_fixed(FixedRun({}, seed=0, steps=8))
@@ -184,7 +237,11 @@ def test_a_file_that_was_changed_unseen_is_told(tmp_path: Path) -> None:
 def test_a_trial_that_crashes_is_put_back_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RESUMES)
     bare(tmp_path, 12)
-    (tmp_path / "train.py").write_text(RESUMES.replace("        if step % 4", "        assert step != first + 7\n        if step % 4"))
+    (tmp_path / "train.py").write_text(
+        RESUMES.replace(
+            "        if step % 4", "        assert step != first + 7\n        if step % 4"
+        )
+    )
     before = files(tmp_path)
     with pytest.raises(SessionFailed):
         executor(tmp_path).run_fixed(FixedRun({}, seed=0, steps=100))
@@ -205,13 +262,17 @@ open("done", "w").close()
 """
 
 
-def test_mlflow_of_the_job_stays_in_the_trials_directory_whatever_its_code_says(make_session, tmp_path: Path) -> None:
+def test_mlflow_of_the_job_stays_in_the_trials_directory_whatever_its_code_says(
+    make_session, tmp_path: Path
+) -> None:
     session = make_session(TRACKED, keep=("seen.json",), env={"MLFLOW_DISABLE_TELEMETRY": "true"})
     wait_for((tmp_path / "done").exists, 60)
     session.close()
     seen = json.loads((tmp_path / "seen.json").read_text())
     store = (session.paths.out / "mlruns").as_uri()
-    assert seen["uri"] == store and seen["artifacts"].startswith(store) and "theirs" in seen["found"]
+    assert (
+        seen["uri"] == store and seen["artifacts"].startswith(store) and "theirs" in seen["found"]
+    )
     assert not (tmp_path / "mine.db").exists() and not (tmp_path / "mlruns").exists()
     assert session.paths.agent_log.exists() is False
 
@@ -246,23 +307,41 @@ open("done", "w").close()
 def python_with(module: str) -> str:
     """A Python that has ``module`` and torch: this one, or the one of the compat tests."""
     for python in filter(None, (sys.executable, os.environ.get("AUTOTUNE_COMPAT_PYTHON"))):
-        if subprocess.run([python, "-c", f"import {module}, torch"], capture_output=True, timeout=120).returncode == 0:
+        if (
+            subprocess.run(
+                [python, "-c", f"import {module}, torch"], capture_output=True, timeout=120
+            ).returncode
+            == 0
+        ):
             return python
     pytest.skip(f"{module} is not installed; AUTOTUNE_COMPAT_PYTHON names a Python that has it")
 
 
 @pytest.mark.compat
-@pytest.mark.parametrize(("module", "job"), [("tensorboard", BOARD), ("safetensors", SAFE), ("wandb", WANDB)], ids=["tensorboard", "safetensors", "wandb"])
+@pytest.mark.parametrize(
+    ("module", "job"),
+    [("tensorboard", BOARD), ("safetensors", SAFE), ("wandb", WANDB)],
+    ids=["tensorboard", "safetensors", "wandb"],
+)
 def test_what_other_libraries_write(make_session, tmp_path: Path, module: str, job: str) -> None:
     (tmp_path / "boards" / "mine").mkdir(parents=True)
     (tmp_path / "boards" / "mine" / "events.old").write_text("the user's own")
     (tmp_path / "model.safetensors").write_bytes(b"good")
     (tmp_path / "train.py").write_text(job)
     before = files(tmp_path)
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(REPO / "trials"), str(REPO / "search_spaces")])
-    session = make_session([python_with(module), "train.py"], keep=(), env={"PYTHONPATH": path}, root=tmp_path.parent / f"{tmp_path.name}-session")
+    path = os.pathsep.join(
+        [os.environ.get("PYTHONPATH", ""), str(REPO / "trials"), str(REPO / "search_spaces")]
+    )
+    session = make_session(
+        [python_with(module), "train.py"],
+        keep=(),
+        env={"PYTHONPATH": path},
+        root=tmp_path.parent / f"{tmp_path.name}-session",
+    )
     wait_for(lambda: (tmp_path / "done").exists() or session.command.exit_status is not None, 90)
     session.close()
     assert files(tmp_path) == before
-    assert "done" in {Path(path).name for path in session.outcome["removed"]}, session.paths.stderr.read_text()
+    assert "done" in {Path(path).name for path in session.outcome["removed"]}, (
+        session.paths.stderr.read_text()
+    )
     assert not (tmp_path / "runs").exists() and not (tmp_path / "wandb").exists()

@@ -1,4 +1,6 @@
-"""A hang is judged by the job's own pace: what does nothing for far longer than ever before, and not what is slow or computes."""
+"""A hang is judged by the job's own pace: what does nothing for far longer than ever before, and
+not what is slow or computes.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,20 @@ def test_a_loader_whose_workers_never_answer_costs_what_the_jobs_pace_says(make_
 
 def test_a_step_that_sleeps_for_ever_is_found_in_a_fixed_run(make_session):
     source = job(step="optimizer.step(); step == 50 and time.sleep(9999)")
-    session = start(make_session, source, config=SessionConfig("fixed", "", steps=1000, max_seconds=100.0), **BY_PACE)
+    session = start(
+        make_session,
+        source,
+        config=SessionConfig("fixed", "", steps=1000, max_seconds=100.0),
+        **BY_PACE,
+    )
     session.wait_hello()
     began = time.monotonic()
     failure = failure_of(session.wait_record)
-    line = next(i for i, text in enumerate((session.workdir / "job0.py").read_text().splitlines(), 1) if "sleep(9999)" in text)
+    line = next(
+        i
+        for i, text in enumerate((session.workdir / "job0.py").read_text().splitlines(), 1)
+        if "sleep(9999)" in text
+    )
     assert failure.kind == "hang" and failure.where == f"job0.py:{line}", failure
     assert time.monotonic() - began < FULL_S / 3
 
@@ -51,19 +62,29 @@ def test_a_long_pause_is_no_hang(make_session, monkeypatch, pause):
     """Which at the pace of the other iterations it would be."""
     monkeypatch.setattr("autotune_trials.session.session.PROGRESS_S", 0.1)
     line = f"optimizer.step(); started = time.monotonic()\n            {pause}"
-    session = start(make_session, job(step=line), config=SessionConfig("fixed", "", steps=40), hang_timeout_s=FULL_S, shortest_hang_s=1.5)
+    session = start(
+        make_session,
+        job(step=line),
+        config=SessionConfig("fixed", "", steps=40),
+        hang_timeout_s=FULL_S,
+        shortest_hang_s=1.5,
+    )
     session.wait_hello()
     assert len(session.wait_record().losses) >= 40
 
 
 @pytest.mark.slow
-def test_minutes_before_the_first_iteration_are_no_hang_where_they_were_announced(make_session, monkeypatch):
+def test_minutes_before_the_first_iteration_are_no_hang_where_they_were_announced(
+    make_session, monkeypatch
+):
     monkeypatch.setattr("autotune_trials.session.session.PROGRESS_S", 0.1)
     starting = "torch.utils.data.get_worker_info() is not None and i == 0 and time.sleep(4)"
     session = start(make_session, job(item=starting), hang_timeout_s=FULL_S, shortest_hang_s=0.5)
     session.wait_hello()
     session.run_plan([Block("own", (), 10)])
-    [report] = session.run_plan([Block("slow", (KnobChoice("num_workers", 1),), 10, slow_start=True)])
+    [report] = session.run_plan(
+        [Block("slow", (KnobChoice("num_workers", 1),), 10, slow_start=True)]
+    )
     assert len(report.window.times_s) == 10
 
 
@@ -81,7 +102,15 @@ def test_what_other_settings_make_slow_is_not_the_jobs_pace(make_session):
 
 @pytest.mark.parametrize(
     ("slowest_s", "limit_s"),
-    [(0.0, 180.0), (0.01, 15.0), (0.3, 15.0), (1.0, 50.0), (4.0, 180.0), (50.0, 180.0), (100.0, 300.0)],
+    [
+        (0.0, 180.0),
+        (0.01, 15.0),
+        (0.3, 15.0),
+        (1.0, 50.0),
+        (4.0, 180.0),
+        (50.0, 180.0),
+        (100.0, 300.0),
+    ],
 )
 def test_the_limit_for_a_job_that_does_nothing(slowest_s, limit_s):
     assert idle_limit_s(slowest_s, 180.0) == limit_s

@@ -37,36 +37,66 @@ def test_side_effects_go_to_the_trial_directory(make_session, tmp_path, monkeypa
     assert env["MLFLOW_TRACKING_URI"].startswith("file://" + out) and "MLFLOW_RUN_ID" not in env
     assert env["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache")
     assert env["PYTHONUNBUFFERED"] == "1"
-    assert env["AUTOTUNE_SESSION"] == str(session.paths.config) and env["AUTOTUNE_MARK"] == session.mark
+    assert (
+        env["AUTOTUNE_SESSION"] == str(session.paths.config)
+        and env["AUTOTUNE_MARK"] == session.mark
+    )
 
 
 def test_the_users_own_variables_win_over_ours_and_knobs_over_both(make_session, tmp_path):
     make_session(
-        SHOW, env={"WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": "http://mine", "OMP_NUM_THREADS": "4"},
+        SHOW,
+        env={
+            "WANDB_MODE": "disabled",
+            "MLFLOW_TRACKING_URI": "http://mine",
+            "OMP_NUM_THREADS": "4",
+        },
         overrides={"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     env = shown(tmp_path)["env"]
-    assert (env["WANDB_MODE"], env["MLFLOW_TRACKING_URI"], env["OMP_NUM_THREADS"]) == ("disabled", "http://mine", "1")
+    assert (env["WANDB_MODE"], env["MLFLOW_TRACKING_URI"], env["OMP_NUM_THREADS"]) == (
+        "disabled",
+        "http://mine",
+        "1",
+    )
 
 
 def test_the_inject_directory_comes_first_and_the_users_path_stays(make_session, tmp_path, job_env):
     make_session(SHOW)
-    assert shown(tmp_path)["env"]["PYTHONPATH"] == os.pathsep.join([str(INJECT), job_env["PYTHONPATH"]])
+    assert shown(tmp_path)["env"]["PYTHONPATH"] == os.pathsep.join(
+        [str(INJECT), job_env["PYTHONPATH"]]
+    )
 
 
 def test_no_empty_entry_on_the_path(monkeypatch, tmp_path):
     """An empty entry would mean the current directory."""
     monkeypatch.setenv("PYTHONPATH", "")
-    session = Session(["true"], tmp_path, {}, SessionPaths(tmp_path / "s"), SessionConfig("live", ""))
+    session = Session(
+        ["true"], tmp_path, {}, SessionPaths(tmp_path / "s"), SessionConfig("live", "")
+    )
     assert session.env["PYTHONPATH"] == str(INJECT)
 
 
 def test_words_in_braces(make_session, tmp_path):
     (tmp_path / "show.py").write_text(SHOW)
-    argv = [sys.executable, "show.py", "--out={trial_dir}/x", "--seed", "{seed}", '{"json": {}}', "{unknown}"]
+    argv = [
+        sys.executable,
+        "show.py",
+        "--out={trial_dir}/x",
+        "--seed",
+        "{seed}",
+        '{"json": {}}',
+        "{unknown}",
+    ]
     session = make_session(argv, fill={"seed": "1003"}, env={"OUT": "{trial_dir}"})
     found = shown(tmp_path)
-    assert found["argv"] == [f"--out={session.paths.out}/x", "--seed", "1003", '{"json": {}}', "{unknown}"]
+    assert found["argv"] == [
+        f"--out={session.paths.out}/x",
+        "--seed",
+        "1003",
+        '{"json": {}}',
+        "{unknown}",
+    ]
     assert found["env"]["OUT"] == str(session.paths.out) and found["cwd"] == str(tmp_path)
 
 
@@ -82,13 +112,17 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_session_directories(make_session, tmp_path, name):
-    session = make_session("from fake_agent import Agent\nprint('hé')\nAgent().serve()", root=tmp_path / name)
+    session = make_session(
+        "from fake_agent import Agent\nprint('hé')\nAgent().serve()", root=tmp_path / name
+    )
     session.wait_hello()
     assert session.run_plan([Block("b", (), 2)])[0].window is not None
     wait_for(lambda: "h" in session.paths.stdout.read_text("utf-8", "replace"))
 
 
-@pytest.mark.parametrize("name", [HOSTILE["spaces and quotes"], HOSTILE["not ascii"], HOSTILE["very long"]])
+@pytest.mark.parametrize(
+    "name", [HOSTILE["spaces and quotes"], HOSTILE["not ascii"], HOSTILE["very long"]]
+)
 def test_a_hostile_temporary_directory(make_session, tmp_path, monkeypatch, name):
     import tempfile
 
@@ -126,7 +160,9 @@ def test_a_relative_command_is_looked_for_in_the_working_directory(make_session,
 
 def test_a_directory_that_cannot_be_written_is_an_error_of_its_own(tmp_path):
     (tmp_path / "file").write_text("")
-    session = Session(["true"], tmp_path, {}, SessionPaths(tmp_path / "file" / "s"), SessionConfig("live", ""))
+    session = Session(
+        ["true"], tmp_path, {}, SessionPaths(tmp_path / "file" / "s"), SessionConfig("live", "")
+    )
     with pytest.raises(OSError, match="Not a directory"):
         session.start()
     session.close()
@@ -138,5 +174,8 @@ def test_open_files_of_the_tuner_are_not_handed_down(make_session, tmp_path):
         session = make_session("import time\nopen('ready', 'w').close()\ntime.sleep(60)")
         wait_for((tmp_path / "ready").exists)
         time.sleep(0.05)
-        targets = [os.readlink(f"/proc/{session.command.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{session.command.pid}/fd")]
+        targets = [
+            os.readlink(f"/proc/{session.command.pid}/fd/{fd}")
+            for fd in os.listdir(f"/proc/{session.command.pid}/fd")
+        ]
     assert sorted(t.split(":")[0] for t in targets) == ["/dev/null", "pipe", "pipe"]

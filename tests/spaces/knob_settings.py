@@ -32,7 +32,8 @@ class Settings:
     wrong: tuple[Any, ...]  # values check_value must refuse
     machine: Machine = CPU  # where the knob has a domain
     job: JobFacts = JOB
-    shows: Callable[[], Any] | None = None  # where a program sees it, unless SmallJob.state() has it
+    # where a program sees it, unless SmallJob.state() has it
+    shows: Callable[[], Any] | None = None
 
 
 def shown() -> dict[str, Any]:
@@ -62,7 +63,9 @@ SETTINGS: dict[str, Settings] = {
     "intra_op_threads": Settings(2, 1, (0, 1.0, "all")),
     "cpu_affinity": Settings("all", "physical", ("some", "3-1", "node", True, 1.5), job=SURVEYED),
     "malloc": Settings("default", "jemalloc", ("je", True, "libjemalloc.so"), job=SURVEYED),
-    "cuda_alloc_conf": Settings("unset", "expandable_segments:True", ("expandable", True, "a:b c", ":"), CUDA, CUDA_JOB),
+    "cuda_alloc_conf": Settings(
+        "unset", "expandable_segments:True", ("expandable", True, "a:b c", ":"), CUDA, CUDA_JOB
+    ),
     "gc": Settings("default", "freeze", ("off", "threshold-0", "threshold-x", 50_000, True)),
     "data_staging": Settings("off", "shm", ("on", "/dev/shm", 1), job=SURVEYED),
     "ddp_bucket_cap_mb": Settings("unset", 50, (0, "big", 1.5, True), CPU, DDP_JOB),

@@ -5,26 +5,62 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_spaces.facts import (
+    DdpFacts,
+    JobFacts,
+    LoaderFacts,
+    Machine,
+    ModelFacts,
+    OptimizerFacts,
+)
 
 CPU = Machine(
-    cores=6, memory_gib=32, shm_gib=8, device="cpu", device_name="a CPU", torch_version="2.13.0", python_version="3.11",
-    cpu_flags=frozenset({"avx512f", "avx512_bf16"}), cxx_compiler="/usr/bin/g++",
-)  # fmt: skip
-CUDA = dataclasses.replace(
-    CPU, cores=16, device="cuda", device_name="a GPU", device_count=1, device_memory_gib=80.0, compute_capability=(9, 0)
+    cores=6,
+    memory_gib=32,
+    shm_gib=8,
+    device="cpu",
+    device_name="a CPU",
+    torch_version="2.13.0",
+    python_version="3.11",
+    cpu_flags=frozenset({"avx512f", "avx512_bf16"}),
+    cxx_compiler="/usr/bin/g++",
 )
-OLD_CUDA = dataclasses.replace(CUDA, device_name="an old GPU", compute_capability=(7, 5), device_memory_gib=8.0)
+CUDA = dataclasses.replace(
+    CPU,
+    cores=16,
+    device="cuda",
+    device_name="a GPU",
+    device_count=1,
+    device_memory_gib=80.0,
+    compute_capability=(9, 0),
+)
+OLD_CUDA = dataclasses.replace(
+    CUDA, device_name="an old GPU", compute_capability=(7, 5), device_memory_gib=8.0
+)
 
 LOADER = LoaderFacts(
-    dataset="Images", site="train.py:7", key="train.py:7#0", batch_size=32, num_workers=0, prefetch_factor=None,
-    persistent_workers=False, pin_memory=False, drop_last=False, iterable=False, length=100, samples=3200, custom_batch_sampler=False,
-)  # fmt: skip
+    dataset="Images",
+    site="train.py:7",
+    key="train.py:7#0",
+    batch_size=32,
+    num_workers=0,
+    prefetch_factor=None,
+    persistent_workers=False,
+    pin_memory=False,
+    drop_last=False,
+    iterable=False,
+    length=100,
+    samples=3200,
+    custom_batch_sampler=False,
+)
 ADAM = OptimizerFacts("AdamW", "default", ("for-loop", "foreach", "fused"), (1e-3,), 12)
 CONV = ModelFacts("Net", 50_000, convolutions=3, batch_norms=2)
 MLP = ModelFacts("Mlp", 50_000, convolutions=0)
-JOB = JobFacts(pid=1, device="cpu", loader=LOADER, optimizers=(ADAM,), models=(CONV,), intra_op_threads=6)
-# What the knobs that look around found: four cores of two threads on two nodes, one allocator, half a GiB of data.
+JOB = JobFacts(
+    pid=1, device="cpu", loader=LOADER, optimizers=(ADAM,), models=(CONV,), intra_op_threads=6
+)
+# What the knobs that look around found: four cores of two threads on two nodes, one allocator, half
+# a GiB of data.
 SURVEYED = dataclasses.replace(
     JOB,
     own_settings={"cpus": "0-7"},
@@ -42,7 +78,9 @@ FULL_JOB = dataclasses.replace(COPYING, device_memory_share=0.95)
 DDP = DdpFacts("train.py:9", gradients_mib=30.0)
 DDP_JOB = dataclasses.replace(JOB, world_size=2, ddp=(DDP,))
 NCCL_JOB = dataclasses.replace(DDP_JOB, device="cuda", backend="cpu:gloo,cuda:nccl")
-UNUSED_JOB = dataclasses.replace(JOB, world_size=2, ddp=(dataclasses.replace(DDP, find_unused_parameters=True),))
+UNUSED_JOB = dataclasses.replace(
+    JOB, world_size=2, ddp=(dataclasses.replace(DDP, find_unused_parameters=True),)
+)
 
 
 def job(base: JobFacts = JOB, **changes: Any) -> JobFacts:

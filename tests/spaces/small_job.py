@@ -1,6 +1,8 @@
-"""A real small training job with the places a knob may touch, in one process and without the agent's hooks.
+"""A real small training job with the places a knob may touch, in one process and without the
+agent's hooks.
 
-It does by hand what the agent does from inside a user's program, so that a knob's own doing is tested by itself.
+It does by hand what the agent does from inside a user's program, so that a knob's own doing is
+tested by itself.
 """
 
 from __future__ import annotations
@@ -22,8 +24,13 @@ from autotune_spaces.knobs.compile_mode import arguments
 FROZEN = gc.get_freeze_count()  # from Python 3.12 on the interpreter itself begins with some
 OWN_THRESHOLDS = gc.get_threshold()
 OWN_LOADER = {
-    "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False, "batch_size": 8, "in_order": True,
-}  # fmt: skip
+    "num_workers": 0,
+    "prefetch_factor": None,
+    "persistent_workers": False,
+    "pin_memory": False,
+    "batch_size": 8,
+    "in_order": True,
+}
 
 
 class Loader:
@@ -58,7 +65,11 @@ class Entry:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         self.mode = mode
-        self._call = self.module if mode is None else torch.compile(lambda *a: self.module.forward(*a), **arguments(mode))
+        self._call = (
+            self.module
+            if mode is None
+            else torch.compile(lambda *a: self.module.forward(*a), **arguments(mode))
+        )
 
     def compiled_graphs(self) -> int:
         return torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -88,7 +99,9 @@ class SmallJob:
         images = torch.randn(64, 3, 8, 8)
         self.device = device
         self.dataset = TensorDataset(images, (images.mean(dim=(1, 2, 3)) > 0).long())
-        net = module or nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2))
+        net = module or nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2)
+        )
         self.entries = [Entry(net.to(device))]
         self.optimizers = [torch.optim.AdamW(net.parameters(), lr=1e-3)]
         self.loader = Loader(self.dataset)
@@ -103,14 +116,22 @@ class SmallJob:
 
     def control(self, name: str) -> Switch:
         setters = {
-            "autocast": self.set_autocast, "non_blocking": self.set_non_blocking, "cuda_prefetch": self.set_cuda_prefetch,
-            "micro_batch": self.set_micro_batch, "attention": self.set_attention, "lr_factor": self.set_lr_factor,
-            "optimizer_impl": self.set_optimizer_impl, "malloc_retain": self.set_malloc_retain, "gc": self.set_gc,
-        }  # fmt: skip
+            "autocast": self.set_autocast,
+            "non_blocking": self.set_non_blocking,
+            "cuda_prefetch": self.set_cuda_prefetch,
+            "micro_batch": self.set_micro_batch,
+            "attention": self.set_attention,
+            "lr_factor": self.set_lr_factor,
+            "optimizer_impl": self.set_optimizer_impl,
+            "malloc_retain": self.set_malloc_retain,
+            "gc": self.set_gc,
+        }
         effects = {
             "cuda_prefetch": lambda: "nothing is copied",
             "micro_batch": lambda: None if self.micro_batch else "nothing was asked for",
-            "attention": lambda: None if self.attention == "math" else "torch ran no fused kernel instead",
+            "attention": lambda: (
+                None if self.attention == "math" else "torch ran no fused kernel instead"
+            ),
         }
         return Switch(setters[name], effects.get(name, lambda: None))
 
@@ -144,7 +165,9 @@ class SmallJob:
         (self.heap.retain if on else self.heap.give_back)()
 
     def set_gc(self, value: Any) -> None:
-        gc.set_threshold(value if isinstance(value, int) else OWN_THRESHOLDS[0], *OWN_THRESHOLDS[1:])
+        gc.set_threshold(
+            value if isinstance(value, int) else OWN_THRESHOLDS[0], *OWN_THRESHOLDS[1:]
+        )
         (gc.freeze if value == "freeze" else gc.unfreeze)()
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -152,12 +175,16 @@ class SmallJob:
 
     def step(self) -> float:
         images, labels = next(iter(self.loader.build()))
-        images, labels = (t.to(self.device, non_blocking=bool(self.non_blocking)) for t in (images, labels))
+        images, labels = (
+            t.to(self.device, non_blocking=bool(self.non_blocking)) for t in (images, labels)
+        )
         context = contextlib.nullcontext()
         if self.autocast:
             context = torch.autocast(self.device, dtype=getattr(torch, self.autocast))
         with context:
-            output = torch.cat([self.entries[0](part) for part in images.split(self.micro_batch or len(images))])
+            output = torch.cat(
+                [self.entries[0](part) for part in images.split(self.micro_batch or len(images))]
+            )
             loss = nn.functional.cross_entropy(output, labels)
         self.optimizers[0].zero_grad()
         loss.backward()

@@ -1,4 +1,5 @@
-"""A training program in which the agent's own LiveJob switches every live knob there and back; prints what was seen.
+"""A training program in which the agent's own LiveJob switches every live knob there and back;
+prints what was seen.
 
 Run by test_in_the_agent.py in a process of its own, because the agent patches torch.
 """
@@ -53,7 +54,9 @@ class Counted(nn.Module):
         return images
 
 
-model = nn.Sequential(Counted(), nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2))
+model = nn.Sequential(
+    Counted(), nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 2)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 batches = iter(DataLoader(Noise(), batch_size=8))
 
@@ -115,6 +118,12 @@ for name in names():
     agent.knobs.apply(knob, own)
     train(3)
     report[name] = {
-        "own": own, "values": values, "before": before, "changed": changed, "again": again, "after": state(), "effect": effect,
-    }  # fmt: skip
+        "own": own,
+        "values": values,
+        "before": before,
+        "changed": changed,
+        "again": again,
+        "after": state(),
+        "effect": effect,
+    }
 print(json.dumps(report))

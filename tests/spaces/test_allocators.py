@@ -1,4 +1,6 @@
-"""malloc and cuda_alloc_conf: what they find, what they put before a process, what of the job's own stays."""
+"""malloc and cuda_alloc_conf: what they find, what they put before a process, what of the job's own
+stays.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,29 @@ def libraries(tmp_path: Path) -> Path:
 
 
 def test_libraries_are_found_where_the_job_runs(libraries: Path, tmp_path: Path) -> None:
-    both = GLIBC | {"jemalloc": str(libraries / "libjemalloc.so.2"), "tcmalloc": str(libraries / "libtcmalloc_minimal.so.4")}
+    both = GLIBC | {
+        "jemalloc": str(libraries / "libjemalloc.so.2"),
+        "tcmalloc": str(libraries / "libtcmalloc_minimal.so.4"),
+    }
     survey = get("malloc").survey
-    assert survey(Start((str(libraries.parent / "bin" / "python"),), {}, "/")) == both, "beside its Python"
-    assert survey(Start(("python",), {"PATH": str(libraries.parent / "bin")}, "/")) == both, "by PATH"
-    assert survey(Start(("bash",), {"CONDA_PREFIX": str(libraries.parent)}, "/")) == both, "in the environment that is active"
+    assert survey(Start((str(libraries.parent / "bin" / "python"),), {}, "/")) == both, (
+        "beside its Python"
+    )
+    assert survey(Start(("python",), {"PATH": str(libraries.parent / "bin")}, "/")) == both, (
+        "by PATH"
+    )
+    assert survey(Start(("bash",), {"CONDA_PREFIX": str(libraries.parent)}, "/")) == both, (
+        "in the environment that is active"
+    )
     assert survey(Start(("bash",), {"LD_LIBRARY_PATH": f"/nowhere:{libraries}"}, "/")) == both
-    assert survey(Start(("env/bin/python",), {}, str(tmp_path))) == both, "relative to the job's directory"
+    assert survey(Start(("env/bin/python",), {}, str(tmp_path))) == both, (
+        "relative to the job's directory"
+    )
 
 
-def test_a_path_that_the_loader_could_not_read_is_passed_over(libraries: Path, tmp_path: Path) -> None:
+def test_a_path_that_the_loader_could_not_read_is_passed_over(
+    libraries: Path, tmp_path: Path
+) -> None:
     libraries.parent.rename(tmp_path / "my env")
     found = get("malloc").survey(Start(("bash",), {"CONDA_PREFIX": str(tmp_path / "my env")}, "/"))
     assert str(tmp_path) not in str(found)
@@ -77,18 +92,28 @@ def test_glibcs_own_is_offered_on_a_cpu_unless_the_job_has_settings_for_it() -> 
     assert get("malloc").domain(machine(), unlike).values == ("default", "retain")
     with pytest.raises(NotApplicable, match="neither jemalloc nor tcmalloc"):
         get("malloc").domain(machine(CUDA), job(CUDA_JOB, surveys=surveys))
-    for own in ({"MALLOC_TRIM_THRESHOLD_": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}):
+    for own in (
+        {"MALLOC_TRIM_THRESHOLD_": "1"},
+        {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"},
+    ):
         with pytest.raises(NotApplicable, match=f"the job sets {next(iter(own))} itself"):
-            create("malloc", None, ["retain"]).domain(machine(), job(surveys=surveys, own_settings=own))
+            create("malloc", None, ["retain"]).domain(
+                machine(), job(surveys=surveys, own_settings=own)
+            )
     preloads = {"LD_PRELOAD": "/opt/libjemalloc.so.2"}
-    assert get("malloc").domain(machine(), job(surveys=surveys, own_settings=preloads)).values == ("jemalloc", "default")
+    assert get("malloc").domain(machine(), job(surveys=surveys, own_settings=preloads)).values == (
+        "jemalloc",
+        "default",
+    )
     with pytest.raises(NotApplicable, match="is not glibc.*apt-get install libjemalloc2"):
         create("malloc", None, ["retain"]).domain(machine(), JOB)
 
 
 @pytest.mark.skipif(not GLIBC, reason="glibc's malloc")
 def test_retain_is_in_force_where_it_is_set_and_only_there(tmp_path: Path) -> None:
-    """As a process sees it: its page faults when it makes and frees 32 MiB again and again, and what the knob says of itself."""
+    """As a process sees it: its page faults when it makes and frees 32 MiB again and again, and
+    what the knob says of itself.
+    """
     loop = "for _ in range(20): [b'xy' * (2 << 20) for _ in range(8)]"
     code = f"""
 import resource
@@ -101,8 +126,15 @@ print((after - before) // 20, get("malloc").effect(None, "retain") or "in force"
 """
     seen = []
     for value in ("default", "retain"):
-        env = prepared(get("malloc"), value, tmp_path, **{k: v for k, v in os.environ.items() if k not in RETAINING})
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        env = prepared(
+            get("malloc"),
+            value,
+            tmp_path,
+            **{k: v for k, v in os.environ.items() if k not in RETAINING},
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        )
         faults, _, said = done.stdout.strip().partition(" ")
         seen.append((int(faults), said))
     (faults, said), (retained, nothing) = seen
@@ -141,32 +173,51 @@ print(heap.own_threshold)
 
 
 @pytest.mark.skipif(not GLIBC, reason="glibc's malloc")
-@pytest.mark.parametrize(("freed", "threshold"), [(1000, 0), (10**6, 10**6), (9 * 10**6, 9 * 10**6), (2**26, 0)])
-def test_what_glibc_made_of_its_threshold_is_found_and_given_back(freed: int, threshold: int) -> None:
-    """Small blocks and such of more than 32 MiB do not raise it; it is then what Python's own start made of it (0 here)."""
+@pytest.mark.parametrize(
+    ("freed", "threshold"), [(1000, 0), (10**6, 10**6), (9 * 10**6, 9 * 10**6), (2**26, 0)]
+)
+def test_what_glibc_made_of_its_threshold_is_found_and_given_back(
+    freed: int, threshold: int
+) -> None:
+    """Small blocks and such of more than 32 MiB do not raise it; it is then what Python's own start
+    made of it (0 here).
+    """
     env = {k: v for k, v in os.environ.items() if k not in RETAINING}
-    done = subprocess.run([sys.executable, "-c", THERE_AND_BACK, str(freed)], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", THERE_AND_BACK, str(freed)], env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert threshold <= int(done.stdout) < (threshold + 8192 if threshold else 800_000)
 
 
 def test_an_allocator_of_the_jobs_own_is_the_baseline() -> None:
     surveys = {"malloc": {"tcmalloc": "/usr/lib/libtcmalloc.so.4"}}
-    own = job(surveys=surveys, own_settings={"LD_PRELOAD": "/opt/libiomp5.so:/opt/libjemalloc.so.2"})
+    own = job(
+        surveys=surveys, own_settings={"LD_PRELOAD": "/opt/libiomp5.so:/opt/libjemalloc.so.2"}
+    )
     domain = get("malloc").domain(machine(), own)
     assert (domain.default, set(domain.values)) == ("jemalloc", {"default", "jemalloc", "tcmalloc"})
     with pytest.raises(NotApplicable, match="preloads mimalloc"):
-        get("malloc").domain(machine(), job(surveys=surveys, own_settings={"LD_PRELOAD": "/usr/lib/libmimalloc.so.2.0"}))
+        get("malloc").domain(
+            machine(),
+            job(surveys=surveys, own_settings={"LD_PRELOAD": "/usr/lib/libmimalloc.so.2.0"}),
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("", None), ("/a/libiomp5.so", None), ("/a/libjemalloc.so.2", "jemalloc"), ("libtcmalloc_minimal.so.4", "tcmalloc"),
-        ("/a/libfoo.so /b/libtbbmalloc_proxy.so.2", "tbbmalloc"), ("/a/libtcmalloc.so.4:/b/libjemalloc.so", "tcmalloc"),
-        ("/jemalloc/libother.so", None), ("/a/libjemalloc.so-5.3", None), ("/a/libmimalloc-secure.so", "mimalloc"),
+        ("", None),
+        ("/a/libiomp5.so", None),
+        ("/a/libjemalloc.so.2", "jemalloc"),
+        ("libtcmalloc_minimal.so.4", "tcmalloc"),
+        ("/a/libfoo.so /b/libtbbmalloc_proxy.so.2", "tbbmalloc"),
+        ("/a/libtcmalloc.so.4:/b/libjemalloc.so", "tcmalloc"),
+        ("/jemalloc/libother.so", None),
+        ("/a/libjemalloc.so-5.3", None),
+        ("/a/libmimalloc-secure.so", "mimalloc"),
     ],
-)  # fmt: skip
+)
 def test_preloaded_allocators_are_told_by_their_names(text: str, word: str | None) -> None:
     assert preloaded(text) == word
 
@@ -174,7 +225,11 @@ def test_preloaded_allocators_are_told_by_their_names(text: str, word: str | Non
 def test_the_library_goes_before_what_is_preloaded(libraries: Path) -> None:
     knob, env = get("malloc"), {"CONDA_PREFIX": str(libraries.parent)}
     je, tc = str(libraries / "libjemalloc.so.2"), str(libraries / "libtcmalloc_minimal.so.4")
-    assert prepared(knob, "jemalloc", libraries, **env) == {**env, "LD_PRELOAD": je, "MALLOC_CONF": JEMALLOC_SETTINGS}
+    assert prepared(knob, "jemalloc", libraries, **env) == {
+        **env,
+        "LD_PRELOAD": je,
+        "MALLOC_CONF": JEMALLOC_SETTINGS,
+    }
     with_omp = prepared(knob, "tcmalloc", libraries, LD_PRELOAD="/opt/libiomp5.so", **env)
     assert with_omp == {**env, "LD_PRELOAD": f"{tc}:/opt/libiomp5.so"}
     # Of two allocators the first would win: the job's own goes, whatever else is preloaded stays.
@@ -182,7 +237,10 @@ def test_the_library_goes_before_what_is_preloaded(libraries: Path) -> None:
     assert swapped["LD_PRELOAD"] == f"{tc}:/x/libiomp5.so"
     assert "LD_PRELOAD" not in prepared(knob, "default", libraries, LD_PRELOAD=je, **env)
     assert prepared(knob, "retain", libraries, LD_PRELOAD=je) == RETAINING
-    assert prepared(knob, "jemalloc", libraries, MALLOC_CONF="narenas:2", **env)["MALLOC_CONF"] == "narenas:2"
+    assert (
+        prepared(knob, "jemalloc", libraries, MALLOC_CONF="narenas:2", **env)["MALLOC_CONF"]
+        == "narenas:2"
+    )
 
 
 def test_a_library_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +260,10 @@ def test_settings_of_the_gpus_allocator() -> None:
 
 
 def test_what_the_job_has_set_stays() -> None:
-    own = job(CUDA_JOB, own_settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:False"})
+    own = job(
+        CUDA_JOB,
+        own_settings={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:False"},
+    )
     domain = get("cuda_alloc_conf").domain(machine(CUDA, cuda_version="13.0"), own)
     assert domain.default == "max_split_size_mb:128,expandable_segments:False"
     assert domain.values[1:] == (f"{domain.default},backend:cudaMallocAsync",)
@@ -210,8 +271,12 @@ def test_what_the_job_has_set_stays() -> None:
 
 @pytest.mark.parametrize(("fraction", "why"), [(1.0, "set_per_process_memory_fraction"), (0.8, "")])
 def test_a_threshold_for_garbage_needs_a_limit_of_the_jobs_own(fraction: float, why: str) -> None:
-    """``cuda`` stands for ``torch.cuda`` of a job that has set its limit, or none (then torch says 1.0)."""
-    cuda = SimpleNamespace(get_per_process_memory_fraction=lambda: fraction, get_allocator_backend=lambda: "native")
+    """``cuda`` stands for ``torch.cuda`` of a job that has set its limit, or none (then torch says
+    1.0).
+    """
+    cuda = SimpleNamespace(
+        get_per_process_memory_fraction=lambda: fraction, get_allocator_backend=lambda: "native"
+    )
     live = SimpleNamespace(device="cuda", torch=SimpleNamespace(cuda=cuda))
     found = get("cuda_alloc_conf").effect(live, "garbage_collection_threshold:0.8")  # type: ignore[arg-type]
     assert why in (found or "") and bool(found) == bool(why)
@@ -219,10 +284,20 @@ def test_a_threshold_for_garbage_needs_a_limit_of_the_jobs_own(fraction: float, 
 
 def test_both_names_of_the_variable_are_set(tmp_path: Path) -> None:
     knob = get("cuda_alloc_conf")
-    assert prepared(knob, "expandable_segments:True", tmp_path) == dict.fromkeys(CONF, "expandable_segments:True")
+    assert prepared(knob, "expandable_segments:True", tmp_path) == dict.fromkeys(
+        CONF, "expandable_segments:True"
+    )
     merged = "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2],expandable_segments:True"
-    before = {CONF[1]: "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2],expandable_segments:False"}
-    assert prepared(knob, "expandable_segments:True", tmp_path, **before) == dict.fromkeys(CONF, merged)
-    assert prepared(knob, merged, tmp_path, **before) == dict.fromkeys(CONF, merged), "a whole text comes out as it is"
+    before = {
+        CONF[
+            1
+        ]: "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2],expandable_segments:False"
+    }
+    assert prepared(knob, "expandable_segments:True", tmp_path, **before) == dict.fromkeys(
+        CONF, merged
+    )
+    assert prepared(knob, merged, tmp_path, **before) == dict.fromkeys(CONF, merged), (
+        "a whole text comes out as it is"
+    )
     assert prepared(knob, "unset", tmp_path, A="b", **before) == {"A": "b"}
     assert knob.check_value(merged) is None

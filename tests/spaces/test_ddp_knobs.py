@@ -1,4 +1,6 @@
-"""The knobs of DistributedDataParallel: where they are offered, and that they reach the module whoever builds it."""
+"""The knobs of DistributedDataParallel: where they are offered, and that they reach the module
+whoever builds it.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,31 @@ def reason(knob: str, facts: Any) -> str:
 @pytest.mark.parametrize("knob", KNOBS)
 def test_jobs_without_it_are_told_what_they_have_instead(knob: str) -> None:
     assert "one process" in reason(knob, JOB)
-    assert "2 processes, but not with DistributedDataParallel" in reason(knob, job(JOB, world_size=2))
+    assert "2 processes, but not with DistributedDataParallel" in reason(
+        knob, job(JOB, world_size=2)
+    )
     assert "FSDP" in reason(knob, job(JOB, world_size=2, sharded=True))
 
 
 @pytest.mark.parametrize("knob", KNOBS)
 def test_modules_built_with_unlike_arguments_are_left_as_they_are(knob: str) -> None:
-    unlike = job(DDP_JOB, ddp=(DDP, dataclasses.replace(DDP, site="train.py:12", bucket_cap_mb=5.0)))
+    unlike = job(
+        DDP_JOB, ddp=(DDP, dataclasses.replace(DDP, site="train.py:12", bucket_cap_mb=5.0))
+    )
     assert "train.py:9, train.py:12" in reason(knob, unlike)
 
 
 @pytest.mark.parametrize(
     ("gradients_mib", "sizes"),
-    [(3.0, ("unset", 1, 5)), (30.0, ("unset", 1, 5, 10, 50)), (2000.0, ("unset", 1, 5, 10, 50, 100, 200, 400))],
+    [
+        (3.0, ("unset", 1, 5)),
+        (30.0, ("unset", 1, 5, 10, 50)),
+        (2000.0, ("unset", 1, 5, 10, 50, 100, 200, 400)),
+    ],
 )
-def test_bucket_sizes_end_where_one_bucket_holds_all_gradients(gradients_mib: float, sizes: tuple[Any, ...]) -> None:
+def test_bucket_sizes_end_where_one_bucket_holds_all_gradients(
+    gradients_mib: float, sizes: tuple[Any, ...]
+) -> None:
     assert get("ddp_bucket_cap_mb").domain(CPU, ddp(gradients_mib=gradients_mib)).values == sizes
 
 
@@ -58,15 +70,27 @@ def test_the_jobs_own_bucket_size_is_the_baseline() -> None:
 
 def test_what_the_job_has_set_itself_is_left_alone() -> None:
     assert "train.py:9" in reason("gradient_as_bucket_view", ddp(gradient_as_bucket_view=True))
-    assert "train.py:9" in reason("static_graph", ddp(static_graph=True, find_unused_parameters=True))
+    assert "train.py:9" in reason(
+        "static_graph", ddp(static_graph=True, find_unused_parameters=True)
+    )
 
 
-def test_a_static_graph_is_offered_only_where_it_saves_something_and_nothing_speaks_against_it() -> None:
+def test_a_static_graph_is_offered_only_where_it_saves_something_and_nothing_speaks_against_it() -> (
+    None
+):
     assert get("static_graph").domain(CPU, UNUSED_JOB).values == (False, True)
     assert "no search" in reason("static_graph", DDP_JOB)
-    assert "differ from iteration to iteration" in reason("static_graph", ddp(find_unused_parameters=True, seen_static=False))
-    assert "differ" in str(pytest.raises(NotApplicable, create("static_graph", values=[True]).domain, CPU,
-                                         ddp(find_unused_parameters=True, seen_static=False)).value)  # fmt: skip
+    assert "differ from iteration to iteration" in reason(
+        "static_graph", ddp(find_unused_parameters=True, seen_static=False)
+    )
+    assert "differ" in str(
+        pytest.raises(
+            NotApplicable,
+            create("static_graph", values=[True]).domain,
+            CPU,
+            ddp(find_unused_parameters=True, seen_static=False),
+        ).value
+    )
 
 
 BUILT = """
@@ -104,9 +128,19 @@ except TypeError as error:
 @pytest.mark.slow
 def test_arguments_take_the_place_of_those_of_any_caller(tmp_path: Any) -> None:
     chosen = {"ddp_bucket_cap_mb": 50, "gradient_as_bucket_view": True, "static_graph": True}
-    variables = {name: text for knob, value in chosen.items() for name, text in get(knob).environment(value).items()}
+    variables = {
+        name: text
+        for knob, value in chosen.items()
+        for name, text in get(knob).environment(value).items()
+    }
     environ = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", BUILT, str(tmp_path / "store")], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILT, str(tmp_path / "store")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     told, wrong = done.stdout.splitlines()
     found = json.loads(told)
@@ -121,7 +155,13 @@ def test_unset_is_torchs_own_size(tmp_path: Any) -> None:
     variables = get("ddp_bucket_cap_mb").environment("unset")
     code = BUILT.replace('("ddp_bucket_cap_mb", 50)', '("ddp_bucket_cap_mb", "unset")')
     environ = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "store")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     rows = json.loads(done.stdout.splitlines()[0])["rows"]
     assert [row[0] for row in rows] == [25 * 2**20] * 3
     for *_, effects in rows:
@@ -137,9 +177,12 @@ def shares(*samples: int, **loader: Any) -> Any:
 def test_a_batch_size_at_which_ranks_have_unlike_numbers_of_batches_is_left_out() -> None:
     knob = create("batch_size", values=[25, 33, 50])
     assert knob.domain(CPU, shares(100, 99, batch_size=32)).values == (25, 32, 50)
-    assert "some ranks have 3 of them an epoch and some 4" in str(knob.unusable(33, CPU, shares(100, 99, batch_size=32)))
+    assert "some ranks have 3 of them an epoch and some 4" in str(
+        knob.unusable(33, CPU, shares(100, 99, batch_size=32))
+    )
     assert knob.domain(CPU, shares(100, 100, batch_size=32)).values == (25, 32, 33, 50)
-    assert knob.domain(CPU, shares(100, 99, batch_size=33)).values == (25, 33, 50)  # made for unlike ranks
+    # made for unlike ranks
+    assert knob.domain(CPU, shares(100, 99, batch_size=33)).values == (25, 33, 50)
     assert 33 in knob.domain(CPU, shares(100, 99, batch_size=32, drop_last=True)).values
 
 

@@ -6,7 +6,21 @@ import dataclasses
 from typing import Any
 
 import pytest
-from machines import ADAM, ATTENDING, CPU, CUDA, CUDA_JOB, DDP, FULL_JOB, JOB, MLP, OLD_CUDA, job, machine, with_loader
+from machines import (
+    ADAM,
+    ATTENDING,
+    CPU,
+    CUDA,
+    CUDA_JOB,
+    DDP,
+    FULL_JOB,
+    JOB,
+    MLP,
+    OLD_CUDA,
+    job,
+    machine,
+    with_loader,
+)
 
 from autotune_spaces.base import NotApplicable
 from autotune_spaces.facts import JobFacts, OptimizerFacts, ProcessFacts, ReaderFacts
@@ -14,7 +28,11 @@ from autotune_spaces.knobs import create, get
 
 
 def values(name, where=CPU, what=JOB, **options):  # type: ignore[no-untyped-def]
-    return create(name, options.pop("options", None), options.pop("values", None)).domain(where, what).values
+    return (
+        create(name, options.pop("options", None), options.pop("values", None))
+        .domain(where, what)
+        .values
+    )
 
 
 def out(name, where=CPU, what=JOB, **options):  # type: ignore[no-untyped-def]
@@ -32,42 +50,91 @@ def test_workers_go_up_to_the_cores() -> None:
 
 def test_ranks_share_the_cores() -> None:
     assert values("num_workers", machine(cores=8), job(world_size=4)) == (0, 1, 2)
-    assert values("intra_op_threads", machine(cores=8), job(world_size=4, intra_op_threads=1)) == (1, 2)
+    assert values("intra_op_threads", machine(cores=8), job(world_size=4, intra_op_threads=1)) == (
+        1,
+        2,
+    )
     two_nodes = job(CUDA_JOB, world_size=16)
     assert values("num_workers", machine(CUDA, cores=32, device_count=8), two_nodes) == (0, 1, 2, 4)
 
 
-def reading(cpu_share: float, *, fetch_s: float = 0.05, compute_s: float = 0.0025, **changes: Any) -> JobFacts:
+def reading(
+    cpu_share: float, *, fetch_s: float = 0.05, compute_s: float = 0.0025, **changes: Any
+) -> JobFacts:
     return job(reader=ReaderFacts(fetch_s, cpu_share * fetch_s, compute_s), **changes)
 
 
-def test_a_reader_that_waits_gets_workers_far_beyond_the_cores_as_many_as_it_needs_doubled_once() -> None:
+def test_a_reader_that_waits_gets_workers_far_beyond_the_cores_as_many_as_it_needs_doubled_once() -> (
+    None
+):
     two = machine(cores=2)
     assert values("num_workers", two, reading(0.02)) == (0, 1, 2, 4, 8, 16, 32, 64)
-    assert values("num_workers", two, reading(0.02, compute_s=0.02)) == (0, 1, 2, 4, 8), "3 keep up: 4, and twice that"
-    assert values("num_workers", two, reading(0.02, compute_s=0.0)) == (0, 1, 2, 4, 8, 16, 32, 64), "nobody knows what is needed"
-    assert values("num_workers", machine(cores=6), reading(0.02, compute_s=0.02)) == (0, 1, 2, 4, 6, 8)
+    assert values("num_workers", two, reading(0.02, compute_s=0.02)) == (0, 1, 2, 4, 8), (
+        "3 keep up: 4, and twice that"
+    )
+    assert values("num_workers", two, reading(0.02, compute_s=0.0)) == (
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+    ), "nobody knows what is needed"
+    assert values("num_workers", machine(cores=6), reading(0.02, compute_s=0.02)) == (
+        0,
+        1,
+        2,
+        4,
+        6,
+        8,
+    )
 
 
 def test_a_reader_that_computes_keeps_the_cores_and_one_in_between_gets_its_share_of_them() -> None:
     two = machine(cores=2)
-    assert values("num_workers", two, reading(1.0)) == values("num_workers", two, reading(0.8)) == (0, 1, 2)
+    assert (
+        values("num_workers", two, reading(1.0))
+        == values("num_workers", two, reading(0.8))
+        == (0, 1, 2)
+    )
     assert values("num_workers", two, reading(0.5)) == (0, 1, 2, 4)
     assert values("num_workers", two, reading(0.1)) == (0, 1, 2, 4, 8, 16)
-    assert values("num_workers", machine(cores=8), reading(0.02, world_size=4)) == (0, 1, 2, 4, 8, 16, 32, 64)
+    assert values("num_workers", machine(cores=8), reading(0.02, world_size=4)) == (
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+    )
 
 
 def test_workers_end_where_memory_files_shared_memory_or_batches_do() -> None:
     loader = with_loader(length=5).loader
-    assert values("num_workers", machine(cores=2), reading(0.02, loader=loader)) == (0, 1, 2, 4), "a fifth worker is the last with a batch"
+    assert values("num_workers", machine(cores=2), reading(0.02, loader=loader)) == (0, 1, 2, 4), (
+        "a fifth worker is the last with a batch"
+    )
     large = with_loader(batch_mib=256.0, batch_tensors=2).loader
     assert values("num_workers", machine(cores=2, shm_gib=8), reading(0.02, loader=large))[-1] == 8
-    assert values("num_workers", machine(cores=2, available_gib=4.0), reading(0.02, process=ProcessFacts(memory_gib=1.0)))[-1] == 4
+    assert (
+        values(
+            "num_workers",
+            machine(cores=2, available_gib=4.0),
+            reading(0.02, process=ProcessFacts(memory_gib=1.0)),
+        )[-1]
+        == 4
+    )
     few_files = ProcessFacts(open_files=20, most_files=128)
     assert values("num_workers", machine(cores=2), reading(0.02, process=few_files))[-1] == 16
 
 
-def test_a_named_number_of_workers_is_tried_whatever_the_evidence_unless_they_cannot_be_started() -> None:
+def test_a_named_number_of_workers_is_tried_whatever_the_evidence_unless_they_cannot_be_started() -> (
+    None
+):
     assert values("num_workers", machine(cores=2), reading(1.0), values=[0, 48]) == (0, 48)
     few_files = reading(1.0, process=ProcessFacts(open_files=20, most_files=128))
     assert values("num_workers", machine(cores=2), few_files, values=[0, 24, 48]) == (0, 24)
@@ -78,21 +145,36 @@ def test_workers_are_out_where_data_would_come_twice() -> None:
     assert "get_worker_info" in out(
         "num_workers", what=with_loader(iterable=True, worker_sharding=False, dataset="Stream")
     )
-    assert "Stream" in out("num_workers", what=with_loader(iterable=True, worker_sharding=False, dataset="Stream"))
+    assert "Stream" in out(
+        "num_workers", what=with_loader(iterable=True, worker_sharding=False, dataset="Stream")
+    )
     assert values("num_workers", what=with_loader(iterable=True, worker_sharding=True))
 
 
-def test_workers_are_out_where_the_dataset_makes_its_batches_and_nobody_can_tell_how_it_shares_them_out() -> None:
-    own_batches = {"iterable": True, "worker_sharding": True, "batch_size": None, "dataset": "Triples"}
-    assert "Triples is an IterableDataset that makes its batches itself" in out("num_workers", what=with_loader(**own_batches))
-    assert values("num_workers", what=with_loader(**own_batches, num_workers=1)), "the job shares them out itself"
+def test_workers_are_out_where_the_dataset_makes_its_batches_and_nobody_can_tell_how_it_shares_them_out() -> (
+    None
+):
+    own_batches = {
+        "iterable": True,
+        "worker_sharding": True,
+        "batch_size": None,
+        "dataset": "Triples",
+    }
+    assert "Triples is an IterableDataset that makes its batches itself" in out(
+        "num_workers", what=with_loader(**own_batches)
+    )
+    assert values("num_workers", what=with_loader(**own_batches, num_workers=1)), (
+        "the job shares them out itself"
+    )
 
 
 def test_workers_need_shared_memory() -> None:
     assert "/dev/shm" in out("num_workers", machine(shm_gib=0.0))
 
 
-@pytest.mark.parametrize("name", ["num_workers", "prefetch_factor", "persistent_workers", "in_order", "batch_size"])
+@pytest.mark.parametrize(
+    "name", ["num_workers", "prefetch_factor", "persistent_workers", "in_order", "batch_size"]
+)
 def test_loader_knobs_are_out_without_a_loader(name: str) -> None:
     assert "DataLoader" in out(name, what=job(loader=None))
 
@@ -107,7 +189,16 @@ def test_worker_knobs_mean_nothing_without_workers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pin_memory", "non_blocking", "cuda_prefetch", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_workspace_mib", "cuda_alloc_conf"]
+    "name",
+    [
+        "pin_memory",
+        "non_blocking",
+        "cuda_prefetch",
+        "cudnn_benchmark",
+        "cudnn_benchmark_limit",
+        "cudnn_workspace_mib",
+        "cuda_alloc_conf",
+    ],
 )
 def test_cuda_knobs_are_out_on_a_cpu(name: str) -> None:
     assert out(name) == "only for CUDA, and the job trains on cpu"
@@ -116,8 +207,12 @@ def test_cuda_knobs_are_out_on_a_cpu(name: str) -> None:
 
 def test_copies_ahead_are_tried_where_copies_take_time() -> None:
     assert values("cuda_prefetch", CUDA, job(CUDA_JOB, copy_share=0.05)) == (False, True)
-    assert "copies to the GPU take 0.4% of an iteration" in out("cuda_prefetch", CUDA, job(CUDA_JOB, copy_share=0.004))
-    assert values("cuda_prefetch", CUDA, CUDA_JOB, values=[True]) == (False, True), "who names it has it tried"
+    assert "copies to the GPU take 0.4% of an iteration" in out(
+        "cuda_prefetch", CUDA, job(CUDA_JOB, copy_share=0.004)
+    )
+    assert values("cuda_prefetch", CUDA, CUDA_JOB, values=[True]) == (False, True), (
+        "who names it has it tried"
+    )
     assert "DataLoader" in out("cuda_prefetch", CUDA, job(CUDA_JOB, loader=None, copy_share=0.05))
 
 
@@ -127,16 +222,24 @@ def test_a_cpu_job_on_a_cuda_machine_is_a_cpu_job() -> None:
 
 def test_batch_sizes() -> None:
     assert values("batch_size") == (16, 32, 64, 128, 256)
-    assert values("batch_size", what=with_loader(samples=100)) == (16, 32, 64), "no batch larger than the data"
+    assert values("batch_size", what=with_loader(samples=100)) == (16, 32, 64), (
+        "no batch larger than the data"
+    )
     assert values("batch_size", what=with_loader(batch_size=1)) == (1, 2, 4, 8)
     theirs = {"custom_batch_sampler": True, "batch_size": None}
-    assert "own (Buckets), which decides the batch size" in out("batch_size", what=with_loader(**theirs, batch_sampler="Buckets"))
-    assert "gives each process whole batches" in out("batch_size", what=with_loader(**theirs, batch_sampler="BatchSamplerShard"))
+    assert "own (Buckets), which decides the batch size" in out(
+        "batch_size", what=with_loader(**theirs, batch_sampler="Buckets")
+    )
+    assert "gives each process whole batches" in out(
+        "batch_size", what=with_loader(**theirs, batch_sampler="BatchSamplerShard")
+    )
     assert "batch_size=None" in out("batch_size", what=with_loader(batch_size=None))
 
 
 def test_the_batch_size_of_one_loader_among_several_is_a_mixture() -> None:
-    assert "is another mixture" in out("batch_size", what=job(mixture="batches of several DataLoaders in turn"))
+    assert "is another mixture" in out(
+        "batch_size", what=job(mixture="batches of several DataLoaders in turn")
+    )
 
 
 def test_the_batch_size_of_a_contrastive_loss_is_part_of_it() -> None:
@@ -189,8 +292,14 @@ def test_amp_leaves_a_jobs_own_alone() -> None:
 def test_matmul_precision() -> None:
     assert values("matmul_precision") == ("highest", "medium")
     assert values("matmul_precision", CUDA, CUDA_JOB) == ("highest", "high"), "medium is TF32, too"
-    assert values("matmul_precision", CUDA, job(CUDA_JOB, matmul_precision="high")) == ("highest", "high")
-    assert values("matmul_precision", CUDA, job(CUDA_JOB, matmul_precision="medium")) == ("highest", "medium")
+    assert values("matmul_precision", CUDA, job(CUDA_JOB, matmul_precision="high")) == (
+        "highest",
+        "high",
+    )
+    assert values("matmul_precision", CUDA, job(CUDA_JOB, matmul_precision="medium")) == (
+        "highest",
+        "medium",
+    )
     assert "TF32" in out("matmul_precision", OLD_CUDA, CUDA_JOB)
     assert "CPU" in out("matmul_precision", machine(cpu_flags=frozenset()))
     assert "fp32_precision" in out("matmul_precision", what=job(matmul_precision=""))
@@ -201,8 +310,12 @@ def test_cudnn() -> None:
     assert "itself" in out("cudnn_benchmark", CUDA, job(CUDA_JOB, cudnn_benchmark=True))
     assert not get("cudnn_benchmark_limit").active({}, {"cudnn_benchmark": False})
     assert values("cudnn_workspace_mib", CUDA, FULL_JOB) == ("unset", 64, 256, 1024)
-    assert "reserves 40% of" in out("cudnn_workspace_mib", CUDA, job(CUDA_JOB, device_memory_share=0.4))
-    assert values("cudnn_workspace_mib", CUDA, CUDA_JOB, values=[512]) == ("unset", 512), "who names a value has it tried"
+    assert "reserves 40% of" in out(
+        "cudnn_workspace_mib", CUDA, job(CUDA_JOB, device_memory_share=0.4)
+    )
+    assert values("cudnn_workspace_mib", CUDA, CUDA_JOB, values=[512]) == ("unset", 512), (
+        "who names a value has it tried"
+    )
     assert get("cudnn_workspace_mib").environment(1024) == {"CUDNN_CONV_WSCAP_DBG": "1024"}
     assert get("cudnn_workspace_mib").environment("unset") == {}
 
@@ -215,7 +328,9 @@ def test_compile_mode() -> None:
     assert "C++ compiler" in out("compile_mode", machine(cxx_compiler=""))
     assert "create_graph" in out("compile_mode", what=job(double_backward=True))
     assert "Module" in out("compile_mode", what=job(models=()))
-    assert values("compile_mode", machine(CUDA, cxx_compiler=""), CUDA_JOB), "CUDA kernels are not built by g++"
+    assert values("compile_mode", machine(CUDA, cxx_compiler=""), CUDA_JOB), (
+        "CUDA kernels are not built by g++"
+    )
 
 
 def test_compile_modes_for_what_the_job_is_like() -> None:
@@ -224,8 +339,16 @@ def test_compile_modes_for_what_the_job_is_like() -> None:
     assert "no repeated blocks" in out("compile_mode", values=["regional"])
     short = with_loader(samples=3210)
     assert values("compile_mode", what=short) == ("off", "default", "static", "max-autotune")
-    assert values("compile_mode", what=with_loader(samples=3210, rank_samples=(1600, 1610)))[2] == "static"
-    for whole in (JOB, with_loader(samples=3210, drop_last=True), with_loader(samples=None), with_loader(batch_size=None)):
+    assert (
+        values("compile_mode", what=with_loader(samples=3210, rank_samples=(1600, 1610)))[2]
+        == "static"
+    )
+    for whole in (
+        JOB,
+        with_loader(samples=3210, drop_last=True),
+        with_loader(samples=None),
+        with_loader(batch_size=None),
+    ):
         assert "smaller batch" in out("compile_mode", what=whole, values=["static"])
     varying = dataclasses.replace(short, models=(dataclasses.replace(MLP, input_shapes=2),))
     assert values("compile_mode", what=varying) == ("off", "default", "dynamic", "max-autotune")
@@ -235,22 +358,37 @@ def test_compile_modes_for_what_the_job_is_like() -> None:
 
 def test_cuda_graphs_are_out_where_gradients_are_accumulated() -> None:
     accumulating = job(CUDA_JOB, backwards_per_step=4.0)
-    assert values("compile_mode", CUDA, accumulating) == ("off", "default", "max-autotune-no-cudagraphs")
+    assert values("compile_mode", CUDA, accumulating) == (
+        "off",
+        "default",
+        "max-autotune-no-cudagraphs",
+    )
     for mode in ("reduce-overhead", "max-autotune"):
         assert "backward 4 times a step" in out("compile_mode", CUDA, accumulating, values=[mode])
-    assert "max-autotune" in values("compile_mode", what=job(backwards_per_step=4.0)), "a CPU has no CUDA graphs"
+    assert "max-autotune" in values("compile_mode", what=job(backwards_per_step=4.0)), (
+        "a CPU has no CUDA graphs"
+    )
 
 
 def test_cuda_graphs_and_cudas_own_allocator_are_not_tried_together() -> None:
-    """torch's graphs save the state of their memory pool, and raise where that is not torch's own allocator."""
+    """torch's graphs save the state of their memory pool, and raise where that is not torch's own
+    allocator.
+    """
     chosen = job(CUDA_JOB, own_settings={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
     assert values("compile_mode", CUDA, chosen) == ("off", "default", "max-autotune-no-cudagraphs")
     assert "cudaMallocAsync" in out("compile_mode", CUDA, chosen, values=["reduce-overhead"])
     knob, own = get("cuda_alloc_conf"), {"compile_mode": "off"}
     for mode, other in (("reduce-overhead", False), ("default", True)):
-        assert knob.active({"compile_mode": mode, "cuda_alloc_conf": "backend:cudaMallocAsync"}, own) is other
-        assert knob.active({"compile_mode": mode, "cuda_alloc_conf": "expandable_segments:True"}, own)
-    assert not knob.active({"cuda_alloc_conf": "backend:cudaMallocAsync"}, {"compile_mode": "max-autotune"})
+        assert (
+            knob.active({"compile_mode": mode, "cuda_alloc_conf": "backend:cudaMallocAsync"}, own)
+            is other
+        )
+        assert knob.active(
+            {"compile_mode": mode, "cuda_alloc_conf": "expandable_segments:True"}, own
+        )
+    assert not knob.active(
+        {"cuda_alloc_conf": "backend:cudaMallocAsync"}, {"compile_mode": "max-autotune"}
+    )
 
 
 def test_attention_kernels() -> None:
@@ -262,34 +400,57 @@ def test_attention_kernels() -> None:
     assert "compiles its model itself" in out("sdpa_backend", what=job(ATTENDING, own_compile=True))
     assert "no other fused kernel" in out("sdpa_backend", what=ATTENDING, values=["cudnn"])
     assert values("sdpa_backend", CUDA, on_cuda("flash")) == ("default", "efficient", "cudnn")
-    assert values("sdpa_backend", CUDA, on_cuda("cudnn", "efficient")) == ("default", "flash", "efficient", "cudnn")
+    assert values("sdpa_backend", CUDA, on_cuda("cudnn", "efficient")) == (
+        "default",
+        "flash",
+        "efficient",
+        "cudnn",
+    )
     assert "float32" in out("sdpa_backend", CUDA, on_cuda("efficient"))
-    assert values("sdpa_backend", CUDA, on_cuda("efficient"), values=["flash", "math"]) == ("default", "flash", "math"), "under amp_dtype, say"
-    assert values("sdpa_backend", CUDA, on_cuda("efficient", own_autocast="bfloat16")) == ("default", "flash", "cudnn")
-    assert "compute capability below 8.0" in out("sdpa_backend", OLD_CUDA, on_cuda("efficient"), values=["cudnn"])
+    assert values("sdpa_backend", CUDA, on_cuda("efficient"), values=["flash", "math"]) == (
+        "default",
+        "flash",
+        "math",
+    ), "under amp_dtype, say"
+    assert values("sdpa_backend", CUDA, on_cuda("efficient", own_autocast="bfloat16")) == (
+        "default",
+        "flash",
+        "cudnn",
+    )
+    assert "compute capability below 8.0" in out(
+        "sdpa_backend", OLD_CUDA, on_cuda("efficient"), values=["cudnn"]
+    )
 
 
 def test_channels_last_is_for_convolutions() -> None:
     assert "no convolutions" in out("channels_last", what=job(models=(MLP,)))
-    assert "train.py:4" in out("channels_last", what=job(own_settings={"channels_last": "train.py:4"}))
+    assert "train.py:4" in out(
+        "channels_last", what=job(own_settings={"channels_last": "train.py:4"})
+    )
 
 
 def test_optimizer_impl() -> None:
-    assert values("optimizer_impl") == ("default", "foreach", "fused"), "for-loop is what the job has on a CPU"
+    assert values("optimizer_impl") == ("default", "foreach", "fused"), (
+        "for-loop is what the job has on a CPU"
+    )
     assert values("optimizer_impl", CUDA, CUDA_JOB) == ("default", "for-loop", "fused")
     asked = OptimizerFacts("SGD", "foreach", ("for-loop", "foreach"), (0.1,), 4)
     assert values("optimizer_impl", what=job(optimizers=(asked,))) == ("for-loop", "foreach")
     own = OptimizerFacts("Lion", "default", (), (0.1,), 4)
     assert "Lion" in out("optimizer_impl", what=job(optimizers=(own,)))
-    assert values("optimizer_impl", what=job(optimizers=(ADAM, asked))) == ("default", "for-loop", "foreach"), (
-        "both must be able to"
-    )
+    assert values("optimizer_impl", what=job(optimizers=(ADAM, asked))) == (
+        "default",
+        "for-loop",
+        "foreach",
+    ), "both must be able to"
     assert "fused" in out("optimizer_impl", what=job(optimizers=(asked,)), values=["fused"])
 
 
 def test_threads() -> None:
     assert values("intra_op_threads") == (1, 2, 4, 6)
-    assert out("intra_op_threads", machine(cores=1), job(intra_op_threads=1)).startswith("1, the job's own value")
+    assert out("intra_op_threads", machine(cores=1), job(intra_op_threads=1)).startswith(
+        "1, the job's own value"
+    )
 
 
 PLAIN = job(models=(MLP,), samples_per_step=32.0)
@@ -297,23 +458,40 @@ ACCUMULATING = job(models=(MLP,), samples_per_step=192.0, backwards_per_step=6.0
 
 
 def test_micro_batches() -> None:
-    assert values("micro_batch_size", what=PLAIN) == values("micro_batch_size", what=ACCUMULATING) == (4, 8, 16, 32)
-    assert "more work for a GPU" in out("micro_batch_size", CUDA, dataclasses.replace(PLAIN, device="cuda"))
-    ranks = dataclasses.replace(PLAIN, world_size=2, models=(dataclasses.replace(MLP, name="DistributedDataParallel"),))
+    assert (
+        values("micro_batch_size", what=PLAIN)
+        == values("micro_batch_size", what=ACCUMULATING)
+        == (4, 8, 16, 32)
+    )
+    assert "more work for a GPU" in out(
+        "micro_batch_size", CUDA, dataclasses.replace(PLAIN, device="cuda")
+    )
+    ranks = dataclasses.replace(
+        PLAIN, world_size=2, models=(dataclasses.replace(MLP, name="DistributedDataParallel"),)
+    )
     assert values("micro_batch_size", what=ranks) == (4, 8, 16, 32)
     assert "loader's batch of 32" in out("micro_batch_size", what=ACCUMULATING, values=[64])
 
 
-@pytest.mark.parametrize(("what", "said"), [
-    (job(), "batch normalisation"),
-    (dataclasses.replace(PLAIN, loader=None), "DataLoader"),
-    (dataclasses.replace(with_loader(batch_size=None), models=(MLP,)), "makes its batches itself"),
-    (dataclasses.replace(PLAIN, models=()), "no module"),
-    (dataclasses.replace(PLAIN, world_size=2), "several processes"),
-    (dataclasses.replace(PLAIN, double_backward=True), "differentiates"),
-    (dataclasses.replace(PLAIN, own_compile=True), "compiles"),
-    (dataclasses.replace(with_loader(batch_size=7), models=(MLP,), samples_per_step=7.0), "split evenly"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (job(), "batch normalisation"),
+        (dataclasses.replace(PLAIN, loader=None), "DataLoader"),
+        (
+            dataclasses.replace(with_loader(batch_size=None), models=(MLP,)),
+            "makes its batches itself",
+        ),
+        (dataclasses.replace(PLAIN, models=()), "no module"),
+        (dataclasses.replace(PLAIN, world_size=2), "several processes"),
+        (dataclasses.replace(PLAIN, double_backward=True), "differentiates"),
+        (dataclasses.replace(PLAIN, own_compile=True), "compiles"),
+        (
+            dataclasses.replace(with_loader(batch_size=7), models=(MLP,), samples_per_step=7.0),
+            "split evenly",
+        ),
+    ],
+)
 def test_where_micro_batches_are_out(what: JobFacts, said: str) -> None:
     assert said in out("micro_batch_size", what=what)
 

@@ -30,7 +30,9 @@ def test_lr_rule_needs_the_jobs_own_batch_size() -> None:
         create("batch_size", {"lr_scaling": "sqrt"}).apply(job, 32)
     create("batch_size", {"lr_scaling": "sqrt", "own_batch_size": 8}).apply(job, 32)
     assert job.lr_factor == 2.0
-    assert "(32 / 8) ** 0.5" in create("batch_size", {"lr_scaling": "sqrt", "own_batch_size": 8}).snippet(32)
+    assert "(32 / 8) ** 0.5" in create(
+        "batch_size", {"lr_scaling": "sqrt", "own_batch_size": 8}
+    ).snippet(32)
 
 
 def test_autocast_without_a_product_has_no_effect() -> None:
@@ -133,5 +135,7 @@ def test_cudnn_switches_are_set_right_after_import() -> None:
     )
     for value in (True, False):
         env = {**os.environ, **get("cudnn_benchmark").environment(value)}
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+        )
         assert done.stdout.strip() == str(value), done.stderr

@@ -21,10 +21,22 @@ from autotune_spaces.knobs import create, get, names
 from autotune_trials.protocol.messages import KnobChoice
 
 # Of a process knob with live values the first of them is tried.
-LIVE = {n: (*get(n).live_values, SETTINGS[n].other)[0] for n in names() if get(n).scope is Scope.LIVE or get(n).live_values}
+LIVE = {
+    n: (*get(n).live_values, SETTINGS[n].other)[0]
+    for n in names()
+    if get(n).scope is Scope.LIVE or get(n).live_values
+}
 PROCESS = [n for n in names() if get(n).scope is Scope.PROCESS]
-# Their effect needs CUDA (test_on_cuda.py, test_agent_gpu.py), a compiler or a certain CPU (test_effects.py), attention (test_attention.py).
-ELSEWHERE = ("sdpa_backend", "compile_mode", "pin_memory", "non_blocking", "cuda_prefetch", "matmul_precision")
+# Their effect needs CUDA (test_on_cuda.py, test_agent_gpu.py), a compiler or a certain CPU
+# (test_effects.py), attention (test_attention.py).
+ELSEWHERE = (
+    "sdpa_backend",
+    "compile_mode",
+    "pin_memory",
+    "non_blocking",
+    "cuda_prefetch",
+    "matmul_precision",
+)
 every = pytest.mark.parametrize("name", names())
 
 
@@ -99,7 +111,11 @@ def test_a_users_values_are_kept_beside_the_jobs_own(name: str) -> None:
 @every
 def test_values_survive_json(name: str) -> None:
     settings = SETTINGS[name]
-    for value in (*get(name).domain(settings.machine, settings.job).values, settings.own, settings.other):
+    for value in (
+        *get(name).domain(settings.machine, settings.job).values,
+        settings.own,
+        settings.other,
+    ):
         choice = KnobChoice(name, value, {"option": 1})
         back = decode(KnobChoice, json.loads(json.dumps(encode(choice))))
         assert back == choice
@@ -133,7 +149,8 @@ def test_apply_then_revert_restores(name: str) -> None:
     assert job.state() != before, f"{name} = {LIVE[name]!r} changed nothing"
     knob.apply(job, settings.own)
     after = job.state()
-    if name == "prefetch_factor":  # a job without workers has none; torch takes 2 once there are workers
+    # a job without workers has none; torch takes 2 once there are workers
+    if name == "prefetch_factor":
         assert after["loader"].pop("prefetch_factor") == 2
         before["loader"].pop("prefetch_factor")
     assert after == before
@@ -173,11 +190,16 @@ def test_process_knob_sets_only_the_environment(name: str) -> None:
 def test_registry_creates_without_torch() -> None:
     """The agent imports the knobs in the job's process before the job imports torch."""
     code = (
-        "import sys; from autotune_spaces.knobs import get, names; [get(n) for n in names()]; "
-        "import autotune_spaces.space, autotune_spaces.machine, autotune_spaces.knobs.via; "
-        "bad = {'torch', 'numpy', 'yaml', 'psutil'} & set(sys.modules); sys.exit(repr(bad) if bad else 0)"
+        "import sys; from autotune_spaces.knobs import get, names; [get(n) for n in names()];"
+        " import autotune_spaces.space, autotune_spaces.machine, autotune_spaces.knobs.via; bad ="
+        " {'torch', 'numpy', 'yaml', 'psutil'} & set(sys.modules); sys.exit(repr(bad) if bad"
+        " else 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr

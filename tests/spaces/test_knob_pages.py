@@ -15,7 +15,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "knobs.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert docs.main(["--check", str(PAGE)]) == 0, "run: python -m autotune_spaces.docs docs/knobs.md"
+    assert docs.main(["--check", str(PAGE)]) == 0, (
+        "run: python -m autotune_spaces.docs docs/knobs.md"
+    )
 
 
 def test_an_old_page_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +67,9 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "num_workers" in out
 
 
-def test_doctor_says_what_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_says_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from autotune.cli import doctor
 
     installed = doctor._version

@@ -29,18 +29,33 @@ def test_this_machine() -> None:
 
 def test_the_gpu_is_the_one_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands for a machine with two GPUs, of which the first is the current one."""
-    cards: dict[object, SimpleNamespace] = {0: SimpleNamespace(name="small", total_memory=2**30, major=8, minor=0)}
-    cards[torch.device("cuda", 1)] = SimpleNamespace(name="large", total_memory=80 * 2**30, major=9, minor=0)
-    for name, answer in {"is_available": lambda: True, "current_device": lambda: 0, "get_device_properties": cards.__getitem__}.items():
+    cards: dict[object, SimpleNamespace] = {
+        0: SimpleNamespace(name="small", total_memory=2**30, major=8, minor=0)
+    }
+    cards[torch.device("cuda", 1)] = SimpleNamespace(
+        name="large", total_memory=80 * 2**30, major=9, minor=0
+    )
+    for name, answer in {
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "get_device_properties": cards.__getitem__,
+    }.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     assert probe().device_name == "small"
     found = probe(torch.device("cuda", 1))
-    assert (found.device_name, found.device_memory_gib, found.compute_capability) == ("large", 80.0, (9, 0))
+    assert (found.device_name, found.device_memory_gib, found.compute_capability) == (
+        "large",
+        80.0,
+        (9, 0),
+    )
 
 
 def test_affinity_counts() -> None:
     core = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{core}}}); from autotune_spaces.machine import probe; print(probe().cores)"
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{core}}}); from autotune_spaces.machine import"
+        " probe; print(probe().cores)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "1", done.stderr
 
@@ -48,5 +63,7 @@ def test_affinity_counts() -> None:
 def test_compiler_is_the_one_torch_would_take(tmp_path) -> None:  # type: ignore[no-untyped-def]
     code = "from autotune_spaces.machine import cxx_compiler; print(cxx_compiler())"
     env = {**os.environ, "CXX": str(tmp_path / "no-such-compiler")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.strip() == "", done.stderr

@@ -1,4 +1,6 @@
-"""NCCL's variables: for which jobs they are offered, and that what is asked for is what the job has."""
+"""NCCL's variables: for which jobs they are offered, and that what is asked for is what the job
+has.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_what_the_job_sets_stays() -> None:
 
 
 def test_trees_are_for_several_machines_and_a_nccl_that_knows_them() -> None:
-    """An older NCCL does not understand an algorithm for one collective alone, and broadcasts have no tree."""
+    """An older NCCL does not understand an algorithm for one collective alone, and broadcasts have
+    no tree.
+    """
     several = job(NCCL_JOB, world_size=16)
     assert "tree" in values(what=several)
     assert "tree" not in values(machine(NODE, nccl_version=(2, 21, 5)), several)
@@ -60,7 +64,9 @@ def test_it_is_read_back_where_the_job_runs(value: str) -> None:
 
     def told(**variables: str) -> str:
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
-        done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     settings = get("nccl").environment(value)

@@ -16,7 +16,10 @@ from autotune_spaces import gpus
 from autotune_spaces.knobs import create, get
 from autotune_spaces.machine import probe
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 
 @pytest.fixture
@@ -71,7 +74,8 @@ def test_tf32_changes_products() -> None:
 
 
 def test_a_cudnn_plan_once_chosen_is_kept() -> None:
-    """Why cudnn_benchmark is a process knob: switched on late, it times nothing for a shape already seen.
+    """Why cudnn_benchmark is a process knob: switched on late, it times nothing for a shape already
+    seen.
 
     cuDNN's search allocates workspaces and launches many kernels; the profiler counts them.
     """
@@ -95,14 +99,20 @@ else:
     def count(when: str) -> int:
         return int(
             subprocess.run(
-                [sys.executable, "-c", code, when], capture_output=True, text=True, timeout=120, check=True
+                [sys.executable, "-c", code, when],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=True,
             ).stdout
         )
 
     assert count("early") > 2 * count("late")
 
 
-@pytest.mark.parametrize("value", ["expandable_segments:True", "backend:cudaMallocAsync", "expandable_segments:False"])
+@pytest.mark.parametrize(
+    "value", ["expandable_segments:True", "backend:cudaMallocAsync", "expandable_segments:False"]
+)
 def test_the_allocator_is_set_up_from_the_start(value: str) -> None:
     code = """
 import os, sys, torch
@@ -115,7 +125,9 @@ print([get("cuda_alloc_conf").effect(job, v) for v in ("unset", sys.argv[1], "ba
 """
     here = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
     env = {**os.environ, "HERE": here, **get("cuda_alloc_conf").environment(value)}
-    done = subprocess.run([sys.executable, "-c", code, value], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, value], env=env, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     unset, own, pool, growing = eval(done.stdout)
     assert unset is None and own is None, "it took hold"
@@ -125,7 +137,9 @@ print([get("cuda_alloc_conf").effect(job, v) for v in ("unset", sys.argv[1], "ba
 
 
 def test_a_cap_on_scratch_memory_is_kept() -> None:
-    """Skipped with the figures where this cuDNN does not know the variable, or wants no more scratch memory than the cap."""
+    """Skipped with the figures where this cuDNN does not know the variable, or wants no more
+    scratch memory than the cap.
+    """
     code = """
 import torch
 conv, x = torch.nn.Conv3d(64, 64, 3, padding=1).cuda(), torch.randn(4, 64, 64, 64, 64, device="cuda", requires_grad=True)
@@ -137,13 +151,18 @@ print(torch.cuda.max_memory_reserved() // 2**20)
 
     def reserved_mib(value: str | int) -> int:
         env = {**os.environ, **get("cudnn_workspace_mib").environment(value)}
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
     free, capped = reserved_mib("unset"), reserved_mib(64)
     if free == capped:
-        pytest.skip(f"cuDNN {torch.backends.cudnn.version()} reserves {free} MiB with a cap of 64 MiB and without")
+        pytest.skip(
+            f"cuDNN {torch.backends.cudnn.version()} reserves {free} MiB with a cap of 64 MiB and"
+            " without"
+        )
     assert capped < free
 
 
@@ -151,7 +170,9 @@ def test_the_gpus_are_those_that_torch_sees_in_its_order() -> None:
     """cpu_affinity has to tell them before torch is imported."""
     if not gpus.DRIVER.is_dir():
         pytest.skip(f"no {gpus.DRIVER}: gpu-node is withdrawn here")
-    slots = [gpus.slot_of(torch.cuda.get_device_properties(i)) for i in range(torch.cuda.device_count())]
+    slots = [
+        gpus.slot_of(torch.cuda.get_device_properties(i)) for i in range(torch.cuda.device_count())
+    ]
     assert gpus.visible(os.environ) == slots
 
 
@@ -181,7 +202,20 @@ def test_every_collective_works_with_the_sums_asked_for(value: str, tmp_path: Pa
     if why := knob.unusable(value, machine, CUDA_JOB):
         pytest.skip(why)
     (tmp_path / "sums.py").write_text(SUMS)
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "sums.py")]
-    env = {**os.environ, **knob.environment(value), "VALUE": value, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(tmp_path / "sums.py"),
+    ]
+    env = {
+        **os.environ,
+        **knob.environment(value),
+        "VALUE": value,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

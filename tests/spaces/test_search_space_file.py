@@ -39,7 +39,9 @@ def test_nothing_means_auto() -> None:
 
 
 def test_preset_with_changes() -> None:
-    found = space("{preset: auto, exclude: [compile_mode], num_workers: [0, 4, 8], batch_size: auto}")
+    found = space(
+        "{preset: auto, exclude: [compile_mode], num_workers: [0, 4, 8], batch_size: auto}"
+    )
     have = [k.name for k in found.knobs]
     assert found.preset == "auto"
     assert "compile_mode" not in have
@@ -50,10 +52,16 @@ def test_preset_with_changes() -> None:
 
 def test_mapping_of_knobs() -> None:
     found = space(
-        "{num_workers: [0, 2, 4], batch_size: {values: [32, 64], lr_scaling: sqrt}, amp_dtype: auto, prefetch_factor: }"
+        "{num_workers: [0, 2, 4], batch_size: {values: [32, 64], lr_scaling: sqrt}, amp_dtype:"
+        " auto, prefetch_factor: }"
     )
     assert found.preset == "custom"
-    assert [k.name for k in found.knobs] == ["num_workers", "prefetch_factor", "batch_size", "amp_dtype"]
+    assert [k.name for k in found.knobs] == [
+        "num_workers",
+        "prefetch_factor",
+        "batch_size",
+        "amp_dtype",
+    ]
     assert found.knobs[2].options == {"lr_scaling": "sqrt"}
     assert found.knobs[2].values == (32, 64)
     assert found.knobs[3].values is None
@@ -61,7 +69,9 @@ def test_mapping_of_knobs() -> None:
 
 def test_yaml_reads_off_as_false() -> None:
     assert "compile_mode" not in {k.name for k in space("{preset: auto, compile_mode: off}").knobs}
-    assert "compile_mode" not in {k.name for k in space("{preset: auto, compile_mode: 'off'}").knobs}
+    assert "compile_mode" not in {
+        k.name for k in space("{preset: auto, compile_mode: 'off'}").knobs
+    }
     assert knob("{compile_mode: [off, default]}", "compile_mode").values == ("off", "default")
     assert knob("{amp_dtype: [no, bfloat16]}", "amp_dtype").values == ("off", "bfloat16")
     assert knob("{persistent_workers: [off, on]}", "persistent_workers").values == (False, True)
@@ -95,7 +105,11 @@ MISTAKES = [
     ("{}", (), ""),
     ("{dtype: {via: '--dtype {}'}}", ("dtype",), ""),
     ("{dtype: {via: '--dtype {}', values: [on, off]}}", ("dtype", "values", 0), ""),
-    ("{dtype: {via: '--dtype {}', values: [a, b], numerics: rouding}}", ("dtype", "numerics"), "rounding"),
+    (
+        "{dtype: {via: '--dtype {}', values: [a, b], numerics: rouding}}",
+        ("dtype", "numerics"),
+        "rounding",
+    ),
     ("{dtype: {via: '--dtype {} {}', values: [a]}}", ("dtype", "via"), ""),
     ("{dtype: {via: 'env A B', values: [a]}}", ("dtype", "via"), ""),
     ("{dtype: {via: '--dtype \"{}', values: [a]}}", ("dtype", "via"), ""),
@@ -119,15 +133,23 @@ def test_mistakes_are_placed_and_named(text: str, path: tuple, nearest: str) -> 
 def test_the_mistakes_of_all_knobs_are_named_at_once() -> None:
     with pytest.raises(SpaceError) as caught:
         space("{preset: auto, batch_size: [0], num_worker: [1], gc: auto, amp_dtype: [bf16]}")
-    assert {e.path for e in caught.value.each()} == {("batch_size", 0), ("num_worker",), ("amp_dtype", 0)}
+    assert {e.path for e in caught.value.each()} == {
+        ("batch_size", 0),
+        ("num_worker",),
+        ("amp_dtype", 0),
+    }
 
 
 def test_via_in_a_search_space() -> None:
     dtype = knob(
-        "{preset: quick, dtype: {via: '--dtype {}', values: [float32, bfloat16], numerics: rounding}}", "dtype"
+        "{preset: quick, dtype: {via: '--dtype {}', values: [float32, bfloat16], numerics:"
+        " rounding}}",
+        "dtype",
     )
     assert dtype.scope is Scope.PROCESS
-    assert dtype.options == {"via": "--dtype {}", "default": "float32", "numerics": "rounding"}, "found in the command"
+    assert dtype.options == {"via": "--dtype {}", "default": "float32", "numerics": "rounding"}, (
+        "found in the command"
+    )
     width = knob("{width: {values: [32, 64], default: 64}}", "width")
     assert width.numerics.value == "statistical", "the safest unless declared"
     json.dumps(dict(width.options))
@@ -135,7 +157,10 @@ def test_via_in_a_search_space() -> None:
 
 def test_no_flag_can_be_added_to_a_shell_line() -> None:
     with pytest.raises(SpaceError, match="shell") as caught:
-        space("{dtype: {via: '--dtype {}', values: [a], default: a}}", ("/bin/sh", "-c", "cd x && python t.py"))
+        space(
+            "{dtype: {via: '--dtype {}', values: [a], default: a}}",
+            ("/bin/sh", "-c", "cd x && python t.py"),
+        )
     assert caught.value.path == ("dtype", "via")
 
 

@@ -1,4 +1,6 @@
-"""Which words of a command are its data, whether a copy has room, and that the copy is what the original was."""
+"""Which words of a command are its data, whether a copy has room, and that the copy is what the
+original was.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from autotune_spaces.knobs.data_staging import LEAST_MIB, no_room
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     data = ("data/train/a.bin", "data/val/b.bin", "corpus.txt")
-    for name in (*data, "runs/last/model.pt", "out/x", "conf/base.yaml", "train.py", "models/tiny/w.bin", "pkg/__init__.py"):
+    for name in (
+        *data,
+        "runs/last/model.pt",
+        "out/x",
+        "conf/base.yaml",
+        "train.py",
+        "models/tiny/w.bin",
+        "pkg/__init__.py",
+    ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -69,7 +79,9 @@ def test_a_path_that_is_asked_for(folder: Path) -> None:
     assert trouble("runs/last", "--from", "runs/last") == ""
     assert trouble("data", "--from", "data/train") == "", "something below it is named"
     assert trouble("data/train", DATA=str(folder / "data" / "train")) == "", "by a variable"
-    assert "no word of the command and no variable names data/val" in trouble("data/val", "--from", "data/train")
+    assert "no word of the command and no variable names data/val" in trouble(
+        "data/val", "--from", "data/train"
+    )
     assert "there is no data/tain" in trouble("data/tain", "--data", "data/train")
     assert "the job's own directory" in trouble(".", "--data", ".")
 
@@ -77,19 +89,40 @@ def test_a_path_that_is_asked_for(folder: Path) -> None:
 def test_words_and_variables_name_the_copy(folder: Path) -> None:
     data = f"{folder}/data/train"
     variables = {"DATA_DIR": f"{data}/", "PWD": data, "NAME": "data/train"}
-    before = start(folder, "--data", "data/train", "--list=./data/train/a.bin", "--out", "data/train2", **variables)
+    before = start(
+        folder,
+        "--data",
+        "data/train",
+        "--list=./data/train/a.bin",
+        "--out",
+        "data/train2",
+        **variables,
+    )
     after = staging.replaced(before, {data: "/dev/shm/x/train"})
-    assert after.argv == ("python", "train.py", "--data", "/dev/shm/x/train", "--list=/dev/shm/x/train/a.bin", "--out", "data/train2")
+    assert after.argv == (
+        "python",
+        "train.py",
+        "--data",
+        "/dev/shm/x/train",
+        "--list=/dev/shm/x/train/a.bin",
+        "--out",
+        "data/train2",
+    )
     assert after.env == {**before.env, "DATA_DIR": "/dev/shm/x/train/"}
 
 
 def test_a_line_for_a_shell(folder: Path) -> None:
-    text = f"python train.py --data data/train --x=data/train/a.bin 'data/train' mydata/train data/train2 {folder}/data/train"
+    text = (
+        "python train.py --data data/train --x=data/train/a.bin 'data/train' mydata/train"
+        f" data/train2 {folder}/data/train"
+    )
     line = Start(("/bin/sh", "-c", text), {}, str(folder))
     assert "a line for a shell" in staging.named_by(line, "auto")[1]
     assert staging.named_by(line, "data/train")[1] == ""
     moved = staging.replaced(line, {f"{folder}/data/train": "/m/t"}).argv[2]
-    assert moved == "python train.py --data /m/t --x=/m/t/a.bin '/m/t' mydata/train data/train2 /m/t"
+    assert (
+        moved == "python train.py --data /m/t --x=/m/t/a.bin '/m/t' mydata/train data/train2 /m/t"
+    )
 
 
 def test_the_copy_is_the_same_in_the_same_order(tmp_path: Path) -> None:
@@ -104,7 +137,12 @@ def test_the_copy_is_the_same_in_the_same_order(tmp_path: Path) -> None:
     copy = Path(staging.copied(str(source), str(tmp_path / "kept")))
     assert copy.name == "data set"
     assert {p.relative_to(copy): p.read_bytes() for p in copy.rglob("*") if p.is_file()} == {
-        p.relative_to(source): p.read_bytes() for p in [*source.rglob("*"), *(source / "linked" / n for n in os.listdir(source / "linked"))] if p.is_file()
+        p.relative_to(source): p.read_bytes()
+        for p in [
+            *source.rglob("*"),
+            *(source / "linked" / n for n in os.listdir(source / "linked")),
+        ]
+        if p.is_file()
     }
     assert (copy / "class 07" / "x.bin").stat().st_mtime == 1e9
     assert not (copy / "linked").is_symlink(), "a copy stands by itself"
@@ -170,15 +208,26 @@ def test_what_the_job_wrote_into_its_data_comes_back(tmp_path: Path) -> None:
 def test_room_is_told_with_its_figures() -> None:
     assert no_room(1.0, 8.0, 32.0) == ""
     assert no_room(1.0, 8.0, 0.0) == "", "memory not known"
-    assert no_room(7.0, 8.0, 32.0).startswith("7.0 GiB of data, and /dev/shm has 8.0 GiB free, of which at most 80%")
-    assert no_room(0.25, 0.0625, 32.0).startswith("256.0 MiB of data, and /dev/shm has 64.0 MiB free")
-    assert no_room(5.0, 8.0, 8.0) == "5.0 GiB of data, and 8.0 GiB of memory are free, of which at most 50% may be used"
+    assert no_room(7.0, 8.0, 32.0).startswith(
+        "7.0 GiB of data, and /dev/shm has 8.0 GiB free, of which at most 80%"
+    )
+    assert no_room(0.25, 0.0625, 32.0).startswith(
+        "256.0 MiB of data, and /dev/shm has 64.0 MiB free"
+    )
+    assert (
+        no_room(5.0, 8.0, 8.0)
+        == "5.0 GiB of data, and 8.0 GiB of memory are free, of which at most 50% may be used"
+    )
 
 
-def staged(folder: Path, *words: str, path: str | None = None, **where: float) -> tuple[object, ...]:
+def staged(
+    folder: Path, *words: str, path: str | None = None, **where: float
+) -> tuple[object, ...]:
     knob = create("data_staging", {"path": path} if path else {})
     survey = knob.survey(start(folder, *words))
-    return knob.domain(machine(**{"available_gib": 16.0, **where}), job(JOB, surveys={"data_staging": survey})).values
+    return knob.domain(
+        machine(**{"available_gib": 16.0, **where}), job(JOB, surveys={"data_staging": survey})
+    ).values
 
 
 def out(folder: Path, *words: str, path: str | None = None, **where: float) -> str:
@@ -189,7 +238,9 @@ def out(folder: Path, *words: str, path: str | None = None, **where: float) -> s
 
 def test_when_data_are_staged(folder: Path) -> None:
     assert staged(folder, "--from", "data/train", path="data/train") == ("off", "shm")
-    assert "data/train: 0.0 MiB stay in the system's cache anyway" in out(folder, "--data", "data/train")
+    assert "data/train: 0.0 MiB stay in the system's cache anyway" in out(
+        folder, "--data", "data/train"
+    )
     with (folder / "data" / "train" / "big").open("wb") as file:
         file.truncate((LEAST_MIB + 1) * 2**20)
     assert staged(folder, "--data", "data/train") == ("off", "shm")

@@ -1,4 +1,6 @@
-"""Cores and NUMA nodes as Linux shows them, on machines of several kinds, and what cpu_affinity makes of them."""
+"""Cores and NUMA nodes as Linux shows them, on machines of several kinds, and what cpu_affinity
+makes of them.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,21 @@ def tree(root: Path, cores: list[str], nodes: list[str], file: str = "core_cpus_
 
 def surveyed(root: Path, cpus: str, **changes: object) -> JobFacts:
     found = read(root)
-    survey = {"cores": [as_list(c) for c in found.cores], "nodes": [as_list(n) for n in found.nodes]}
-    return dataclasses.replace(JOB, own_settings={"cpus": cpus}, surveys={"cpu_affinity": survey}, **changes)  # type: ignore[arg-type]
+    survey = {
+        "cores": [as_list(c) for c in found.cores],
+        "nodes": [as_list(n) for n in found.nodes],
+    }
+    return dataclasses.replace(
+        JOB, own_settings={"cpus": cpus}, surveys={"cpu_affinity": survey}, **changes
+    )  # type: ignore[arg-type]
 
 
 def values(facts: JobFacts, cores: int = 64, **options: object) -> tuple[object, ...]:
-    return create("cpu_affinity", None, options.pop("values", None)).domain(machine(cores=cores), facts).values  # type: ignore[arg-type]
+    return (
+        create("cpu_affinity", None, options.pop("values", None))
+        .domain(machine(cores=cores), facts)
+        .values
+    )  # type: ignore[arg-type]
 
 
 SMT = ["0,4", "1,5", "2,6", "3,7"]
@@ -71,7 +82,9 @@ def test_two_nodes_with_two_threads_a_core(tmp_path: Path) -> None:
 
 
 def test_older_kernels_and_bare_systems(tmp_path: Path) -> None:
-    assert read(tree(tmp_path / "old", SMT, ["0-7"], "thread_siblings_list")).first_of_each_core(set(range(8))) == {0, 1, 2, 3}
+    assert read(tree(tmp_path / "old", SMT, ["0-7"], "thread_siblings_list")).first_of_each_core(
+        set(range(8))
+    ) == {0, 1, 2, 3}
     bare = read(tmp_path / "none")
     assert bare.first_of_each_core({0, 1}) == {0, 1}
     assert bare.nodes_of({0, 1}) == ()
@@ -81,22 +94,34 @@ def test_older_kernels_and_bare_systems(tmp_path: Path) -> None:
 
 
 def test_more_than_ten_nodes_keep_their_order(tmp_path: Path) -> None:
-    assert [min(n) for n in read(tree(tmp_path, [], [str(i) for i in range(12)])).nodes] == list(range(12))
+    assert [min(n) for n in read(tree(tmp_path, [], [str(i) for i in range(12)])).nodes] == list(
+        range(12)
+    )
 
 
 def test_what_there_is_to_choose(tmp_path: Path) -> None:
     both = tree(tmp_path / "both", SMT, ["0-1,4-5", "2-3,6-7"])
     assert values(surveyed(both, "0-7")) == ("all", "physical", "node-0", "node-1", "spare-1")
     assert values(surveyed(both, "0-7", loader=None)) == ("all", "physical", "node-0", "node-1")
-    assert values(surveyed(both, "0-7"), cores=4) == ("all", "physical", "node-0", "node-1"), "a quota is no core to leave free"
+    assert values(surveyed(both, "0-7"), cores=4) == ("all", "physical", "node-0", "node-1"), (
+        "a quota is no core to leave free"
+    )
     assert values(surveyed(both, "0-7", world_size=2)) == ("all", "physical", "node-per-rank")
-    assert values(surveyed(both, "0,1,4,5")) == ("all", "physical", "spare-1"), "the job is on one node"
-    assert values(surveyed(tree(tmp_path / "flat", ["0", "1", "2", "3"], ["0-3"]), "0-3")) == ("all", "spare-1")
+    assert values(surveyed(both, "0,1,4,5")) == ("all", "physical", "spare-1"), (
+        "the job is on one node"
+    )
+    assert values(surveyed(tree(tmp_path / "flat", ["0", "1", "2", "3"], ["0-3"]), "0-3")) == (
+        "all",
+        "spare-1",
+    )
 
 
 def test_where_there_is_nothing_to_choose(tmp_path: Path) -> None:
     flat = surveyed(tree(tmp_path, ["0", "1"], ["0-1"]), "0-1")
-    with pytest.raises(NotApplicable, match="nothing to choose on one NUMA node with 2 CPUs, no two of which share a core"):
+    with pytest.raises(
+        NotApplicable,
+        match="nothing to choose on one NUMA node with 2 CPUs, no two of which share a core",
+    ):
         values(flat)
     assert values(flat, values=["0"]) == ("all", "0"), "asked for by name"
     with pytest.raises(NotApplicable, match=r"none of the CPUs 5-6 .* \(0-1\)"):
@@ -120,7 +145,9 @@ def test_ranks_are_spread_in_their_order(tmp_path: Path) -> None:
     assert [node(rank, 4) for rank in range(4)] == [first, first, second, second]
     assert [node(rank, 2) for rank in range(2)] == [first, second]
     assert node(0, 1) == first
-    assert node(None, 2) == frozenset(), "a launcher is no rank: what it starts must still find all nodes"
+    assert node(None, 2) == frozenset(), (
+        "a launcher is no rank: what it starts must still find all nodes"
+    )
 
 
 def test_this_machine_is_read_right() -> None:
@@ -130,7 +157,9 @@ def test_this_machine_is_read_right() -> None:
 
     if shutil.which("lscpu") is None:
         pytest.skip("no lscpu to compare with")
-    lines = subprocess.run(["lscpu", "-p=CPU,CORE,NODE"], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        ["lscpu", "-p=CPU,CORE,NODE"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     rows = [line.split(",") for line in lines if not line.startswith("#")]
     found, cpus = read(), frozenset(int(cpu) for cpu, _, _ in rows)
     assert len(found.first_of_each_core(cpus)) == len({core for _, core, _ in rows})
@@ -155,16 +184,23 @@ SLOTS = ("0000:19:00.0", "0000:3b:00.0", "0001:0a:00.0")
 
 
 def with_gpus(root: Path, nodes: dict[int, str], of_gpus: list[int], elsewhere: int = -1) -> Path:
-    """A machine's NUMA ``nodes`` and GPUs, with the node of each; ``elsewhere``: a GPU given to another container."""
+    """A machine's NUMA ``nodes`` and GPUs, with the node of each; ``elsewhere``: a GPU given to
+    another container.
+    """
     tree(root / "sys", [], list(nodes.values()))
     (root / "dev").mkdir()
     for index, (slot, node) in enumerate(zip(SLOTS, of_gpus, strict=False)):
         (root / "driver" / slot).mkdir(parents=True)
-        text = f"Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-{index}abc-{index}\nDevice Minor: \t {index}\n"
+        text = (
+            f"Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-{index}abc-{index}\nDevice Minor: \t"
+            f" {index}\n"
+        )
         (root / "driver" / slot / "information").write_text(text)
         (root / "pci" / slot).mkdir(parents=True)
         (root / "pci" / slot / "numa_node").write_text(f"{node}\n")
-        (root / "pci" / slot / "local_cpulist").write_text(nodes.get(node, ",".join(nodes.values())) + "\n")
+        (root / "pci" / slot / "local_cpulist").write_text(
+            nodes.get(node, ",".join(nodes.values())) + "\n"
+        )
         if index != elsewhere:
             (root / "dev" / f"nvidia{index}").touch()
     return root
@@ -184,35 +220,50 @@ def on_gpus(root: Path, cpus: str, **changes: object) -> JobFacts:
     return facts
 
 
-def test_gpus_are_found_in_the_order_that_cuda_shows_them_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_found_in_the_order_that_cuda_shows_them_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look_at(with_gpus(tmp_path, TWO_NODES, [1, 0, -1]), monkeypatch)
     first, second = parse_list("0-3"), parse_list("4-7")
     assert gpus.visible({}) == list(SLOTS)
-    assert gpus.near_gpus({}) == (second, first, frozenset()), "of the last one the firmware does not say"
+    assert gpus.near_gpus({}) == (second, first, frozenset()), (
+        "of the last one the firmware does not say"
+    )
     assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": "1, 0"}) == (first, second)
     assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": "GPU-1abc,GPU-0"}) == (first, second)
-    assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": "1,7,0"}) == (first,), "CUDA stops at what it does not know"
+    assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": "1,7,0"}) == (first,), (
+        "CUDA stops at what it does not know"
+    )
     for none in ("", "-1", "MIG-5fd4", "NoDevFiles"):
         assert gpus.near_gpus({"CUDA_VISIBLE_DEVICES": none}) == ()
 
 
-def test_gpus_of_other_containers_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_other_containers_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look_at(with_gpus(tmp_path, TWO_NODES, [0, 1], elsewhere=0), monkeypatch)
     assert gpus.visible({}) == [SLOTS[1]]
     monkeypatch.setattr(gpus, "DRIVER", tmp_path / "none")
     assert gpus.near_gpus({}) == ()
 
 
-def test_the_gpus_node_takes_the_place_of_all_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpus_node_takes_the_place_of_all_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look_at(with_gpus(tmp_path, TWO_NODES, [1, 0]), monkeypatch)
     assert values(on_gpus(tmp_path, "0-7")) == ("all", "gpu-node", "spare-1")
     assert values(on_gpus(tmp_path, "0-7", world_size=2)) == ("all", "gpu-node")
     found = dataclasses.replace(read(tmp_path / "sys"), gpus=gpus.near_gpus({}))
-    cpus = [cpus_of("gpu-node", found, parse_list("0-6"), {"LOCAL_RANK": str(rank)}) for rank in range(2)]
+    cpus = [
+        cpus_of("gpu-node", found, parse_list("0-6"), {"LOCAL_RANK": str(rank)})
+        for rank in range(2)
+    ]
     assert list(map(as_list, cpus)) == ["4-6", "0-3"]
 
 
-def test_a_gpu_whose_node_does_not_matter_or_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_whose_node_does_not_matter_or_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look_at(with_gpus(tmp_path / "unknown", TWO_NODES, [0, -1]), monkeypatch)
     unknown = on_gpus(tmp_path / "unknown", "0-7")
     assert values(unknown) == ("all", "node-0", "node-1", "spare-1")
@@ -244,28 +295,42 @@ def test_each_rank_runs_on_the_node_of_its_gpu(tmp_path: Path) -> None:
     if len(own) < 2:
         pytest.skip("one CPU cannot be two nodes")
     root = with_gpus(tmp_path, {0: str(own[0]), 1: str(own[1])}, [1, 0])
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **get("cpu_affinity").environment("gpu-node")}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        **get("cpu_affinity").environment("gpu-node"),
+    }
     environ.pop("OMP_NUM_THREADS", None)
 
     def bound(**more: str) -> list[object]:
         words = [sys.executable, "-c", BOUND, str(root)]
-        done = subprocess.run(words, env={**environ, **more}, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            words, env={**environ, **more}, capture_output=True, text=True, check=True
+        )
         return list(json.loads(done.stdout))
 
     assert bound(LOCAL_RANK="0") == [[own[1]], 1], "torch counts the cores it was left with"
     assert bound(LOCAL_RANK="1") == [[own[0]], 1]
-    assert bound(LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="0") == [[own[1]], 1], "a rank that is shown its own GPU only"
+    assert bound(LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="0") == [[own[1]], 1], (
+        "a rank that is shown its own GPU only"
+    )
     assert bound() == [[own[1]], 1], "a job of one process is taken to use the first"
 
 
-def test_a_rank_that_trains_on_another_gpu_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_trains_on_another_gpu_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stands in for torch.cuda: which PCI slot the GPU trained on has, which only a device tells."""
     own = sorted(os.sched_getaffinity(0))
     if len(own) < 2:
         pytest.skip("one CPU cannot be two nodes")
-    look_at(with_gpus(tmp_path, {0: str(own[0]), 1: ",".join(map(str, own[1:]))}, [0, 1]), monkeypatch)
+    look_at(
+        with_gpus(tmp_path, {0: str(own[0]), 1: ",".join(map(str, own[1:]))}, [0, 1]), monkeypatch
+    )
     monkeypatch.setenv("AUTOTUNE_OWN_CPUS", as_list(own))
-    slots = [SimpleNamespace(pci_domain_id=0, pci_bus_id=bus, pci_device_id=0) for bus in (0x19, 0x3B)]
+    slots = [
+        SimpleNamespace(pci_domain_id=0, pci_bus_id=bus, pci_device_id=0) for bus in (0x19, 0x3B)
+    ]
     torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda index: slots[index]))
     try:
         os.sched_setaffinity(0, own[:1])

@@ -31,7 +31,8 @@ def via(template: str, **options):  # type: ignore[no-untyped-def]
         ("--dtype {}", "t.py --dtype=a --x 1", "t.py --dtype b --x 1"),
         ("--dtype={}", "t.py --dtype a --x 1", "t.py --dtype=b --x 1"),
         ("--dtype={}", "t.py --dtype=a", "t.py --dtype=b"),
-        ("--dtype {}", "run --dtype 1 t.py --dtype a", "run --dtype 1 t.py --dtype b"),  # the last one counts
+        # the last one counts
+        ("--dtype {}", "run --dtype 1 t.py --dtype a", "run --dtype 1 t.py --dtype b"),
         ("-d {}", "t.py -d a", "t.py -d b"),
         ("--dtype {}", "t.py --dtypes a", "t.py --dtypes a --dtype b"),
         ("--dtype {}", "t.py --dtype", "t.py --dtype --dtype b"),
@@ -68,7 +69,9 @@ def test_in_the_environment() -> None:
 def test_a_placeholder_is_always_filled() -> None:
     knob = via("")
     argv = ["t.py", "--d={dtype}", "{other}"]
-    assert command_line(argv, [knob], {}) == ["t.py", "--d=a", "{other}"], "the baseline has the job's own value"
+    assert command_line(argv, [knob], {}) == ["t.py", "--d=a", "{other}"], (
+        "the baseline has the job's own value"
+    )
     assert command_line(argv, [knob], {"dtype": "b"}) == ["t.py", "--d=b", "{other}"]
 
 
@@ -79,14 +82,21 @@ def test_a_placeholder_in_a_shell_line_stays_one_word() -> None:
     assert out == "x; echo $HOME `id`|end|"
 
 
-@pytest.mark.parametrize("text", ["b; touch x", "$(id)", "a b", "'", '"', "-x", "", "=", "{}", "ü\n"])
+@pytest.mark.parametrize(
+    "text", ["b; touch x", "$(id)", "a b", "'", '"', "-x", "", "=", "{}", "ü\n"]
+)
 def test_no_shell_ever_reads_the_value(text: str) -> None:
     import json
 
     flag, variable = via("--dtype {}"), via("env DTYPE")
     line = flag.command([sys.executable, "-c", ECHO, "--dtype", "a"], text)
     done = subprocess.run(
-        line, env={**os.environ, **variable.environment(text)}, capture_output=True, text=True, timeout=20, check=True
+        line,
+        env={**os.environ, **variable.environment(text)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
     )
     assert json.loads(done.stdout) == [["--dtype", text], text]
 
@@ -116,7 +126,9 @@ def test_survives_the_launch_config() -> None:
     assert again.numerics is Numerics.ROUNDING
 
 
-@pytest.mark.parametrize("template", ["dtype", "{}", "--a {} {}", "--a {} b", "env", "env 1X", "env A B", "--a '{}"])
+@pytest.mark.parametrize(
+    "template", ["dtype", "{}", "--a {} {}", "--a {} b", "env", "env 1X", "env A B", "--a '{}"]
+)
 def test_templates_that_make_no_sense(template: str) -> None:
     with pytest.raises(ValueError):
         via(template)

@@ -29,7 +29,9 @@ Changed = Callable[[FixedRun, Record], Record]
 class Machine(ReplayExecutor):
     """A replayed machine on which records can be altered; remembers what was asked of it."""
 
-    def __init__(self, table: ReplayTable, alter: Changed = lambda request, record: record, seed: int = 0) -> None:
+    def __init__(
+        self, table: ReplayTable, alter: Changed = lambda request, record: record, seed: int = 0
+    ) -> None:
         super().__init__(table, seed)
         self.alter, self.requests = alter, list[FixedRun]()
 
@@ -45,25 +47,46 @@ def job(folder: Path, space: str = SPACE, extra: str = "") -> JobSpec:
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text("")
     (folder / "job.yaml").write_text(
-        f"command: python train.py\nsearch_space: {space}\ntraces: none\ntracking: {{uri: null}}\n{extra}"
+        f"command: python train.py\nsearch_space: {space}\ntraces: none\ntracking: {{uri:"
+        f" null}}\n{extra}"
     )
     return load_job(folder / "job.yaml")
 
 
-def table(loss: Loss = CHANGES, factors: Mapping[str, Mapping[str, float]] | None = None, **fields: Any) -> ReplayTable:
-    speeds = {"num_workers": {"2": 0.7}, "amp_dtype": {"bfloat16": 0.6}, "optimizer_impl": {"fused": 0.9}}
+def table(
+    loss: Loss = CHANGES, factors: Mapping[str, Mapping[str, float]] | None = None, **fields: Any
+) -> ReplayTable:
+    speeds = {
+        "num_workers": {"2": 0.7},
+        "amp_dtype": {"bfloat16": 0.6},
+        "optimizer_impl": {"fused": 0.9},
+    }
     return replace(
-        ReplayTable(cost_s=0.0005, factors=speeds if factors is None else factors, otherwise=1.0, loss=loss,
-                    machine={"cores": 4, "bfloat16": "native"}), **fields,
-    )  # fmt: skip
+        ReplayTable(
+            cost_s=0.0005,
+            factors=speeds if factors is None else factors,
+            otherwise=1.0,
+            loss=loss,
+            machine={"cores": 4, "bfloat16": "native"},
+        ),
+        **fields,
+    )
 
 
-def run(folder: Path, machine: ReplayExecutor, spec: JobSpec | None = None, clock: Callable[[float], float] | None = None, shown: str = "quiet") -> Result:
+def run(
+    folder: Path,
+    machine: ReplayExecutor,
+    spec: JobSpec | None = None,
+    clock: Callable[[float], float] | None = None,
+    shown: str = "quiet",
+) -> Result:
     """``clock``: the run's time in seconds, from that of earlier processes; None: as it passes."""
     spec = job(folder) if spec is None else spec
     run_dir = folder / "run"
     started = time.monotonic()
-    journal = Journal(run_dir / "journal.jsonl", clock or (lambda before: before + time.monotonic() - started))
+    journal = Journal(
+        run_dir / "journal.jsonl", clock or (lambda before: before + time.monotonic() - started)
+    )
     tracker = open_tracker(None, "e", run_dir)
     with closing(journal), open_progress(shown, 60.0) as progress:
         return tune(RunContext(spec, machine, journal, progress, tracker, run_dir))

@@ -1,4 +1,6 @@
-"""A peak that an operator of the job beats was measured too low: it is measured again, and what was reached counts."""
+"""A peak that an operator of the job beats was measured too low: it is measured again, and what was
+reached counts.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,28 @@ from autotune.explain.records import Operator, Side
 from autotune.stages.explain import better_peaks
 
 FIRST = {"float32": 50e9, "memory": 20e9, "dispatch": 1e-6}
-OBSERVATION: Any = SimpleNamespace(job=SimpleNamespace(device="cpu", intra_op_threads=2), machine=SimpleNamespace(device_name="cpu"), defaults={})
+OBSERVATION: Any = SimpleNamespace(
+    job=SimpleNamespace(device="cpu", intra_op_threads=2),
+    machine=SimpleNamespace(device_name="cpu"),
+    defaults={},
+)
 
 
 def product(flops_per_s: float) -> Operator:
-    return Operator("aten::mm", "", "float32 float32", 10, 1.0, 0.5, 1.0, 0.1, 0.1, 0.1, flops=0.1 * flops_per_s, nbytes=1e6)
+    return Operator(
+        "aten::mm",
+        "",
+        "float32 float32",
+        10,
+        1.0,
+        0.5,
+        1.0,
+        0.1,
+        0.1,
+        0.1,
+        flops=0.1 * flops_per_s,
+        nbytes=1e6,
+    )
 
 
 def better(again: dict[str, float], *rates: float) -> tuple[dict[str, float], int]:
@@ -27,9 +46,14 @@ def better(again: dict[str, float], *rates: float) -> tuple[dict[str, float], in
         asked.append((threads, device, again_))
         return again
 
-    context: Any = SimpleNamespace(executor=SimpleNamespace(measure_peaks=measure_peaks), progress=SimpleNamespace(note=lambda text: None))
+    context: Any = SimpleNamespace(
+        executor=SimpleNamespace(measure_peaks=measure_peaks),
+        progress=SimpleNamespace(note=lambda text: None),
+    )
     sides = {f"side{i}": Side(operators=(product(rate),)) for i, rate in enumerate(rates)}
-    found = better_peaks(context, OBSERVATION, dict.fromkeys(sides, {}), sides, beside_vendor(FIRST, ""))
+    found = better_peaks(
+        context, OBSERVATION, dict.fromkeys(sides, {}), sides, beside_vendor(FIRST, "")
+    )
     assert all(call == (2, "cpu", True) for call in asked)
     return {peak.name: peak.value for peak in found}, len(asked)
 
@@ -43,5 +67,7 @@ def better(again: dict[str, float], *rates: float) -> tuple[dict[str, float], in
         ((60e9,), 30e9, 60e9, 1),  # a measurement that met a busy machine lowers nothing
     ],
 )
-def test_the_best_seen_counts(rates: tuple[float, ...], again: float, float32: float, measured: int) -> None:
+def test_the_best_seen_counts(
+    rates: tuple[float, ...], again: float, float32: float, measured: int
+) -> None:
     assert better({**FIRST, "float32": again}, *rates) == ({**FIRST, "float32": float32}, measured)

@@ -1,4 +1,6 @@
-"""A knob that costs its start-up is kept only if the planned steps win it back; what it costs and when is said."""
+"""A knob that costs its start-up is kept only if the planned steps win it back; what it costs and
+when is said.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ def tuned_on_a_gpu(folder: Path, planned_steps: int) -> Result:
 
 def gpu() -> Machine:
     speeds = {"num_workers": {"2": 0.7}, "cudnn_benchmark": {"true": 0.8}}
-    machine = {"cores": 4, "device": "cuda", "device_name": "H200", "device_memory_gib": 141.0, "compute_capability": [9, 0], "cuda_version": "12.8"}
+    machine = {
+        "cores": 4,
+        "device": "cuda",
+        "device_name": "H200",
+        "device_memory_gib": 141.0,
+        "compute_capability": [9, 0],
+        "cuda_version": "12.8",
+    }
     return Machine(table(loss=Loss(), factors=speeds, machine=machine), slow_start)
 
 
@@ -49,11 +58,17 @@ def test_a_process_knobs_start_up_is_measured_and_won_back(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("time_is_up", [False, True])
-def test_what_it_gives_is_measured_anew_unless_the_time_is_up(time_is_up: bool, tmp_path: Path) -> None:
+def test_what_it_gives_is_measured_anew_unless_the_time_is_up(
+    time_is_up: bool, tmp_path: Path
+) -> None:
     machine = gpu()
 
     def clock(before: float) -> float:
-        return 1e6 if time_is_up and any(r.label.startswith("trial") for r in machine.requests) else before
+        return (
+            1e6
+            if time_is_up and any(r.label.startswith("trial") for r in machine.requests)
+            else before
+        )
 
     result = run(tmp_path, machine, job(tmp_path, SPACE), clock)
     assert set(result.knobs) == {"num_workers", "cudnn_benchmark"}
@@ -76,12 +91,18 @@ DATA = {"surveys": {"data_staging": {"paths": ["data"], "bytes": 2**30, "trouble
 
 def copied_first(request: FixedRun, record: Record) -> Record:
     """What the local executor notes of a run whose data were copied to memory before it started."""
-    return replace(record, notes={**record.notes, PREPARATION_S: COPY_S}) if request.config.get("data_staging") == "shm" else record
+    return (
+        replace(record, notes={**record.notes, PREPARATION_S: COPY_S})
+        if request.config.get("data_staging") == "shm"
+        else record
+    )
 
 
 def staged(folder: Path, planned_steps: int, objective: str = "throughput") -> Result:
     planted = table(loss=Loss(), factors={"data_staging": {"shm": 0.7}}, job=DATA)
-    spec = job(folder, "{data_staging: auto}", f"planned_steps: {planned_steps}\nobjective: {objective}")
+    spec = job(
+        folder, "{data_staging: auto}", f"planned_steps: {planned_steps}\nobjective: {objective}"
+    )
     return run(folder, Machine(planted, copied_first), spec)
 
 
@@ -90,7 +111,9 @@ def test_copying_data_is_a_start_up_cost(tmp_path: Path) -> None:
     assert dict(result.knobs) == {"data_staging": "shm"}
     (gain,) = result.gains
     assert gain.start_up_s == pytest.approx(COPY_S, rel=0.1)
-    assert gain.break_even_steps == pytest.approx(COPY_S / (result.observation.anatomy.iteration_s * 0.3), rel=0.25)
+    assert gain.break_even_steps == pytest.approx(
+        COPY_S / (result.observation.anatomy.iteration_s * 0.3), rel=0.25
+    )
 
 
 def test_a_short_job_does_not_copy(tmp_path: Path) -> None:
@@ -100,13 +123,19 @@ def test_a_short_job_does_not_copy(tmp_path: Path) -> None:
 
 
 def test_time_to_train_counts_the_copy(tmp_path: Path) -> None:
-    assert dict(staged(tmp_path / "long", 100_000, "time_to_train").knobs) == {"data_staging": "shm"}
+    assert dict(staged(tmp_path / "long", 100_000, "time_to_train").knobs) == {
+        "data_staging": "shm"
+    }
     assert dict(staged(tmp_path / "short", 500, "time_to_train").knobs) == {}
 
 
 def test_a_process_knob_that_did_nothing_is_no_candidate(tmp_path: Path) -> None:
     def useless(request: FixedRun, record: Record) -> Record:
-        return replace(record, no_effect={"data_staging": "nobody read the copy"}) if request.config else record
+        return (
+            replace(record, no_effect={"data_staging": "nobody read the copy"})
+            if request.config
+            else record
+        )
 
     planted = table(loss=Loss(), factors={"data_staging": {"shm": 0.5}}, job=DATA)
     result = run(tmp_path, Machine(planted, useless), job(tmp_path, "{data_staging: auto}"))

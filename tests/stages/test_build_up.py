@@ -1,4 +1,6 @@
-"""The build-up of the gain: steps between baseline and confirmed figure, measured once, honest about what they are."""
+"""The build-up of the gain: steps between baseline and confirmed figure, measured once, honest
+about what they are.
+"""
 
 from __future__ import annotations
 
@@ -21,40 +23,68 @@ THREE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
 
 
 def explained(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine | None = None, share: float = math.inf, search: str = "model"
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: Machine | None = None,
+    share: float = math.inf,
+    search: str = "model",
 ) -> tuple[Result, Machine]:
-    monkeypatch.setattr(stage, "SHARE", share)  # a replayed run takes no time, of which nothing is a share
+    # a replayed run takes no time, of which nothing is a share
+    monkeypatch.setattr(stage, "SHARE", share)
     machine = machine or Machine(table(loss=Loss()))
     spec = replace(job_file(folder, THREE), traces="finalists", search=search)
     return run(folder, machine, spec), machine
 
 
-def test_steps_lead_from_the_baseline_to_the_confirmed_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_lead_from_the_baseline_to_the_confirmed_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result, _ = explained(tmp_path, monkeypatch)
     steps = result.explanation.build_up
-    assert [step.knob for step in steps] == ["amp_dtype", "num_workers", "optimizer_impl"], "the biggest own gain first"
+    assert [step.knob for step in steps] == ["amp_dtype", "num_workers", "optimizer_impl"], (
+        "the biggest own gain first"
+    )
     assert [step.source for step in steps] == ["live", "live", "confirmed"]
     planted = [1 / 0.6, 1 / (0.6 * 0.7), 1 / (0.6 * 0.7 * 0.9)]
     for step, truth in zip(steps, planted, strict=True):
         assert step.cumulative == pytest.approx(truth, rel=0.03)
         assert step.low < step.cumulative < step.high
-    assert (steps[-1].cumulative, steps[-1].low, steps[-1].high) == (result.speedup.estimate, result.speedup.low, result.speedup.high)
+    assert (steps[-1].cumulative, steps[-1].low, steps[-1].high) == (
+        result.speedup.estimate,
+        result.speedup.low,
+        result.speedup.high,
+    )
 
 
-def test_a_resumed_run_measures_no_step_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_measures_no_step_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, _ = explained(tmp_path, monkeypatch)
     journal = tmp_path / "run" / "journal.jsonl"
-    stored = [e for e in map(json.loads, journal.read_text().splitlines()) if e["kind"] == "build-up"]
+    stored = [
+        e for e in map(json.loads, journal.read_text().splitlines()) if e["kind"] == "build-up"
+    ]
     assert len(stored) == 2
     lines = journal.read_text().splitlines(keepends=True)
-    journal.write_text("".join(line for line in lines if json.loads(line)["key"] != stored[1]["key"] or json.loads(line)["kind"] != "build-up"))
+    journal.write_text(
+        "".join(
+            line
+            for line in lines
+            if json.loads(line)["key"] != stored[1]["key"] or json.loads(line)["kind"] != "build-up"
+        )
+    )
     again, machine = explained(tmp_path, monkeypatch, Machine(table(loss=Loss()), seed=7))
     assert again.explanation.build_up[0] == first.explanation.build_up[0], "from the journal"
-    assert again.explanation.build_up[1] != first.explanation.build_up[1], "the lost one is measured anew"
+    assert again.explanation.build_up[1] != first.explanation.build_up[1], (
+        "the lost one is measured anew"
+    )
 
 
-def test_without_the_time_figures_of_the_search_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, _ = explained(tmp_path, monkeypatch, share=-1.0, search="tpe")  # it tries each knob by itself
+def test_without_the_time_figures_of_the_search_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # it tries each knob by itself
+    result, _ = explained(tmp_path, monkeypatch, share=-1.0, search="tpe")
     assert result.explanation.build_up[0].source == "search"
     assert result.explanation.build_up[-1].source == "confirmed"
     assert stage.TOO_LITTLE_TIME in result.explanation.notes
@@ -69,44 +99,75 @@ def test_a_kept_baseline_has_no_build_up(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_single_knob_is_its_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, _ = explained(tmp_path, monkeypatch, Machine(table(loss=Loss(), factors={"num_workers": {"2": 0.7}})))
+    result, _ = explained(
+        tmp_path, monkeypatch, Machine(table(loss=Loss(), factors={"num_workers": {"2": 0.7}}))
+    )
     [step] = result.explanation.build_up
-    assert (step.knob, step.source, step.cumulative) == ("num_workers", "confirmed", result.speedup.estimate)
+    assert (step.knob, step.source, step.cumulative) == (
+        "num_workers",
+        "confirmed",
+        result.speedup.estimate,
+    )
     journal = (tmp_path / "run" / "journal.jsonl").read_text()
     assert '"kind":"build-up"' not in journal, "there is nothing to measure"
 
 
 def test_process_knobs_come_last_and_dependents_after_what_they_need(tmp_path: Path) -> None:
-    space = job_file(tmp_path, "{num_workers: [2], prefetch_factor: [4], amp_dtype: [bfloat16], malloc_arena: {via: env MALLOC_ARENA_MAX, values: [1, 2], "
-                               "default: 1, numerics: exact}}").search_space
+    space = job_file(
+        tmp_path,
+        "{num_workers: [2], prefetch_factor: [4], amp_dtype: [bfloat16], malloc_arena: {via: env"
+        " MALLOC_ARENA_MAX, values: [1, 2], default: 1, numerics: exact}}",
+    ).search_space
     config = {"malloc_arena": 2, "prefetch_factor": 4, "amp_dtype": "bfloat16", "num_workers": 2}
     own = {"malloc_arena": 3.0, "prefetch_factor": 1.5, "amp_dtype": 1.2, "num_workers": 1.1}
     defaults = {"malloc_arena": 1, "prefetch_factor": 2, "amp_dtype": "off", "num_workers": 0}
     steps = prefixes(config, own, defaults, space)
-    assert [s.name for s in steps] == ["amp_dtype", "num_workers", "prefetch_factor", "malloc_arena"]
+    assert [s.name for s in steps] == [
+        "amp_dtype",
+        "num_workers",
+        "prefetch_factor",
+        "malloc_arena",
+    ]
     assert dict(steps[-1].config) == config
 
 
 def test_the_step_before_a_process_knob_is_the_whole_without_its_own_gain() -> None:
-    gains = (KnobGain("a", 1, Interval(1.25, 1.2, 1.25**2 / 1.2), True), KnobGain("b", 1, None, True))
+    gains = (
+        KnobGain("a", 1, Interval(1.25, 1.2, 1.25**2 / 1.2), True),
+        KnobGain("b", 1, None, True),
+    )
     before = without_later(Interval(2.0, 1.9, 4 / 1.9), ["a"], gains)
     assert before is not None
     assert before.estimate == pytest.approx(1.6)
-    assert math.log(before.high / before.estimate) == pytest.approx(math.hypot(math.log(2 / 1.9), math.log(1.25 / 1.2)))
-    assert without_later(Interval(2.0, 1.9, 2.1), ["a", "b"], gains) is None, "b was not measured alone"
+    assert math.log(before.high / before.estimate) == pytest.approx(
+        math.hypot(math.log(2 / 1.9), math.log(1.25 / 1.2))
+    )
+    assert without_later(Interval(2.0, 1.9, 2.1), ["a", "b"], gains) is None, (
+        "b was not measured alone"
+    )
 
 
 def test_steps_without_a_figure_go_together_with_the_next() -> None:
-    found = [(Step("a", {"a": 1}), None, ""), (Step("b", {"a": 1, "b": 2}), Interval(1.5, 1.4, 1.6), "live"),
-             (Step("c", {"a": 1, "b": 2, "c": 3}), Interval(2.0, 1.9, 2.1), "confirmed")]
+    found = [
+        (Step("a", {"a": 1}), None, ""),
+        (Step("b", {"a": 1, "b": 2}), Interval(1.5, 1.4, 1.6), "live"),
+        (Step("c", {"a": 1, "b": 2, "c": 3}), Interval(2.0, 1.9, 2.1), "confirmed"),
+    ]
     steps = joined(found)
     assert [(s.knob, s.together_with) for s in steps] == [("b", ("a",)), ("c", ())]
 
 
 def test_own_gain_is_that_of_the_drop_before_that_of_the_trial() -> None:
-    trials = (Trial(0, {"a": 1}, "complete", -math.log(1.4), 0.01, 2), Trial(1, {"b": 9}, "complete", -math.log(3), 0.01, 2))
-    own = own_gains({"a": 1, "b": 2, "c": 3}, (KnobGain("c", 3, Interval(1.2, 1.1, 1.3), True),), trials)
-    assert own == pytest.approx({"a": 1.4, "b": 1.0, "c": 1.2}), "a trial of another value says nothing"
+    trials = (
+        Trial(0, {"a": 1}, "complete", -math.log(1.4), 0.01, 2),
+        Trial(1, {"b": 9}, "complete", -math.log(3), 0.01, 2),
+    )
+    own = own_gains(
+        {"a": 1, "b": 2, "c": 3}, (KnobGain("c", 3, Interval(1.2, 1.1, 1.3), True),), trials
+    )
+    assert own == pytest.approx({"a": 1.4, "b": 1.0, "c": 1.2}), (
+        "a trial of another value says nothing"
+    )
 
 
 DEFAULTS = {"num_workers": 0, "amp_dtype": "off", "intra_op_threads": 2}
@@ -116,9 +177,21 @@ def planted(count: int, spread: float = 0.01) -> list[Trial]:
     """num_workers explains most, amp_dtype some, intra_op_threads nothing."""
     found = []
     for n in range(count):
-        config = {"num_workers": (0, 1, 2)[n % 3], "amp_dtype": ("off", "bfloat16")[n // 3 % 2], "intra_op_threads": (2, 1)[n // 2 % 2]}
-        ratio = -{0: 0.0, 1: 0.3, 2: 0.5}[n % 3] - (0.15 if config["amp_dtype"] != "off" else 0.0) + spread * math.sin(7.0 * n)
-        found.append(Trial(n, {k: v for k, v in config.items() if v != DEFAULTS[k]}, "complete", ratio, 0.01, 2))
+        config = {
+            "num_workers": (0, 1, 2)[n % 3],
+            "amp_dtype": ("off", "bfloat16")[n // 3 % 2],
+            "intra_op_threads": (2, 1)[n // 2 % 2],
+        }
+        ratio = (
+            -{0: 0.0, 1: 0.3, 2: 0.5}[n % 3]
+            - (0.15 if config["amp_dtype"] != "off" else 0.0)
+            + spread * math.sin(7.0 * n)
+        )
+        found.append(
+            Trial(
+                n, {k: v for k, v in config.items() if v != DEFAULTS[k]}, "complete", ratio, 0.01, 2
+            )
+        )
     return found
 
 
@@ -129,7 +202,9 @@ def test_importance_finds_what_was_planted() -> None:
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["num_workers"] > 0.6
     assert shares["intra_op_threads"] < 0.05
-    assert importance(planted(12), DEFAULTS, noise=0.01)[0] == shares, "the same trials give the same figures"
+    assert importance(planted(12), DEFAULTS, noise=0.01)[0] == shares, (
+        "the same trials give the same figures"
+    )
 
 
 def test_importance_is_not_claimed_from_few_trials_or_noise() -> None:

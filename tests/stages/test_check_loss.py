@@ -19,7 +19,9 @@ PRINT = {"optimizers": [{"name": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0
 class Planted:
     """Runs whose candidate differs by a planted share, which scatters from seed to seed."""
 
-    def __init__(self, *, share: float = 0.0, scatter: float = 0.002, most_steps: int = 10_000, **fields: Any) -> None:
+    def __init__(
+        self, *, share: float = 0.0, scatter: float = 0.002, most_steps: int = 10_000, **fields: Any
+    ) -> None:
         self.share, self.scatter, self.most_steps, self.fields = share, scatter, most_steps, fields
         self.steps, self.reference, self.candidate = 240, dict[int, Record](), dict[int, Record]()
         self.ensured: list[int] = []
@@ -31,7 +33,10 @@ class Planted:
         for seed in range(pairs):
             if seed == self.fail_at:
                 raise SessionFailed("crash", "exit code 1")
-            self.reference[seed], self.candidate[seed] = self._run(seed, 0.0), self._run(seed, self.share, self.fields)
+            self.reference[seed], self.candidate[seed] = (
+                self._run(seed, 0.0),
+                self._run(seed, self.share, self.fields),
+            )
 
     def repeat_reference(self, seed: int) -> Record:
         return self._run(seed, 0.0)
@@ -55,7 +60,15 @@ class Planted:
         )
         window = Window((0.01,) * self.steps, (8.0,) * self.steps, {})
         fields = {"fingerprint": PRINT, **(fields or {})}
-        return Record(0, window, losses, tuple(8.0 * i for i in range(self.steps)), (1.0,) * 8, (0.1,) * 8, **fields)
+        return Record(
+            0,
+            window,
+            losses,
+            tuple(8.0 * i for i in range(self.steps)),
+            (1.0,) * 8,
+            (0.1,) * 8,
+            **fields,
+        )
 
 
 ROUNDING = Asked("rounding")
@@ -79,7 +92,10 @@ def test_a_setting_no_knob_declared_needs_no_training() -> None:
     assert verdict.verdict == "changed"
     assert "weight_decay: 0.01 in the baseline, 0.1 in the candidate" in verdict.reason
     assert runs.ensured == [1]
-    assert check_loss(Planted(fingerprint=other), Asked("rounding", declared={"weight_decay"})).verdict == "unchanged"
+    assert (
+        check_loss(Planted(fingerprint=other), Asked("rounding", declared={"weight_decay"})).verdict
+        == "unchanged"
+    )
 
 
 def test_what_stays_unclear_is_tried_once_more_with_twice_the_steps() -> None:
@@ -113,7 +129,8 @@ def test_a_run_that_fails_leaves_it_undecided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gradient", "state"), [((0.002, 0.01), "unchanged"), ((0.05, 0.01), "changed"), (None, "unchanged")]
+    ("gradient", "state"),
+    [((0.002, 0.01), "unchanged"), ((0.05, 0.01), "changed"), (None, "unchanged")],
 )
 def test_float16s_first_gradient_may_be_no_worse_than_bfloat16s(
     gradient: tuple[float, float] | None, state: str

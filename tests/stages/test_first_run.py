@@ -41,7 +41,12 @@ def test_a_job_that_the_machine_disturbs_once_is_run_again(tmp_path: Path, kind:
 
 def test_a_job_too_short_is_refused_before_any_trial(tmp_path: Path) -> None:
     def short(request: FixedRun, record: Record) -> Record:
-        window = replace(record.window, times_s=record.window.times_s[:24], samples=record.window.samples[:24], data_s=record.window.data_s[:24])
+        window = replace(
+            record.window,
+            times_s=record.window.times_s[:24],
+            samples=record.window.samples[:24],
+            data_s=record.window.data_s[:24],
+        )
         return replace(record, window=window, ended_early=True)
 
     machine = Machine(table(Loss()), short)

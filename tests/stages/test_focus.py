@@ -16,11 +16,20 @@ from autotune.stages.proposals import to_blame
 from autotune_trials.protocol.messages import Block, BlockReport
 
 NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc", "data_staging")
-LOADER, OTHERS = ("num_workers", "persistent_workers", "data_staging"), ("amp_dtype", "batch_size", "malloc")
+LOADER, OTHERS = (
+    ("num_workers", "persistent_workers", "data_staging"),
+    ("amp_dtype", "batch_size", "malloc"),
+)
 
 
 @pytest.mark.parametrize(
-    ("bottleneck", "now", "later"), [("loader", LOADER, OTHERS), ("epoch ends", LOADER, OTHERS), ("compute", NAMES, ()), ("optimizer", NAMES, ())]
+    ("bottleneck", "now", "later"),
+    [
+        ("loader", LOADER, OTHERS),
+        ("epoch ends", LOADER, OTHERS),
+        ("compute", NAMES, ()),
+        ("optimizer", NAMES, ()),
+    ],
 )
 def test_what_can_matter_now(bottleneck: str, now: tuple[str, ...], later: tuple[str, ...]) -> None:
     assert knobs_that_matter(bottleneck, NAMES) == (now, later)
@@ -32,7 +41,13 @@ def test_a_loader_bound_job_without_a_knob_for_its_loader_is_searched_all_the_sa
 
 @pytest.mark.parametrize(
     ("speedup", "sd", "ceiling", "reached"),
-    [(3.9, 0.002, 4.0, True), (3.9, 0.05, 4.0, False), (3.8, 0.002, 4.0, False), (5.0, 0.05, 4.0, True), (9.0, 0.0, None, False)],
+    [
+        (3.9, 0.002, 4.0, True),
+        (3.9, 0.05, 4.0, False),
+        (3.8, 0.002, 4.0, False),
+        (5.0, 0.05, 4.0, True),
+        (9.0, 0.0, None, False),
+    ],
 )
 def test_at_the_ceiling(speedup: float, sd: float, ceiling: float | None, reached: bool) -> None:
     assert at_ceiling(math.log(speedup), sd, ceiling) is reached
@@ -42,13 +57,31 @@ def test_at_the_ceiling(speedup: float, sd: float, ceiling: float | None, reache
     ("config", "reason", "blamed"),
     [
         ({"num_workers": 64}, "out of memory (…)", ("num_workers",)),
-        ({"num_workers": 64, "prefetch_factor": 8}, "killed 3 times in a row (…)", ("num_workers",)),
-        ({"num_workers": 64, "amp_dtype": "bfloat16"}, f"64 {TOO_MANY_WORKERS} (OSError: [Errno 24] …)", ("num_workers",)),
-        ({"num_workers": 4, "batch_size": 512}, "out of memory (CUDA out of memory)", ("batch_size", "micro_batch_size")),
-        ({"num_workers": 4, "compile_mode": "default"}, "out of memory (CUDA out of memory)", ("batch_size", "micro_batch_size")),
+        (
+            {"num_workers": 64, "prefetch_factor": 8},
+            "killed 3 times in a row (…)",
+            ("num_workers",),
+        ),
+        (
+            {"num_workers": 64, "amp_dtype": "bfloat16"},
+            f"64 {TOO_MANY_WORKERS} (OSError: [Errno 24] …)",
+            ("num_workers",),
+        ),
+        (
+            {"num_workers": 4, "batch_size": 512},
+            "out of memory (CUDA out of memory)",
+            ("batch_size", "micro_batch_size"),
+        ),
+        (
+            {"num_workers": 4, "compile_mode": "default"},
+            "out of memory (CUDA out of memory)",
+            ("batch_size", "micro_batch_size"),
+        ),
     ],
 )
-def test_where_the_machine_ended_the_knob_that_took_too_much_is_blamed(config: dict, reason: str, blamed: tuple[str, ...]) -> None:
+def test_where_the_machine_ended_the_knob_that_took_too_much_is_blamed(
+    config: dict, reason: str, blamed: tuple[str, ...]
+) -> None:
     assert to_blame(config, reason) == blamed
 
 
@@ -66,13 +99,23 @@ class Waits(Machine):
 
 def test_once_it_no_longer_waits_all_knobs_are_searched(tmp_path: Path) -> None:
     """The loader's knobs alone do not take the whole search for the last per cent of them."""
-    speeds = {"num_workers": {"1": 0.4, "2": 0.35, "4": 0.36}, "amp_dtype": {"bfloat16": 0.7}, "prefetch_factor": {"4": 1.0, "8": 1.0}}
-    waiting = table(Loss(), factors=speeds, phases={"data": 0.7, "forward": 0.3}, noise=0.1, block_noise=0.05)
+    speeds = {
+        "num_workers": {"1": 0.4, "2": 0.35, "4": 0.36},
+        "amp_dtype": {"bfloat16": 0.7},
+        "prefetch_factor": {"4": 1.0, "8": 1.0},
+    }
+    waiting = table(
+        Loss(), factors=speeds, phases={"data": 0.7, "forward": 0.3}, noise=0.1, block_noise=0.05
+    )
     space = "{num_workers: [1, 2, 4], prefetch_factor: auto, amp_dtype: [bfloat16]}"
     found = run(tmp_path / "run", Waits(waiting), job(tmp_path / "job", space)).knobs
     assert found["amp_dtype"] == "bfloat16" and found["num_workers"] in (2, 4)
     lines = (tmp_path / "run" / "run" / "journal.jsonl").read_text().splitlines()
-    plots = [{name for block in e["data"] for name in block["config"]} for e in map(json.loads, lines) if e["kind"] == "plot"]
+    plots = [
+        {name for block in e["data"] for name in block["config"]}
+        for e in map(json.loads, lines)
+        if e["kind"] == "plot"
+    ]
     first = next(n for n, names in enumerate(plots) if "amp_dtype" in names)
     assert set.union(*plots[:first]) >= {"num_workers", "prefetch_factor"}
     assert 3 < first < 12

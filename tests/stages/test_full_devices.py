@@ -22,11 +22,17 @@ from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 GPU = {"device": "cuda", "device_memory_gib": 80.0, "device_count": 1, "compute_capability": [9, 0]}
-BFLOAT16, FUSED, WORKERS = {"amp_dtype": "bfloat16"}, {"optimizer_impl": "fused"}, {"num_workers": 2}
+BFLOAT16, FUSED, WORKERS = (
+    {"amp_dtype": "bfloat16"},
+    {"optimizer_impl": "fused"},
+    {"num_workers": 2},
+)
 
 
 class Device(Machine):
-    """A replayed GPU of 80 GiB. ``reserved_gib``: what the allocator holds at most under a knob; the job as it is: under ""."""
+    """A replayed GPU of 80 GiB. ``reserved_gib``: what the allocator holds at most under a knob;
+    the job as it is: under "".
+    """
 
     def __init__(self, reserved_gib: Mapping[str, float]) -> None:
         super().__init__(table(machine=GPU))
@@ -40,19 +46,25 @@ class Device(Machine):
 
 
 def measured(folder: Path, machine: Machine, config: Config, reference: Config) -> Observation:
-    """The job observed, and then ``config`` compared in another session, as the stages after the search do."""
+    """The job observed, and then ``config`` compared in another session, as the stages after the
+    search do.
+    """
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
         tracker = open_tracker(None, "e", folder / "run")
         context = RunContext(job(folder), machine, journal, progress, tracker, folder / "run")
         seen = observe(context)
-        with LiveComparison(context, {}, seen.noise, seen.anatomy.iterations, seen.anatomy.peak_memory_gib) as live:
+        with LiveComparison(
+            context, {}, seen.noise, seen.anatomy.iterations, seen.anatomy.peak_memory_gib
+        ) as live:
             live.compare(config, reference, prune=False)
     return seen
 
 
 @pytest.mark.parametrize("reference", [{}, FUSED])
-def test_a_job_that_reserves_95_percent_is_measured_and_so_is_what_takes_no_more(tmp_path: Path, reference: Config) -> None:
+def test_a_job_that_reserves_95_percent_is_measured_and_so_is_what_takes_no_more(
+    tmp_path: Path, reference: Config
+) -> None:
     device = Device({"": 76.0, "num_workers": 76.3, "optimizer_impl": 76.0})
     seen = measured(tmp_path, device, WORKERS, reference)
     assert seen.anatomy.peak_memory_gib == 76.0
@@ -77,7 +89,9 @@ class PowerCapped(Machine):
         return replace(super().window(times_s, samples), power_capped=True)
 
 
-def test_a_gpu_at_its_power_cap_is_told_and_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_at_its_power_cap_is_told_and_not_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(tmp_path, PowerCapped(table(Loss())), shown="auto")
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("the GPU runs at its power cap") == 1

@@ -74,10 +74,13 @@ def test_time_spent_adds_up_over_processes(tmp_path: Path) -> None:
 def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", no_time)
     code = (
-        "import sys, pathlib\nfrom autotune.journal import Journal\nfrom autotune.errors import InputError\n"
-        "try:\n    Journal(pathlib.Path(sys.argv[1]), lambda b: b)\nexcept InputError as e:\n    print(e); sys.exit(e.exit_code)\n"
+        "import sys, pathlib\nfrom autotune.journal import Journal\nfrom autotune.errors import"
+        " InputError\ntry:\n    Journal(pathlib.Path(sys.argv[1]), lambda b: b)\nexcept InputError"
+        " as e:\n    print(e); sys.exit(e.exit_code)\n"
     )
-    other = subprocess.run([sys.executable, "-c", code, str(tmp_path / "j")], capture_output=True, text=True)
+    other = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "j")], capture_output=True, text=True
+    )
     assert other.returncode == 2
     assert f"another autotune run (process {os.getpid()}) is working" in other.stdout
     journal.close()
@@ -85,7 +88,9 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file of this process may be larger than ``size`` bytes: the write that crosses it is cut there, as on a full disk."""
+    """No file of this process may be larger than ``size`` bytes: the write that crosses it is cut
+    there, as on a full disk.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -95,7 +100,9 @@ def room_for(size: int) -> Iterator[None]:
 
 
 def test_a_disk_that_takes_half_an_entry_has_none_of_it(tmp_path: Path) -> None:
-    """Another lane may finish its trial after that; and there may be room again when the journal is closed."""
+    """Another lane may finish its trial after that; and there may be room again when the journal is
+    closed.
+    """
     before = written(tmp_path / "j")
     journal = Journal(tmp_path / "j", no_time)
     with room_for(len(before) + 20), pytest.raises(OSError, match="File too large"):
@@ -104,7 +111,11 @@ def test_a_disk_that_takes_half_an_entry_has_none_of_it(tmp_path: Path) -> None:
     journal.append("trial", "4", {"value": 4})
     journal.close()
     again = Journal(tmp_path / "j", no_time)
-    assert [e.key for e in again.all("trial")] == [e.key for e in journal.all("trial")] == ["0", "1", "2", "4"]
+    assert (
+        [e.key for e in again.all("trial")]
+        == [e.key for e in journal.all("trial")]
+        == ["0", "1", "2", "4"]
+    )
 
 
 def test_an_unwritable_directory_is_an_input_error(tmp_path: Path) -> None:
@@ -116,7 +127,9 @@ def test_an_unwritable_directory_is_an_input_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": 1}'])
 def test_what_is_said_of_a_damaged_result_helps(content: str, tmp_path: Path) -> None:
-    """`autotune run` takes a finished run's file as it is, damaged or not: only without one does it write it anew."""
+    """`autotune run` takes a finished run's file as it is, damaged or not: only without one does it
+    write it anew.
+    """
     machine, job = replayed.Machine(replayed.table()), replayed.job(tmp_path)
     result = replayed.run(tmp_path, machine, job)
     asked = len(machine.requests)
@@ -126,4 +139,6 @@ def test_what_is_said_of_a_damaged_result_helps(content: str, tmp_path: Path) ->
         load_result(path)
     path.unlink()
     again = replayed.run(tmp_path, machine, job)
-    assert (again.knobs, again.speedup) == (result.knobs, result.speedup) and len(machine.requests) == asked, "all of it is in the journal"
+    assert (again.knobs, again.speedup) == (result.knobs, result.speedup) and len(
+        machine.requests
+    ) == asked, "all of it is in the journal"

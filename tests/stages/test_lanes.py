@@ -1,4 +1,6 @@
-"""Work spread over several machines: nothing lost, nothing twice, nothing compared across machines. The machines are replayed."""
+"""Work spread over several machines: nothing lost, nothing twice, nothing compared across machines.
+The machines are replayed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,13 @@ class Lane(Machine):
 
     def __init__(self, node: str, breaks: Callable[[Config], bool] = lambda config: False) -> None:
         super().__init__(table(), seed=len(node))
-        self.node, self.breaks, self.gone, self.at_once, self.most_at_once = node, breaks, False, 0, 0
+        self.node, self.breaks, self.gone, self.at_once, self.most_at_once = (
+            node,
+            breaks,
+            False,
+            0,
+            0,
+        )
         self.reports: list[Config] = []
 
     def report(self, block: Block, config: Config) -> BlockReport:
@@ -63,7 +71,9 @@ class Lane(Machine):
 
 
 class Several(Machine):
-    """``come``: machines that are there from the start, then those that come when the others are lost."""
+    """``come``: machines that are there from the start, then those that come when the others are
+    lost.
+    """
 
     def __init__(self, *come: Lane, at_first: int | None = None) -> None:
         super().__init__(table())
@@ -80,11 +90,20 @@ class Several(Machine):
 
 
 @contextmanager
-def bench_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe") -> Iterator[RunContext]:
+def bench_of(
+    folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe"
+) -> Iterator[RunContext]:
     spec = job(folder, SPACE, f"budget: {{trials: {trials}, minutes: 5}}\nsearch: {kind}\n")
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
-        yield RunContext(spec, executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+        yield RunContext(
+            spec,
+            executor,
+            journal,
+            progress,
+            open_tracker(None, "e", folder / "run"),
+            folder / "run",
+        )
 
 
 def trials_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe"):
@@ -95,7 +114,9 @@ def trials_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "t
 def test_one_lane_searches_as_no_lanes_do(tmp_path: Path) -> None:
     alone = trials_of(tmp_path / "alone", Machine(table()))
     one = trials_of(tmp_path / "one", Several(Lane("a")))
-    assert [(t.number, t.config, t.origin) for t in one] == [(t.number, t.config, t.origin) for t in alone]
+    assert [(t.number, t.config, t.origin) for t in one] == [
+        (t.number, t.config, t.origin) for t in alone
+    ]
     assert {t.node for t in one} == {"a"} and {t.node for t in alone} == {""}
 
 
@@ -135,10 +156,14 @@ def test_when_all_are_lost_the_search_waits_for_the_next_machine(tmp_path: Path)
         observation = observe(context)
         first.breaks = lambda config: bool(config)
         trials = search(context, observation).trials
-    assert {t.node for t in trials} == {"later"} and all(t.state in ("complete", "pruned") for t in trials)
+    assert {t.node for t in trials} == {"later"} and all(
+        t.state in ("complete", "pruned") for t in trials
+    )
 
 
-def test_a_configuration_that_takes_machine_after_machine_with_it_is_given_up(tmp_path: Path) -> None:
+def test_a_configuration_that_takes_machine_after_machine_with_it_is_given_up(
+    tmp_path: Path,
+) -> None:
     def deadly(config: Config) -> bool:
         return config.get("num_workers") == 4
 
@@ -156,11 +181,15 @@ def test_both_runs_of_a_pair_are_of_one_machine(tmp_path: Path) -> None:
     with bench_of(tmp_path, several) as context:
         pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         pairs.ensure(3)
-        broken.breaks = lambda config: bool(config)  # in mid-pair: its baseline run is of no use to others
+        # in mid-pair: its baseline run is of no use to others
+        broken.breaks = lambda config: bool(config)
         pairs.ensure(9)
         nodes = [(node_of(pairs.reference[s]), node_of(pairs.candidate[s])) for s in range(9)]
-        assert all(one == other for one, other in nodes) and {"a", "bb"} <= {one for one, _ in nodes}
-        again = Pairs(context, {"num_workers": 2}, {}, "confirm1")  # as a resumed run does: nothing is measured again
+        assert all(one == other for one, other in nodes) and {"a", "bb"} <= {
+            one for one, _ in nodes
+        }
+        # as a resumed run does: nothing is measured again
+        again = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         before = [len(lane.sessions) for lane in several.all]
         again.ensure(9)
         assert [len(lane.sessions) for lane in several.all] == before
@@ -178,12 +207,17 @@ def test_an_error_ends_all_lanes_and_is_raised_once(tmp_path: Path) -> None:
             time.sleep(0.05)
 
     numbers = iter(range(1, 100))
-    with bench_of(tmp_path, Several(Lane("a"), Lane("bb"))) as context, pytest.raises(ValueError, match="planned"):
+    with (
+        bench_of(tmp_path, Several(Lane("a"), Lane("bb"))) as context,
+        pytest.raises(ValueError, match="planned"),
+    ):
         spread(context, lambda: next(numbers, None), serve, lambda piece, failure: None)
     assert len(begun) < 10
 
 
-def test_what_is_run_beside_a_pair_is_run_elsewhere_if_its_machine_is_lost_meanwhile(tmp_path: Path) -> None:
+def test_what_is_run_beside_a_pair_is_run_elsewhere_if_its_machine_is_lost_meanwhile(
+    tmp_path: Path,
+) -> None:
     lane = Lane("a")
     with bench_of(tmp_path, Several(lane)) as context:
         pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
@@ -191,11 +225,17 @@ def test_what_is_run_beside_a_pair_is_run_elsewhere_if_its_machine_is_lost_meanw
         assert node_of(pairs.reference[0]) == "a"
         lane.breaks = lambda config: True
         again = pairs.repeat_reference(0)
-    assert lane.gone and node_of(again) == "" and again.losses[:10] == pairs.reference[0].losses[:10]
+    assert (
+        lane.gone and node_of(again) == "" and again.losses[:10] == pairs.reference[0].losses[:10]
+    )
 
 
-def test_no_machine_is_waited_for_where_there_is_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss check asks for pairs that the confirmation has made; all machines may be gone by then."""
+def test_no_machine_is_waited_for_where_there_is_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss check asks for pairs that the confirmation has made; all machines may be gone by
+    then.
+    """
     several = Several(Lane("a"))
     with bench_of(tmp_path, several) as context:
         pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
@@ -211,7 +251,8 @@ def test_machines_lost_with_one_piece_are_not_held_against_another(tmp_path: Pat
     numbers = iter(range(pieces))
 
     def take() -> Seed | None:
-        return next((Seed(n) for n in numbers), None)  # nobody else keeps it, so the next one may lie in its place
+        # nobody else keeps it, so the next one may lie in its place
+        return next((Seed(n) for n in numbers), None)
 
     def serve(lane: RunContext, mine: Iterator[Seed]) -> None:
         for piece in mine:
@@ -238,5 +279,7 @@ def test_a_plot_that_takes_machine_after_machine_with_it_is_given_up(tmp_path: P
     lanes = [Lane(f"{n}", lambda config: config.get("num_workers") == 4) for n in range(12)]
     trials = trials_of(tmp_path, Several(*lanes, at_first=1), trials=1000, kind="model")
     fatal = [t for t in trials if t.config.get("num_workers") == 4]
-    assert fatal and all(t.state == "failed" and f"{MOST_LOST} times the machine was lost" in t.reason for t in fatal)
+    assert fatal and all(
+        t.state == "failed" and f"{MOST_LOST} times the machine was lost" in t.reason for t in fatal
+    )
     assert any(t.state == "complete" for t in trials)

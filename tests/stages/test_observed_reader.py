@@ -1,4 +1,6 @@
-"""OBSERVE on real small jobs: what the reader was seen to do decides how many workers are tried, and what is called the bottleneck."""
+"""OBSERVE on real small jobs: what the reader was seen to do decides how many workers are tried,
+and what is called the bottleneck.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,18 @@ def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 def observed(folder: Path, item: str, workers: int, length: int = 16_000) -> Observation:
     (folder / "train.py").write_text(JOB)
     (folder / "job.yaml").write_text(
-        f"command: {sys.executable} train.py {item} {workers} {length}\n"
-        "search_space: {num_workers: auto, persistent_workers: auto}\ntraces: none\ntracking: {uri: null}\n"
-        "convergence: {steps: 60}\n"
+        f"command: {sys.executable} train.py {item} {workers} {length}\nsearch_space:"
+        " {num_workers: auto, persistent_workers: auto}\ntraces: none\ntracking: {uri:"
+        " null}\nconvergence: {steps: 60}\n"
     )
     spec, run_dir = load_job(folder / "job.yaml"), folder / "run"
     started = time.monotonic()
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - started)
-    with closing(journal), open_progress("quiet", 60.0) as progress, closing(LocalExecutor(spec, run_dir)) as executor:
+    with (
+        closing(journal),
+        open_progress("quiet", 60.0) as progress,
+        closing(LocalExecutor(spec, run_dir)) as executor,
+    ):
         tracker = open_tracker(None, "e", run_dir)
         context = RunContext(spec, executor, journal, progress, tracker, run_dir)
         found = observe(context)
@@ -76,12 +82,20 @@ def observed(folder: Path, item: str, workers: int, length: int = 16_000) -> Obs
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(tmp_path: Path, workers: int) -> None:
+def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(
+    tmp_path: Path, workers: int
+) -> None:
     found = observed(tmp_path, "waits", workers)
-    assert found.reader is not None and found.reader.cpu_share < 0.3 and found.reader.fetch_s > 0.048
+    assert (
+        found.reader is not None and found.reader.cpu_share < 0.3 and found.reader.fetch_s > 0.048
+    )
     assert found.bottleneck == "loader"
     assert 32 in found.domains["num_workers"] and found.machine.cores < 32
-    assert found.job.loader is not None and found.job.loader.batch_tensors == 2 and found.job.loader.batch_mib > 0
+    assert (
+        found.job.loader is not None
+        and found.job.loader.batch_tensors == 2
+        and found.job.loader.batch_mib > 0
+    )
     assert found.job.process.most_files > found.job.process.open_files > 0
 
 
@@ -98,7 +112,11 @@ def test_short_epochs_are_named_by_their_ends(tmp_path: Path) -> None:
     found = observed(tmp_path, "ready", 2, length=5 * 16)
     assert found.bottleneck == "epoch ends"
     assert "every 5 iterations, where its workers are started anew" in found.bottleneck_why
-    assert found.ceiling is not None and found.ceiling > 2 and f"{found.ceiling:.2f}x" in found.bottleneck_why
+    assert (
+        found.ceiling is not None
+        and found.ceiling > 2
+        and f"{found.ceiling:.2f}x" in found.bottleneck_why
+    )
     assert max(found.domains["num_workers"]) <= 5, "a sixth worker would never have a batch"  # type: ignore[operator]
 
 

@@ -31,27 +31,43 @@ SAME = {"optimizer_impl": "foreach"}  # rounds differently at most
 
 
 def check(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, config: dict[str, Value], extra: str = ""
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    config: dict[str, Value],
+    extra: str = "",
 ) -> LossVerdict:
-    """The loss check of ``python odd_losses.py <words>`` under ``config``, in real sessions with short windows."""
+    """The loss check of ``python odd_losses.py <words>`` under ``config``, in real sessions with
+    short windows.
+    """
     with pairs_of(folder, monkeypatch, words, config, extra) as pairs:
         return converge(pairs.context, config, pairs)
 
 
 @contextmanager
 def pairs_of(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, words: str, config: dict[str, Value], extra: str = ""
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    config: dict[str, Value],
+    extra: str = "",
 ) -> Iterator[Pairs]:
     monkeypatch.setattr(fresh, "MIN_SECONDS", 0.2)
     shutil.copytree(PROGRAMS, folder / "job")
     (folder / "job" / "job.yaml").write_text(
-        f"command: {sys.executable} odd_losses.py {words}\ntracking: {{uri: null}}\nenv: {{OMP_NUM_THREADS: 1}}\n"
-        f"search_space: {{optimizer_impl: auto, amp_dtype: auto}}\n{extra}"
+        f"command: {sys.executable} odd_losses.py {words}\ntracking: {{uri: null}}\nenv:"
+        f" {{OMP_NUM_THREADS: 1}}\nsearch_space: {{optimizer_impl: auto, amp_dtype: auto}}\n{extra}"
     )
     spec, run_dir = load_job(folder / "job" / "job.yaml"), folder / "run"
     journal = Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic())
-    with closing(journal), open_progress("quiet", 60.0) as progress, closing(LocalExecutor(spec, run_dir)) as executor:
-        context = RunContext(spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir)
+    with (
+        closing(journal),
+        open_progress("quiet", 60.0) as progress,
+        closing(LocalExecutor(spec, run_dir)) as executor,
+    ):
+        context = RunContext(
+            spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir
+        )
         yield Pairs(context, config, {}, "check")
 
 
@@ -73,12 +89,20 @@ def test_a_harmless_change_passes_whatever_the_loss_looks_like(tmp_path, monkeyp
     [
         ("unseen", "mark it with autotune.step(loss=…)"),
         ("nan", "the job's own loss is not a finite number at step 1"),
-        ("constant", "the job's own loss stays at 1: it cannot show whether anything changed. Placeholder data"),
+        (
+            "constant",
+            (
+                "the job's own loss stays at 1: it cannot show whether anything changed."
+                " Placeholder data"
+            ),
+        ),
         ("no_progress", "does not move"),
     ],
 )
 def test_a_loss_that_can_show_nothing_says_so(tmp_path, monkeypatch, kind, said):
-    verdict = check(tmp_path, monkeypatch, kind, SAME if kind != "no_progress" else {"amp_dtype": "bfloat16"})
+    verdict = check(
+        tmp_path, monkeypatch, kind, SAME if kind != "no_progress" else {"amp_dtype": "bfloat16"}
+    )
     assert verdict.verdict == "no-proof"
     assert said in verdict.reason
 
@@ -108,7 +132,8 @@ def test_a_metric_that_the_job_prints_is_checked(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_job_with_too_few_steps_says_what_to_raise(tmp_path, monkeypatch):
-    monkeypatch.setattr(fresh, "FEWEST_ITERATIONS", 5)  # on a busy machine most of so short a run is warm-up; here the loss is asked
+    # on a busy machine most of so short a run is warm-up; here the loss is asked
+    monkeypatch.setattr(fresh, "FEWEST_ITERATIONS", 5)
     verdict = check(tmp_path, monkeypatch, "plain 58", SAME)
     assert verdict.verdict == "no-proof"
     assert "58 steps in common" in verdict.reason

@@ -1,4 +1,6 @@
-"""What is adopted: faster and proven to be so, with the loss unchanged; one bad knob does not cost the others."""
+"""What is adopted: faster and proven to be so, with the loss unchanged; one bad knob does not cost
+the others.
+"""
 
 from __future__ import annotations
 
@@ -91,27 +93,43 @@ def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path) -> Non
     assert kept
     for result in kept:
         assert result.confirmation.pairs in LOOKS
-        assert "Stop other work on this machine, or give more time (budget.minutes)" in result.reason
+        assert (
+            "Stop other work on this machine, or give more time (budget.minutes)" in result.reason
+        )
 
 
 def time_is_up_in(label: str, machine: Machine) -> Callable[[float], float]:
     """The budget ends while the runs of this label are made."""
-    return lambda before: 1e6 if any(r.label.startswith(label) for r in machine.requests) else before
+    return lambda before: (
+        1e6 if any(r.label.startswith(label) for r in machine.requests) else before
+    )
 
 
-def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(tmp_path: Path) -> None:
-    machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3), seed=1)
+def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(
+        table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3), seed=1
+    )
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 7}\n")
     result = run(tmp_path, machine, spec, time_is_up_in("confirm1", machine))
     assert result.verdict == "keep-baseline"
     assert result.confirmation is not None and result.confirmation.pairs == 5
-    assert {r.label for r in machine.confirmed()} == {f"confirm1-{side}-{n}" for side in ("reference", "candidate") for n in range(5)}
-    assert "5 pairs" in result.reason and "the budget of 7 minutes is used up (raise budget.minutes)" in result.reason
+    assert {r.label for r in machine.confirmed()} == {
+        f"confirm1-{side}-{n}" for side in ("reference", "candidate") for n in range(5)
+    }
+    assert (
+        "5 pairs" in result.reason
+        and "the budget of 7 minutes is used up (raise budget.minutes)" in result.reason
+    )
 
 
-def test_further_looks_are_taken_only_where_they_end_within_the_budget_and_a_tenth(tmp_path: Path) -> None:
+def test_further_looks_are_taken_only_where_they_end_within_the_budget_and_a_tenth(
+    tmp_path: Path,
+) -> None:
     losses = table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3)
-    spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 10}\n")  # a pair takes 18 s, the explanation 50 s
+    # a pair takes 18 s, the explanation 50 s
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 10}\n")
     for left_s, most in ((30.0, 5), (60.0, 7)):
         machine = Machine(losses, seed=1)
 
@@ -143,15 +161,22 @@ def test_a_resumed_run_that_was_out_of_time_stays_so(tmp_path: Path) -> None:
     assert again.requests == []
 
 
-def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_seen_through(tmp_path: Path) -> None:
+def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_seen_through(
+    tmp_path: Path,
+) -> None:
     machine = Machine(table(CHANGES))
     result = run(tmp_path, machine, clock=time_is_up_in("confirm1", machine))
-    assert set(result.knobs) == {"num_workers", "optimizer_impl"}, "what was proven faster is tried without the knob that changed the loss"
+    assert set(result.knobs) == {"num_workers", "optimizer_impl"}, (
+        "what was proven faster is tried without the knob that changed the loss"
+    )
     lost = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2}))
     result = run(tmp_path / "lost", lost, clock=time_is_up_in("confirm1", lost))
     assert result.verdict == "keep-baseline"
     assert "no other finalist was tried" in result.reason
-    assert [r.reason.split(":")[0] for r in result.rejected] == ["not proven faster", "not tried in fresh processes"]
+    assert [r.reason.split(":")[0] for r in result.rejected] == [
+        "not proven faster",
+        "not tried in fresh processes",
+    ]
 
 
 def test_a_finalist_that_another_one_came_down_to_is_not_told_as_left_out(tmp_path: Path) -> None:
@@ -164,7 +189,9 @@ def test_a_finalist_that_another_one_came_down_to_is_not_told_as_left_out(tmp_pa
         assert len(set(told)) == len(told), result.rejected
 
 
-def test_a_loss_that_does_not_move_proves_nothing_and_stops_the_search_for_variants(tmp_path: Path) -> None:
+def test_a_loss_that_does_not_move_proves_nothing_and_stops_the_search_for_variants(
+    tmp_path: Path,
+) -> None:
     machine = Machine(table(Loss(first=1.0, last=1.0, noise=0.0)))
     result = run(tmp_path, machine)
     assert result.verdict == "keep-baseline"
@@ -187,14 +214,21 @@ def fails_at(labels: dict[str, int], kind: str = "crash") -> Any:
     return alter
 
 
-@pytest.mark.parametrize(("labels", "kind"), [({"confirm1-candidate-2": 2}, "killed"), ({"confirm1-reference-3": 1}, "crash")])
-def test_what_the_machine_does_to_a_run_is_done_again(tmp_path: Path, labels: dict[str, int], kind: str) -> None:
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [({"confirm1-candidate-2": 2}, "killed"), ({"confirm1-reference-3": 1}, "crash")],
+)
+def test_what_the_machine_does_to_a_run_is_done_again(
+    tmp_path: Path, labels: dict[str, int], kind: str
+) -> None:
     machine = Machine(table(HARMLESS), fails_at(labels, kind))
     assert set(run(tmp_path, machine).knobs) == {"num_workers", "amp_dtype", "optimizer_impl"}
 
 
 @pytest.mark.parametrize("kind", ["crash", "hang", "oom"])
-def test_what_the_job_does_under_a_configuration_is_the_configurations(tmp_path: Path, kind: str) -> None:
+def test_what_the_job_does_under_a_configuration_is_the_configurations(
+    tmp_path: Path, kind: str
+) -> None:
     machine = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 1}, kind))
     result = run(tmp_path, machine)
     assert "it failed in a fresh process" in result.rejected[0].reason
@@ -213,8 +247,12 @@ def test_a_candidate_too_short_to_time_is_its_own_failure(tmp_path: Path) -> Non
     def short(request: FixedRun, record: Record) -> Record:
         if not request.label.startswith("confirm") or "num_workers" not in request.config:
             return record
-        window = replace(record.window, times_s=record.window.times_s[:24], samples=record.window.samples[:24],
-                         data_s=record.window.data_s[:24])  # fmt: skip
+        window = replace(
+            record.window,
+            times_s=record.window.times_s[:24],
+            samples=record.window.samples[:24],
+            data_s=record.window.data_s[:24],
+        )
         return replace(record, window=window, ended_early=True)
 
     result = run(tmp_path, Machine(table(HARMLESS), short))
@@ -226,7 +264,10 @@ def test_disturbed_windows_are_measured_again_and_counted(tmp_path: Path) -> Non
     disturbed: set[str] = set()
 
     def busy_once(request: FixedRun, record: Record) -> Record:
-        if request.label in ("confirm1-candidate-2", "confirm1-reference-4") and request.label not in disturbed:
+        if (
+            request.label in ("confirm1-candidate-2", "confirm1-reference-4")
+            and request.label not in disturbed
+        ):
             disturbed.add(request.label)
             return replace(record, window=replace(record.window, foreign_load=1.5))
         return record
@@ -270,7 +311,9 @@ def test_a_running_job_is_asked_for_more_instead_of_being_started_again(tmp_path
         return replace(record, window=replace(record.window, times_s=tuple(times)))
 
     machine = Patient(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.6}}), slow_start)
-    assert run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}")).knobs == {"amp_dtype": "bfloat16"}
+    assert run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}")).knobs == {
+        "amp_dtype": "bfloat16"
+    }
     first, longer, *later = [r for r in machine.confirmed() if not r.label.endswith("-again")]
     assert (first.label, first.steps) == (longer.label, 240) and longer.steps > 240
     assert {r.min_seconds for r in later} == {first.min_seconds}, "each is as long as it must be"
@@ -306,7 +349,9 @@ def test_a_metric_that_was_asked_for_and_never_reported_is_not_passed_over(tmp_p
     assert "raise convergence.steps" in result.reason
 
 
-def test_a_verdict_stands_even_if_it_cannot_be_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_stands_even_if_it_cannot_be_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("autotune.tuner.explain", lambda *_: 1 // 0)
     result = run(tmp_path, Machine(table(HARMLESS)))
     assert result.verdict == "tuned"
@@ -315,7 +360,9 @@ def test_a_verdict_stands_even_if_it_cannot_be_explained(tmp_path: Path, monkeyp
     assert "ZeroDivisionError" in (tmp_path / "run" / "explain-error.txt").read_text()
 
 
-def test_a_full_disk_is_no_failure_to_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_failure_to_explain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It stops the run, and with room again the same command explains the result."""
 
     def full(*_: object) -> None:
@@ -325,7 +372,10 @@ def test_a_full_disk_is_no_failure_to_explain(tmp_path: Path, monkeypatch: pytes
         meanwhile.setattr("autotune.tuner.explain", full)
         with pytest.raises(OSError, match="No space left"):
             run(tmp_path, Machine(table(HARMLESS)))
-    assert not any("could not be explained" in note for note in run(tmp_path, Machine(table(HARMLESS))).explanation.notes)
+    assert not any(
+        "could not be explained" in note
+        for note in run(tmp_path, Machine(table(HARMLESS))).explanation.notes
+    )
     assert not (tmp_path / "run" / "explain-error.txt").exists()
 
 
@@ -337,6 +387,8 @@ def test_a_resumed_run_measures_nothing_twice(tmp_path: Path) -> None:
     assert again.knobs == first.knobs
     assert again.speedup == first.speedup
     assert again.loss == first.loss
-    lines = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
+    ]
     keys = [(line["kind"], line["key"]) for line in lines if line["kind"] == "run"]
     assert len(keys) == len(set(keys))

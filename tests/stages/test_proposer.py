@@ -1,4 +1,6 @@
-"""What is tried next: seeds first, nothing twice, conditions kept, dead ends left out, and all of it again after a resume."""
+"""What is tried next: seeds first, nothing twice, conditions kept, dead ends left out, and all of
+it again after a resume.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ def cost(config: dict) -> float:
     """A made-up job: two workers and bfloat16 are best, prefetching helps a little."""
     full = {**DEFAULTS, **config}
     workers = {0: 1.0, 1: 0.8, 2: 0.6, 4: 0.65}[full["num_workers"]]
-    return workers * (0.5 if full["amp_dtype"] == "bfloat16" else 1.0) * (1 + 0.02 * abs(full["intra_op_threads"] - 2))
+    return (
+        workers
+        * (0.5 if full["amp_dtype"] == "bfloat16" else 1.0)
+        * (1 + 0.02 * abs(full["intra_op_threads"] - 2))
+    )
 
 
 def run(p: Proposer, count: int, start: int = 0) -> list[Trial]:
@@ -54,7 +60,9 @@ def run(p: Proposer, count: int, start: int = 0) -> list[Trial]:
         if proposed is None:
             break
         origin, config = proposed
-        trial = Trial(number, config, "complete", math.log(cost(config) / cost({})), 0.01, 2, origin=origin)
+        trial = Trial(
+            number, config, "complete", math.log(cost(config) / cost({})), 0.01, 2, origin=origin
+        )
         p.tell(trial)
         trials.append(trial)
     return trials
@@ -65,13 +73,19 @@ def test_nothing_is_proposed_twice_and_the_best_is_found(tmp_path: Path) -> None
     keys = [key_of(t.config) for t in trials]
     assert len(set(keys)) == len(keys)
     best = best_of(trials)
-    assert best is not None and best.config["num_workers"] == 2 and best.config["amp_dtype"] == "bfloat16"
+    assert (
+        best is not None
+        and best.config["num_workers"] == 2
+        and best.config["amp_dtype"] == "bfloat16"
+    )
 
 
 def test_a_knob_without_meaning_is_left_out(tmp_path: Path) -> None:
     for trial in run(proposer(tmp_path), 30):
         if "num_workers" not in trial.config:
-            assert "prefetch_factor" not in trial.config and "persistent_workers" not in trial.config
+            assert (
+                "prefetch_factor" not in trial.config and "persistent_workers" not in trial.config
+            )
 
 
 def test_an_excluded_value_never_comes_again(tmp_path: Path) -> None:
@@ -95,14 +109,19 @@ def test_all_of_a_space_is_proposed_however_sure_the_sampler_is(tmp_path: Path) 
     assert len({key_of(t.config) for t in trials}) == len(trials) == 4 * 2 * 3 - 1
     (tmp_path / "conditions").mkdir()
     trials = run(proposer(tmp_path / "conditions"), 200)
-    assert len({key_of(t.config) for t in trials}) == len(trials) == (3 * 2 * 2 + 1) * 2 * 3 - 1, "no prefetching without workers"
+    assert len({key_of(t.config) for t in trials}) == len(trials) == (3 * 2 * 2 + 1) * 2 * 3 - 1, (
+        "no prefetching without workers"
+    )
 
 
 def study_of(folder: Path) -> optuna.Study:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    return optuna.load_study(study_name="autotune", storage=JournalStorage(JournalFileBackend(str(folder / "optuna.log"))))
+    return optuna.load_study(
+        study_name="autotune",
+        storage=JournalStorage(JournalFileBackend(str(folder / "optuna.log"))),
+    )
 
 
 def torn(folder: Path) -> None:
@@ -120,7 +139,9 @@ def queued(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [torn, locked, queued])
-def test_a_resumed_search_knows_what_was_measured(tmp_path: Path, left: Callable[[Path], None]) -> None:
+def test_a_resumed_search_knows_what_was_measured(
+    tmp_path: Path, left: Callable[[Path], None]
+) -> None:
     first = proposer(tmp_path)
     trials = run(first, 6)
     lost = first.next()  # asked, and then the tuner died
@@ -133,7 +154,9 @@ def test_a_resumed_search_knows_what_was_measured(tmp_path: Path, left: Callable
     told = study_of(tmp_path).trials
     assert [t.value for t in told] == [t.log_ratio for t in trials]
     for trial, remembered in zip(trials, told, strict=True):
-        assert all(remembered.params[name] == value for name, value in trial.config.items()), "each result with its own configuration"
+        assert all(remembered.params[name] == value for name, value in trial.config.items()), (
+            "each result with its own configuration"
+        )
     again = run(second, 20, start=6)
     assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in again}
 
@@ -152,7 +175,10 @@ def test_optuna_s_own_tools_open_the_study(tmp_path: Path) -> None:
     from optuna.storages.journal import JournalFileBackend
 
     trials = run(proposer(tmp_path), 8)
-    study = optuna.load_study(study_name="autotune", storage=optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "optuna.log"))))
+    study = optuna.load_study(
+        study_name="autotune",
+        storage=optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "optuna.log"))),
+    )
     assert {t.user_attrs["key"] for t in study.trials} >= {key_of(t.config) for t in trials}
 
 
@@ -183,19 +209,32 @@ def test_infeasible_and_failed_trials_do_not_stop_the_search(tmp_path: Path) -> 
     assert run(p, 3)
 
 
-@pytest.mark.parametrize(("bottleneck", "first"), [("loader", "num_workers"), ("compute", "amp_dtype")])
+@pytest.mark.parametrize(
+    ("bottleneck", "first"), [("loader", "num_workers"), ("compute", "amp_dtype")]
+)
 def test_seeds_start_with_what_the_bottleneck_asks_for(bottleneck: str, first: str) -> None:
     plan = seeds(bottleneck, DOMAINS, DEFAULTS)
     assert list(plan[0]) == [first]
-    assert {name for config in plan for name in config} == set(DOMAINS), "every knob gets one fair try"
+    assert {name for config in plan for name in config} == set(DOMAINS), (
+        "every knob gets one fair try"
+    )
     assert all("num_workers" in c for c in plan if "prefetch_factor" in c)
 
 
 CUDA_KNOBS = {
-    "pin_memory": (False, True), "non_blocking": (False, True), "compile_mode": ("off", "default", "reduce-overhead", "max-autotune"),
-    "num_workers": (0, 2, 4), "in_order": (True, False),
-}  # fmt: skip
-CUDA_DEFAULTS = {"pin_memory": False, "non_blocking": False, "compile_mode": "off", "num_workers": 0, "in_order": True}
+    "pin_memory": (False, True),
+    "non_blocking": (False, True),
+    "compile_mode": ("off", "default", "reduce-overhead", "max-autotune"),
+    "num_workers": (0, 2, 4),
+    "in_order": (True, False),
+}
+CUDA_DEFAULTS = {
+    "pin_memory": False,
+    "non_blocking": False,
+    "compile_mode": "off",
+    "num_workers": 0,
+    "in_order": True,
+}
 
 
 @pytest.mark.parametrize("bottleneck", ["loader", "compute", "optimizer", "overhead"])
@@ -204,36 +243,63 @@ def test_every_seed_changes_something_the_conditional_ones_too(bottleneck: str) 
     for config in seeds(bottleneck, CUDA_KNOBS, CUDA_DEFAULTS):
         assert normalise(config, CUDA_DEFAULTS, space) == config
     pinned = seeds(bottleneck, CUDA_KNOBS, {**CUDA_DEFAULTS, "pin_memory": True})
-    assert {"non_blocking": True} in pinned and {"non_blocking": True, "pin_memory": False} not in pinned
+    assert {"non_blocking": True} in pinned and {
+        "non_blocking": True,
+        "pin_memory": False,
+    } not in pinned
 
 
 def test_cuda_graphs_are_a_seed_and_the_first_guess_where_the_time_goes_between_kernels() -> None:
     def modes(bottleneck: str) -> list[object]:
-        return [c["compile_mode"] for c in seeds(bottleneck, CUDA_KNOBS, CUDA_DEFAULTS) if "compile_mode" in c]
+        return [
+            c["compile_mode"]
+            for c in seeds(bottleneck, CUDA_KNOBS, CUDA_DEFAULTS)
+            if "compile_mode" in c
+        ]
 
     assert modes("compute") == ["default", "reduce-overhead"]
     assert modes("overhead") == ["reduce-overhead", "default"]
     values = CUDA_KNOBS["compile_mode"]
-    assert (guess("compile_mode", values, "off"), guess("compile_mode", values, "off", "overhead")) == ("default", "reduce-overhead")
-    assert guess("compile_mode", ("off", "default"), "off", "overhead") == "default", "a CPU has no CUDA graphs"
+    assert (
+        guess("compile_mode", values, "off"),
+        guess("compile_mode", values, "off", "overhead"),
+    ) == ("default", "reduce-overhead")
+    assert guess("compile_mode", ("off", "default"), "off", "overhead") == "default", (
+        "a CPU has no CUDA graphs"
+    )
     for value in ("static", "dynamic"):
-        assert guess("compile_mode", ("off", "default", "regional", value), "off") == value, "it is there for a reason"
+        assert guess("compile_mode", ("off", "default", "regional", value), "off") == value, (
+            "it is there for a reason"
+        )
 
 
 def test_many_page_faults_bring_the_allocator_to_the_front() -> None:
-    domains, defaults = {**DOMAINS, "malloc": ("default", "retain")}, {**DEFAULTS, "malloc": "default"}
+    domains, defaults = (
+        {**DOMAINS, "malloc": ("default", "retain")},
+        {**DEFAULTS, "malloc": "default"},
+    )
     for bottleneck in ("loader", "compute", "optimizer", "overhead"):
         assert seeds(bottleneck, domains, defaults, 5000.0)[0] == {"malloc": "retain"}
         few = seeds(bottleneck, domains, defaults, 300.0)
         assert few[0] != {"malloc": "retain"} and {"malloc": "retain"} in few
 
 
-def test_a_trial_of_a_value_that_needed_a_new_process_is_not_told_to_the_sampler(tmp_path: Path) -> None:
+def test_a_trial_of_a_value_that_needed_a_new_process_is_not_told_to_the_sampler(
+    tmp_path: Path,
+) -> None:
     """On resume: ``malloc: jemalloc`` is no value of the live search."""
     space = SearchSpace("test", (*SPACE.knobs, knobs.create("malloc")))
-    domains, defaults = {**DOMAINS, "malloc": ("default", "retain")}, {**DEFAULTS, "malloc": "default"}
+    domains, defaults = (
+        {**DOMAINS, "malloc": ("default", "retain")},
+        {**DEFAULTS, "malloc": "default"},
+    )
     p = Proposer(tmp_path / "optuna.log", space, domains, defaults, 0)
-    p.restore([Trial(0, {"malloc": "jemalloc"}, "complete", -0.1, origin="process"), Trial(1, {"malloc": "retain"}, "complete", -0.2)])
+    p.restore(
+        [
+            Trial(0, {"malloc": "jemalloc"}, "complete", -0.1, origin="process"),
+            Trial(1, {"malloc": "retain"}, "complete", -0.2),
+        ]
+    )
     assert [t.params["malloc"] for t in p._study.trials] == ["retain"]
 
 
@@ -243,7 +309,10 @@ def test_a_guess_is_never_the_job_s_own_value() -> None:
 
 
 def test_the_search_stops_on_a_plateau_only() -> None:
-    flat = [Trial(n, {"intra_op_threads": n}, "complete", -0.1, origin="sampler") for n in range(PLATEAU_TRIALS + 1)]
+    flat = [
+        Trial(n, {"intra_op_threads": n}, "complete", -0.1, origin="sampler")
+        for n in range(PLATEAU_TRIALS + 1)
+    ]
     assert plateau(flat)
     assert not plateau(flat[:-2])
     late = [*flat[:-1], Trial(99, {"amp_dtype": "bfloat16"}, "complete", -0.5, origin="sampler")]
@@ -261,10 +330,19 @@ def test_of_a_long_study_the_sampler_is_given_the_best_and_the_latest() -> None:
     whole = study._storage.get_all_trials
     remember_less(study._storage)
     for number in range(400):
-        values = {trial.number: trial.value for trial in whole(study._study_id) if trial.state is TrialState.COMPLETE}
+        values = {
+            trial.number: trial.value
+            for trial in whole(study._study_id)
+            if trial.state is TrialState.COMPLETE
+        }
         given = [trial.number for trial in study._storage.get_all_trials(study._study_id)]
         assert len(given) <= BEST + LATEST + STRIDE
-        older = sorted((n for n in values if n < min(given[-LATEST:], default=0)), key=lambda n: values[n])
+        older = sorted(
+            (n for n in values if n < min(given[-LATEST:], default=0)), key=lambda n: values[n]
+        )
         assert set(given) >= {*older[:BEST], *list(values)[-LATEST:]} and given == sorted(given)
-        assert [t.number for t in study._storage.get_all_trials(study._study_id, states=(TrialState.RUNNING,))] == []
+        assert [
+            t.number
+            for t in study._storage.get_all_trials(study._study_id, states=(TrialState.RUNNING,))
+        ] == []
         study.tell(study.ask(), random.Random(number).random())

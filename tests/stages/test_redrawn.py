@@ -20,18 +20,24 @@ from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode
 
-SPACE = "{amp_dtype: auto, channels_last: auto, micro_batch_size: auto, optimizer_impl: auto, num_workers: [2], batch_size: [64]}"
+SPACE = (
+    "{amp_dtype: auto, channels_last: auto, micro_batch_size: auto, optimizer_impl: auto,"
+    " num_workers: [2], batch_size: [64]}"
+)
 
 
-@pytest.mark.parametrize(("dropouts", "config", "numerics"), [
-    (0, {"micro_batch_size": 8}, "rounding"),
-    (2, {"micro_batch_size": 8}, "random-stream"),
-    (2, {"micro_batch_size": 8, "optimizer_impl": "fused", "num_workers": 2}, "random-stream"),
-    (2, {"micro_batch_size": 8, "batch_size": 64}, "statistical"),
-    (2, {"optimizer_impl": "fused"}, "rounding"),
-    (2, {"amp_dtype": "bfloat16"}, "rounding"),
-    (2, {"channels_last": True}, "random-stream"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dropouts", "config", "numerics"),
+    [
+        (0, {"micro_batch_size": 8}, "rounding"),
+        (2, {"micro_batch_size": 8}, "random-stream"),
+        (2, {"micro_batch_size": 8, "optimizer_impl": "fused", "num_workers": 2}, "random-stream"),
+        (2, {"micro_batch_size": 8, "batch_size": 64}, "statistical"),
+        (2, {"optimizer_impl": "fused"}, "rounding"),
+        (2, {"amp_dtype": "bfloat16"}, "rounding"),
+        (2, {"channels_last": True}, "random-stream"),
+    ],
+)
 def test_dropout_under_a_micro_batch_or_another_memory_format_is_another_random_stream(
     tmp_path: Path, dropouts: int, config: Config, numerics: str
 ) -> None:
@@ -39,12 +45,22 @@ def test_dropout_under_a_micro_batch_or_another_memory_format_is_another_random_
 
 
 @pytest.mark.parametrize(("dropouts", "numerics"), [(0, "rounding"), (2, "random-stream")])
-def test_on_a_gpu_autocast_drops_other_elements(tmp_path: Path, dropouts: int, numerics: str) -> None:
-    gpu = {"device": "cuda", "device_name": "a GPU", "device_count": 1, "device_memory_gib": 80.0, "compute_capability": [9, 0]}
+def test_on_a_gpu_autocast_drops_other_elements(
+    tmp_path: Path, dropouts: int, numerics: str
+) -> None:
+    gpu = {
+        "device": "cuda",
+        "device_name": "a GPU",
+        "device_count": 1,
+        "device_memory_gib": 80.0,
+        "compute_capability": [9, 0],
+    }
     assert numerics_of(tmp_path, gpu, dropouts, {"amp_dtype": "bfloat16"}) == numerics
 
 
-@pytest.mark.parametrize(("kind", "redrawn"), [(nn.Dropout, True), (nn.AlphaDropout, True), (nn.Dropout2d, False)])
+@pytest.mark.parametrize(
+    ("kind", "redrawn"), [(nn.Dropout, True), (nn.AlphaDropout, True), (nn.Dropout2d, False)]
+)
 def test_dropout_goes_by_the_order_in_memory(kind: type[nn.Module], redrawn: bool) -> None:
     """What channels_last's redraws stands on. Whole channels are drawn by themselves, in one order."""
     images, dropped = torch.ones(2, 3, 8, 8), []
@@ -61,6 +77,13 @@ def numerics_of(folder: Path, machine: dict[str, object], dropouts: int, config:
     executor = Machine(replace(replayed, machine={**replayed.machine, **machine}))
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
-        context = RunContext(job(folder, SPACE), executor, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+        context = RunContext(
+            job(folder, SPACE),
+            executor,
+            journal,
+            progress,
+            open_tracker(None, "e", folder / "run"),
+            folder / "run",
+        )
         observe(context)
         return asked(context, config).numerics

@@ -1,4 +1,6 @@
-"""A job that comes to its end while it is measured: the search goes on in the next session, and nothing is lost."""
+"""A job that comes to its end while it is measured: the search goes on in the next session, and
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,6 @@ from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
-
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +56,15 @@ class _ShortSession(LiveSession):
         [block] = blocks
         self._left -= block.iterations + block.min_settle
         if self._left < 0:
-            raise SessionFailed(self._machine.how, "the command finished by itself", log_tail="Traceback of the job", where="train.py:7")
-        self._machine.blocks.append((len(self._machine.sessions), {c.name: c.value for c in block.knobs}))
+            raise SessionFailed(
+                self._machine.how,
+                "the command finished by itself",
+                log_tail="Traceback of the job",
+                where="train.py:7",
+            )
+        self._machine.blocks.append(
+            (len(self._machine.sessions), {c.name: c.value for c in block.knobs})
+        )
         return self._inner.measure(blocks)
 
     def close(self) -> None:
@@ -67,14 +75,23 @@ class _ShortSession(LiveSession):
 def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveComparison]:
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
-        context = RunContext(job(folder), machine, journal, progress, open_tracker(None, "e", folder / "run"), folder / "run")
+        context = RunContext(
+            job(folder),
+            machine,
+            journal,
+            progress,
+            open_tracker(None, "e", folder / "run"),
+            folder / "run",
+        )
         with LiveComparison(context, room=room) as live:
             yield live
 
 
 @pytest.mark.parametrize("how", ["ended", "crash", "killed"])
 def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -> None:
-    """Past the steps it was made for, a job may also fail (a table of learning rates has an end); and somebody may kill it."""
+    """Past the steps it was made for, a job may also fail (a table of learning rates has an end);
+    and somebody may kill it.
+    """
     machine = ShortJob(table(), steps=300, how=how)
     with comparing(tmp_path, machine) as live:
         live.reference({})
@@ -84,8 +101,12 @@ def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -
     for session in {number for number, _ in machine.blocks[:-1]}:
         blocks = [config for number, config in machine.blocks if number == session]
         assert blocks[0] == {}  # a reference first, whatever was interrupted
-    spent = {number: sum(config == FASTER for n, config in machine.blocks if n == number) for number, _ in machine.blocks}
-    assert sum(count // 2 for count in spent.values()) >= 4  # both blocks of each of the four rounds, side by side
+    spent = {
+        number: sum(config == FASTER for n, config in machine.blocks if n == number)
+        for number, _ in machine.blocks
+    }
+    # both blocks of each of the four rounds, side by side
+    assert sum(count // 2 for count in spent.values()) >= 4
 
 
 @pytest.mark.parametrize("how", ["ended", "crash"])
@@ -100,7 +121,9 @@ def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path, steps: int, how
 
 
 @pytest.mark.parametrize("how", ["ended", "crash"])
-def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(tmp_path: Path, how: str) -> None:
+def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(
+    tmp_path: Path, how: str
+) -> None:
     """44 iterations are wanted, and four blocks side by side; the job has 100."""
     machine = ShortJob(table(), steps=100, how=how)
     with comparing(tmp_path, machine) as live:
@@ -108,16 +131,28 @@ def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(tmp_pat
         live.compare(FASTER, {})
         live.compare(FASTER, {})
     last = machine.blocks[-1][0]
-    assert [config for number, config in machine.blocks if number == last][-4:] == [{}, FASTER, FASTER, {}]
+    assert [config for number, config in machine.blocks if number == last][-4:] == [
+        {},
+        FASTER,
+        FASTER,
+        {},
+    ]
 
 
 def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
-    with comparing(tmp_path, ShortJob(table(), steps=9)) as live, pytest.raises(BaselineError, match="ends before one block"):
+    with (
+        comparing(tmp_path, ShortJob(table(), steps=9)) as live,
+        pytest.raises(BaselineError, match="ends before one block"),
+    ):
         live.reference({})
 
 
-def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_error(tmp_path: Path) -> None:
-    """The first blocks fit, so it may be the job's end that raises; three sessions later that is no longer to be believed."""
+def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_error(
+    tmp_path: Path,
+) -> None:
+    """The first blocks fit, so it may be the job's end that raises; three sessions later that is no
+    longer to be believed.
+    """
     machine = ShortJob(table(cost_s=2e-5), steps=30, how="crash")
     with comparing(tmp_path, machine) as live:
         live.reference({})
@@ -178,7 +213,9 @@ def test_a_candidate_that_crashes_at_once_is_not_tried_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("room", [0, 100])
-def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(tmp_path: Path, room: int) -> None:
+def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(
+    tmp_path: Path, room: int
+) -> None:
     class WantsItsOwn(ShortJob):
         def open_live(self, process_config: Config) -> LiveSession:
             return _WithoutCeiling(super().open_live(process_config), self)
@@ -197,7 +234,9 @@ def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(tmp_path: 
 
 
 class Killed(ShortJob):
-    """Somebody kills the job, or a worker of its DataLoader, whenever a candidate's block begins, so many times. Without a worker the job goes on."""
+    """Somebody kills the job, or a worker of its DataLoader, whenever a candidate's block begins,
+    so many times. Without a worker the job goes on.
+    """
 
     def __init__(self, times: int, *, only_worker: bool = False) -> None:
         super().__init__(table(), steps=10_000)
@@ -208,12 +247,21 @@ class Killed(ShortJob):
             return super().report(block, config)
         self.times -= 1
         if self.only_worker:
-            return BlockReport(block.id, 0, None, error="knob: loader settings: DataLoader worker (pid 7) is killed by signal: Killed.")
+            return BlockReport(
+                block.id,
+                0,
+                None,
+                error=(
+                    "knob: loader settings: DataLoader worker (pid 7) is killed by signal: Killed."
+                ),
+            )
         raise SessionFailed("killed", "killed by the system (SIGKILL)")
 
 
 @pytest.mark.parametrize("only_worker", [False, True])
-def test_who_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(only_worker: bool, tmp_path: Path) -> None:
+def test_who_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(
+    only_worker: bool, tmp_path: Path
+) -> None:
     machine = Killed(KILLS - 1, only_worker=only_worker)
     with comparing(tmp_path, machine) as live:
         live.reference({})
@@ -221,8 +269,13 @@ def test_who_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(only
     assert machine.times == 0
 
 
-@pytest.mark.parametrize(("only_worker", "said"), [(False, "killed 3 times"), (True, "workers of its DataLoader were killed 3 times in a row")])
-def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(only_worker: bool, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("only_worker", "said"),
+    [(False, "killed 3 times"), (True, "workers of its DataLoader were killed 3 times in a row")],
+)
+def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(
+    only_worker: bool, said: str, tmp_path: Path
+) -> None:
     """A guard of the machine's memory that is not the kernel: larger sizes are not tried, either."""
     with comparing(tmp_path, Killed(100, only_worker=only_worker)) as live:
         live.reference({})
@@ -243,7 +296,12 @@ def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int)
         return record
 
     assert run(tmp_path, Machine(table(), fails_first)).verdict == "tuned"
-    always = Machine(table(), lambda request, record: record if not request.config else _raise(SessionFailed(kind, "always")))
+    always = Machine(
+        table(),
+        lambda request, record: (
+            record if not request.config else _raise(SessionFailed(kind, "always"))
+        ),
+    )
     assert run(tmp_path / "other", always).verdict == "keep-baseline"
     first = next(r.config for r in always.confirmed() if r.config)
     assert [r.config for r in always.confirmed()].count(first) == allowed

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM: the current measurement is finished, but SIGTERM does not wait for ever; what a stop ended is no failure."""
+"""Ctrl-C and SIGTERM: the current measurement is finished, but SIGTERM does not wait for ever; what
+a stop ended is no failure.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_sigterm_lets_the_measurement_end_if_that_is_soon(stop: Stop) -> None:
         stop.check()
 
 
-def test_sigterm_ends_a_measurement_that_takes_long(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> None:
+def test_sigterm_ends_a_measurement_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch, stop: Stop
+) -> None:
     monkeypatch.setattr(benches, "TERM_WITHIN_S", 0.3)
     asked_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -66,10 +70,14 @@ def test_ctrl_c_waits_for_the_second_one(monkeypatch: pytest.MonkeyPatch, stop: 
 
 def test_when_nobody_listens_any_more_no_alarm_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches, "TERM_WITHIN_S", 0.2)
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+    before = [
+        signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    ]
     with open_progress("quiet", 60.0) as progress, Stop().listening(progress):
         signal.raise_signal(signal.SIGTERM)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == before
+    assert [
+        signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    ] == before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 
@@ -78,11 +86,13 @@ def _sleep_after(number: signal.Signals, seconds: float) -> None:
     time.sleep(seconds)
 
 
-# ------------------------------------------------------------------------- a whole tree of processes is told to end, the job first
+# ------------------------------------------ a whole tree of processes is told to end, the job first
 
 
 class EndedFirst(ReplayExecutor):
-    """The job is ended at the third candidate (``"block"``) or in the first fresh process of one (``"fixed"``); the tuner hears of it later."""
+    """The job is ended at the third candidate (``"block"``) or in the first fresh process of one
+    (``"fixed"``); the tuner hears of it later.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(table(CHANGES))
@@ -98,7 +108,14 @@ class EndedFirst(ReplayExecutor):
                 told_later()
                 if self.what == "block":
                     raise SessionFailed("crash", "ended by SIGTERM: it printed nothing")
-                return [BlockReport(blocks[0].id, 0, None, error="crash: DataLoader worker (pid 7) is killed by signal: Terminated.")]
+                return [
+                    BlockReport(
+                        blocks[0].id,
+                        0,
+                        None,
+                        error="crash: DataLoader worker (pid 7) is killed by signal: Terminated.",
+                    )
+                ]
             return measure(blocks)
 
         session.measure = ended  # type: ignore[method-assign]
@@ -112,19 +129,31 @@ class EndedFirst(ReplayExecutor):
 
 
 @pytest.mark.parametrize("what", ["block", "worker", "fixed"])
-def test_what_was_in_flight_is_unfinished_and_no_failure(what: str, stop: Stop, tmp_path: Path) -> None:
+def test_what_was_in_flight_is_unfinished_and_no_failure(
+    what: str, stop: Stop, tmp_path: Path
+) -> None:
     journal = Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)
     machine = EndedFirst(what)
     with open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):
-        tune(RunContext(job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop))
+        tune(
+            RunContext(
+                job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop
+            )
+        )
     journal.close()
-    entries = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    entries = [
+        json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
+    ]
     assert {e["data"]["state"] for e in entries if e["kind"] == "trial"} <= {"complete", "pruned"}
     assert not [e for e in entries if e["kind"] == "finished" or "|candidate|" in e["key"]]
 
 
-def test_what_was_disturbed_is_not_measured_again_once_the_user_has_asked(stop: Stop, tmp_path: Path) -> None:
-    """The current measurement is one run of the job, not three of them: on a busy machine that was two minutes and more."""
+def test_what_was_disturbed_is_not_measured_again_once_the_user_has_asked(
+    stop: Stop, tmp_path: Path
+) -> None:
+    """The current measurement is one run of the job, not three of them: on a busy machine that was
+    two minutes and more.
+    """
 
     def busy(request: FixedRun, record: Record) -> Record:
         if [r.label for r in machine.confirmed()] == ["confirm1-reference-0"]:
@@ -134,6 +163,12 @@ def test_what_was_disturbed_is_not_measured_again_once_the_user_has_asked(stop: 
     journal = Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)
     machine = Machine(table(CHANGES), busy)
     with closing(journal), open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):
-        tune(RunContext(job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop))
+        tune(
+            RunContext(
+                job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop
+            )
+        )
     assert [r.label for r in machine.confirmed()] == ["confirm1-reference-0"]
-    assert journal.find("disturbed", "confirm1-reference-0") is None, "it is not counted either: nothing was measured again"
+    assert journal.find("disturbed", "confirm1-reference-0") is None, (
+        "it is not counted either: nothing was measured again"
+    )

@@ -1,4 +1,6 @@
-"""How many configurations are tried is for the time and the figures to decide, unless the user says a number."""
+"""How many configurations are tried is for the time and the figures to decide, unless the user says
+a number.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,18 @@ from autotune.executors.replay import Loss
 
 
 @pytest.mark.parametrize("limit", [3, None])
-def test_the_number_of_trials_ends_a_search_only_where_it_is_given(tmp_path: Path, limit: int | None) -> None:
-    spec = job(tmp_path, "{intra_op_threads: [1, 2, 3], optimizer_impl: [foreach, fused]}", f"budget: {{trials: {limit or 'null'}}}\n")
+def test_the_number_of_trials_ends_a_search_only_where_it_is_given(
+    tmp_path: Path, limit: int | None
+) -> None:
+    spec = job(
+        tmp_path,
+        "{intra_op_threads: [1, 2, 3], optimizer_impl: [foreach, fused]}",
+        f"budget: {{trials: {limit or 'null'}}}\n",
+    )
     assert spec.budget.trials == limit and spec.budget.tried(100_000) is (limit is not None)
-    speeds = {"intra_op_threads": {"1": 0.95, "2": 0.9, "3": 0.85}, "optimizer_impl": {"foreach": 0.95, "fused": 0.9}}
+    speeds = {
+        "intra_op_threads": {"1": 0.95, "2": 0.9, "3": 0.85},
+        "optimizer_impl": {"foreach": 0.95, "fused": 0.9},
+    }
     result = run(tmp_path, Machine(table(Loss(), factors=speeds)), spec)
     assert len(result.trials) == 3 if limit else len(result.trials) > 3

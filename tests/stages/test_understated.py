@@ -1,4 +1,6 @@
-"""An allocator's live figure errs against it: where page faults are many, fresh processes have the last word."""
+"""An allocator's live figure errs against it: where page faults are many, fresh processes have the
+last word.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ FOUND = {"surveys": {"malloc": {"retain": "glibc 2.36"}}}
 
 
 class Heap(Machine):
-    """A machine on which ``malloc=retain`` gives 1.4x in a fresh process and takes ``live`` times the baseline's time in a running one."""
+    """A machine on which ``malloc=retain`` gives 1.4x in a fresh process and takes ``live`` times
+    the baseline's time in a running one.
+    """
 
     def __init__(self, faults: int, live: float = 1.0) -> None:
         speeds = {"optimizer_impl": {"fused": 0.8}, "malloc": {"retain": live}}
@@ -33,7 +37,11 @@ class Heap(Machine):
         if request.config.get("malloc") != "retain":
             return record
         window = record.window
-        faster = replace(window, times_s=tuple(t / 1.4 for t in window.times_s), data_s=tuple(t / 1.4 for t in window.data_s))
+        faster = replace(
+            window,
+            times_s=tuple(t / 1.4 for t in window.times_s),
+            data_s=tuple(t / 1.4 for t in window.data_s),
+        )
         return replace(record, window=faster)
 
 
@@ -42,7 +50,11 @@ def test_with_many_page_faults_it_is_tried_in_fresh_processes_and_found(tmp_path
     result = run(tmp_path, machine, job(tmp_path, SPACE))
     assert dict(result.knobs) == {"malloc": "retain", "optimizer_impl": "fused"}
     assert result.speedup.low < 1.4 / 0.8 < result.speedup.high
-    kept = {gain.knob: gain.speedup.estimate for gain in result.gains if gain.kept and gain.speedup is not None}
+    kept = {
+        gain.knob: gain.speedup.estimate
+        for gain in result.gains
+        if gain.kept and gain.speedup is not None
+    }
     assert kept["malloc"] == pytest.approx(1.4, rel=0.05)
     assert [gain.knob for gain in result.gains].count("malloc") == 1
 
@@ -55,7 +67,9 @@ def test_with_few_the_running_job_is_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("faults", "kept"), [(5000, True), (20, False)])
-def test_a_small_live_gain_is_enough_where_it_is_known_too_low(faults: int, kept: bool, tmp_path: Path) -> None:
+def test_a_small_live_gain_is_enough_where_it_is_known_too_low(
+    faults: int, kept: bool, tmp_path: Path
+) -> None:
     machine = Heap(faults, live=0.996)
     result = run(tmp_path, machine, job(tmp_path, SPACE))
     assert ("malloc" in result.knobs) is kept

@@ -1,4 +1,6 @@
-"""MLflow's tables, made once a process of tests and copied from then on: MLflow takes seconds and hundreds of writes for them."""
+"""MLflow's tables, made once a process of tests and copied from then on: MLflow takes seconds and
+hundreds of writes for them.
+"""
 
 from __future__ import annotations
 

@@ -13,11 +13,22 @@ TRIALS = 3
 
 def record(tracker: Tracker, run_dir: Path, status: str = "FINISHED") -> None:
     """A small study: every kind of event, and children with the same keys."""
-    tracker.start_study("study", "digits", {"command": "python train.py", "budget.minutes": 20}, {"autotune.version": "1"})
+    tracker.start_study(
+        "study",
+        "digits",
+        {"command": "python train.py", "budget.minutes": 20},
+        {"autotune.version": "1"},
+    )
     for number in range(TRIALS):
         params = {"knob.num_workers": number, "knob.amp_dtype": "off"}
         metrics = {"speedup": 1.0 + number, "anatomy/data_ms": 3.0, "wall_s": 2.0}
-        tracker.trial(f"t{number}", f"{number:03d}", params, metrics, {"autotune.state": "failed" if number == 2 else "complete"})
+        tracker.trial(
+            f"t{number}",
+            f"{number:03d}",
+            params,
+            metrics,
+            {"autotune.state": "failed" if number == 2 else "complete"},
+        )
     trace = run_dir / "trace.json"
     trace.write_text("trace")
     tracker.trial_artifact("t1", trace, "traces")
@@ -38,9 +49,25 @@ def content(uri: str, experiment: str = "digits") -> dict[str, Any]:
     rows = {}
     for run in runs:
         run_id = run.info.run_id
-        points = sorted((p.key, p.step, p.timestamp, str(p.value)) for key in run.data.metrics for p in client.get_metric_history(run_id, key))
-        files = sorted(a.path for folder in (None, "traces") for a in client.list_artifacts(run_id, folder) if not a.is_dir)
+        points = sorted(
+            (p.key, p.step, p.timestamp, str(p.value))
+            for key in run.data.metrics
+            for p in client.get_metric_history(run_id, key)
+        )
+        files = sorted(
+            a.path
+            for folder in (None, "traces")
+            for a in client.list_artifacts(run_id, folder)
+            if not a.is_dir
+        )
         tags = {k: v for k, v in run.data.tags.items() if k != "mlflow.parentRunId"}
-        rows[run.info.run_name] = (run.info.status, run.info.lifecycle_stage, run.data.params, points, files, tags)
+        rows[run.info.run_name] = (
+            run.info.status,
+            run.info.lifecycle_stage,
+            run.data.params,
+            points,
+            files,
+            tags,
+        )
     assert len(rows) == len(runs), "a run is there twice"
     return rows

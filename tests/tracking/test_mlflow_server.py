@@ -1,4 +1,6 @@
-"""A real MLflow server on this machine: away at first, then there; and the pages that `autotune ui` starts."""
+"""A real MLflow server on this machine: away at first, then there; and the pages that `autotune ui`
+starts.
+"""
 
 import os
 import signal
@@ -58,7 +60,13 @@ def test_a_server_that_is_away_at_first(tmp_path: Path) -> None:
         online = open_tracker(uri, "digits", tmp_path / "runs" / "second", say=said.append)
         online.start_study("s", "second", {}, {})
         for number in range(10):
-            online.trial(f"t{number}", f"{number}", {"knob.num_workers": number}, {"speedup": 1.0 + number}, {})
+            online.trial(
+                f"t{number}",
+                f"{number}",
+                {"knob.num_workers": number},
+                {"speedup": 1.0 + number},
+                {},
+            )
         online.finish("FINISHED", {}, {})
         assert len(said) == 1, said
         assert len(client.search_runs([experiment.experiment_id])) == 2 + 11
@@ -75,7 +83,11 @@ def test_ui_serves_a_run_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     port = a_port()
     argv = [sys.executable, "-m", "autotune", "ui", str(run_dir), "--port", str(port)]
     with running(argv, ENV, port) as process:
-        listening = subprocess.run(["ss", "-ltn"], capture_output=True, text=True).stdout if os.path.exists("/usr/bin/ss") else f"127.0.0.1:{port}"
+        listening = (
+            subprocess.run(["ss", "-ltn"], capture_output=True, text=True).stdout
+            if os.path.exists("/usr/bin/ss")
+            else f"127.0.0.1:{port}"
+        )
         assert f"127.0.0.1:{port}" in listening
         process.send_signal(signal.SIGINT)
         process.wait(20)
@@ -84,7 +96,14 @@ def test_ui_serves_a_run_and_ends_with_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_ui_without_a_record_says_what_to_do(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "autotune", "ui"], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "ui"],
+        cwd=tmp_path,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 2
     assert "autotune run" in done.stderr
     assert list(tmp_path.iterdir()) == []

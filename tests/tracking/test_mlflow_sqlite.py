@@ -53,7 +53,9 @@ def test_parent_and_children(new_run_dir: Path) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{new_run_dir.parent / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("digits")
     assert experiment is not None
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development", "the view for model training"
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development", (
+        "the view for model training"
+    )
     runs = client.search_runs([experiment.experiment_id])
     (parent,) = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
     children = [r for r in runs if r is not parent]
@@ -61,15 +63,30 @@ def test_parent_and_children(new_run_dir: Path) -> None:
     assert len(children) == TRIALS
     keys = {frozenset(c.data.metrics) - {"loss"} for c in children}
     assert len({frozenset(c.data.params) for c in children}) == len(keys) == 1  # comparable
-    assert {c.info.run_name: c.info.status for c in children} == {"000": "FINISHED", "001": "FINISHED", "002": "FAILED"}
+    assert {c.info.run_name: c.info.status for c in children} == {
+        "000": "FINISHED",
+        "001": "FINISHED",
+        "002": "FAILED",
+    }
     assert all(c.info.end_time - c.info.start_time == 2000 for c in children)
     assert parent.info.status == "FINISHED"
-    assert parent.data.params == {"command": "python train.py", "budget.minutes": "20", "verdict": "tuned"}
+    assert parent.data.params == {
+        "command": "python train.py",
+        "budget.minutes": "20",
+        "verdict": "tuned",
+    }
     (first,) = [c for c in children if c.info.run_name == "000"]
-    assert [(p.step, p.value) for p in client.get_metric_history(first.info.run_id, "loss")] == [(10, 2.0), (20, 1.0)]
+    assert [(p.step, p.value) for p in client.get_metric_history(first.info.run_id, "loss")] == [
+        (10, 2.0),
+        (20, 1.0),
+    ]
     (traced,) = [c for c in children if c.info.run_name == "001"]
-    assert [a.path for a in client.list_artifacts(traced.info.run_id, "traces")] == ["traces/trace.json"]
-    assert (new_run_dir.parent / "mlartifacts" / parent.info.run_id / "artifacts" / "trace.json").read_text() == "trace"
+    assert [a.path for a in client.list_artifacts(traced.info.run_id, "traces")] == [
+        "traces/trace.json"
+    ]
+    assert (
+        new_run_dir.parent / "mlartifacts" / parent.info.run_id / "artifacts" / "trace.json"
+    ).read_text() == "trace"
 
 
 def test_the_global_run_and_the_environment_are_left_alone(run_dir: Path) -> None:
@@ -78,7 +95,9 @@ def test_the_global_run_and_the_environment_are_left_alone(run_dir: Path) -> Non
     import mlflow
 
     assert mlflow.active_run() is None
-    assert {k: v for k, v in os.environ.items() if before.get(k) != v and not k.startswith("PYTEST")} == {}
+    assert {
+        k: v for k, v in os.environ.items() if before.get(k) != v and not k.startswith("PYTEST")
+    } == {}
 
 
 def test_offline_then_sync_is_the_same_as_online(new_run_dir: Path, tmp_path: Path) -> None:
@@ -126,7 +145,9 @@ def test_cut_off_after_every_single_send(run_dir: Path, tmp_path: Path) -> None:
 
 
 def test_what_another_sender_left_half_done_is_found(run_dir: Path) -> None:
-    """A `autotune sync` beside the run, killed between a send and its mark: the run's own sender must not take the event for a new one."""
+    """A `autotune sync` beside the run, killed between a send and its mark: the run's own sender
+    must not take the event for a new one.
+    """
     tracker = open_tracker("auto", "digits", run_dir, offline=True)
     tracker.start_study("study", "digits", {}, {})
     store = resolve("auto", run_dir)
@@ -172,7 +193,10 @@ def test_kill_9_between_a_send_and_its_cursor(run_dir: Path) -> None:
     record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
     offsets = [offset for _, offset in read_events(SpoolPaths(run_dir).spool)]
     child = subprocess.Popen(
-        [sys.executable, "-c", _KILLED, str(run_dir), str(offsets[3])], stdout=subprocess.PIPE, text=True, env=ENV
+        [sys.executable, "-c", _KILLED, str(run_dir), str(offsets[3])],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENV,
     )
     assert child.stdout is not None
     for _ in range(5):
@@ -190,14 +214,21 @@ def test_kill_9_between_a_send_and_its_cursor(run_dir: Path) -> None:
 def test_a_resumed_study_is_one_run(run_dir: Path) -> None:
     first = open_tracker("auto", "digits", run_dir)
     first.start_study("study", "digits", {"command": "python train.py", "budget.minutes": 10}, {})
-    first.trial("t0", "000", {"knob.num_workers": 0, "knob.amp_dtype": "off"}, {"speedup": 1.0, "anatomy/data_ms": 3.0, "wall_s": 2.0}, {})
+    first.trial(
+        "t0",
+        "000",
+        {"knob.num_workers": 0, "knob.amp_dtype": "off"},
+        {"speedup": 1.0, "anatomy/data_ms": 3.0, "wall_s": 2.0},
+        {},
+    )
     first.finish("KILLED", {}, {})
     assert content(uri_of(run_dir))["digits"][0] == "KILLED"
     record(open_tracker("auto", "digits", run_dir), run_dir)
     rows = content(uri_of(run_dir))
     assert len(rows) == TRIALS + 1
     assert rows["digits"][0] == "FINISHED"
-    assert rows["digits"][2]["budget.minutes"] == "10"  # MLflow's params cannot change; the new value is a tag
+    # MLflow's params cannot change; the new value is a tag
+    assert rows["digits"][2]["budget.minutes"] == "10"
     assert rows["digits"][5]["changed.budget.minutes"] == "20"
 
 
@@ -222,9 +253,14 @@ def test_an_emptied_store_gets_everything_again(run_dir: Path) -> None:
     (run_dir.parent / "mlflow.db").rename(run_dir.parent / "gone.db")
     empty_store(run_dir.parent / "mlflow.db")
     # In another process: MLflow keeps connections to a file that is gone.
-    code = f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; import test_mlflow_sqlite as t; t.sync(t.Path({str(run_dir)!r})); "
+    code = (
+        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; import test_mlflow_sqlite as"
+        f" t; t.sync(t.Path({str(run_dir)!r})); "
+    )
     code += f"print(sorted(t.content({uri_of(run_dir)!r})))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ENV)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ENV
+    )
     assert done.stdout.strip() == str(sorted(first)), done.stderr
 
 
@@ -295,7 +331,10 @@ def test_a_uri_that_names_no_store_is_refused(uri: str, found: str) -> None:
     assert found in str(caught.value)
 
 
-@pytest.mark.parametrize(("uri", "found"), [("http://127.0.0.1:9", "Connection refused"), ("http://nowhere.invalid", "does not answer")])
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [("http://127.0.0.1:9", "Connection refused"), ("http://nowhere.invalid", "does not answer")],
+)
 def test_a_server_that_is_away_stops_no_run_but_a_sync(uri: str, found: str, run_dir: Path) -> None:
     preflight(uri)
     record(open_tracker(uri, "digits", run_dir, offline=True), run_dir)
@@ -338,9 +377,12 @@ t = open_tracker("auto", "e", Path(sys.argv[1]))
 t.start_study("s", "n", {}, {}); t.finish("FINISHED", {}, {})
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env=ENV,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("mlflow is not installed") == 1 and len(done.stderr.splitlines()) == 1
     assert (tmp_path / "run" / "tracking" / "spool.jsonl").exists()

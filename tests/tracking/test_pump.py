@@ -25,7 +25,9 @@ class Store:
 
 
 def test_an_interrupted_sending_is_not_waited_for() -> None:
-    """Ctrl-C twice, just while a local file was written to: the run ends now, and with its end on record."""
+    """Ctrl-C twice, just while a local file was written to: the run ends now, and with its end on
+    record.
+    """
     store = Store(KeyboardInterrupt())
     pump = Pump(store, background=False, failed=lambda error: None)
     with pytest.raises(KeyboardInterrupt):

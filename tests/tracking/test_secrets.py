@@ -5,33 +5,72 @@ import re
 
 import pytest
 
-from autotune.secrets import is_secret, mask, mask_command, mask_text, mask_url, secret_texts, split_secret_flags
+from autotune.secrets import (
+    is_secret,
+    mask,
+    mask_command,
+    mask_text,
+    mask_url,
+    secret_texts,
+    split_secret_flags,
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "apiKey", "GOOGLE_APPLICATION_CREDENTIALS", "--hub-token", "PGPASSWD"],
+    [
+        "WANDB_API_KEY",
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "db_password",
+        "apiKey",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "--hub-token",
+        "PGPASSWD",
+    ],
 )
 def test_secret_names(name: str) -> None:
     assert is_secret(name) == (name != "PGPASSWD")  # no word of its own: only whole words count
 
 
-@pytest.mark.parametrize("name", ["PATH", "PWD", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "MONKEY", "OMP_NUM_THREADS", "AUTHOR", "KEYBOARD"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH",
+        "PWD",
+        "TOKENIZERS_PARALLELISM",
+        "MAX_TOKENS",
+        "MONKEY",
+        "OMP_NUM_THREADS",
+        "AUTHOR",
+        "KEYBOARD",
+    ],
+)
 def test_other_names(name: str) -> None:
     assert not is_secret(name)
 
 
 def test_mask_keeps_the_names() -> None:
     assert mask({"HF_TOKEN": "hf_1", "EPOCHS": "5", "DB": "postgresql://me:pw@host/x"}) == {
-        "HF_TOKEN": "***", "EPOCHS": "5", "DB": "postgresql://***@host/x",
-    }  # fmt: skip
+        "HF_TOKEN": "***",
+        "EPOCHS": "5",
+        "DB": "postgresql://***@host/x",
+    }
 
 
 def test_values_are_found_in_text() -> None:
     env = {"HF_TOKEN": "hf_abcdef0123", "PIN_KEY": "12"}
-    assert mask_text("failed: hf_abcdef0123 refused, 12 times", env) == "failed: *** refused, 12 times"
-    assert mask_text("train.py --api-key abc --lr 0.1 API_KEY=abc", {}) == "train.py --api-key *** --lr 0.1 API_KEY=***"
-    assert mask_url("https://me:pw@host/a and https://host:80/b") == "https://***@host/a and https://host:80/b"
+    assert (
+        mask_text("failed: hf_abcdef0123 refused, 12 times", env) == "failed: *** refused, 12 times"
+    )
+    assert (
+        mask_text("train.py --api-key abc --lr 0.1 API_KEY=abc", {})
+        == "train.py --api-key *** --lr 0.1 API_KEY=***"
+    )
+    assert (
+        mask_url("https://me:pw@host/a and https://host:80/b")
+        == "https://***@host/a and https://host:80/b"
+    )
 
 
 def test_flags_of_training_programs_are_not_secrets() -> None:
@@ -42,19 +81,34 @@ def test_flags_of_training_programs_are_not_secrets() -> None:
 
 def test_secrets_on_a_command_line() -> None:
     argv = ["--api-key", "abc", "--hub-token=hf_0123456789ab", "--password", "x y"]
-    assert split_secret_flags(argv) == [(1, "", "API_KEY"), (2, "--hub-token=", "HUB_TOKEN"), (4, "", "PASSWORD")]
+    assert split_secret_flags(argv) == [
+        (1, "", "API_KEY"),
+        (2, "--hub-token=", "HUB_TOKEN"),
+        (4, "", "PASSWORD"),
+    ]
 
 
 def test_a_line_for_a_shell_is_masked_within() -> None:
     line = "cd src && MY_SECRET=hunter2 python train.py --api-key abc --lr 0.1"
-    assert mask_command(["/bin/sh", "-c", line]) == ["/bin/sh", "-c", "cd src && MY_SECRET=*** python train.py --api-key *** --lr 0.1"]
+    assert mask_command(["/bin/sh", "-c", line]) == [
+        "/bin/sh",
+        "-c",
+        "cd src && MY_SECRET=*** python train.py --api-key *** --lr 0.1",
+    ]
 
 
 def test_every_form_in_which_a_value_is_printed() -> None:
-    env = {"HF_TOKEN": 'hf "ü"\\ 01', "DEPLOY_KEY": "first line\nsecond line", "DB": "postgresql://me:hunter2@host/x",
-           "SSH_AUTH_SOCK": "/tmp", "A_KEY": "12345"}  # fmt: skip
+    env = {
+        "HF_TOKEN": 'hf "ü"\\ 01',
+        "DEPLOY_KEY": "first line\nsecond line",
+        "DB": "postgresql://me:hunter2@host/x",
+        "SSH_AUTH_SOCK": "/tmp",
+        "A_KEY": "12345",
+    }
     for value in (env["HF_TOKEN"], env["DEPLOY_KEY"]):
         for text in (value, repr(value), json.dumps(value), str({"x": value}), *value.splitlines()):
-            assert not {"hf", "first", "second"} & set(re.findall(r"\w+", mask_text(text, env))), text
+            assert not {"hf", "first", "second"} & set(re.findall(r"\w+", mask_text(text, env))), (
+                text
+            )
     assert mask_text("hunter2 at /tmp, 12345", env) == "*** at /tmp, 12345"
     assert "abcdefg" in secret_texts({}, ["--api-key", "abcdefg"])

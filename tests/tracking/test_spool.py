@@ -33,7 +33,8 @@ def test_saying_it_again_adds_nothing_also_after_a_restart(tmp_path: Path) -> No
         spool.append("finish", "s", {"status": "KILLED"})
     assert kinds(tmp_path) == ["spool", "start", "trial", "finish", "start", "finish"]
     again = Spool(tmp_path)
-    assert not again.append("trial", "t", {"metrics": {"speedup": 2.0}})  # the first measurement stands
+    # the first measurement stands
+    assert not again.append("trial", "t", {"metrics": {"speedup": 2.0}})
     assert not again.append("finish", "s", {"status": "KILLED"})
 
 
@@ -86,7 +87,9 @@ def test_files_from_elsewhere_are_copied_and_own_files_are_not(tmp_path: Path) -
     spool.append_file("artifact", "s", other, "traces")
     spool.append_file("artifact", "s", run_dir / "report.html", "")
     other.unlink()
-    paths = [run_dir / e.data["path"] for e, _ in read_events(spool.paths.spool) if e.kind == "artifact"]
+    paths = [
+        run_dir / e.data["path"] for e, _ in read_events(spool.paths.spool) if e.kind == "artifact"
+    ]
     assert [p.read_text() for p in paths] == ["trace", "page"]
     assert paths[1] == run_dir / "report.html"
     assert not spool.append_file("artifact", "s", run_dir / "report.html", "")
@@ -96,8 +99,15 @@ def test_files_from_elsewhere_are_copied_and_own_files_are_not(tmp_path: Path) -
 
 def test_secrets_are_not_spooled(tmp_path: Path) -> None:
     tracker = open_tracker(None, "e", tmp_path, env={"HF_TOKEN": "hf_abcdef0123", "EPOCHS": "5"})
-    tracker.start_study("s", "n", {"command": "train.py --token hf_abcdef0123 --api-key q1w2", "HUB_TOKEN": "zzz"}, {"why": "hf_abcdef0123"})
-    tracker.trial("t", "t", {"knob.sort_key": "label"}, {}, {"reason": "GET https://me:pw@host failed"})
+    tracker.start_study(
+        "s",
+        "n",
+        {"command": "train.py --token hf_abcdef0123 --api-key q1w2", "HUB_TOKEN": "zzz"},
+        {"why": "hf_abcdef0123"},
+    )
+    tracker.trial(
+        "t", "t", {"knob.sort_key": "label"}, {}, {"reason": "GET https://me:pw@host failed"}
+    )
     text = SpoolPaths(tmp_path).spool.read_text()
     for secret in ("hf_abcdef0123", "q1w2", "zzz", "me:pw"):
         assert secret not in text

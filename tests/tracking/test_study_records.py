@@ -1,4 +1,6 @@
-"""What a finished run leaves in MLflow: every file a person would open, every figure a chart could show."""
+"""What a finished run leaves in MLflow: every file a person would open, every figure a chart could
+show.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,45 @@ def explained() -> Result:
     """A result with findings, a summary and the files of the explain stage."""
     result = tuned()
     sides = dict(result.explanation.sides)
-    summary = PerfSummary(0.01, 0.1, 0.1, 640.0, 660.0, 600.0, 12.0, 90, 12, mfu=0.31, mfu_of="float32")
+    summary = PerfSummary(
+        0.01, 0.1, 0.1, 640.0, 660.0, 600.0, 12.0, 90, 12, mfu=0.31, mfu_of="float32"
+    )
     sides["baseline"] = replace(sides["baseline"], summary=summary, table="traces/baseline.csv")
-    findings = (Finding("loader-bound", "the device waits for data", "baseline", "59 %", "more workers", 0.057, cured=True),
-                Finding("prints", "a line is printed every step", "winner", "24 a step", "print less often", 0.001))
-    explanation = replace(result.explanation, sides=sides, findings=findings, rules=2, not_judged=(NotJudged("casts", "casts", "no GPU"),))
+    findings = (
+        Finding(
+            "loader-bound",
+            "the device waits for data",
+            "baseline",
+            "59 %",
+            "more workers",
+            0.057,
+            cured=True,
+        ),
+        Finding(
+            "prints",
+            "a line is printed every step",
+            "winner",
+            "24 a step",
+            "print less often",
+            0.001,
+        ),
+    )
+    explanation = replace(
+        result.explanation,
+        sides=sides,
+        findings=findings,
+        rules=2,
+        not_judged=(NotJudged("casts", "casts", "no GPU"),),
+    )
     return replace(result, explanation=explanation)
 
 
 def job(folder: Path) -> JobSpec:
     empty_store(folder / "mlflow.db")
     (folder / "train.py").write_text("")
-    (folder / "job.yaml").write_text(f"command: python train.py\nname: digits\ntracking: {{uri: 'sqlite:///{folder}/mlflow.db'}}\n")
+    (folder / "job.yaml").write_text(
+        f"command: python train.py\nname: digits\ntracking: {{uri: 'sqlite:///{folder}/mlflow.db'}}\n"
+    )
     return load_job(folder / "job.yaml")
 
 
@@ -62,17 +91,34 @@ def recorded(folder: Path, result: Result) -> tuple[Any, list[str]]:
     records.finish(tracker, "FINISHED", result)
     client = MlflowClient(tracking_uri=spec.tracking.uri)
     [experiment] = [e for e in client.search_experiments() if e.name == "digits"]
-    [parent] = [r for r in client.search_runs([experiment.experiment_id]) if "mlflow.parentRunId" not in r.data.tags]
-    files = [a.path for folder_ in (None, "traces") for a in client.list_artifacts(parent.info.run_id, folder_) if not a.is_dir]
+    [parent] = [
+        r
+        for r in client.search_runs([experiment.experiment_id])
+        if "mlflow.parentRunId" not in r.data.tags
+    ]
+    files = [
+        a.path
+        for folder_ in (None, "traces")
+        for a in client.list_artifacts(parent.info.run_id, folder_)
+        if not a.is_dir
+    ]
     return parent, files
 
 
 def test_every_file_and_figure_of_the_explanation_is_in_the_study(tmp_path: Path) -> None:
     parent, files = recorded(tmp_path, explained())
     assert set(files) == {
-        "tuned.yaml", "report.html", "result.json", "findings.json", "loss.png", "waterfall.png", "roofline.png",
-        "traces/baseline.json.gz", "traces/winner.json.gz", "traces/baseline.csv",
-    }  # fmt: skip
+        "tuned.yaml",
+        "report.html",
+        "result.json",
+        "findings.json",
+        "loss.png",
+        "waterfall.png",
+        "roofline.png",
+        "traces/baseline.json.gz",
+        "traces/winner.json.gz",
+        "traces/baseline.csv",
+    }
     said = parent.data.tags["mlflow.note.content"]
     assert "× faster" in said and "`num_workers`: " in said and "report.html" in said
     metrics = parent.data.metrics
@@ -90,4 +136,6 @@ def test_a_run_without_explanation_leaves_none_of_it(tmp_path: Path) -> None:
     assert parent.data.tags["mlflow.note.content"].startswith("**Keep your settings**: ")
     assert "findings.json" not in files
     assert "waterfall.png" not in files
-    assert not [name for name in parent.data.metrics if name.startswith(("explain/", "importance/"))]
+    assert not [
+        name for name in parent.data.metrics if name.startswith(("explain/", "importance/"))
+    ]

@@ -1,4 +1,6 @@
-"""A server that is away, refuses, stalls, or dies with the answer in its mouth: the study goes on, and is on record exactly once."""
+"""A server that is away, refuses, stalls, or dies with the answer in its mouth: the study goes on,
+and is on record exactly once.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ def first_time(action: str, which: Callable[[Request], bool]) -> Rule:
     return rule
 
 
-def test_a_server_that_comes_back_has_the_record_before_the_run_ends(server: str, run_dir: Path, quick_pauses: None) -> None:
+def test_a_server_that_comes_back_has_the_record_before_the_run_ends(
+    server: str, run_dir: Path, quick_pauses: None
+) -> None:
     said: list[str] = []
     port, experiment = a_port(), an_experiment()
     tracker = open_tracker(f"http://127.0.0.1:{port}", experiment, run_dir, say=said.append)
@@ -108,10 +112,15 @@ def test_a_server_that_comes_back_has_the_record_before_the_run_ends(server: str
     assert time.monotonic() - started < 10.0, "nobody waits for a server"
     wait_for(lambda: said, "the warning")
     with unreliable(server, port):
-        wait_for(lambda: len(said) == 2, "the server to be found again")  # nothing new has to happen for that
+        # nothing new has to happen for that
+        wait_for(lambda: len(said) == 2, "the server to be found again")
         assert sorted(content(server, experiment)) == ["000", "digits"]
         tracker.finish("FINISHED", {}, {})
-    assert "fails: Connection refused" in said[0] and "The run goes on" in said[0] and f"autotune sync {run_dir}" in said[0]
+    assert (
+        "fails: Connection refused" in said[0]
+        and "The run goes on" in said[0]
+        and f"autotune sync {run_dir}" in said[0]
+    )
     assert "answers again" in said[1] and len(said) == 2
     assert content(server, experiment)["digits"][0] == "FINISHED"
 
@@ -120,8 +129,12 @@ long = pytest.mark.faults
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("status", [403, *(pytest.param(status, marks=long) for status in (401, 429, 500, 503, 507))])
-def test_a_server_that_refuses_costs_one_line(status: int, server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None) -> None:
+@pytest.mark.parametrize(
+    "status", [403, *(pytest.param(status, marks=long) for status in (401, 429, 500, 503, 507))]
+)
+def test_a_server_that_refuses_costs_one_line(
+    status: int, server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None
+) -> None:
     said: list[str] = []
     experiment = an_experiment()
     between.rule = lambda request: f"refuse {status}"
@@ -136,9 +149,15 @@ def test_a_server_that_refuses_costs_one_line(status: int, server: str, between:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["lose", *(pytest.param(action, marks=long) for action in ("half", "cut"))])
-def test_every_answer_lost_once(action: str, server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None) -> None:
-    """The classic: the server has done what it was asked, and its answer never came. Nothing is there twice."""
+@pytest.mark.parametrize(
+    "action", ["lose", *(pytest.param(action, marks=long) for action in ("half", "cut"))]
+)
+def test_every_answer_lost_once(
+    action: str, server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None
+) -> None:
+    """The classic: the server has done what it was asked, and its answer never came. Nothing is
+    there twice.
+    """
     experiment = an_experiment()
     between.rule = first_time(action, lambda request: request.writes)
     record(open_tracker(between.uri, experiment, run_dir, say=lambda text: None), run_dir)
@@ -150,24 +169,38 @@ def test_every_answer_lost_once(action: str, server: str, between: UnreliableSer
 
 @pytest.mark.slow
 def test_a_request_given_up_and_carried_out_later_leaves_one_run(
-    server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None, monkeypatch: pytest.MonkeyPatch
+    server: str,
+    between: UnreliableServer,
+    run_dir: Path,
+    quick_pauses: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     experiment = an_experiment()
-    late = first_time("late 3", lambda request: request.creates_run and b"the slow one" in request.body)
+    late = first_time(
+        "late 3", lambda request: request.creates_run and b"the slow one" in request.body
+    )
     between.rule = late
     tracker = open_tracker(between.uri, experiment, run_dir, say=lambda text: None)
     tracker.start_study("study", "digits", {}, {})
     tracker.trial("t0", "the slow one", {"knob.num_workers": 0}, {"speedup": 1.0}, {})
-    wait_for(lambda: sum(r.creates_run and b"the slow one" in r.body for r in between.done) == 2, "the late request")
+    wait_for(
+        lambda: sum(r.creates_run and b"the slow one" in r.body for r in between.done) == 2,
+        "the late request",
+    )
     tracker.finish("FINISHED", {}, {})
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=server)
     found = client.get_experiment_by_name(experiment)
     assert found is not None
-    assert sorted(str(r.info.run_name) for r in client.search_runs([found.experiment_id])) == ["digits", "the slow one"]
-    [kept] = [r for r in client.search_runs([found.experiment_id]) if r.info.run_name == "the slow one"]
+    assert sorted(str(r.info.run_name) for r in client.search_runs([found.experiment_id])) == [
+        "digits",
+        "the slow one",
+    ]
+    [kept] = [
+        r for r in client.search_runs([found.experiment_id]) if r.info.run_name == "the slow one"
+    ]
     assert kept.data.metrics == {"speedup": 1.0}, "the one that was filled stays"
 
 
@@ -190,7 +223,9 @@ def test_a_server_that_never_answers_delays_nobody(
     assert len(said) == 1 and "timed out" in said[0]
 
 
-def test_a_server_that_came_back_empty_gets_everything_again(server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None) -> None:
+def test_a_server_that_came_back_empty_gets_everything_again(
+    server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None
+) -> None:
     from mlflow import MlflowClient
 
     experiment = an_experiment()
@@ -205,7 +240,11 @@ def test_a_server_that_came_back_empty_gets_everything_again(server: str, betwee
         client.delete_run(run.info.run_id)
     tracker.trial("t1", "001", {"knob.num_workers": 1}, {"speedup": 1.0}, {})
     tracker.finish("FINISHED", {}, {})
-    assert sorted(str(r.info.run_name) for r in client.search_runs([found.experiment_id])) == ["000", "001", "digits"]
+    assert sorted(str(r.info.run_name) for r in client.search_runs([found.experiment_id])) == [
+        "000",
+        "001",
+        "digits",
+    ]
 
 
 _SENDS = """
@@ -217,9 +256,11 @@ sync(Path(sys.argv[1]))
 
 
 def killed_after(server: UnreliableServer, run_dir: Path, requests: int) -> bool:
-    """Send the spool from a process that is killed when MLflow has carried out so many of its writing requests, before it hears of it;
-    False if it had fewer to make."""
-    process = subprocess.Popen([sys.executable, "-c", _SENDS, str(run_dir)], env=ENV, stderr=subprocess.DEVNULL)
+    """Send the spool from a process that is killed when MLflow has carried out so many of its
+    writing requests, before it hears of it; False if it had fewer to make."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SENDS, str(run_dir)], env=ENV, stderr=subprocess.DEVNULL
+    )
     writing = 0
 
     def rule(request: Request) -> str:
@@ -239,7 +280,9 @@ def killed_after(server: UnreliableServer, run_dir: Path, requests: int) -> bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize("requests", [6])
-def test_kill_9_between_the_write_and_the_mark(requests: int, server: str, between: UnreliableServer, run_dir: Path) -> None:
+def test_kill_9_between_the_write_and_the_mark(
+    requests: int, server: str, between: UnreliableServer, run_dir: Path
+) -> None:
     """After every request: tests/faults/test_every_tracking_kill.py."""
     experiment = an_experiment()
     record(open_tracker(between.uri, experiment, run_dir, offline=True), run_dir)
@@ -253,7 +296,15 @@ def test_kill_9_between_the_write_and_the_mark(requests: int, server: str, betwe
 def test_two_syncs_at_once(server: str, between: UnreliableServer, run_dir: Path) -> None:
     experiment = an_experiment()
     record(open_tracker(between.uri, experiment, run_dir, offline=True), run_dir)
-    both = [subprocess.Popen([sys.executable, "-m", "autotune", "sync", str(run_dir)], env=ENV, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "autotune", "sync", str(run_dir)],
+            env=ENV,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
     said = [process.communicate(timeout=60)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sorted("has all of it already" in text for text in said) == [False, True], said

@@ -1,13 +1,13 @@
 """A server between the tuner and MLflow that does to each request what a rule says.
 
-    tuner ──▶ UnreliableServer ── rule(request) ──▶ MLflow
-                    pass        as it is
-                    refuse 503  answered with that status, never sent on
-                    cut         hung up on before anything was done
-                    lose        carried out, and hung up on instead of an answer
-                    half        carried out, and hung up on in the middle of the answer
-                    hold        carried out, and not answered
-                    late 3      not answered, and carried out only after 3 s
+tuner ──▶ UnreliableServer ── rule(request) ──▶ MLflow
+                pass        as it is
+                refuse 503  answered with that status, never sent on
+                cut         hung up on before anything was done
+                lose        carried out, and hung up on instead of an answer
+                half        carried out, and hung up on in the middle of the answer
+                hold        carried out, and not answered
+                late 3      not answered, and carried out only after 3 s
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ Rule = Callable[[Request], str]
 
 
 class UnreliableServer(ThreadingHTTPServer):
-    """``rule`` may be exchanged at any time; ``seen`` are the requests that came, ``done`` those that MLflow has answered."""
+    """``rule`` may be exchanged at any time; ``seen`` are the requests that came, ``done`` those
+    that MLflow has answered.
+    """
 
     daemon_threads = True
 
@@ -68,7 +70,9 @@ class UnreliableServer(ThreadingHTTPServer):
 @contextmanager
 def unreliable(upstream: str, port: int = 0) -> Iterator[UnreliableServer]:
     server = UnreliableServer(upstream, port)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
     thread.start()
     try:
         yield server
@@ -83,7 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: UnreliableServer
 
     def _answer(self) -> None:
-        request = Request(self.command, self.path, self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        request = Request(
+            self.command, self.path, self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        )
         self.server.seen.append(request)
         action, _, detail = self.server.rule(request).partition(" ")
         if action == "refuse":
@@ -113,7 +119,11 @@ class _Handler(BaseHTTPRequestHandler):
         body = answer.read()
         connection.close()
         self.server.done.append(request)
-        return answer.status, body, {k: v for k, v in answer.getheaders() if k.lower() not in HOP_BY_HOP}
+        return (
+            answer.status,
+            body,
+            {k: v for k, v in answer.getheaders() if k.lower() not in HOP_BY_HOP},
+        )
 
     def _send(self, status: int, body: bytes, headers: dict[str, str], half: bool = False) -> None:
         self.send_response(status)

@@ -1,8 +1,8 @@
 """Synthetic trainings with a known truth: paired loss curves in which a difference is planted.
 
-A run of seed s has a curve of its own (level and speed vary with the seed) and the noise of its batches. The candidate
-of the same seed takes the same batches; rounding makes it drift away by a random walk that grows with the steps, as
-chaos does.
+A run of seed s has a curve of its own (level and speed vary with the seed) and the noise of its
+batches. The candidate of the same seed takes the same batches; rounding makes it drift away by a
+random walk that grows with the steps, as chaos does.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def run(
     Args:
         side: 0 baseline, 1 candidate: another rounding, other own noise, the same batches.
         rounding: standard deviation of the drift from rounding after 240 steps, share of the loss.
-        own_noise: noise of single steps that the two sides do not share (another dropout stream), share of the loss.
-        shift: planted difference of the loss, in its unit, growing to its full size over the first quarter.
+        own_noise: noise of single steps that the two sides do not share (another dropout stream),
+            share of the loss.
+        shift: planted difference of the loss, in its unit, growing to its full size over the first
+            quarter.
         speed: planted factor on the speed of learning.
         norm_factor, norm_lag, norm_noise: gradient norms scaled, taken some steps late, scattered.
     """
@@ -52,12 +54,22 @@ def run(
     walk = np.cumsum(own.normal(0, 1, steps)) / np.sqrt(STEPS) * rounding
     loss = loss * (1 + noise * 0.5 + walk + own.normal(0, own_noise, steps))
     loss = loss + shift * np.minimum(t / 60, 1)
-    norms = 3 * np.exp(-np.arange(20) / 40) * np.exp(np.random.default_rng([seed, 3]).normal(0, 0.15, 20))
-    norms = np.concatenate([norms[:1].repeat(norm_lag), norms])[:8] * norm_factor * np.exp(own.normal(0, norm_noise, 8))
+    norms = (
+        3
+        * np.exp(-np.arange(20) / 40)
+        * np.exp(np.random.default_rng([seed, 3]).normal(0, 0.15, 20))
+    )
+    norms = (
+        np.concatenate([norms[:1].repeat(norm_lag), norms])[:8]
+        * norm_factor
+        * np.exp(own.normal(0, norm_noise, 8))
+    )
     return LossRun(
-        tuple(map(float, loss)), tuple(float(i * batch) for i in range(steps)),
-        tuple(map(float, norms)), tuple(map(float, norms * 0.01)),
-    )  # fmt: skip
+        tuple(map(float, loss)),
+        tuple(float(i * batch) for i in range(steps)),
+        tuple(map(float, norms)),
+        tuple(map(float, norms * 0.01)),
+    )
 
 
 def side(seeds: range, **planted: float) -> dict[int, LossRun]:

@@ -13,7 +13,10 @@ BASE = {
     "optimizers": [
         {
             "name": "AdamW",
-            "groups": [{"lr": 1e-3, "weight_decay": 0.01, "betas": [0.9, 0.999]}, {"lr": 1e-4, "weight_decay": 0.0}],
+            "groups": [
+                {"lr": 1e-3, "weight_decay": 0.01, "betas": [0.9, 0.999]},
+                {"lr": 1e-4, "weight_decay": 0.0},
+            ],
         }
     ],
     "parameters": {"trainable": 1234, "dtypes": {"torch.float32": 10}},
@@ -43,16 +46,28 @@ def test_equal_settings_have_no_differences():
             lambda f: f["optimizers"][0]["groups"][0].update(weight_decay=0.1),
             "optimizers.0.groups.0.weight_decay: 0.01 in",
         ),
-        (lambda f: f["optimizers"][0]["groups"][0]["betas"].__setitem__(0, 0.0), "optimizers.0.groups.0.betas.0"),
-        (lambda f: f["optimizers"][0]["groups"].pop(), "optimizers.0.groups: 2 entries in the baseline, 1 entries"),
+        (
+            lambda f: f["optimizers"][0]["groups"][0]["betas"].__setitem__(0, 0.0),
+            "optimizers.0.groups.0.betas.0",
+        ),
+        (
+            lambda f: f["optimizers"][0]["groups"].pop(),
+            "optimizers.0.groups: 2 entries in the baseline, 1 entries",
+        ),
         (lambda f: f["parameters"].update(trainable=1000), "parameters.trainable"),
         (
             lambda f: f["parameters"].update(dtypes={"torch.bfloat16": 10}),
             "parameters.dtypes.torch.bfloat16: missing in",
         ),
-        (lambda f: f["dropout"].update(drop1=0.3), "dropout.drop1: 0.1 in the baseline, 0.3 in the candidate"),
+        (
+            lambda f: f["dropout"].update(drop1=0.3),
+            "dropout.drop1: 0.1 in the baseline, 0.3 in the candidate",
+        ),
         (lambda f: f.update(training=1), "training"),
-        (lambda f: f.update(scaler="GradScaler"), "scaler: None in the baseline, 'GradScaler' in the candidate"),
+        (
+            lambda f: f.update(scaler="GradScaler"),
+            "scaler: None in the baseline, 'GradScaler' in the candidate",
+        ),
         (lambda f: f["loader"].update(sampler="SequentialSampler"), "loader.sampler"),
         (lambda f: f.pop("dropout"), "dropout"),
     ],

@@ -1,7 +1,7 @@
 """The "faster" rule on real processes: a small version of benchmarks/verdicts/loads.py.
 
-What is asserted holds on a busy machine too: intervals may be wide, but they hold the truth, with 5 % to spare for the one
-in twenty that does not.
+What is asserted holds on a busy machine too: intervals may be wide, but they hold the truth, with 5
+% to spare for the one in twenty that does not.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "verdicts"
 SPARE = 1.05
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes are pinned to cores on Linux only")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="processes are pinned to cores on Linux only"
+)
 
 
 def on_a_core(load: str, work: str) -> dict:
-    """What ``work``, a dict made of ``core`` (loads.Core), ``loads`` and ``disturbed``, is in a process of its own."""
+    """What ``work``, a dict made of ``core`` (loads.Core), ``loads`` and ``disturbed``, is in a
+    process of its own.
+    """
     code = f"""
 import json, os, time, loads
 from autotune.verdict.timing import disturbed
@@ -31,7 +35,9 @@ try:
 finally:
     core.close()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -66,7 +72,8 @@ def test_a_process_on_the_same_core_is_seen():
 
 @pytest.mark.slow
 def test_seen_bursts_are_measured_again_and_counted():
-    found = confirmed("always", 12, 12)  # a burst that does not end: the first run of each side has no calm one to be like
+    # a burst that does not end: the first run of each side has no calm one to be like
+    found = confirmed("always", 12, 12)
     assert found["again"] >= 2
     assert found["runs"] == 2 * found["pairs"] + found["again"]
     assert found["low"] < SPARE, "both sides paid for the load"

@@ -1,4 +1,6 @@
-"""Loss unchanged or not: planted differences are seen, harmless ones pass, and what proves nothing says so."""
+"""Loss unchanged or not: planted differences are seen, harmless ones pass, and what proves nothing
+says so.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,12 @@ def changed(runs, **fields):
 
 
 def mapped(runs, function):
-    return {seed: replace(r, losses=tuple(function(x) for x in r.losses)) for seed, r in runs.items()}
+    return {
+        seed: replace(r, losses=tuple(function(x) for x in r.losses)) for seed, r in runs.items()
+    }
 
 
-# --- planted differences -------------------------------------------------------------------------------------------
+# --- planted differences --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rounding", [1e-6, 0.002, 0.008])
@@ -63,13 +67,17 @@ def test_a_planted_difference_is_changed(planted):
 
 
 def test_an_effect_of_one_and_a_half_margins_is_hardly_ever_accepted():
-    """The margin is estimated from four seeds; take the one of each comparison, and plant 1.5 of it."""
+    """The margin is estimated from four seeds; take the one of each comparison, and plant 1.5 of
+    it.
+    """
     accepted = 0
     for i in range(60):
         baselines = side(range(20 * i, 20 * i + 4))
         margin = compare(baselines, side(range(20 * i, 20 * i + 2), side=1), "rounding").margin
         found = compare(
-            baselines, side(range(20 * i, 20 * i + 2), side=1, shift=1.5 * margin, rounding=0.008), "rounding"
+            baselines,
+            side(range(20 * i, 20 * i + 2), side=1, shift=1.5 * margin, rounding=0.008),
+            "rounding",
         )
         accepted += found.state == "unchanged"
     assert accepted / 60 <= 0.05
@@ -80,7 +88,10 @@ def test_a_noisy_candidate_asks_for_pairs_instead_of_being_believed():
     decision = compare(baselines, side(range(2), side=1, own_noise=0.5), "rounding")
     assert decision.state == "more-pairs"
     assert "3 pairs come next" in decision.reason
-    assert compare(baselines, side(range(2), side=1, own_noise=0.5), "rounding", last_look=True).state == "undecided"
+    assert (
+        compare(baselines, side(range(2), side=1, own_noise=0.5), "rounding", last_look=True).state
+        == "undecided"
+    )
 
 
 def test_another_dropout_stream_is_never_called_changed():
@@ -105,7 +116,7 @@ def test_equal_up_to_one_bin_only_is_not_unchanged():
     assert abs(decision.largest_difference) > decision.margin
 
 
-# --- the probe -----------------------------------------------------------------------------------------------------
+# --- the probe ------------------------------------------------------------------------------------
 
 
 def test_a_stale_gradient_shows_in_the_probe_and_not_in_the_loss():
@@ -115,7 +126,8 @@ def test_a_stale_gradient_shows_in_the_probe_and_not_in_the_loss():
 
 
 @pytest.mark.parametrize(
-    ("factor", "state"), [(0.25, "changed"), (0.9, "changed"), (1.1, "changed"), (1.02, "unchanged")]
+    ("factor", "state"),
+    [(0.25, "changed"), (0.9, "changed"), (1.1, "changed"), (1.02, "unchanged")],
 )
 def test_a_scaled_gradient_norm(factor, state):
     assert verdict(norm_factor=factor).state == state
@@ -128,7 +140,10 @@ def test_the_probe_allows_scatter_under_another_stream_but_no_shift():
 
 def test_a_step_that_updates_nothing_is_seen():
     runs = side(range(2), side=1)
-    runs = {s: replace(r, update_norms=(*r.update_norms[:3], 0.0, *r.update_norms[4:])) for s, r in runs.items()}
+    runs = {
+        s: replace(r, update_norms=(*r.update_norms[:3], 0.0, *r.update_norms[4:]))
+        for s, r in runs.items()
+    }
     decision = compare(side(range(4)), runs, "rounding")
     assert decision.state == "changed"
     assert "step 4" in decision.reason
@@ -136,15 +151,23 @@ def test_a_step_that_updates_nothing_is_seen():
 
 def test_without_norms_only_the_loss_is_compared():
     bare = {"gradient_norms": (), "update_norms": ()}
-    assert compare(changed(side(range(4)), **bare), side(range(2), side=1), "rounding").state == "unchanged"
+    assert (
+        compare(changed(side(range(4)), **bare), side(range(2), side=1), "rounding").state
+        == "unchanged"
+    )
 
 
-# --- exact ---------------------------------------------------------------------------------------------------------
+# --- exact ----------------------------------------------------------------------------------------
 
 
 def test_the_same_bits_in_one_run_are_unchanged():
     decision = compare(side(range(1)), side(range(1)), "exact", baseline_repeat=run(0))
-    assert (decision.state, decision.pairs, decision.margin, decision.numerics_used) == ("unchanged", 1, 0.0, "exact")
+    assert (decision.state, decision.pairs, decision.margin, decision.numerics_used) == (
+        "unchanged",
+        1,
+        0.0,
+        "exact",
+    )
 
 
 def test_a_mismatch_demotes_and_does_not_reject():
@@ -155,7 +178,10 @@ def test_a_mismatch_demotes_and_does_not_reject():
     assert three.state == "unchanged"
     assert three.pairs == 3
     assert (
-        compare(side(range(4)), side(range(3), side=1, speed=0.5), "exact", baseline_repeat=run(0)).state == "changed"
+        compare(
+            side(range(4)), side(range(3), side=1, speed=0.5), "exact", baseline_repeat=run(0)
+        ).state
+        == "changed"
     )
 
 
@@ -163,11 +189,19 @@ def test_one_last_bit_is_a_mismatch():
     runs = side(range(1))
     losses = list(runs[0].losses)
     losses[15] = math.nextafter(losses[15], 9)
-    assert compare(runs, {0: replace(runs[0], losses=losses)}, "exact").numerics_used == "random-stream"
+    assert (
+        compare(runs, {0: replace(runs[0], losses=losses)}, "exact").numerics_used
+        == "random-stream"
+    )
 
 
 def test_a_job_that_never_repeats_its_bits_is_compared_as_rounding():
-    decision = compare(side(range(4)), side(range(2), side=1), "exact", baseline_repeat=run(0, side=5, rounding=1e-5))
+    decision = compare(
+        side(range(4)),
+        side(range(2), side=1),
+        "exact",
+        baseline_repeat=run(0, side=5, rounding=1e-5),
+    )
     assert (decision.numerics_used, decision.state) == ("rounding", "unchanged")
 
 
@@ -178,7 +212,7 @@ def test_exact_asks_for_one_pair_first_and_demoted_for_more():
     assert [next_look(n, "statistical") for n in (0, 5, 8, 12)] == [3, 8, 12, None]
 
 
-# --- another batch size --------------------------------------------------------------------------------------------
+# --- another batch size ---------------------------------------------------------------------------
 
 
 def batches(factor, seeds, speed):
@@ -190,8 +224,13 @@ def test_a_larger_batch_without_its_lr_is_changed(factor):
     states = []
     for i in range(20):
         seeds = range(20 * i, 20 * i + 5)
-        # a step of the larger batch learns as much as one of the small one: per sample it is slower by the factor
-        found = compare(side(seeds, steps=480), batches(factor, range(20 * i, 20 * i + 3), 1 / factor), "statistical")
+        # a step of the larger batch learns as much as one of the small one: per sample it is slower
+        # by the factor
+        found = compare(
+            side(seeds, steps=480),
+            batches(factor, range(20 * i, 20 * i + 3), 1 / factor),
+            "statistical",
+        )
         states.append(found.state)
     assert states.count("changed") / len(states) >= 0.95
 
@@ -220,7 +259,9 @@ def test_a_bins_mean_over_samples_does_not_depend_on_how_finely_it_was_sampled()
         return LossRun(tuple(2 * np.exp(-at / 3000)), tuple(at))
 
     edges = [0.0, 4800.0, 9600.0]
-    assert bin_integrals(falling(32), edges) == pytest.approx(bin_integrals(falling(320), edges), rel=2e-3)
+    assert bin_integrals(falling(32), edges) == pytest.approx(
+        bin_integrals(falling(320), edges), rel=2e-3
+    )
 
 
 def test_a_bins_mean_is_exact_for_a_straight_line_also_between_steps():
@@ -229,11 +270,13 @@ def test_a_bins_mean_is_exact_for_a_straight_line_also_between_steps():
     assert bin_integrals(line, [3.0, 17.0, 84.0]) == pytest.approx([5 - 0.02 * 10, 5 - 0.02 * 50.5])
 
 
-# --- margins and errors --------------------------------------------------------------------------------------------
+# --- margins and errors ---------------------------------------------------------------------------
 
 
 def curves(offset, seeds=4):
-    """The same curve for every seed but for an ``offset`` (seed, step) -> factor; seeds differ by a ten thousandth."""
+    """The same curve for every seed but for an ``offset`` (seed, step) -> factor; seeds differ by a
+    ten thousandth.
+    """
     trend = 0.6 + 1.7 * np.exp(-np.arange(STEPS) / 80)
     made = {}
     for seed in range(seeds):
@@ -255,7 +298,11 @@ def test_the_margin_is_the_tolerance_where_seeds_agree_and_never_more_than_a_ten
     assert agree.state == "unchanged"
     assert 0.01 * 0.6 < agree.margin < 0.01 * 2.3
     spread = [0.5, 0.8, 1.2, 1.5]
-    apart = compare(curves(lambda seed, i: spread[seed]), curves(lambda seed, i: spread[seed] * 1.001), "rounding")
+    apart = compare(
+        curves(lambda seed, i: spread[seed]),
+        curves(lambda seed, i: spread[seed] * 1.001),
+        "rounding",
+    )
     assert 0.05 < apart.margin < 0.1 * 1.7  # the seeds' own spread would be 0.3 to 1
 
 
@@ -269,7 +316,9 @@ def test_variances_are_shrunk_to_the_pooled_one_and_never_below_the_scatter_of_s
 def test_two_pairs_that_scatter_more_than_the_margin_are_never_unchanged():
     states = {
         compare(
-            side(range(20 * i, 20 * i + 4)), side(range(20 * i, 20 * i + 2), side=1, own_noise=0.4), "rounding"
+            side(range(20 * i, 20 * i + 4)),
+            side(range(20 * i, 20 * i + 2), side=1, own_noise=0.4),
+            "rounding",
         ).state
         for i in range(20)
     }
@@ -283,10 +332,13 @@ def test_pairs_that_agree_by_chance_do_not_hide_the_scatter_of_single_steps():
 
 def test_a_noisy_loss_that_moves_is_told_from_one_that_does_not():
     noisy = {"batch_noise": 0.6}
-    assert compare(side(range(4), **noisy), side(range(2), side=1, **noisy), "rounding").state == "unchanged"
+    assert (
+        compare(side(range(4), **noisy), side(range(2), side=1, **noisy), "rounding").state
+        == "unchanged"
+    )
 
 
-# --- what proves nothing -------------------------------------------------------------------------------------------
+# --- what proves nothing --------------------------------------------------------------------------
 
 
 def flat(level=math.log(32), noise=0.0):
@@ -303,26 +355,35 @@ def test_a_constant_loss_proves_nothing(numerics):
     decision = compare(changed(flat(), **norms), changed(flat(), **norms), numerics)
     assert decision.state == "no-proof"
     assert "stays at 3.466" in decision.reason
-    assert "Placeholder data" in decision.reason and "tune on real data" in decision.reason, "cause and remedy"
+    assert "Placeholder data" in decision.reason and "tune on real data" in decision.reason, (
+        "cause and remedy"
+    )
 
 
 @pytest.mark.parametrize("level", [math.log(32), 0.0, -5.0])
 def test_a_loss_that_is_only_noise_proves_nothing(level):
-    decision = compare(flat(level, 0.05), mapped(flat(level, 0.05), lambda x: x * 1.0001 + 1e-6), "rounding")
+    decision = compare(
+        flat(level, 0.05), mapped(flat(level, 0.05), lambda x: x * 1.0001 + 1e-6), "rounding"
+    )
     assert decision.state == "no-proof"
     assert "does not move beyond its noise" in decision.reason
 
 
 def test_a_loss_that_moves_less_than_the_margin_proves_nothing():
     slow = {"start": 2.30, "end": 2.285, "batch_noise": 0.0005}
-    decision = compare(side(range(4), **slow), side(range(2), side=1, rounding=1e-6, **slow), "rounding")
+    decision = compare(
+        side(range(4), **slow), side(range(2), side=1, rounding=1e-6, **slow), "rounding"
+    )
     assert decision.state == "no-proof"
     assert "learns nothing would pass" in decision.reason
 
 
 def test_a_baseline_that_is_not_finite_proves_nothing():
     runs = side(range(4))
-    nan = {**runs, 2: replace(runs[2], losses=(*runs[2].losses[:50], math.nan, *runs[2].losses[51:]))}
+    nan = {
+        **runs,
+        2: replace(runs[2], losses=(*runs[2].losses[:50], math.nan, *runs[2].losses[51:])),
+    }
     decision = compare(nan, side(range(2), side=1), "rounding")
     assert decision.state == "no-proof"
     assert "step 51" in decision.reason
@@ -349,7 +410,12 @@ def test_runs_that_are_too_short_prove_nothing():
 def test_unequal_lengths_are_compared_where_both_are():
     decision = compare(side(range(4), steps=300), side(range(2), side=1, steps=200), "rounding")
     assert (decision.state, decision.steps) == ("unchanged", 200)
-    assert compare(side(range(4), steps=300), side(range(2), side=1, steps=300), "rounding", steps=120).steps == 120
+    assert (
+        compare(
+            side(range(4), steps=300), side(range(2), side=1, steps=300), "rounding", steps=120
+        ).steps
+        == 120
+    )
 
 
 def test_a_loss_that_is_no_scalar_proves_nothing():
@@ -362,7 +428,8 @@ def test_a_loss_that_is_no_scalar_proves_nothing():
 def test_a_few_missing_losses_are_left_out():
     runs = side(range(2), side=1)
     runs = {
-        s: replace(r, losses=tuple(None if i % 40 == 0 else x for i, x in enumerate(r.losses))) for s, r in runs.items()
+        s: replace(r, losses=tuple(None if i % 40 == 0 else x for i, x in enumerate(r.losses)))
+        for s, r in runs.items()
     }
     assert compare(side(range(4)), runs, "rounding").state == "unchanged"
 
@@ -374,7 +441,7 @@ def test_nothing_run_yet_asks_for_pairs():
         compare({}, {}, "approximate")
 
 
-# --- units, signs, order -------------------------------------------------------------------------------------------
+# --- units, signs, order --------------------------------------------------------------------------
 
 TRANSFORMS = [lambda x: 1e-6 * x, lambda x: 1e6 * x, lambda x: -x]
 
@@ -383,7 +450,11 @@ TRANSFORMS = [lambda x: 1e-6 * x, lambda x: 1e6 * x, lambda x: -x]
 @pytest.mark.parametrize("planted", [{"rounding": 0.02}, {"shift": 0.05}, {"rounding": 0.002}])
 def test_the_unit_and_the_sign_of_the_loss_do_not_matter(transform, planted):
     plain = compare(side(range(4)), side(range(3), side=1, **planted), "rounding")
-    other = compare(mapped(side(range(4)), transform), mapped(side(range(3), side=1, **planted), transform), "rounding")
+    other = compare(
+        mapped(side(range(4)), transform),
+        mapped(side(range(3), side=1, **planted), transform),
+        "rounding",
+    )
     assert other.state == plain.state
     assert other.margin == pytest.approx(abs(transform(plain.margin)))
     assert abs(other.largest_difference) == pytest.approx(abs(transform(plain.largest_difference)))
@@ -400,19 +471,24 @@ def test_a_loss_that_ends_near_zero_or_crosses_it_is_judged_by_its_progress():
 
 def test_the_order_of_the_seeds_does_not_matter():
     baselines, candidates = side(range(5)), side(range(4), side=1, rounding=0.02)
-    turned = compare(dict(reversed(baselines.items())), dict(reversed(candidates.items())), "rounding")
+    turned = compare(
+        dict(reversed(baselines.items())), dict(reversed(candidates.items())), "rounding"
+    )
     assert turned.state == compare(baselines, candidates, "rounding").state
     assert turned.margin == pytest.approx(compare(baselines, candidates, "rounding").margin)
 
 
 def test_a_tighter_tolerance_never_turns_not_unchanged_into_unchanged():
     for i in range(10):
-        seeds = (side(range(20 * i, 20 * i + 4)), side(range(20 * i, 20 * i + 3), side=1, rounding=0.01, shift=0.01))
+        seeds = (
+            side(range(20 * i, 20 * i + 4)),
+            side(range(20 * i, 20 * i + 3), side=1, rounding=0.01, shift=0.01),
+        )
         states = [compare(*seeds, "rounding", tolerance=t).state for t in (0.005, 0.02, 0.05)]
         assert states == sorted(states, key=lambda s: s == "unchanged")
 
 
-# --- float16 -------------------------------------------------------------------------------------------------------
+# --- float16 --------------------------------------------------------------------------------------
 
 
 def delayed(runs, skipped):
@@ -424,7 +500,9 @@ def delayed(runs, skipped):
         lag = np.array([sum(k < i for k in skipped) for i in range(STEPS)])
         late[seed] = replace(
             r,
-            losses=tuple(np.array(base.losses) - trend + trend[np.maximum(np.arange(STEPS) - lag, 0)]),
+            losses=tuple(
+                np.array(base.losses) - trend + trend[np.maximum(np.arange(STEPS) - lag, 0)]
+            ),
             skipped=skipped,
         )
     return late
@@ -454,7 +532,7 @@ def test_a_first_gradient_worse_than_bfloat16s_is_changed():
     assert compare(side(range(4)), good, "rounding").state == "unchanged"
 
 
-# --- what is handed on ---------------------------------------------------------------------------------------------
+# --- what is handed on ----------------------------------------------------------------------------
 
 
 def test_curves_have_few_points_in_samples():

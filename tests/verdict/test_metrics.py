@@ -75,7 +75,9 @@ def test_judgement_of_planted_differences():
     found = judge(Differences(outside), looks=(3,))
     assert (found.state, found.bin) == ("changed", 1)
     assert found.mean == pytest.approx(3.0)
-    assert judge(Differences(inside, [4.0, 4.0]), looks=(3,)).state == "undecided", "known scatter is not hidden"
+    assert judge(Differences(inside, [4.0, 4.0]), looks=(3,)).state == "undecided", (
+        "known scatter is not hidden"
+    )
 
 
 def test_a_sketch_tells_the_error_of_a_gradient():

@@ -1,7 +1,7 @@
 """Real trainings with a planted change, through the real agent and the converge stage's own loop.
 
-The compact version of benchmarks/verdicts/planted.py: the same beds, the same code, two beds and a few cells on seeds
-that the scored run does not use.
+The compact version of benchmarks/verdicts/planted.py: the same beds, the same code, two beds and a
+few cells on seeds that the scored run does not use.
 """
 
 from __future__ import annotations
@@ -59,9 +59,20 @@ def verdict_of(tmp_path_factory):
     @functools.cache
     def judge(bed, change):
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, SUITE, runs, str(FIRST_SEED), json.dumps([[bed, change]])],
-            capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                PROGRAM,
+                SUITE,
+                runs,
+                str(FIRST_SEED),
+                json.dumps([[bed, change]]),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])[0]
 

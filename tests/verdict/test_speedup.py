@@ -1,4 +1,6 @@
-"""Faster or not: intervals that cover, no false win, no over-claim, and words when the machine is too noisy."""
+"""Faster or not: intervals that cover, no false win, no over-claim, and words when the machine is
+too noisy.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ ABBA = "BCCBBCCB"
 def blocks(order: str, ratio: float, drift: float = 0.0, noise: float = 0.0, seed: int = 0):
     rng = np.random.default_rng(seed)
     return [
-        (label, 0.01 * (ratio if label == "C" else 1.0) * math.exp(drift * i + noise * rng.normal()))
+        (
+            label,
+            0.01 * (ratio if label == "C" else 1.0) * math.exp(drift * i + noise * rng.normal()),
+        )
         for i, label in enumerate(order)
     ]
 
@@ -54,15 +59,21 @@ def test_each_block_is_in_one_pair():
 
 
 def test_the_standard_error_of_live_pairs_is_that_of_the_estimate():
-    found = [live_log_ratio(blocks(ABBA * 2, 0.9, noise=0.03, drift=0.01, seed=s)) for s in range(600)]
+    found = [
+        live_log_ratio(blocks(ABBA * 2, 0.9, noise=0.03, drift=0.01, seed=s)) for s in range(600)
+    ]
     true_error = np.std([f.estimate for f in found])
-    assert np.sqrt(np.mean([f.standard_error**2 for f in found])) == pytest.approx(true_error, rel=0.1)
+    assert np.sqrt(np.mean([f.standard_error**2 for f in found])) == pytest.approx(
+        true_error, rel=0.1
+    )
     assert true_error == pytest.approx(0.03 * math.sqrt(2 / 8), rel=0.1)
 
 
 def test_a_single_pair_has_an_error_only_if_the_noise_is_known():
     assert live_log_ratio(blocks("BC", 0.9)).standard_error == math.inf
-    assert live_log_ratio(blocks("BC", 0.9), noise=0.02).standard_error == pytest.approx(0.02 * math.sqrt(2))
+    assert live_log_ratio(blocks("BC", 0.9), noise=0.02).standard_error == pytest.approx(
+        0.02 * math.sqrt(2)
+    )
 
 
 def test_known_noise_steadies_two_pairs_that_agree_by_chance():
@@ -101,7 +112,9 @@ def test_pairs_without_outliers_give_nearly_the_mean_and_its_error():
     values = np.random.default_rng(1).normal(0.1, 0.02, (400, 12))
     found = [robust_mean(list(row)) for row in values]
     assert np.std([mean for mean, _, _ in found]) == pytest.approx(0.02 / math.sqrt(12), rel=0.15)
-    assert np.mean([error for _, error, _ in found]) == pytest.approx(0.02 / math.sqrt(12), rel=0.15)
+    assert np.mean([error for _, error, _ in found]) == pytest.approx(
+        0.02 / math.sqrt(12), rel=0.15
+    )
     assert {freedom for _, _, freedom in found} == {11}
 
 
@@ -120,10 +133,16 @@ def test_the_mean_does_not_depend_on_order_origin_or_unit_and_turns_with_the_sig
     values, levels = [0.1, -0.2, 0.05, 0.3, 0.02], [0.0, 0.1, -0.1, 0.9, 0.05]
     mean, error, _ = robust_mean(values, levels)
     for order in itertools.permutations(range(5)):
-        assert robust_mean([values[i] for i in order], [levels[i] for i in order])[:2] == pytest.approx((mean, error))
+        assert robust_mean([values[i] for i in order], [levels[i] for i in order])[
+            :2
+        ] == pytest.approx((mean, error))
     assert robust_mean([-v for v in values], levels)[:2] == pytest.approx((-mean, error))
-    assert robust_mean([v + 1 for v in values], [x - 7 for x in levels])[:2] == pytest.approx((mean + 1, error))
-    assert robust_mean([3 * v for v in values], [3 * x for x in levels])[:2] == pytest.approx((3 * mean, 3 * error))
+    assert robust_mean([v + 1 for v in values], [x - 7 for x in levels])[:2] == pytest.approx(
+        (mean + 1, error)
+    )
+    assert robust_mean([3 * v for v in values], [3 * x for x in levels])[:2] == pytest.approx(
+        (3 * mean, 3 * error)
+    )
 
 
 def test_a_pair_of_a_slow_moment_counts_less_and_equal_levels_count_nothing():
@@ -136,14 +155,18 @@ def test_a_pair_of_a_slow_moment_counts_less_and_equal_levels_count_nothing():
 
 def test_levels_that_differ_by_next_to_nothing_weigh_as_equal_ones():
     values = [0.1, 0.11, 0.09, 0.1, 0.12]
-    assert robust_mean(values, [0.0, 0.0, 0.0, 1e-9, 1e-9])[0] == pytest.approx(robust_mean(values)[0], abs=1e-6)
+    assert robust_mean(values, [0.0, 0.0, 0.0, 1e-9, 1e-9])[0] == pytest.approx(
+        robust_mean(values)[0], abs=1e-6
+    )
 
 
 def test_bursts_that_show_in_the_levels_leave_a_narrower_interval_than_those_that_do_not():
     rng = np.random.default_rng(3)
     known, unknown = [], []
     for _ in range(200):
-        sides = rng.normal(0, 0.05, (2, 16)) + np.where(rng.random((2, 16)) < 0.3, rng.uniform(0.2, 0.7, (2, 16)), 0)
+        sides = rng.normal(0, 0.05, (2, 16)) + np.where(
+            rng.random((2, 16)) < 0.3, rng.uniform(0.2, 0.7, (2, 16)), 0
+        )
         ratios = list(sides[0] - sides[1])
         known.append(robust_mean(ratios, list(sides.mean(axis=0)))[1])
         unknown.append(robust_mean(ratios)[1])
@@ -179,8 +202,12 @@ def test_the_bounds_of_all_looks_together_keep_the_level_and_use_it(tail, spendi
 @pytest.mark.parametrize("finalists", [1, slow(2), slow(3)])
 def test_the_bounds_that_are_kept_are_those_that_are_found(finalists):
     tail = round(min(0.0075, 0.01 / finalists), 9)
-    assert simulated_boundary(LOOKS, tail, 40_000, seed=5)[2:] == pytest.approx(BOUNDS[LOOKS, tail, LATE][2:], rel=0.1)
-    assert simulated_boundary(LOOKS, 0.04, 20_000, EARLY, seed=5) == pytest.approx(BOUNDS[LOOKS, 0.04, EARLY], rel=0.1)
+    assert simulated_boundary(LOOKS, tail, 40_000, seed=5)[2:] == pytest.approx(
+        BOUNDS[LOOKS, tail, LATE][2:], rel=0.1
+    )
+    assert simulated_boundary(LOOKS, 0.04, 20_000, EARLY, seed=5) == pytest.approx(
+        BOUNDS[LOOKS, 0.04, EARLY], rel=0.1
+    )
 
 
 def test_one_look_at_few_pairs_is_about_the_t_interval():
@@ -234,7 +261,9 @@ def test_equal_configurations_are_not_adopted(machine):
 def test_several_equal_finalists_share_the_risk():
     rng = np.random.default_rng(8)
     runs = 300
-    adopted = sum(any(confirm(noisy(rng, 1.0), 3).state == "adopt" for _ in range(3)) for _ in range(runs))
+    adopted = sum(
+        any(confirm(noisy(rng, 1.0), 3).state == "adopt" for _ in range(3)) for _ in range(runs)
+    )
     assert adopted / runs <= 0.05
 
 
@@ -253,7 +282,10 @@ def test_what_barely_passes_claims_less_than_was_measured_and_what_is_certain_as
     noise = rng.normal(0, 0.09, 12)
     mean, error, _ = robust_mean(list(noise))
     noisy_pairs = list(noise - mean + 1.02 * boundary(LOOKS, 0.0075)[LOOKS.index(12)] * error)
-    barely, sure = decide(noisy_pairs, look=LOOKS.index(12)), decide([0.14, 0.141, 0.139, 0.1402, 0.1398], look=0)
+    barely, sure = (
+        decide(noisy_pairs, look=LOOKS.index(12)),
+        decide([0.14, 0.141, 0.139, 0.1402, 0.1398], look=0),
+    )
     assert barely.state == sure.state == "adopt"
     assert 1.02 < barely.interval.estimate < 0.995 * math.exp(robust_mean(noisy_pairs)[0])
     assert sure.interval.estimate == pytest.approx(math.exp(0.14), rel=1e-4)
@@ -261,7 +293,12 @@ def test_what_barely_passes_claims_less_than_was_measured_and_what_is_certain_as
 
 def test_a_claim_is_inside_its_interval():
     rng = np.random.default_rng(12)
-    found = [confirm(noisy(rng, 1.15, noise=n), f) for n in (0.01, 0.05, 0.1) for f in (1, 3) for _ in range(50)]
+    found = [
+        confirm(noisy(rng, 1.15, noise=n), f)
+        for n in (0.01, 0.05, 0.1)
+        for f in (1, 3)
+        for _ in range(50)
+    ]
     assert all(d.interval.low < d.interval.estimate < d.interval.high for d in found)
 
 
@@ -283,8 +320,12 @@ def test_what_can_hardly_be_proven_any_more_ends_early():
 
 
 def very_noisy(rng, truth, pairs):
-    """Bursts of 1.2 to 2 in a fifth of the processes, each of which scatters by 6 % besides: (ratios, levels)."""
-    sides = rng.normal(0, 0.06, (2, pairs)) + np.where(rng.random((2, pairs)) < 0.2, rng.uniform(0.18, 0.7, (2, pairs)), 0)
+    """Bursts of 1.2 to 2 in a fifth of the processes, each of which scatters by 6 % besides:
+    (ratios, levels).
+    """
+    sides = rng.normal(0, 0.06, (2, pairs)) + np.where(
+        rng.random((2, pairs)) < 0.2, rng.uniform(0.18, 0.7, (2, pairs)), 0
+    )
     return list(math.log(truth) + sides[0] - sides[1]), list(sides.mean(axis=0))
 
 
@@ -303,13 +344,21 @@ def test_on_a_very_noisy_machine_a_gain_is_found_and_nothing_is_not():
     assert np.mean([d.state == "adopt" for d in found]) >= 0.8
     nothing = [decided(*very_noisy(rng, 1.0, LOOKS[-1])) for _ in range(300)]
     assert np.mean([d.state == "adopt" for d, _ in nothing]) <= 0.01
-    assert np.mean([n for _, n in nothing]) < LOOKS[-1] / 2, "what is hopeless is not carried to the last look"
+    assert np.mean([n for _, n in nothing]) < LOOKS[-1] / 2, (
+        "what is hopeless is not carried to the last look"
+    )
 
 
 @pytest.mark.parametrize("gain", [1.15, 1.5])
 def test_a_clear_gain_on_a_quiet_machine_is_adopted_at_the_first_look(gain):
     rng = np.random.default_rng(21)
-    looks = [decided(list(math.log(gain) + rng.normal(0, 0.02, LOOKS[-1])), list(rng.normal(0, 0.01, LOOKS[-1])))[1] for _ in range(200)]
+    looks = [
+        decided(
+            list(math.log(gain) + rng.normal(0, 0.02, LOOKS[-1])),
+            list(rng.normal(0, 0.01, LOOKS[-1])),
+        )[1]
+        for _ in range(200)
+    ]
     assert np.mean([n == LOOKS[0] for n in looks]) > (0.99 if gain > 1.4 else 0.6)
 
 
@@ -328,7 +377,10 @@ def test_slower_ends_at_the_first_look():
 
 def test_adoption_needs_the_whole_interval_above_no_gain():
     assert decide([0.01, 0.2, -0.05, 0.15, 0.1], look=0).state == "continue"
-    last = decide([0.3, 0.6, -0.4, 0.5, -0.3, 0.4, 0.2, -0.1, 0.3, 0.5] * 2 + [0.3, 0.6, -0.4, 0.5], look=len(LOOKS) - 1)
+    last = decide(
+        [0.3, 0.6, -0.4, 0.5, -0.3, 0.4, 0.2, -0.1, 0.3, 0.5] * 2 + [0.3, 0.6, -0.4, 0.5],
+        look=len(LOOKS) - 1,
+    )
     assert last.state == "reject"
     assert last.too_noisy
     assert "too noisy" in last.reason
@@ -354,7 +406,9 @@ def test_required_pairs_are_about_right():
     assert required_pairs([5.0, -5.0, 3.0], 1e-6) is None
 
 
-@pytest.mark.parametrize(("ratios", "look"), [([0.1], len(LOOKS)), ([0.1], -1), ([math.nan], 0), ([], 0)])
+@pytest.mark.parametrize(
+    ("ratios", "look"), [([0.1], len(LOOKS)), ([0.1], -1), ([math.nan], 0), ([], 0)]
+)
 def test_bad_input_is_an_error(ratios, look):
     with pytest.raises(ValueError):
         decide(ratios, look=look)
@@ -377,8 +431,12 @@ def test_comparisons_are_pooled_by_their_precision() -> None:
     both = pooled([sharp, spoiled])
     assert both.estimate == pytest.approx(-0.5, abs=0.005)
     assert both.pairs == 4
-    assert pooled([LogRatio(0.1, 0.02, 2), LogRatio(0.1, 0.02, 2)]).sigma == pytest.approx(0.02 / 2**0.5)
-    assert pooled([LogRatio(0.0, 0.01, 2), LogRatio(0.4, 0.01, 2)]).sigma > 0.1, "they disagree: neither is that precise"
+    assert pooled([LogRatio(0.1, 0.02, 2), LogRatio(0.1, 0.02, 2)]).sigma == pytest.approx(
+        0.02 / 2**0.5
+    )
+    assert pooled([LogRatio(0.0, 0.01, 2), LogRatio(0.4, 0.01, 2)]).sigma > 0.1, (
+        "they disagree: neither is that precise"
+    )
     assert pooled([LogRatio(0.3, None, 1)]).sigma == float("inf")
     with pytest.raises(ValueError, match="nothing"):
         pooled([])
@@ -402,12 +460,20 @@ def test_more_pairs_after_an_adoption_make_the_claim_narrower_and_keep_its_promi
     runs = [adopted_then_sharpened(*very_noisy(rng, truth, LOOKS[-1])) for _ in range(300)]
     first, last = zip(*[found for found in runs if found is not None], strict=True)
     assert len(last) > 30
-    assert all(a.low <= b.low <= b.estimate <= b.high <= a.high for a, b in zip(first, last, strict=True))
+    assert all(
+        a.low <= b.low <= b.estimate <= b.high <= a.high for a, b in zip(first, last, strict=True)
+    )
     assert np.mean([half_width(b) for b in last]) < 0.9 * np.mean([half_width(a) for a in first])
     assert np.mean([b.low <= truth <= b.high for b in last]) >= 0.93
-    claims, earlier = ([interval.estimate / truth - 1 for interval in found] for found in (last, first))
-    assert np.mean(claims) <= max(0.015, np.mean(earlier)), "of what hardly passes, only the lucky ones do"
-    assert np.mean([abs(b.estimate / truth - 1) for b in last]) <= np.mean([abs(a.estimate / truth - 1) for a in first])
+    claims, earlier = (
+        [interval.estimate / truth - 1 for interval in found] for found in (last, first)
+    )
+    assert np.mean(claims) <= max(0.015, np.mean(earlier)), (
+        "of what hardly passes, only the lucky ones do"
+    )
+    assert np.mean([abs(b.estimate / truth - 1) for b in last]) <= np.mean(
+        [abs(a.estimate / truth - 1) for a in first]
+    )
 
 
 def test_looks_that_contradict_each_other_leave_the_adopted_interval():

@@ -66,7 +66,9 @@ def test_workers_that_deliver_in_rounds_are_charged_for_their_wait(workers):
     assert winsorized_mean(w.times_s, rounds_of=workers) == pytest.approx(mean)
     assert cost_per_sample(w) == pytest.approx(mean / 32)
     stalled = replace(w, times_s=(*w.times_s[:-1], 1e6))
-    assert cost_per_sample(stalled) < 3 * cost_per_sample(w), "a stall of the machine is still pulled down"
+    assert cost_per_sample(stalled) < 3 * cost_per_sample(w), (
+        "a stall of the machine is still pulled down"
+    )
 
 
 def test_the_winsorized_mean_does_not_care_for_order_or_unit():
@@ -78,7 +80,11 @@ def test_the_winsorized_mean_does_not_care_for_order_or_unit():
 
 def test_steady_times_lose_only_the_minimum_almost_always():
     rng = np.random.default_rng(3)
-    ends = [warm_up_end(list(rng.lognormal(0, s, 240))) for s in (0.0, 0.01, 0.1, 0.5) for _ in range(100)]
+    ends = [
+        warm_up_end(list(rng.lognormal(0, s, 240)))
+        for s in (0.0, 0.01, 0.1, 0.5)
+        for _ in range(100)
+    ]
     assert np.mean([e < 10 + 16 for e in ends]) > 0.9
 
 
@@ -103,7 +109,9 @@ def test_a_machine_whose_speed_wanders_is_not_warming_up():
 
 
 def test_a_slower_end_is_no_warm_up_of_what_was_before():
-    times = np.concatenate([np.full(180, 1.0), np.full(60, 1.15)]) * np.random.default_rng(7).lognormal(0, 0.01, 240)
+    times = np.concatenate([np.full(180, 1.0), np.full(60, 1.15)]) * np.random.default_rng(
+        7
+    ).lognormal(0, 0.01, 240)
     assert warm_up_end(list(times)) < 26
 
 
@@ -144,8 +152,15 @@ def test_dropping_the_start_keeps_the_rest_as_it_was():
 
 
 def test_the_data_phase_is_exact_when_only_the_start_waited():
-    whole = replace(window([1.0] * 40), data_s=(0.9,) * 10 + (0.0,) * 30, phases_s={"data": 9.0, "forward": 31.0})
-    assert drop_start(whole, 10).phases_s == {"data": pytest.approx(0.0), "forward": pytest.approx(30.0)}
+    whole = replace(
+        window([1.0] * 40),
+        data_s=(0.9,) * 10 + (0.0,) * 30,
+        phases_s={"data": 9.0, "forward": 31.0},
+    )
+    assert drop_start(whole, 10).phases_s == {
+        "data": pytest.approx(0.0),
+        "forward": pytest.approx(30.0),
+    }
 
 
 def test_phases_are_exact_where_each_iteration_has_its_own():
@@ -170,7 +185,9 @@ def test_cost_is_time_over_samples_with_the_epoch_ends_spread_over_the_epoch():
 
 
 def test_epoch_ends_do_not_count_where_the_epoch_is_not_known():
-    assert cost_per_sample(window([0.2] * 50, samples=10, turnovers_s=(4.0,))) == pytest.approx(0.02)
+    assert cost_per_sample(window([0.2] * 50, samples=10, turnovers_s=(4.0,))) == pytest.approx(
+        0.02
+    )
     assert mean_turnover_s(window([1.0]), window([1.0], turnovers_s=(2.0, 4.0))) == 3.0
     assert mean_turnover_s(window([1.0])) is None
 
@@ -186,10 +203,15 @@ def test_the_cost_without_data_takes_the_waiting_out_of_each_iteration():
 
 
 def test_what_the_cpu_waits_for_while_the_device_still_works_is_no_waiting():
-    """As on CUDA: batches take 90 ms to come, the device needs 100 ms for the one before and is never idle."""
+    """As on CUDA: batches take 90 ms to come, the device needs 100 ms for the one before and is
+    never idle.
+    """
     each = {"data": (0.001,) * 20, "forward": (0.099,) * 20}
-    w = replace(window([0.1] * 20, samples=1, data_share=0.9), phase_times_s=each,
-                phases_s={name: math.fsum(values) for name, values in each.items()})  # fmt: skip
+    w = replace(
+        window([0.1] * 20, samples=1, data_share=0.9),
+        phase_times_s=each,
+        phases_s={name: math.fsum(values) for name, values in each.items()},
+    )
     assert cost_without_data(w) == pytest.approx(0.099)
     parts = anatomy(w, left_out=0)
     assert parts.reader_ratio == pytest.approx(0.01)
@@ -201,7 +223,11 @@ def test_what_the_cpu_waits_for_while_the_device_still_works_is_no_waiting():
 def test_anatomy_adds_up():
     parts = anatomy(window([0.1] * 40, samples=8), left_out=12)
     assert (parts.minor_faults, parts.system_s) == (0.0, 0.0), "not known"
-    assert math.fsum(parts.phases_s.values()) == pytest.approx(parts.batch_cost_s) == pytest.approx(0.1)
+    assert (
+        math.fsum(parts.phases_s.values())
+        == pytest.approx(parts.batch_cost_s)
+        == pytest.approx(0.1)
+    )
     assert parts.reader_ratio == pytest.approx(0.25)
     assert parts.samples_per_s == pytest.approx(80)
     assert (parts.iterations, parts.left_out) == (40, 12)
@@ -236,9 +262,14 @@ def test_a_device_held_below_its_clock_spoils_a_window_unless_it_always_is():
 def test_page_faults_and_system_time_of_the_start_are_left_out() -> None:
     counts, system_s = (9000,) * 10 + (50,) * 30, (0.02,) * 10 + (0.001,) * 30
     whole = window(
-        [0.1] * 40, minor_faults=sum(counts), minor_fault_counts=counts, system_s=sum(system_s), system_times_s=system_s,
-        user_s=8.0, involuntary_switches=80,
-    )  # fmt: skip
+        [0.1] * 40,
+        minor_faults=sum(counts),
+        minor_fault_counts=counts,
+        system_s=sum(system_s),
+        system_times_s=system_s,
+        user_s=8.0,
+        involuntary_switches=80,
+    )
     parts = anatomy(drop_start(whole, 10), 10)
     assert parts.minor_faults == 50.0
     assert parts.system_s == pytest.approx(0.001)

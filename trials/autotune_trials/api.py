@@ -6,7 +6,8 @@
         loss = train(batch)
         autotune.step(loss=loss, samples=len(batch))
 
-Without a session both functions do nothing and cost a few nanoseconds, so the two lines can stay in the job.
+Without a session both functions do nothing and cost a few nanoseconds, so the two lines can stay in
+the job.
 """
 
 from __future__ import annotations

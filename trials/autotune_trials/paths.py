@@ -1,16 +1,16 @@
 """Every file name of a session, in one class.
 
-    <session>/session.json       what the agent is told
-    <session>/stdout.log, stderr.log
-    <session>/agent.log          the agent's own troubles
-    <session>/warden.log         the warden's, if it had any
-    <session>/crumbs/<what>-<pid>  empty files: how far each process of the command came
-    <session>/stacks-<pid>.txt   written by the hang watchdog
-    <session>/trace-<rank>.json.gz
-    <session>/nsight.nsys-rep, nsight.ncu-rep   what a tool around the command wrote
-    <session>/out/               {trial_dir}: where the job may write
-    <session>/written/           what it wrote elsewhere, until that is put back (see recorder.py)
-    <session>/written.json       and what became of it
+<session>/session.json       what the agent is told
+<session>/stdout.log, stderr.log
+<session>/agent.log          the agent's own troubles
+<session>/warden.log         the warden's, if it had any
+<session>/crumbs/<what>-<pid>  empty files: how far each process of the command came
+<session>/stacks-<pid>.txt   written by the hang watchdog
+<session>/trace-<rank>.json.gz
+<session>/nsight.nsys-rep, nsight.ncu-rep   what a tool around the command wrote
+<session>/out/               {trial_dir}: where the job may write
+<session>/written/           what it wrote elsewhere, until that is put back (see recorder.py)
+<session>/written.json       and what became of it
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def new_session(run_dir: Path, label: str, ending: str = "") -> SessionPaths:
     """Make ``<run>/sessions/<number>-<label><ending>``, numbered on from those that are there."""
     import re  # the agent, too, imports this module
 
-    numbers = [int(found[1]) for path in sessions_of(run_dir) if (found := re.match(r"(\d+)-", path.name))]
+    numbers = [
+        int(found[1]) for path in sessions_of(run_dir) if (found := re.match(r"(\d+)-", path.name))
+    ]
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", label)[:60] or "session"
     root = run_dir / "sessions" / f"{max(numbers, default=0) + 1:04d}-{word}{ending}"
     root.mkdir(parents=True)
@@ -122,19 +124,23 @@ def publish_copy(source: Path, path: Path) -> None:
 
 
 def append_whole(file: FileIO, line: bytes) -> None:
-    """Append ``line`` to an unbuffered file and wait until the disk has it; or leave the file as it was.
+    """Append ``line`` to an unbuffered file and wait until the disk has it; or leave the file as it
+    was.
 
-    Half a line would spoil the next one as well, and a buffer would write the rest of it later, as if nothing had happened.
+    Half a line would spoil the next one as well, and a buffer would write the rest of it later, as
+    if nothing had happened.
 
     Raises:
         OSError: the disk did not take it.
     """
     before = os.fstat(file.fileno()).st_size
     try:
-        while line:  # a disk takes what it has room for, and says why not more when it is asked for the rest
+        # a disk takes what it has room for, and says why not more when it is asked for the rest
+        while line:
             line = line[file.write(line) :]
         os.fsync(file.fileno())
     except OSError as error:
-        with suppress(OSError):  # where not even that can be written, whoever opens the file next finds no end of a line
+        # where not even that can be written, whoever opens the file next finds no end of a line
+        with suppress(OSError):
             file.truncate(before)
         raise OSError(error.errno, error.strerror, file.name) from error

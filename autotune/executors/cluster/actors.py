@@ -1,4 +1,6 @@
-"""A slot's processes on the cluster: its actor, and where it has several nodes one on each of the others, all of them or none."""
+"""A slot's processes on the cluster: its actor, and where it has several nodes one on each of the
+others, all of them or none.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ NODE_LABEL = "ray.io/node-id"  # which every node has
 
 @dataclass(frozen=True)
 class Actors:
-    """``slot`` is who is asked; ``group`` holds the nodes where there are several, ``outposts`` are the actors on the others."""
+    """``slot`` is who is asked; ``group`` holds the nodes where there are several, ``outposts`` are
+    the actors on the others.
+    """
 
     slot: Any
     group: Any = None
@@ -35,19 +39,46 @@ def start(place: Place, spec: JobSpec, inside: str | None, run_dir: Path) -> Act
     """Ask Ray for the actors of ``place``; they come when its nodes are free."""
     import ray
     from ray.util.placement_group import placement_group
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+    from ray.util.scheduling_strategies import (
+        NodeAffinitySchedulingStrategy,
+        PlacementGroupSchedulingStrategy,
+    )
 
-    share: dict[str, Any] = {"num_cpus": place.cpus, "num_gpus": place.gpus, "resources": {place.resource: 1} if place.resource else None}
+    share: dict[str, Any] = {
+        "num_cpus": place.cpus,
+        "num_gpus": place.gpus,
+        "resources": {place.resource: 1} if place.resource else None,
+    }
     once = {**share, "max_restarts": 0, "max_task_retries": 0}
     if not place.others:
         on = NodeAffinitySchedulingStrategy(place.node_id, soft=False)
-        return Actors(ray.remote(Slot).options(scheduling_strategy=on, **once).remote(spec, place, inside, run_dir))
-    bundle = {key: value for key, value in {"CPU": place.cpus, "GPU": place.gpus, place.resource: 1.0}.items() if key and value}
+        return Actors(
+            ray.remote(Slot)
+            .options(scheduling_strategy=on, **once)
+            .remote(spec, place, inside, run_dir)
+        )
+    bundle = {
+        key: value
+        for key, value in {"CPU": place.cpus, "GPU": place.gpus, place.resource: 1.0}.items()
+        if key and value
+    }
     labels = [{NODE_LABEL: node} for node in place.nodes]
-    group = placement_group([bundle] * len(place.nodes), strategy="STRICT_SPREAD", bundle_label_selector=labels)
-    on_each = [PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index) for index in range(len(place.nodes))]
-    outposts = [
-        ray.remote(Outpost).options(scheduling_strategy=on, max_concurrency=THREADS, **once).remote(spec, place, inside, run_dir) for on in on_each[1:]
+    group = placement_group(
+        [bundle] * len(place.nodes), strategy="STRICT_SPREAD", bundle_label_selector=labels
+    )
+    on_each = [
+        PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+        for index in range(len(place.nodes))
     ]
-    slot = ray.remote(Slot).options(scheduling_strategy=on_each[0], **once).remote(spec, place, inside, run_dir, outposts)
+    outposts = [
+        ray.remote(Outpost)
+        .options(scheduling_strategy=on, max_concurrency=THREADS, **once)
+        .remote(spec, place, inside, run_dir)
+        for on in on_each[1:]
+    ]
+    slot = (
+        ray.remote(Slot)
+        .options(scheduling_strategy=on_each[0], **once)
+        .remote(spec, place, inside, run_dir, outposts)
+    )
     return Actors(slot, group, tuple(outposts))

@@ -1,4 +1,6 @@
-"""What a slot answers: a value, or how a session failed, or what the user has to put right. Errors travel as data."""
+"""What a slot answers: a value, or how a session failed, or what the user has to put right. Errors
+travel as data.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,21 @@ class Answer:
         """
         if self.failure is not None:
             f = self.failure
-            raise SessionFailed(f.kind, f.detail, log_tail=f.log_tail, where=f.where, partial=f.partial, directory=f.directory)
+            raise SessionFailed(
+                f.kind,
+                f.detail,
+                log_tail=f.log_tail,
+                where=f.where,
+                partial=f.partial,
+                directory=f.directory,
+            )
         if self.wrong is not None:
-            raise InputError(self.wrong.found, where=self.wrong.where, expected=self.wrong.expected, remedy=self.wrong.remedy)
+            raise InputError(
+                self.wrong.found,
+                where=self.wrong.where,
+                expected=self.wrong.expected,
+                remedy=self.wrong.remedy,
+            )
         return self.value
 
 
@@ -74,13 +88,17 @@ def answered(do: Callable[[], Any]) -> Answer:
     try:
         return Answer(do())
     except SessionFailed as f:
-        return Answer(failure=Failure(f.kind, f.detail, f.log_tail, f.where, f.partial, f.directory))
+        return Answer(
+            failure=Failure(f.kind, f.detail, f.log_tail, f.where, f.partial, f.directory)
+        )
     except InputError as error:
         return Answer(wrong=Wrong(error.found, error.where, error.expected, error.remedy))
 
 
 def relocated(value: T, names: Mapping[str, str]) -> T:
-    """A record with directories of the slot's machine called as they are called where the tuner runs."""
+    """A record with directories of the slot's machine called as they are called where the tuner
+    runs.
+    """
     text = json.dumps(encode(value))
     for there, here in names.items():
         text = text.replace(json.dumps(there)[1:-1], json.dumps(here)[1:-1])

@@ -13,7 +13,8 @@ from autotune.errors import InputError
 from autotune.executors.cluster.workdir import runtime_environment, too_large
 from autotune.job.spec import JobSpec
 
-OBJECT_STORE_BYTES = 128 << 20  # of a cluster of our own: answers are small, and /dev/shm belongs to the job's workers
+# of a cluster of our own: answers are small, and /dev/shm belongs to the job's workers
+OBJECT_STORE_BYTES = 128 << 20
 KNOCK_S = 10.0
 
 
@@ -27,15 +28,28 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
     _require_client(address)
     import ray
 
-    environment = runtime_environment(spec.workdir, run_dir) if spec.executor.options["workdir"] == "ship" else {}
+    environment = (
+        runtime_environment(spec.workdir, run_dir)
+        if spec.executor.options["workdir"] == "ship"
+        else {}
+    )
     _knock(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES} if address == "local" else {}
+    own: dict[str, Any] = (
+        {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        if address == "local"
+        else {}
+    )
     try:
         ray.init(
-            address=address, runtime_env=environment or None, namespace="autotune", log_to_driver=False,
-            configure_logging=True, logging_level=logging.ERROR, **own,
-        )  # fmt: skip
+            address=address,
+            runtime_env=environment or None,
+            namespace="autotune",
+            log_to_driver=False,
+            configure_logging=True,
+            logging_level=logging.ERROR,
+            **own,
+        )
     except Exception as error:  # Ray raises of all kinds here, plain RuntimeError among them
         ray.shutdown()
         raise (too_large(error, spec.workdir) or _unreachable(address, error)) from error
@@ -47,12 +61,18 @@ def _require_client(address: str) -> None:
     """
     if not address.startswith("ray://"):
         return
-    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # read at import: a client that has lost its server would become a driver, and wait for ever
+    # read at import: a client that has lost its server would become a driver, and wait for ever
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     if importlib.util.find_spec("grpc") is None:
         raise InputError(
-            f"{address} is reached by Ray's client, which is not installed here", where="executor.ray.address", expected="the package grpcio",
-            remedy="pip install 'ray[client]', or run this on a machine of the cluster with address: auto",
-        )  # fmt: skip
+            f"{address} is reached by Ray's client, which is not installed here",
+            where="executor.ray.address",
+            expected="the package grpcio",
+            remedy=(
+                "pip install 'ray[client]', or run this on a machine of the cluster with address:"
+                " auto"
+            ),
+        )
 
 
 def _knock(address: str) -> None:
@@ -72,17 +92,28 @@ def _knock(address: str) -> None:
 
 def _unreachable(address: str, error: Exception) -> InputError:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    said = f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and lines[1:] else lines[0]  # a traceback of the server's, perhaps
+    # a traceback of the server's, perhaps
+    said = f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and lines[1:] else lines[0]
     if "auth" in type(error).__name__.lower() or "token" in said.lower():
         return InputError(
-            f"the cluster does not let us in: {said}", where="executor.ray.address", expected="this cluster's token",
+            f"the cluster does not let us in: {said}",
+            where="executor.ray.address",
+            expected="this cluster's token",
             remedy="set RAY_AUTH_TOKEN_PATH to a file that holds it (and RAY_AUTH_MODE=token)",
-        )  # fmt: skip
+        )
     where_to_look = {
-        "auto": "start one with `ray start --head`, run this on one of its machines, or write its address",
+        "auto": (
+            "start one with `ray start --head`, run this on one of its machines, or write its"
+            " address"
+        ),
         "local": "see the message above; `executor: local` needs no Ray",
     }
     return InputError(
-        f"no Ray cluster answers at {address}: {said}", where="executor.ray.address", expected="a running cluster of the same version of Ray and Python",
-        remedy=where_to_look.get(address, "check the address; ray://HOST:10001 from outside the cluster, HOST:6379 from inside"),
-    )  # fmt: skip
+        f"no Ray cluster answers at {address}: {said}",
+        where="executor.ray.address",
+        expected="a running cluster of the same version of Ray and Python",
+        remedy=where_to_look.get(
+            address,
+            "check the address; ray://HOST:10001 from outside the cluster, HOST:6379 from inside",
+        ),
+    )

@@ -1,7 +1,7 @@
 """The executor ``ray``: the slots of a cluster, as many sessions at a time as there are.
 
-    look ──▶ places the nodes have ──▶ an actor for each ──▶ like the first ones? ──▶ a lane
-      └ again and again: nodes come and go                    └ no: left out, and said so
+look ──▶ places the nodes have ──▶ an actor for each ──▶ like the first ones? ──▶ a lane
+  └ again and again: nodes come and go                    └ no: left out, and said so
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ from autotune_spaces.facts import Machine
 from autotune_trials.protocol.messages import Record
 
 LOOK_S = 2.0  # between two looks at the nodes
-GATHER_S = 10.0  # at the start: for nodes to come, and for others than the first, before it is settled which kind of machine is used
-HEADLESS_S = 8.0  # for slots to end by themselves when the head is gone: Ray will end us before long
+# at the start: for nodes to come, and for others than the first, before it is settled which kind of
+# machine is used
+GATHER_S = 10.0
+# for slots to end by themselves when the head is gone: Ray will end us before long
+HEADLESS_S = 8.0
 PATIENCE_S = 300.0  # without any slot, before the run is given up
 MOST_STARTS = 3  # of a slot's process in a row that end without a finished session
 MOST_LOST = 3  # slots in a row that one fixed run loses
@@ -61,10 +64,12 @@ def open_executor(
 class RayExecutor(Executor):
     """Sessions on the slots of a Ray cluster.
 
-    As an executor of its own it runs one session after the other on whichever slot is there: what several lanes cannot do side by side.
+    As an executor of its own it runs one session after the other on whichever slot is there: what
+    several lanes cannot do side by side.
 
     Args:
-        like: the machine an earlier process of this run measured on; None: the kind of which there are most.
+        like: the machine an earlier process of this run measured on; None: the kind of which there
+            are most.
         say, warn: told what a person should know: slots that come; that are left out or lost.
 
     Raises (besides what its methods say):
@@ -74,18 +79,28 @@ class RayExecutor(Executor):
 
     fails_over = True
 
-    def __init__(self, spec: JobSpec, run_dir: Path, *, like: Machine | None = None, say: Tell = print, warn: Tell = print) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        run_dir: Path,
+        *,
+        like: Machine | None = None,
+        say: Tell = print,
+        warn: Tell = print,
+    ) -> None:
         self.spec, self.like = spec, like
         self._say, self._warn, self._options = say, warn, spec.executor.options
         self._run_dir, self._begun_in = Path(run_dir).absolute(), Path.cwd()
         self._sessions = Sessions(self._run_dir)
         self._inside = inside_shipped(spec.workdir) if self._options["workdir"] == "ship" else None
         self._starting: dict[Place, Starting] = {}
-        self._waiting: list[tuple[Place, Actors, SlotFacts]] = []  # started, while it is not settled which kind is used
+        # started, while it is not settled which kind is used
+        self._waiting: list[tuple[Place, Actors, SlotFacts]] = []
         self._slots: dict[Place, Slot] = {}
         self._out: dict[Place, str] = {}  # place -> why it is not used
         self._starts: Counter[Place] = Counter()
-        self._used: list[tuple[str, SlotFacts]] = []  # every process that ran sessions, by the name of its slot
+        # every process that ran sessions, by the name of its slot
+        self._used: list[tuple[str, SlotFacts]] = []
         self._turn = threading.RLock()
         self._looked_s = self._seen_s = time.monotonic()
         self._gathers_s: float | None = None  # since when
@@ -100,7 +115,7 @@ class RayExecutor(Executor):
             self.close()
             raise
 
-    # ------------------------------------------------------------------------------------------- as lanes
+    # ------------------------------------------------------------------------------------- as lanes
 
     def lanes(self) -> Sequence[Executor]:
         self._head.check()
@@ -120,12 +135,22 @@ class RayExecutor(Executor):
     def about(self) -> Mapping[str, Any]:
         slots: dict[str, dict[str, Any]] = {}
         for name, facts in self._used:
-            slot = slots.setdefault(name, {"cores": facts.machine.cores, "device": facts.machine.device_name, "pids": []})
+            slot = slots.setdefault(
+                name,
+                {"cores": facts.machine.cores, "device": facts.machine.device_name, "pids": []},
+            )
             slot["pids"] += [facts.pid, *(other.pid for other in facts.others)]
         left_out = {place.name: why for place, why in self._out.items()}
-        return {"executor": {"kind": "ray", "address": self._options["address"], "slots": slots, "left_out": left_out}}
+        return {
+            "executor": {
+                "kind": "ray",
+                "address": self._options["address"],
+                "slots": slots,
+                "left_out": left_out,
+            }
+        }
 
-    # ------------------------------------------------------------------------------------------- one after the other
+    # -------------------------------------------------------------------------- one after the other
 
     def open_live(self, process_config: Config) -> LiveSession:
         session: LiveSession = self._anywhere(lambda slot: slot.open_live(process_config))
@@ -150,7 +175,9 @@ class RayExecutor(Executor):
             self._waiting.clear()
 
     def _take_leave(self) -> None:
-        """Of all slots, and of the cluster. Without its head nobody ends their processes for us: they do when they are done with what they are at."""
+        """Of all slots, and of the cluster. Without its head nobody ends their processes for us:
+        they do when they are done with what they are at.
+        """
         import ray
 
         slots = [*self._slots.values(), *(self._slot(*waiting) for waiting in self._waiting)]
@@ -159,9 +186,11 @@ class RayExecutor(Executor):
                 Slot.farewell(slots, HEADLESS_S if self._head.gone else GOODBYE_S)
                 for starting in self._starting.values():
                     starting.actors.end()
-                if not self._head.gone:  # else Ray asks it once more, in vain, which it does at our exit anyway
+                # else Ray asks it once more, in vain, which it does at our exit anyway
+                if not self._head.gone:
                     ray.shutdown()
-        except Exception:  # of all kinds, where Ray's client has lost its server together with the head
+        # of all kinds, where Ray's client has lost its server together with the head
+        except Exception:
             if not self._head.gone:
                 raise
 
@@ -186,7 +215,9 @@ class RayExecutor(Executor):
             InputError, ClusterLost: none comes.
         """
         while not (here := self.lanes()):
-            if not (self._used or self._starting or self._waiting) and (self._out or time.monotonic() - self._seen_s > GATHER_S):
+            if not (self._used or self._starting or self._waiting) and (
+                self._out or time.monotonic() - self._seen_s > GATHER_S
+            ):
                 raise self._no_slot()
             time.sleep(0.2)
             with self._turn, self._head.told():
@@ -194,7 +225,7 @@ class RayExecutor(Executor):
         assert isinstance(here[0], Slot)
         return here[0]
 
-    # ------------------------------------------------------------------------------------------- slots come and go
+    # ---------------------------------------------------------------------------- slots come and go
 
     def _here(self) -> list[Slot]:
         with self._turn:
@@ -209,13 +240,19 @@ class RayExecutor(Executor):
                 self._starts[place] = 0 if slot.finished else self._starts[place]
                 slot.gone = True
                 del self._slots[place]
-        for place in [place for place in self._starting if place not in there]:  # it would wait for a node that is gone, and hold its others
+        # it would wait for a node that is gone, and hold its others
+        for place in [place for place in self._starting if place not in there]:
             self._starting.pop(place).actors.end()
         wanted = self._options.get("slots")
         most = wanted if isinstance(wanted, int) else len(there)
         for place in there:
             busy = len(self._slots) + len(self._starting) + len(self._waiting)
-            known = place in self._slots or place in self._starting or place in self._out or any(place == p for p, _, _ in self._waiting)
+            known = (
+                place in self._slots
+                or place in self._starting
+                or place in self._out
+                or any(place == p for p, _, _ in self._waiting)
+            )
             if not known and busy < most:
                 self._start(place)
         self._collect()
@@ -224,7 +261,12 @@ class RayExecutor(Executor):
         found, size = list(places(nodes, self._options)), self._options.get("nodes_per_slot") or 1
         if not isinstance(size, int) or size == 1:
             return found
-        held = [*self._slots, *self._starting, *(place for place, _, _ in self._waiting), *self._out]
+        held = [
+            *self._slots,
+            *self._starting,
+            *(place for place, _, _ in self._waiting),
+            *self._out,
+        ]
         return list(groups(found, size, held))
 
     def _start(self, place: Place) -> None:
@@ -256,10 +298,15 @@ class RayExecutor(Executor):
         self._admit()
 
     def _could_not_start(self, place: Place, error: Exception) -> None:
-        """The node may be gone, or something is wrong there that will be wrong the next time as well."""
+        """The node may be gone, or something is wrong there that will be wrong the next time as
+        well.
+        """
         if self._starts[place] >= MOST_STARTS:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            self._leave_out(place, f"its process does not start: {lines[-1][:300] if lines else type(error).__name__}")
+            self._leave_out(
+                place,
+                f"its process does not start: {lines[-1][:300] if lines else type(error).__name__}",
+            )
 
     def _admit(self) -> None:
         """Take in what has started, once it is settled which kind of machine is used."""
@@ -280,7 +327,10 @@ class RayExecutor(Executor):
             else:
                 self._slots[place] = slot
                 self._used.append((slot.node, facts))
-                self._say(f"slot {slot.node} is there: {facts.machine.cores} cores, {facts.machine.device_name}")
+                self._say(
+                    f"slot {slot.node} is there: {facts.machine.cores} cores,"
+                    f" {facts.machine.device_name}"
+                )
 
     def _unfit(self, facts: SlotFacts) -> str:
         assert self.like is not None
@@ -298,25 +348,44 @@ class RayExecutor(Executor):
         found = "; ".join(f"{place.name}: {why}" for place, why in self._out.items())
         if self._used:
             return ClusterLost(
-                f"no slot of the cluster is left, and none has come for {PATIENCE_S:.0f} s{f' ({found})' if found else ''}; everything measured so far "
-                "is saved", where="executor.ray",
-                remedy="the same command carries on from here as soon as there is one; `ray status` lists what the nodes have",
-            )  # fmt: skip
+                f"no slot of the cluster is left, and none has come for {PATIENCE_S:.0f}"
+                f" s{f' ({found})' if found else ''}; everything measured so far is saved",
+                where="executor.ray",
+                remedy=(
+                    "the same command carries on from here as soon as there is one; `ray status`"
+                    " lists what the nodes have"
+                ),
+            )
         if self._out:
-            return InputError(f"no slot of the cluster can be used: {found}", where="executor.ray", expected="at least one")
+            return InputError(
+                f"no slot of the cluster can be used: {found}",
+                where="executor.ray",
+                expected="at least one",
+            )
         if self._starting:
             names = ", ".join(place.name for place in self._starting)
             return InputError(
-                f"no slot of the cluster came free within {PATIENCE_S:.0f} s: {names}", where="executor.ray",
-                expected="a node that nothing else runs on: a slot is held for us alone", remedy="`ray status` says what holds them",
-            )  # fmt: skip
+                f"no slot of the cluster came free within {PATIENCE_S:.0f} s: {names}",
+                where="executor.ray",
+                expected="a node that nothing else runs on: a slot is held for us alone",
+                remedy="`ray status` says what holds them",
+            )
         return InputError(
-            "the cluster has no node with a slot", where="executor.ray", expected=_wanted(self._options), remedy="`ray status` lists what the nodes have"
+            "the cluster has no node with a slot",
+            where="executor.ray",
+            expected=_wanted(self._options),
+            remedy="`ray status` lists what the nodes have",
         )
 
 
 def _wanted(options: Mapping[str, Any]) -> str:
-    words = [f"{options[key]} {what}" for key, what in (("gpus_per_slot", "GPUs"), ("cpus_per_slot", "cores")) if options.get(key)]
+    words = [
+        f"{options[key]} {what}"
+        for key, what in (("gpus_per_slot", "GPUs"), ("cpus_per_slot", "cores"))
+        if options.get(key)
+    ]
     words += [f"the resource {options['resource']!r}"] if options.get("resource") else []
     nodes = options.get("nodes_per_slot") or 1
-    return ("a node with " if nodes == 1 else f"{nodes} nodes of one kind, each with ") + (" and ".join(words) or "at least one core")
+    return ("a node with " if nodes == 1 else f"{nodes} nodes of one kind, each with ") + (
+        " and ".join(words) or "at least one core"
+    )

@@ -2,8 +2,10 @@
 
     actor ──▶ guard (its parent is init) ── waits for the actor's end ──▶ wardens end their trees │ sweep by mark │ put back │ remove files
 
-Each session has its warden, which ends the process tree and puts the files back as soon as the actor is gone. But Ray, when it ends a
-worker process, first kills its direct children: the wardens. So this process, which is nobody's child, looks after what is left.
+Each session has its warden, which ends the process tree and puts the files back as soon as the
+actor is gone. But Ray, when it ends a
+worker process, first kills its direct children: the wardens. So this process, which is nobody's
+child, looks after what is left.
 """
 
 from __future__ import annotations
@@ -29,17 +31,27 @@ POLL_S = 0.05
 
 
 def new_scratch() -> Path:
-    """A directory for a slot's sessions and its copy of the job, found and removed by its mark should all else fail."""
+    """A directory for a slot's sessions and its copy of the job, found and removed by its mark
+    should all else fail.
+    """
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{process_tags.new_mark()}-"))
 
 
 def start(scratch: Path) -> None:
     """Have this process watched; ``scratch`` is removed when it is gone."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.executors.cluster.guard import main; main()"
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from autotune.executors.cluster.guard import"
+        " main; main()"
+    )
     subprocess.run(
-        [sys.executable, "-I", "-c", code, str(os.getpid()), str(scratch)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, cwd="/", start_new_session=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-I", "-c", code, str(os.getpid()), str(scratch)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+        check=False,
+    )
 
 
 def main() -> None:
@@ -51,7 +63,9 @@ def main() -> None:
 
 
 def clean_up(scratch: Path) -> None:
-    """End what is left of the slot that worked in ``scratch``, put back what that changed, remove its files. Its process is gone."""
+    """End what is left of the slot that worked in ``scratch``, put back what that changed, remove
+    its files. Its process is gone.
+    """
     _wait_until(lambda: not wardens_of(scratch), PATIENCE_S)
     process_tags.sweep_stale()
     for session in leftovers(str(scratch)):
@@ -61,7 +75,9 @@ def clean_up(scratch: Path) -> None:
 
 
 def remove(scratch: Path) -> None:
-    """Delete a slot's directory, unless originals of files lie in it that could not be put back: the next slot here tries again."""
+    """Delete a slot's directory, unless originals of files lie in it that could not be put back:
+    the next slot here tries again.
+    """
     if not leftovers(str(scratch)):
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -83,7 +99,11 @@ def wardens_of(scratch: Path) -> set[int]:
             log = os.readlink(f"/proc/{pid}/fd/2")
         except OSError:
             continue
-        if log.startswith(str(scratch)) and os.path.basename(log).startswith("warden.log") and procfs.alive(pid):
+        if (
+            log.startswith(str(scratch))
+            and os.path.basename(log).startswith("warden.log")
+            and procfs.alive(pid)
+        ):
             found.add(pid)
     return found
 

@@ -1,13 +1,16 @@
-"""The head of the cluster, asked again and again what nodes there are, and missed before Ray ends us for it.
+"""The head of the cluster, asked again and again what nodes there are, and missed before Ray ends
+us for it.
 
     head     answer   answer   answer ✗
     run      ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒│ ClusterLost │ farewell to the slots, exit
     Ray                               └─────── 60 s ──────────────────────────────────────┴▶ ends every process of the cluster, this one too
 
-A question to a head that is gone is not answered, and does not fail either: so it is asked in a thread of its own. What goes on between
-this process and the slots needs no head, and a head that comes back in time (Ray's fault tolerance) is not missed at all.
+A question to a head that is gone is not answered, and does not fail either: so it is asked in a
+thread of its own. What goes on between this process and the slots needs no head, and a head that
+comes back in time (Ray's fault tolerance) is not missed at all.
 
-Source: src/ray/gcs_rpc_client/rpc_client.h, ``server_unavailable_timeout_callback``: ``_Exit``, so that nobody can say what happened.
+Source: src/ray/gcs_rpc_client/rpc_client.h, ``server_unavailable_timeout_callback``: ``_Exit``, so
+that nobody can say what happened.
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ from autotune.executors.cluster.relay import first_line
 
 ASK_S = 2.0  # between two questions, if nobody wants to know before
 FRESH_S = 1.0  # who wants to know waits so long for the answer
-RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"  # Ray's own setting, of which ours is a share
+# Ray's own setting, of which ours is a share
+RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 RAYS_PATIENCE_S = 60.0
-SHARE = 1 / 3  # the rest is for the end: slots, tracking, and Ray's own leave, which takes up to 25 s without a head
+# the rest is for the end: slots, tracking, and Ray's own leave, which takes up to 25 s without a
+# head
+SHARE = 1 / 3
 CLOSED = "closed channel"  # of gRPC, while Ray's client looks for its server
 LAST_CHANCE_S = 2.0  # for an answer, should this process have been stopped as a whole
 
@@ -42,10 +48,14 @@ class Head:
     """
 
     def __init__(self, ask: Callable[[], Nodes], patience_s: float | None = None) -> None:
-        self._question, self._patience_s = ask, rays_patience_s() * SHARE if patience_s is None else patience_s
+        self._question, self._patience_s = (
+            ask,
+            rays_patience_s() * SHARE if patience_s is None else patience_s,
+        )
         self._news = threading.Condition()
         self._nodes: Nodes | None = None
-        self._heard_s = self._asked_s = time.monotonic()  # the latter: the question that was answered last
+        # the latter: the question that was answered last
+        self._heard_s = self._asked_s = time.monotonic()
         self._lost = False
         self._wanted, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._ask, name="head", daemon=True)
@@ -68,7 +78,9 @@ class Head:
 
     @property
     def gone(self) -> bool:
-        """Nothing has been heard of it for too long, or the way to it is cut. As it was when :meth:`close` was called."""
+        """Nothing has been heard of it for too long, or the way to it is cut. As it was when
+        :meth:`close` was called.
+        """
         return self._lost or (not self._closing.is_set() and self._silent())
 
     def check(self) -> None:
@@ -78,7 +90,9 @@ class Head:
         if self._silent():
             with self._news:
                 if not self._news.wait_for(lambda: not self._silent(), LAST_CHANCE_S):
-                    raise self._missed(f"nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s")
+                    raise self._missed(
+                        f"nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s"
+                    )
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -92,7 +106,9 @@ class Head:
         try:
             yield
         except (ConnectionError, ValueError) as error:
-            if isinstance(error, RayError) or (isinstance(error, ValueError) and CLOSED not in str(error)):
+            if isinstance(error, RayError) or (
+                isinstance(error, ValueError) and CLOSED not in str(error)
+            ):
                 raise
             raise self._missed(first_line(error)) from error
 
@@ -110,9 +126,13 @@ class Head:
     def _missed(self, why: str) -> ClusterLost:
         self._lost = True
         return ClusterLost(
-            f"the head of the Ray cluster is gone ({why}); everything measured so far is saved", where="executor.ray",
-            remedy="the same command carries on from here as soon as there is a cluster at this address",
-        )  # fmt: skip
+            f"the head of the Ray cluster is gone ({why}); everything measured so far is saved",
+            where="executor.ray",
+            remedy=(
+                "the same command carries on from here as soon as there is a cluster at this"
+                " address"
+            ),
+        )
 
     def _ask(self) -> None:
         while not self._closing.is_set():

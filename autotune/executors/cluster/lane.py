@@ -35,11 +35,14 @@ class Sessions:
     def new(self, label: str, node: str) -> Path:
         """``<number>-<label>@<node>``: made, and empty until the session is brought home."""
         with self._turn:
-            return new_session(self._run_dir, label, f"@{re.sub(r'[^A-Za-z0-9_.-]+', '-', node)}").root
+            return new_session(
+                self._run_dir, label, f"@{re.sub(r'[^A-Za-z0-9_.-]+', '-', node)}"
+            ).root
 
 
 class Slot(Executor):
-    """Sessions on one slot. Whatever is asked of it may raise :class:`SessionFailed` ``lost``: its machine or its process is gone.
+    """Sessions on one slot. Whatever is asked of it may raise :class:`SessionFailed` ``lost``: its
+    machine or its process is gone.
 
     Args:
         actors: with the handle of its :class:`autotune.executors.cluster.slot.Slot`.
@@ -47,11 +50,25 @@ class Slot(Executor):
         head: of the cluster; that it is gone is noticed while a slot works as well.
     """
 
-    def __init__(self, place: Place, actors: Actors, facts: SlotFacts, sessions: Sessions, owner: Executor, head: Head) -> None:
+    def __init__(
+        self,
+        place: Place,
+        actors: Actors,
+        facts: SlotFacts,
+        sessions: Sessions,
+        owner: Executor,
+        head: Head,
+    ) -> None:
         self.place, self.facts, self.node = place, facts, place.name
         self.gone = self._busy = False
         self.finished = 0  # sessions
-        self._actors, self._actor, self._sessions, self._owner, self._head = actors, actors.slot, sessions, owner, head
+        self._actors, self._actor, self._sessions, self._owner, self._head = (
+            actors,
+            actors.slot,
+            sessions,
+            owner,
+            head,
+        )
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Have the slot do something, and wait.
@@ -94,7 +111,13 @@ class Slot(Executor):
     def open_live(self, process_config: Config) -> LiveSession:
         home = self._sessions.new("live", self.node)
         try:
-            hello: Hello = self.ask("open_live", dict(process_config), self._owner.loader_key, self._owner.first_epoch_s, str(home))
+            hello: Hello = self.ask(
+                "open_live",
+                dict(process_config),
+                self._owner.loader_key,
+                self._owner.first_epoch_s,
+                str(home),
+            )
         except SessionFailed:
             self.bring("pack", home)
             raise
@@ -119,7 +142,8 @@ class Slot(Executor):
         return dict(self.ask("measure_peaks", threads, device, again))
 
     def bring(self, method: str, home: Path) -> None:
-        """Have the session's directory packed (by ``method``, which may end the session first), and unpack it at ``home``.
+        """Have the session's directory packed (by ``method``, which may end the session first), and
+        unpack it at ``home``.
 
         A slot that is gone has taken it with it: the directory stays empty.
         """
@@ -138,7 +162,9 @@ class Slot(Executor):
                 raise
 
     def close(self) -> None:
-        """End the slot's sessions and its process. Idempotent; from any thread, also while it works."""
+        """End the slot's sessions and its process. Idempotent; from any thread, also while it
+        works.
+        """
         self.farewell([self])
 
     @staticmethod
@@ -154,8 +180,8 @@ class Slot(Executor):
             slot._give_up()
 
     def _give_up(self) -> None:
-        """Its processes are killed: should it only be out of reach, it must not hold its nodes for ever. The guard on each node
-        ends the session and puts files back.
+        """Its processes are killed: should it only be out of reach, it must not hold its nodes for
+        ever. The guard on each node ends the session and puts files back.
         """
         self.gone = True
         self._actors.end()
@@ -168,7 +194,12 @@ class SlotLiveSession(LiveSession):
     """A running job on a slot."""
 
     def __init__(self, slot: Slot, hello: Hello, process_config: Config, home: Path) -> None:
-        self._slot, self.hello, self.process_config, self.directory = slot, hello, process_config, home
+        self._slot, self.hello, self.process_config, self.directory = (
+            slot,
+            hello,
+            process_config,
+            home,
+        )
         self._closed = False
 
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:

@@ -16,14 +16,21 @@ def unlike(then: Machine, now: Machine) -> str:
     """In what two machines differ, in words; "" if figures of both may stand beside each other."""
     if then.device != now.device:
         return f"device: {then.device} on the other slots, {now.device} there"
-    found = [f"{word}: {before} on the other slots, {after} there" for word, before, after in compared(asdict(then), now, gpu=then.device == "cuda")]
+    found = [
+        f"{word}: {before} on the other slots, {after} there"
+        for word, before, after in compared(asdict(then), now, gpu=then.device == "cuda")
+    ]
     if abs(then.memory_gib - now.memory_gib) > MEMORY_SHARE * max(then.memory_gib, now.memory_gib):
-        found.append(f"memory: {then.memory_gib:.0f} GiB on the other slots, {now.memory_gib:.0f} GiB there")
+        found.append(
+            f"memory: {then.memory_gib:.0f} GiB on the other slots, {now.memory_gib:.0f} GiB there"
+        )
     return "; ".join(found)
 
 
 def largest_group(machines: Sequence[Machine]) -> Machine:
-    """A machine of the kind of which there are most; of several such kinds, the one that was there first."""
+    """A machine of the kind of which there are most; of several such kinds, the one that was there
+    first.
+    """
     kinds = Counter(_kind(machine) for machine in machines)
     most = max(kinds.values())
     return next(machine for machine in machines if kinds[_kind(machine)] == most)

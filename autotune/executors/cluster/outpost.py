@@ -1,4 +1,6 @@
-"""A further node of a slot that spans several: its part of each session, begun, relayed and ended by the slot (spread.py). A Ray actor's class."""
+"""A further node of a slot that spans several: its part of each session, begun, relayed and ended
+by the slot (spread.py). A Ray actor's class.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.remote_session import Heard
 from autotune_trials.session.remote_session import Outpost as Session
 
-THREADS = 4  # of the actor: while one waits for what the ranks say, others tell them, end the session, say that the node is there
+# of the actor: while one waits for what the ranks say, others tell them, end the session, say that
+# the node is there
+THREADS = 4
 
 
 class OutpostExecutor(LocalExecutor):
@@ -29,7 +33,14 @@ class Outpost(Slot):
     def _executor(self, spec: JobSpec, own: tuple[Path, ...]) -> LocalExecutor:
         return OutpostExecutor(spec, self._scratch, own=own)
 
-    def begin(self, label: str, process_config: Config, config: SessionConfig, seed: int, variables: Mapping[str, str]) -> Answer:
+    def begin(
+        self,
+        label: str,
+        process_config: Config,
+        config: SessionConfig,
+        seed: int,
+        variables: Mapping[str, str],
+    ) -> Answer:
         def do() -> None:
             self._local.variables = variables
             session = self._local.new_session(label, process_config, config, seed)

@@ -23,20 +23,28 @@ class Place:
     @property
     def name(self) -> str:
         """How people are told of it; the same as long as the node is part of the cluster."""
-        return f"{self.host}-{self.node_id[:6]}" + (f".{self.index}" if self.of > 1 else "") + "".join(f"+{node[:6]}" for node in self.others)
+        return (
+            f"{self.host}-{self.node_id[:6]}"
+            + (f".{self.index}" if self.of > 1 else "")
+            + "".join(f"+{node[:6]}" for node in self.others)
+        )
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return (self.node_id, *self.others)
 
     def cores(self, cores: Sequence[int]) -> tuple[int, ...]:
-        """Its part of the node's ``cores``: neighbours, which share caches and the memory they stand beside."""
+        """Its part of the node's ``cores``: neighbours, which share caches and the memory they
+        stand beside.
+        """
         each = max(1, len(cores) // self.of)
         return tuple(cores[self.index * each : (self.index + 1) * each])
 
 
 def places(nodes: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Iterator[Place]:
-    """The slots of ``nodes`` (as :func:`ray.nodes` gives them), those of the same node one after the other."""
+    """The slots of ``nodes`` (as :func:`ray.nodes` gives them), those of the same node one after
+    the other.
+    """
     for node in nodes:
         if not node.get("Alive"):
             continue
@@ -44,14 +52,20 @@ def places(nodes: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> It
         count, resource = slots_of(has, options), options.get("resource") or ""
         for index in range(count):
             yield Place(
-                node["NodeID"], node.get("NodeManagerHostname") or node.get("NodeManagerAddress", ""), index, count,
+                node["NodeID"],
+                node.get("NodeManagerHostname") or node.get("NodeManagerAddress", ""),
+                index,
+                count,
                 cpus=options.get("cpus_per_slot") or has.get("CPU", 0.0) // count,
-                gpus=options.get("gpus_per_slot") or has.get("GPU", 0.0) // count, resource=resource,
-            )  # fmt: skip
+                gpus=options.get("gpus_per_slot") or has.get("GPU", 0.0) // count,
+                resource=resource,
+            )
 
 
 def groups(there: Iterable[Place], size: int, held: Iterable[Place]) -> Iterator[Place]:
-    """Slots of ``size`` nodes each, all of one kind. Those in ``held`` stay as they are, as long as all their nodes are ``there``."""
+    """Slots of ``size`` nodes each, all of one kind. Those in ``held`` stay as they are, as long as
+    all their nodes are ``there``.
+    """
     free = {place.node_id: place for place in there}
     for group in held:
         if all(node in free for node in group.nodes):
@@ -62,7 +76,10 @@ def groups(there: Iterable[Place], size: int, held: Iterable[Place]) -> Iterator
         kinds.setdefault((place.cpus, place.gpus), []).append(place)
     for alike in kinds.values():
         for first in range(0, len(alike) - size + 1, size):
-            yield replace(alike[first], others=tuple(other.node_id for other in alike[first + 1 : first + size]))
+            yield replace(
+                alike[first],
+                others=tuple(other.node_id for other in alike[first + 1 : first + size]),
+            )
 
 
 def slots_of(has: Mapping[str, float], options: Mapping[str, Any]) -> int:

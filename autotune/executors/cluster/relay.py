@@ -1,4 +1,5 @@
-"""Brings what the ranks on another node say to the session here, and its answers back: through Ray, so that no port is opened for it.
+"""Brings what the ranks on another node say to the session here, and its answers back: through Ray,
+so that no port is opened for it.
 
     rank 2 ── socket ── outpost ══ take() ══▶ relay ── socket of its own ──▶ session
                                 ◀══ give() ══        ◀────────────────────
@@ -23,12 +24,18 @@ class Relay:
     """One outpost's, for one session. A thread, and one more for each rank there.
 
     Args:
-        take: :meth:`autotune_trials.session.remote_session.Outpost.take` of the outpost; whatever it raises says that the outpost is lost.
+        take: :meth:`autotune_trials.session.remote_session.Outpost.take` of the outpost; whatever
+            it raises says that the outpost is lost.
         give: its ``give``; need not wait.
         address: of the session's socket.
     """
 
-    def __init__(self, take: Callable[[float], Heard | None], give: Callable[[int, bytes], object], address: str) -> None:
+    def __init__(
+        self,
+        take: Callable[[float], Heard | None],
+        give: Callable[[int, bytes], object],
+        address: str,
+    ) -> None:
         self.ended: Diagnosis | None = None  # how the command there ended
         self.lost = ""  # why nothing is heard of it any more
         self._take, self._give, self._address = take, give, address
@@ -59,7 +66,9 @@ class Relay:
         if number not in self._ranks:
             self._ranks[number] = rank = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             rank.connect(self._address)
-            threading.Thread(target=self._answer, args=(number, rank), name=f"relay {number}", daemon=True).start()
+            threading.Thread(
+                target=self._answer, args=(number, rank), name=f"relay {number}", daemon=True
+            ).start()
         with contextlib.suppress(OSError):  # the session wants no more of this rank
             self._ranks[number].sendall(dump(message))
 

@@ -1,11 +1,13 @@
-"""One slot, in a process on its node: a local executor that is asked from elsewhere. The class of the Ray actor.
+"""One slot, in a process on its node: a local executor that is asked from elsewhere. The class of
+the Ray actor.
 
     <tmp>/autotune-slot-<mark>-…/
       work/       the slot's own copy of the job's directory (workdir: ship)
       sessions/   until they are brought home
       outbox/     a session's directory, packed
 
-Nothing of Ray is imported here, unless the slot has several nodes. Answers are :class:`~autotune.executors.cluster.answers.Answer`.
+Nothing of Ray is imported here, unless the slot has several nodes. Answers are
+:class:`~autotune.executors.cluster.answers.Answer`.
 """
 
 from __future__ import annotations
@@ -40,12 +42,20 @@ class Slot:
     Args:
         spec: the job; its ``workdir`` is where the tuner runs.
         place: what of the node is ours.
-        inside: where the job's directory lies in the directory that Ray has shipped; None: it is on a shared file system.
+        inside: where the job's directory lies in the directory that Ray has shipped; None: it is on
+            a shared file system.
         run_dir: where the tuner writes, which may be on that file system too.
         outposts: actors on the other nodes, where the slot has several.
     """
 
-    def __init__(self, spec: JobSpec, place: Place, inside: str | None, run_dir: Path, outposts: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        place: Place,
+        inside: str | None,
+        run_dir: Path,
+        outposts: Sequence[Any] = (),
+    ) -> None:
         drop_rays_own()
         guard.clean_up_after_others()
         self._scratch = guard.new_scratch()
@@ -65,7 +75,9 @@ class Slot:
             return LocalExecutor(spec, self._scratch, own=own)
         from autotune.executors.cluster.spread import SpreadExecutor, own_address
 
-        return SpreadExecutor(spec, self._scratch, own=own, outposts=self._outposts, address=own_address())
+        return SpreadExecutor(
+            spec, self._scratch, own=own, outposts=self._outposts, address=own_address()
+        )
 
     def describe(self) -> SlotFacts:
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
@@ -81,8 +93,11 @@ class Slot:
 
         return tuple(ray.get([outpost.describe.remote() for outpost in self._outposts]))
 
-    def open_live(self, process_config: Config, loader_key: str, first_epoch_s: float, home: str) -> Answer:
+    def open_live(
+        self, process_config: Config, loader_key: str, first_epoch_s: float, home: str
+    ) -> Answer:
         """A session is started; ``home``: what its directory will be called where the tuner runs."""
+
         def do() -> Hello:
             self._local.loader_key, self._local.first_epoch_s = loader_key, first_epoch_s
             self._live = self._local.open_live(process_config)
@@ -99,6 +114,7 @@ class Slot:
 
     def close_live(self) -> Answer:
         """The session ends; the answer is how many bytes its packed directory has."""
+
         def do() -> int:
             if self._live is not None:
                 self._live.close()
@@ -109,6 +125,7 @@ class Slot:
 
     def run_fixed(self, request: FixedRun, loader_key: str, home: str) -> Answer:
         """(record, hello)"""
+
         def do() -> tuple[Record, Hello]:
             self._local.loader_key = loader_key
             record = self._local.run_fixed(request)
@@ -138,10 +155,12 @@ class Slot:
         self._local.close()
         guard.remove(self._scratch)
 
-    # ------------------------------------------------------------------------------------------- directories
+    # ---------------------------------------------------------------------------------- directories
 
     def _copy(self, inside: str) -> Path:
-        """The job's directory as it was shipped. A copy for this slot alone: Ray's is shared by all on the node, and by those who come later."""
+        """The job's directory as it was shipped. A copy for this slot alone: Ray's is shared by all
+        on the node, and by those who come later.
+        """
         work = self._scratch / "work"
         shutil.copytree(Path.cwd() / inside, work, symlinks=True)
         return work
@@ -164,7 +183,11 @@ class Slot:
             return replace(answer, failure=relocated(answer.failure, names))
         if isinstance(answer.value, tuple):
             return replace(answer, value=tuple(relocated(part, names) for part in answer.value))
-        return replace(answer, value=relocated(answer.value, names)) if isinstance(answer.value, Hello) else answer
+        return (
+            replace(answer, value=relocated(answer.value, names))
+            if isinstance(answer.value, Hello)
+            else answer
+        )
 
     def _packed(self) -> int:
         session = self._latest()
@@ -176,7 +199,8 @@ class Slot:
             for path in sorted(session.iterdir()):
                 if path not in (paths.out, paths.written):
                     archive.add(path, arcname=path.name)
-        if not paths.written.exists():  # else something could not be put back, and its original lies there
+        # else something could not be put back, and its original lies there
+        if not paths.written.exists():
             shutil.rmtree(session, ignore_errors=True)
             session.mkdir()  # its number is taken
         return self._outbox.stat().st_size
@@ -190,17 +214,26 @@ class Slot:
                 told = json.loads((session / name).read_text("utf-8"))
             except (OSError, ValueError):
                 continue
-            kept = {kind: self._outside(entries) for kind, entries in told.items()} if isinstance(told, Mapping) else self._outside(told)
+            kept = (
+                {kind: self._outside(entries) for kind, entries in told.items()}
+                if isinstance(told, Mapping)
+                else self._outside(told)
+            )
             (session / name).write_text(json.dumps(kept), encoding="utf-8")
 
     def _outside(self, entries: Sequence[Any]) -> list[Any]:
         own = str(self._scratch.resolve()) + os.sep
-        return [entry for entry in entries if not str(entry if isinstance(entry, str) else entry[0]).startswith(own)]
+        return [
+            entry
+            for entry in entries
+            if not str(entry if isinstance(entry, str) else entry[0]).startswith(own)
+        ]
 
 
 def drop_rays_own() -> None:
-    """Take out of this process's environment what Ray put there for its own tasks and the job would inherit: a number of threads
-    it did not ask for, and the shipped directory as a place for imports."""
+    """Take out of this process's environment what Ray put there for its own tasks and the job would
+    inherit: a number of threads it did not ask for, and the shipped directory as a place for
+    imports."""
     try:
         given = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
@@ -209,5 +242,9 @@ def drop_rays_own() -> None:
         os.environ.pop("OMP_NUM_THREADS", None)
     shipped = os.path.realpath(os.getcwd())
     if "PYTHONPATH" in os.environ and "working_dir_files" in shipped:
-        paths = [p for p in os.environ["PYTHONPATH"].split(os.pathsep) if p and os.path.realpath(p) != shipped]
+        paths = [
+            p
+            for p in os.environ["PYTHONPATH"].split(os.pathsep)
+            if p and os.path.realpath(p) != shipped
+        ]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -4,8 +4,9 @@
       │ begin, take, give, end                   ▲ relay.py
     outpost (each other) Outpost ───────── Outpost session ── torchrun, node 1
 
-Every node starts the same command, with the same settings, in its own copy of the directory. torchrun learns from its variables how many
-nodes there are, which one it is, and where the first one waits.
+Every node starts the same command, with the same settings, in its own copy of the directory.
+torchrun learns from its variables how many nodes there are, which one it is, and where the first
+one waits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.remote_session import torchrun_variables
 from autotune_trials.session.session import LAST_WORDS_S, Session
 
-CHECK_S = 60.0  # for a node to answer, before it is taken for lost: Ray itself needs half a minute to miss one
+# for a node to answer, before it is taken for lost: Ray itself needs half a minute to miss one
+CHECK_S = 60.0
 END_S = 60.0  # for an outpost to end its session
 
 
@@ -61,7 +63,10 @@ class SpreadSession(Session):
             if self.board.inbox:
                 return
             if self.command.exit_status is None:
-                raise self.postmortem.found(self.outposts.ended() or Diagnosis("ended", f"one node is not heard of before {until}"))
+                raise self.postmortem.found(
+                    self.outposts.ended()
+                    or Diagnosis("ended", f"one node is not heard of before {until}")
+                )
         super().check_alive(until)
 
 
@@ -84,7 +89,9 @@ class Outposts:
         Raises:
             SessionFailed
         """
-        for answer in _get([self._begin(actor, node) for node, actor in enumerate(self._actors, 1)]):
+        for answer in _get(
+            [self._begin(actor, node) for node, actor in enumerate(self._actors, 1)]
+        ):
             answer.get()
         self._relays = [_relay(actor, address) for actor in self._actors]
 
@@ -114,7 +121,9 @@ class Outposts:
         for node, (actor, size) in enumerate(zip(self._actors, self._ending, strict=True), 1):
             try:
                 parts = range(0, ray.get(size, timeout=END_S), CHUNK_BYTES)
-                packed = b"".join(ray.get([actor.chunk.remote(offset) for offset in parts], timeout=END_S))
+                packed = b"".join(
+                    ray.get([actor.chunk.remote(offset) for offset in parts], timeout=END_S)
+                )
                 with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
                     archive.extractall(home / f"node{node}", filter="data")
             except (RayError, OSError, tarfile.TarError):  # gone, and its logs with it
@@ -124,7 +133,9 @@ class Outposts:
 
 
 class SpreadExecutor(LocalExecutor):
-    """A local executor whose command runs on the nodes of ``outposts`` as well. ``address`` is this node's."""
+    """A local executor whose command runs on the nodes of ``outposts`` as well. ``address`` is this
+    node's.
+    """
 
     kind = SpreadSession
 
@@ -133,7 +144,12 @@ class SpreadExecutor(LocalExecutor):
         self._outposts, self._address = outposts, address
 
     def new_session(
-        self, label: str, process_config: Config, config: SessionConfig, seed: int, capture: Capture | None = None
+        self,
+        label: str,
+        process_config: Config,
+        config: SessionConfig,
+        seed: int,
+        capture: Capture | None = None,
     ) -> Session:
         nodes, port = 1 + len(self._outposts), free_port()
         self.variables = torchrun_variables(nodes, 0, self._address, port)
@@ -141,7 +157,13 @@ class SpreadExecutor(LocalExecutor):
         assert isinstance(session, SpreadSession)
 
         def begin(actor: Any, node: int) -> Any:
-            return actor.begin.remote(label, dict(process_config), config, seed, torchrun_variables(nodes, node, self._address, port))
+            return actor.begin.remote(
+                label,
+                dict(process_config),
+                config,
+                seed,
+                torchrun_variables(nodes, node, self._address, port),
+            )
 
         session.over(Outposts(self._outposts, begin))
         return session
@@ -150,11 +172,17 @@ class SpreadExecutor(LocalExecutor):
         import ray
 
         super().close()
-        ray.wait([actor.close.remote() for actor in self._outposts], num_returns=len(self._outposts), timeout=END_S)
+        ray.wait(
+            [actor.close.remote() for actor in self._outposts],
+            num_returns=len(self._outposts),
+            timeout=END_S,
+        )
 
 
 def free_port() -> int:
-    """For torchrun's store. Free now, and again when it is asked for: the kernel hands out others in between."""
+    """For torchrun's store. Free now, and again when it is asked for: the kernel hands out others
+    in between.
+    """
     with socket.create_server(("", 0)) as found:
         return int(found.getsockname()[1])
 
@@ -187,5 +215,3 @@ def _get(references: Sequence[Any]) -> Sequence[Any]:
         raise
     except RayError as error:
         raise SessionFailed("lost", f"a node of the job is lost ({first_line(error)})") from error
-
-

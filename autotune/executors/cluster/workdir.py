@@ -1,4 +1,6 @@
-"""The job's directory on the nodes: shipped by Ray's runtime environment, or found on a shared file system."""
+"""The job's directory on the nodes: shipped by Ray's runtime environment, or found on a shared file
+system.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ from autotune.errors import InputError
 from autotune.job.sending import NEVER
 
 HOPELESS_BYTES = 4 << 30  # Ray takes 500 MiB, compressed
-JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set where this process is itself the entry point of a submitted job
+# set where this process is itself the entry point of a submitted job
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def runtime_environment(workdir: Path, run_dir: Path) -> dict[str, Any]:
-    """What :func:`ray.init` is given so that ``workdir`` gets to every node. {}: it is there already, shipped with a submitted job.
+    """What :func:`ray.init` is given so that ``workdir`` gets to every node. {}: it is there
+    already, shipped with a submitted job.
 
     Raises:
         InputError: it is far too large.
@@ -45,9 +49,11 @@ def inside_shipped(workdir: Path) -> str:
         return str(workdir.resolve().relative_to(Path.cwd().resolve()))
     except ValueError:
         raise InputError(
-            "the job's directory is not part of what was submitted, so the nodes do not have it", where=str(workdir),
-            expected=f"a directory below {Path.cwd()}", remedy="submit from a directory that holds it, or set workdir: shared",
-        ) from None  # fmt: skip
+            "the job's directory is not part of what was submitted, so the nodes do not have it",
+            where=str(workdir),
+            expected=f"a directory below {Path.cwd()}",
+            remedy="submit from a directory that holds it, or set workdir: shared",
+        ) from None
 
 
 def shipped_with_job() -> bool:
@@ -62,36 +68,44 @@ def shipped_with_job() -> bool:
 def enter_again(directory: Path) -> None:
     """Be in ``directory``, where this process was begun as a submitted job, by its name.
 
-    Ray unpacks what was submitted anew for each of its nodes. Where several are on one machine they have one place for that: the directory
-    this process was in is then gone, and another one has its name.
+    Ray unpacks what was submitted anew for each of its nodes. Where several are on one machine they
+    have one place for that: the directory this process was in is then gone, and another one has its
+    name.
     """
     if shipped_with_job():
         os.chdir(directory)
 
 
 def digest_of(workdir: Path) -> str:
-    """What tells one directory from another of the same name: names, sizes and times of the files directly in it.
+    """What tells one directory from another of the same name: names, sizes and times of the files
+    directly in it.
 
     Hidden files and our own output change while we look, and do not count. "": it cannot be read.
     """
     try:
         entries = sorted(
-            (entry.name, entry.stat().st_size, int(entry.stat().st_mtime)) for entry in os.scandir(workdir)
+            (entry.name, entry.stat().st_size, int(entry.stat().st_mtime))
+            for entry in os.scandir(workdir)
             if entry.is_file() and not entry.name.startswith((".", "mlflow"))
-        )  # fmt: skip
+        )
     except OSError:
         return ""
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
 def too_large(error: Exception, workdir: Path) -> InputError | None:
-    """Ray's refusal to ship a directory, as it is told to the user; None if ``error`` is another one."""
-    found = re.search(r"Package size \([^)]*\) exceeds the maximum size of [\d.]+\s?\w+", str(error))
+    """Ray's refusal to ship a directory, as it is told to the user; None if ``error`` is another
+    one.
+    """
+    found = re.search(
+        r"Package size \([^)]*\) exceeds the maximum size of [\d.]+\s?\w+", str(error)
+    )
     return _cannot_be_shipped(found[0], workdir) if found else None
 
 
 def check_size(workdir: Path, most_bytes: int = HOPELESS_BYTES) -> None:
-    """Ray packs a directory before it looks at the size. Where nothing is left out by name, it need not try with what is far too large.
+    """Ray packs a directory before it looks at the size. Where nothing is left out by name, it need
+    not try with what is far too large.
 
     Raises:
         InputError
@@ -110,8 +124,14 @@ def check_size(workdir: Path, most_bytes: int = HOPELESS_BYTES) -> None:
 
 def _cannot_be_shipped(why: str, workdir: Path) -> InputError:
     return InputError(
-        f"the job's directory cannot be shipped to the nodes: {why}", where=str(workdir),
-        expected="a directory of at most 500 MiB: the program and its settings; data belong to a place that the nodes have",
-        remedy="name what need not be shipped in .gitignore or .rayignore, or put the directory on a shared file system and set "
-        "executor: {ray: {workdir: shared}}",
-    )  # fmt: skip
+        f"the job's directory cannot be shipped to the nodes: {why}",
+        where=str(workdir),
+        expected=(
+            "a directory of at most 500 MiB: the program and its settings; data belong to a place"
+            " that the nodes have"
+        ),
+        remedy=(
+            "name what need not be shipped in .gitignore or .rayignore, or put the directory on a"
+            " shared file system and set executor: {ray: {workdir: shared}}"
+        ),
+    )

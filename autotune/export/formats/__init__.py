@@ -34,7 +34,9 @@ def format_named(name: str) -> Format:
     if name not in FORMATS:
         close = nearest(name, FORMATS)
         remedy = f"did you mean '{close}'?" if close else ""
-        raise InputError(f"no format '{name}'", where="--format", expected=listing(FORMATS), remedy=remedy)
+        raise InputError(
+            f"no format '{name}'", where="--format", expected=listing(FORMATS), remedy=remedy
+        )
     return FORMATS[name]
 
 

@@ -13,8 +13,10 @@ from autotune_spaces.base import Value
 PRECISION = {"bfloat16": "bf16", "float16": "fp16", "off": "no"}
 
 DYNAMO: dict[Value, list[str]] = {  # in place of a mode; static is what accelerate does of itself
-    "regional": ["--dynamo_use_regional_compilation"], "dynamic": ["--dynamo_use_dynamic"], "static": [],
-}  # fmt: skip
+    "regional": ["--dynamo_use_regional_compilation"],
+    "dynamic": ["--dynamo_use_dynamic"],
+    "static": [],
+}
 
 
 def flags(name: str, value: Value) -> list[str]:
@@ -22,7 +24,11 @@ def flags(name: str, value: Value) -> list[str]:
     if name == "amp_dtype" and value in PRECISION:
         return [f"--mixed_precision={PRECISION[str(value)]}"]
     if name == "compile_mode":
-        return ["--dynamo_backend=no"] if value == "off" else ["--dynamo_backend=inductor", *DYNAMO.get(value, [f"--dynamo_mode={value}"])]
+        return (
+            ["--dynamo_backend=no"]
+            if value == "off"
+            else ["--dynamo_backend=inductor", *DYNAMO.get(value, [f"--dynamo_mode={value}"])]
+        )
     if name == "intra_op_threads":
         return [f"--num_cpu_threads_per_process={value}"]
     return []
@@ -36,12 +42,28 @@ def write(tuned: TunedConfig) -> str:
     if parts.launcher == "accelerate":
         options = _without(parts.options, [flag.partition("=")[0] for flag in new])
     else:
-        options = ["--num_processes=1", *(["--cpu"] if tuned.provenance.job_device == "cpu" else [])]
+        options = [
+            "--num_processes=1",
+            *(["--cpu"] if tuned.provenance.job_device == "cpu" else []),
+        ]
         if parts.launcher == "torchrun" or parts.options:
-            title += comment(f"Left out, because accelerate starts the program itself: {parts.launcher} {' '.join(parts.options)}")
+            title += comment(
+                f"Left out, because accelerate starts the program itself: {parts.launcher}"
+                f" {' '.join(parts.options)}"
+            )
     if native & {"amp_dtype", "compile_mode"}:
-        title += comment("--mixed_precision and --dynamo_… reach a program through its accelerate.Accelerator(); one that has none ignores them.")
-    return script(tuned, title, ["accelerate", "launch", *options, *new, *parts.program], native, {}, "accelerate")
+        title += comment(
+            "--mixed_precision and --dynamo_… reach a program through its accelerate.Accelerator();"
+            " one that has none ignores them."
+        )
+    return script(
+        tuned,
+        title,
+        ["accelerate", "launch", *options, *new, *parts.program],
+        native,
+        {},
+        "accelerate",
+    )
 
 
 def _without(options: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -54,7 +76,9 @@ def _without(options: Sequence[str], names: Sequence[str]) -> list[str]:
             continue
         name, equals, _ = option.partition("=")
         if option.startswith("--") and name.replace("-", "_")[2:] in [n[2:] for n in names]:
-            skip = not equals and index + 1 < len(options) and not options[index + 1].startswith("-")
+            skip = (
+                not equals and index + 1 < len(options) and not options[index + 1].startswith("-")
+            )
             continue
         kept.append(option)
     return kept

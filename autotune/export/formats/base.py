@@ -10,7 +10,9 @@ from autotune.export.tuned import TunedConfig
 
 @dataclass(frozen=True)
 class Format:
-    """``write`` gives the whole file; ``executable``: the file is a program; ``remark``: what to tell who has it written to a file unseen."""
+    """``write`` gives the whole file; ``executable``: the file is a program; ``remark``: what to
+    tell who has it written to a file unseen.
+    """
 
     name: str
     summary: str

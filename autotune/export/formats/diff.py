@@ -1,4 +1,6 @@
-"""A unified diff of the user's own source, for `patch -p1` and `git apply`: afterwards the job needs no wrapper."""
+"""A unified diff of the user's own source, for `patch -p1` and `git apply`: afterwards the job
+needs no wrapper.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,22 @@ def write(tuned: TunedConfig) -> str:
         InputError: no knob can be written into the source.
     """
     if not tuned.knobs:
-        raise InputError("there is nothing to write: the job runs as it is", where=tuned.name, expected="tuned settings")
-    from autotune.export.patch.plan import make_patch  # a parser of Python, which no other format needs
+        raise InputError(
+            "there is nothing to write: the job runs as it is",
+            where=tuned.name,
+            expected="tuned settings",
+        )
+    # a parser of Python, which no other format needs
+    from autotune.export.patch.plan import make_patch
 
     patch = make_patch(tuned)
     if not patch.files:
-        raise InputError(_why_nothing(patch), where=str(tuned.workdir), expected="the source as it was when the job was tuned",
-                         remedy="use `autotune launch`, or --format shell, which need no change to the source")  # fmt: skip
+        raise InputError(
+            _why_nothing(patch),
+            where=str(tuned.workdir),
+            expected="the source as it was when the job was tuned",
+            remedy="use `autotune launch`, or --format shell, which need no change to the source",
+        )
     return "\n".join([*_header(tuned, patch), ""]) + "".join(_diffs(patch))
 
 
@@ -43,45 +54,71 @@ def _why_nothing(patch: Patch) -> str:
         reasons.setdefault(item.reason, []).append(item.knob)
     if not reasons:
         return "the source already has all the settings"
-    return "no setting can be written into the source: " + "; ".join(f"{', '.join(knobs)}: {reason}" for reason, knobs in reasons.items())
+    return "no setting can be written into the source: " + "; ".join(
+        f"{', '.join(knobs)}: {reason}" for reason, knobs in reasons.items()
+    )
 
 
 def _header(tuned: TunedConfig, patch: Patch) -> list[str]:
     lines = head(tuned, "a patch that writes the tuned settings into the source")
-    lines += ["#", *comment(f"Apply it in {shlex.quote(str(tuned.workdir))}, with one of"), "#     patch -p1 < FILE", "#     git apply FILE"]
+    lines += [
+        "#",
+        *comment(f"Apply it in {shlex.quote(str(tuned.workdir))}, with one of"),
+        "#     patch -p1 < FILE",
+        "#     git apply FILE",
+    ]
     lines += ["#", *comment("Written:")]
     for item in patch.written:
         for knob in item.knobs:
-            lines += comment(f"  {in_words(knob, tuned.knobs[knob])}: {', '.join(item.change.where)}")
+            lines += comment(
+                f"  {in_words(knob, tuned.knobs[knob])}: {', '.join(item.change.where)}"
+            )
     notes = dict.fromkeys(note for item in patch.written for note in item.change.notes)
     lines += [text for note in notes for text in comment(f"  Note: {one_line(note)}.")]
     if patch.unwritten:
-        lines += ["#", *comment(f"{MISSING} Do this by hand, or leave the source as it is and keep `autotune launch`, which sets everything")]
+        lines += [
+            "#",
+            *comment(
+                f"{MISSING} Do this by hand, or leave the source as it is and keep `autotune"
+                " launch`, which sets everything"
+            ),
+        ]
         lines += comment("(a patched source under `autotune launch` would get some of it twice):")
     for missing in patch.unwritten:
-        lines += comment(f"  {in_words(missing.knob, tuned.knobs[missing.knob])}: {one_line(missing.reason)}.")
+        lines += comment(
+            f"  {in_words(missing.knob, tuned.knobs[missing.knob])}: {one_line(missing.reason)}."
+        )
         lines += comment(missing.instead, "#       ") if missing.instead else []
     return lines
 
 
 def _diffs(patch: Patch) -> Iterator[str]:
     for name, (before, after) in sorted(patch.files.items()):
-        end = "\t" if " " in name else ""  # without it, patch takes a name to end at its first space
-        lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{name}{end}", f"b/{name}{end}", n=CONTEXT_LINES)
+        # without it, patch takes a name to end at its first space
+        end = "\t" if " " in name else ""
+        lines = difflib.unified_diff(
+            _lines(before), _lines(after), f"a/{name}{end}", f"b/{name}{end}", n=CONTEXT_LINES
+        )
         for line in lines:
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
 def _lines(text: str) -> list[str]:
-    """At line feeds only: Python's splitlines also splits at form feeds and the like, which no patch program does."""
-    return [line + "\n" for line in text.split("\n")[:-1]] + ([text.rpartition("\n")[2]] if not text.endswith("\n") and text else [])
+    """At line feeds only: Python's splitlines also splits at form feeds and the like, which no
+    patch program does.
+    """
+    return [line + "\n" for line in text.split("\n")[:-1]] + (
+        [text.rpartition("\n")[2]] if not text.endswith("\n") and text else []
+    )
 
 
 def remark(text: str) -> str:
     """Which settings are not in the diff ``text``, by its header; "" if all are."""
     _, _, missing = text.partition("\n--- ")[0].partition(f"# {MISSING}")
     names = re.findall(r"^#   (\S+) = ", missing, re.MULTILINE)
-    return f"not in it: {', '.join(names)}; its first lines say why, and what to do" if names else ""
+    return (
+        f"not in it: {', '.join(names)}; its first lines say why, and what to do" if names else ""
+    )
 
 
 DIFF = Format("diff", "a patch that writes the settings into your own source", write, remark=remark)

@@ -21,7 +21,9 @@ Arguments = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Framework:
-    """``spell`` gives group -> arguments of a knob's value; {} where the framework has no word for it."""
+    """``spell`` gives group -> arguments of a knob's value; {} where the framework has no word for
+    it.
+    """
 
     name: str  # of the format
     title: str
@@ -52,11 +54,16 @@ def write(framework: Framework, tuned: TunedConfig) -> str:
     if "optim" in groups.get("TUNED", {}):
         lines += comment("optim is for AdamW; with another optimizer, leave it out.")
     if "batch_size" in tuned.knobs:
-        lines += comment("Another batch size wants another learning rate: see `autotune knobs batch_size`.")
+        lines += comment(
+            "Another batch size wants another learning rate: see `autotune knobs batch_size`."
+        )
     for group, arguments in groups.items():
         lines += ["", f"{group} = {pformat(dict(arguments), sort_dicts=False)}"]
     if unsaid:
-        lines += ["", *comment(f"Not arguments of {framework.title}. `autotune launch` sets them; as code:")]
+        lines += [
+            "",
+            *comment(f"Not arguments of {framework.title}. `autotune launch` sets them; as code:"),
+        ]
         for name, snippet in unsaid:
             lines += [*comment(f"  {name}"), *comment(snippet, "#     ")]
     return "\n".join(lines) + "\n"

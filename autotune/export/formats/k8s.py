@@ -1,7 +1,9 @@
-"""The job as a Kubernetes Job. Settings that need the agent come as tuned.yaml in a ConfigMap, from which ``autotune launch`` reads.
+"""The job as a Kubernetes Job. Settings that need the agent come as tuned.yaml in a ConfigMap, from
+which ``autotune launch`` reads.
 
-Nobody but its owner knows the image. Its place holds a mapping where a string belongs, which every kubectl and every API server
-refuses by type, so that a forgotten one is no Job that waits for an image that does not exist.
+Nobody but its owner knows the image. Its place holds a mapping where a string belongs, which every
+kubectl and every API server refuses by type, so that a forgotten one is no Job that waits for an
+image that does not exist.
 """
 
 from __future__ import annotations
@@ -28,18 +30,43 @@ def write(tuned: TunedConfig) -> str:
     launched = any(needs_launch(knob) for knob in knobs.values())
     title = [*head(tuned, "run with tuned settings, under Kubernetes"), *knob_comments(tuned)]
     title += ["#", *comment("Fill in the image; kubectl refuses the Job until you have.")]
-    title += comment(f"It must hold the job at {tuned.workdir}" + (" and autotune-torch, which sets what is set in the running job." if launched else "."))
+    title += comment(
+        f"It must hold the job at {tuned.workdir}"
+        + (" and autotune-torch, which sets what is set in the running job." if launched else ".")
+    )
     if tuned.env_from_launch:
-        title += comment(f"Secrets are read from a Secret: kubectl create secret generic {name}-secrets --from-literal={tuned.env_from_launch[0]}=…")
+        title += comment(
+            f"Secrets are read from a Secret: kubectl create secret generic {name}-secrets"
+            f" --from-literal={tuned.env_from_launch[0]}=…"
+        )
     if any(knob.keeps_files for knob in knobs.values()):
-        title += comment("The job's data are copied to /dev/shm, which is memory of the container: add their size to memory and to sizeLimit.")
+        title += comment(
+            "The job's data are copied to /dev/shm, which is memory of the container: add their"
+            " size to memory and to sizeLimit."
+        )
     documents = [_config_map(tuned, name)] if launched else []
     documents.append(_job(tuned, name, launched))
-    return "\n".join(title) + "\n" + yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=160, allow_unicode=True, explicit_start=True)
+    return (
+        "\n".join(title)
+        + "\n"
+        + yaml.dump_all(
+            documents,
+            Dumper=_Dumper,
+            sort_keys=False,
+            width=160,
+            allow_unicode=True,
+            explicit_start=True,
+        )
+    )
 
 
 def _config_map(tuned: TunedConfig, name: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-tuned"}, "data": {FILE_NAME: to_yaml(tuned)}}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"{name}-tuned"},
+        "data": {FILE_NAME: to_yaml(tuned)},
+    }
 
 
 def _job(tuned: TunedConfig, name: str, launched: bool) -> dict[str, Any]:
@@ -53,37 +80,64 @@ def _job(tuned: TunedConfig, name: str, launched: bool) -> dict[str, Any]:
         "resources": _resources(wanted),
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
-    # DataLoader workers hand batches over in /dev/shm, of which a container has 64 MiB unless it is told otherwise.
-    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{max(1, wanted.memory_gib // 2)}Gi"}}]
+    # DataLoader workers hand batches over in /dev/shm, of which a container has 64 MiB unless it is
+    # told otherwise.
+    volumes: list[dict[str, Any]] = [
+        {
+            "name": "shm",
+            "emptyDir": {"medium": "Memory", "sizeLimit": f"{max(1, wanted.memory_gib // 2)}Gi"},
+        }
+    ]
     if launched:
         container["volumeMounts"] += [{"name": "tuned", "mountPath": MOUNT, "readOnly": True}]
         volumes.append({"name": "tuned", "configMap": {"name": f"{name}-tuned"}})
     pod = {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
     return {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-        "spec": {"backoffLimit": 0, "template": {"metadata": {"labels": {"app": name}}, "spec": pod}},
-    }  # fmt: skip
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "backoffLimit": 0,
+            "template": {"metadata": {"labels": {"app": name}}, "spec": pod},
+        },
+    }
 
 
 def _launch() -> dict[str, Any]:
-    return {"command": ["python", "-P", "-m", "autotune"], "args": ["launch", f"{MOUNT}/{FILE_NAME}"]}
+    return {
+        "command": ["python", "-P", "-m", "autotune"],
+        "args": ["launch", f"{MOUNT}/{FILE_NAME}"],
+    }
 
 
 def _words(tuned: TunedConfig) -> dict[str, Any]:
     """The command, in which Kubernetes expands ``$(NAME)`` and nothing else."""
     values = {name: choice.value for name, choice in tuned.knobs.items()}
-    words = [_literal(word) for word in command_line(tuned.command, knobs_of(tuned).values(), values)]
+    words = [
+        _literal(word) for word in command_line(tuned.command, knobs_of(tuned).values(), values)
+    ]
     first, *rest = [_secrets(word, tuned) for word in fill(words, _places(tuned))]
     return {"command": [first], "args": rest}
 
 
 def _environment(tuned: TunedConfig, name: str, launched: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"name": secret, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": secret}}} for secret in tuned.env_from_launch
+        {"name": secret, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": secret}}}
+        for secret in tuned.env_from_launch
     ]
-    variables = {} if launched else {key: _secrets(_literal(fill([value], _places(tuned))[0]), tuned) for key, value in tuned.env.items()}
+    variables = (
+        {}
+        if launched
+        else {
+            key: _secrets(_literal(fill([value], _places(tuned))[0]), tuned)
+            for key, value in tuned.env.items()
+        }
+    )
     for knob_name, knob in ({} if launched else knobs_of(tuned)).items():
-        variables |= {key: _literal(value) for key, value in knob.environment(tuned.knobs[knob_name].value).items()}
+        variables |= {
+            key: _literal(value)
+            for key, value in knob.environment(tuned.knobs[knob_name].value).items()
+        }
     return found + [{"name": key, "value": value} for key, value in variables.items()]
 
 
@@ -96,15 +150,22 @@ def _literal(text: str) -> str:
 
 
 def _secrets(text: str, tuned: TunedConfig) -> str:
-    return re.sub(r"\$\{(\w+)\}", lambda m: f"$({m[1]})" if m[1] in tuned.env_from_launch else m[0], text)
+    return re.sub(
+        r"\$\{(\w+)\}", lambda m: f"$({m[1]})" if m[1] in tuned.env_from_launch else m[0], text
+    )
 
 
 def _resources(wanted: Resources) -> dict[str, Any]:
-    """Memory and GPUs as limits: beyond them there is nothing to be had. Cores as a request: a limit would throttle workers in bursts."""
+    """Memory and GPUs as limits: beyond them there is nothing to be had. Cores as a request: a
+    limit would throttle workers in bursts.
+    """
     memory = {"memory": f"{wanted.memory_gib}Gi"} if wanted.memory_gib else {}
     gpus = {"nvidia.com/gpu": str(wanted.gpus)} if wanted.gpus else {}
     limits = {**memory, **gpus}
-    return {"requests": {"cpu": str(wanted.cpus), **memory}, **({"limits": limits} if limits else {})}
+    return {
+        "requests": {"cpu": str(wanted.cpus), **memory},
+        **({"limits": limits} if limits else {}),
+    }
 
 
 class _Dumper(yaml.SafeDumper):
@@ -112,7 +173,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Dumper.add_representer(str, _text)

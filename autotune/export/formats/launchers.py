@@ -10,7 +10,15 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.export.formats.staged import staged
 from autotune.export.launching import knobs_of, needs_agent
-from autotune.export.shell_words import comment, exports, in_words, line, quote, set_up, variables_of
+from autotune.export.shell_words import (
+    comment,
+    exports,
+    in_words,
+    line,
+    quote,
+    set_up,
+    variables_of,
+)
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
 
@@ -26,22 +34,51 @@ class Parts:
     program: tuple[str, ...]  # script or "-m", module; then its arguments
 
 
-# Options of python and of the launchers that take the next word as their value are needed to find the script behind them.
+# Options of python and of the launchers that take the next word as their value are needed to find
+# the script behind them.
 _PYTHON_VALUES = {"-W", "-X", "--check-hash-based-pycs"}
 # Of torchrun and of accelerate launch, which take dashes for underscores.
 _FLAGS_ALONE = {
-    "--standalone", "--no_python", "--run_path", "--use_env", "--virtual_local_rank", "--cpu", "--multi_gpu", "--tpu", "--use_deepspeed", "--use_fsdp",
-    "--debug", "--quiet", "-q", "--same_network", "--dynamo_use_fullgraph", "--dynamo_use_dynamic", "--dynamo_use_regional_compilation", "--use_mps_device",
-    "--mps", "--use_megatron_lm", "--use_xpu", "--ipex", "--enable_cpu_affinity", "--downcast_bf16", "--fp8_use_autocast_during_eval", "--tpu_cluster",
-    "--no_tpu_cluster", "--tpu_use_sudo", "--use_parallelism_config", "--help", "-h",
-}  # fmt: skip
+    "--standalone",
+    "--no_python",
+    "--run_path",
+    "--use_env",
+    "--virtual_local_rank",
+    "--cpu",
+    "--multi_gpu",
+    "--tpu",
+    "--use_deepspeed",
+    "--use_fsdp",
+    "--debug",
+    "--quiet",
+    "-q",
+    "--same_network",
+    "--dynamo_use_fullgraph",
+    "--dynamo_use_dynamic",
+    "--dynamo_use_regional_compilation",
+    "--use_mps_device",
+    "--mps",
+    "--use_megatron_lm",
+    "--use_xpu",
+    "--ipex",
+    "--enable_cpu_affinity",
+    "--downcast_bf16",
+    "--fp8_use_autocast_during_eval",
+    "--tpu_cluster",
+    "--no_tpu_cluster",
+    "--tpu_use_sudo",
+    "--use_parallelism_config",
+    "--help",
+    "-h",
+}
 
 
 def take_apart(words: Sequence[str], format_name: str) -> Parts:
     """The command as a launcher and a program.
 
     Raises:
-        InputError: it is neither python, torchrun nor accelerate launch, or runs no script or module.
+        InputError: it is neither python, torchrun nor accelerate launch, or runs no script or
+            module.
     """
     name = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*", name):
@@ -57,22 +94,33 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
         parts = Parts("accelerate", *_split(words[2:]))
     else:
         raise InputError(
-            f"the command starts '{words[0]}', which {format_name} cannot start for it", where="command",
-            expected="python SCRIPT, torchrun … or accelerate launch …", remedy="use --format shell, which runs any command",
-        )  # fmt: skip
+            f"the command starts '{words[0]}', which {format_name} cannot start for it",
+            where="command",
+            expected="python SCRIPT, torchrun … or accelerate launch …",
+            remedy="use --format shell, which runs any command",
+        )
     if not parts.program or parts.program[0] in ("-c", "-"):
-        raise InputError("the command runs no script or module", where="command", expected="python SCRIPT", remedy="use --format shell")
+        raise InputError(
+            "the command runs no script or module",
+            where="command",
+            expected="python SCRIPT",
+            remedy="use --format shell",
+        )
     return parts
 
 
-def _split(words: Sequence[str], with_value: Collection[str] = (), *, everything: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split(
+    words: Sequence[str], with_value: Collection[str] = (), *, everything: bool = True
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(options, the script or -m module and what follows)."""
     index = 0
     while index < len(words):
         word = words[index]
         if word in ("-m", "--module", "-c", "-") or not word.startswith("-"):
             break
-        takes = word in with_value or (everything and "=" not in word and _underscored(word) not in _FLAGS_ALONE)
+        takes = word in with_value or (
+            everything and "=" not in word and _underscored(word) not in _FLAGS_ALONE
+        )
         index += 2 if takes else 1
     return tuple(words[:index]), tuple(words[index:])
 
@@ -82,7 +130,14 @@ def _underscored(option: str) -> str:
     return option[:dashes] + option[dashes:].replace("-", "_")
 
 
-def script(tuned: TunedConfig, title: Sequence[str], command: Sequence[str], native: Collection[str], own_exports: dict[str, str], who: str) -> str:
+def script(
+    tuned: TunedConfig,
+    title: Sequence[str],
+    command: Sequence[str],
+    native: Collection[str],
+    own_exports: dict[str, str],
+    who: str,
+) -> str:
     """A shell script: title, what ``who`` cannot say as comments, set-up, command.
 
     Args:
@@ -91,11 +146,18 @@ def script(tuned: TunedConfig, title: Sequence[str], command: Sequence[str], nat
     knobs = knobs_of(tuned)
     lines = ["#!/bin/sh", *title]
     copying, command = staged(tuned, command)
-    settings = [f"export {name}={quote(value, variables_of(tuned))}" for name, value in own_exports.items()]
+    settings = [
+        f"export {name}={quote(value, variables_of(tuned))}" for name, value in own_exports.items()
+    ]
     said, unsaid = [], []
     for name, choice in tuned.knobs.items():
         knob = knobs[name]
-        if name in native or isinstance(knob, ViaKnob) or (not needs_agent(knob) and knob.environment(choice.value)) or (knob.keeps_files and copying):
+        if (
+            name in native
+            or isinstance(knob, ViaKnob)
+            or (not needs_agent(knob) and knob.environment(choice.value))
+            or (knob.keeps_files and copying)
+        ):
             if name not in native:
                 settings += exports(knob, choice.value, tuned)
             said.append(in_words(name, choice))
@@ -103,11 +165,17 @@ def script(tuned: TunedConfig, title: Sequence[str], command: Sequence[str], nat
             unsaid.append((in_words(name, choice), knob.snippet(choice.value)))
     lines += [text for words in said for text in comment(f"  set below: {words}")]
     if unsaid:
-        lines += ["#", *comment(f"{who} has no switch for the following. Write them into your program, or keep using")]
-        lines += comment("`autotune launch` (--format shell), which sets them without a change to it.")
+        lines += [
+            "#",
+            *comment(
+                f"{who} has no switch for the following. Write them into your program, or keep"
+                " using"
+            ),
+        ]
+        lines += comment(
+            "`autotune launch` (--format shell), which sets them without a change to it."
+        )
     for words, snippet in unsaid:
         lines += [*comment(f"  {words}"), *comment(snippet or "no code for it", "#       ")]
     lines += ["set -eu", *set_up(tuned), *settings, *copying]
     return "\n".join([*lines, f'{"" if copying else "exec "}{line(command, tuned)} "$@"']) + "\n"
-
-

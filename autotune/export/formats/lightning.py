@@ -1,4 +1,6 @@
-"""The settings as arguments of lightning.Trainer and of the DataLoader it is given. Names as in Lightning 2."""
+"""The settings as arguments of lightning.Trainer and of the DataLoader it is given. Names as in
+Lightning 2.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from autotune_spaces.base import Value
 
 
 def spell(knob: str, value: Value) -> Mapping[str, Arguments]:
-    loader = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order", "batch_size")
+    loader = (
+        "num_workers",
+        "prefetch_factor",
+        "persistent_workers",
+        "pin_memory",
+        "in_order",
+        "batch_size",
+    )
     precision = {"bfloat16": "bf16-mixed", "float16": "16-mixed", "off": "32-true"}
     if knob in loader:
         return {"DATALOADER": {knob: value}}

@@ -9,7 +9,8 @@ from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
 
 _DDP = "DistributedDataParallel(..., "
-# Calls that several knobs write an argument of: how such a snippet begins, and how the whole call is written.
+# Calls that several knobs write an argument of: how such a snippet begins, and how the whole call
+# is written.
 _CALLS = {
     "DataLoader(..., ": ("loader", "Where the training data is read."),
     _DDP: ("model", "Where the model is given to the ranks."),
@@ -28,9 +29,14 @@ _PLACES = (
 
 
 def write(tuned: TunedConfig) -> str:
-    lines = [*head(tuned, "tuned settings as code"), "#", *comment("Pieces to paste, not a program: ... stands for what your code has there.")]
+    lines = [
+        *head(tuned, "tuned settings as code"),
+        "#",
+        *comment("Pieces to paste, not a program: ... stands for what your code has there."),
+    ]
     pieces: dict[str, list[str]] = {}
-    arguments: dict[str, list[str]] = {}  # beginning of a call -> its arguments, gathered from several knobs
+    # beginning of a call -> its arguments, gathered from several knobs
+    arguments: dict[str, list[str]] = {}
     notes: dict[str, list[str]] = {}
     other: list[str] = []
     for name, knob in knobs_of(tuned).items():
@@ -38,7 +44,9 @@ def write(tuned: TunedConfig) -> str:
         snippet = knob.snippet(choice.value)
         note = comment(in_words(name, choice))
         first, *rest = snippet.splitlines() or [""]
-        call = next((start for start in _CALLS if first.startswith(start) and first.endswith(")")), "")
+        call = next(
+            (start for start in _CALLS if first.startswith(start) and first.endswith(")")), ""
+        )
         if call:
             arguments.setdefault(call, []).append(first[len(call) : -1])
             notes.setdefault(call, []).extend(note)
@@ -53,13 +61,34 @@ def write(tuned: TunedConfig) -> str:
         pieces.setdefault(place, []).extend([*note, *body])
     for call, given in arguments.items():
         variable, place = _CALLS[call]
-        site = f"  # {tuned.provenance.loader_key}" if variable == "loader" and tuned.provenance.loader_key else ""
-        pieces[place] = [*notes[call], f"{variable} = {call}{', '.join(given)})" + " ".join(site.splitlines())]
-    used = [name for name in ("gc", "shutil", "tempfile") if any(f"{name}." in line for body in pieces.values() for line in body)]
-    lines += ["", *(f"import {name}" for name in sorted(["os", *used])), "", "import torch", "from torch.utils.data import DataLoader"]
+        site = (
+            f"  # {tuned.provenance.loader_key}"
+            if variable == "loader" and tuned.provenance.loader_key
+            else ""
+        )
+        pieces[place] = [
+            *notes[call],
+            f"{variable} = {call}{', '.join(given)})" + " ".join(site.splitlines()),
+        ]
+    used = [
+        name
+        for name in ("gc", "shutil", "tempfile")
+        if any(f"{name}." in line for body in pieces.values() for line in body)
+    ]
+    lines += [
+        "",
+        *(f"import {name}" for name in sorted(["os", *used])),
+        "",
+        "import torch",
+        "from torch.utils.data import DataLoader",
+    ]
     if _DDP in arguments:
         lines.append("from torch.nn.parallel import DistributedDataParallel")
-    order = [text for _, text in _PLACES[:-1]] + [place for _, place in _CALLS.values()] + [_PLACES[-1][1]]
+    order = (
+        [text for _, text in _PLACES[:-1]]
+        + [place for _, place in _CALLS.values()]
+        + [_PLACES[-1][1]]
+    )
     for place in order:
         if place in pieces:
             lines += ["", f"# -- {place}", *pieces[place]]
@@ -70,7 +99,10 @@ def write(tuned: TunedConfig) -> str:
 
 def _elsewhere(knob: object, value: object) -> str:
     if isinstance(knob, ViaKnob):
-        return f"  set it on the command line or in the environment: {knob.via or knob.name} -> {value}"
+        return (
+            f"  set it on the command line or in the environment: {knob.via or knob.name} ->"
+            f" {value}"
+        )
     return "  nothing to write: this is what a program does that says nothing about it"
 
 

@@ -29,16 +29,26 @@ class Resources:
 
 
 def resources_of(tuned: TunedConfig) -> Resources:
-    """A core for every DataLoader worker and computing thread, but no more than there were; a GPU for every process that had one."""
+    """A core for every DataLoader worker and computing thread, but no more than there were; a GPU
+    for every process that had one.
+    """
     p, parts = tuned.provenance, _parts(tuned)
     nodes = _number(parts, ("--nnodes",)) or p.footprint.nodes
-    processes = _number(parts, ("--nproc-per-node", "--nproc_per_node", "--num_processes", "--num-processes")) or _on_a_node(p.footprint)
+    processes = _number(
+        parts, ("--nproc-per-node", "--nproc_per_node", "--num_processes", "--num-processes")
+    ) or _on_a_node(p.footprint)
     on_gpu = p.job_device == "cuda"
     workers = _value(tuned, "num_workers", p.footprint.num_workers)
     threads = _value(tuned, "intra_op_threads", 1 if on_gpu else p.footprint.threads)
     wanted = max(1, processes) * max(1, workers + threads)
     cores = int(_known(p.machine, "cores")) or wanted
-    return Resources(nodes, max(1, processes), min(wanted, cores), processes if on_gpu else 0, _memory_gib(tuned, processes))
+    return Resources(
+        nodes,
+        max(1, processes),
+        min(wanted, cores),
+        processes if on_gpu else 0,
+        _memory_gib(tuned, processes),
+    )
 
 
 def _on_a_node(footprint: Footprint) -> int:
@@ -48,7 +58,10 @@ def _on_a_node(footprint: Footprint) -> int:
 def _memory_gib(tuned: TunedConfig, processes: int) -> int:
     p = tuned.provenance
     if p.footprint.host_memory_gib:
-        return max(LEAST_MEMORY_GIB, math.ceil(HEADROOM * p.footprint.host_memory_gib / max(1, p.footprint.nodes)))
+        return max(
+            LEAST_MEMORY_GIB,
+            math.ceil(HEADROOM * p.footprint.host_memory_gib / max(1, p.footprint.nodes)),
+        )
     devices = max(1, int(_known(p.machine, "device_count")))
     return int(_known(p.machine, "memory_gib") * min(1.0, processes / devices))
 
@@ -56,7 +69,11 @@ def _memory_gib(tuned: TunedConfig, processes: int) -> int:
 def _known(machine: Mapping[str, Any], name: str) -> float:
     """A positive number of the machine's; 0.0 where the file holds none."""
     value = machine.get(name)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf else 0.0
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+        else 0.0
+    )
 
 
 def _value(tuned: TunedConfig, knob: str, otherwise: int) -> int:
@@ -84,7 +101,10 @@ def _number(parts: Parts | None, names: Sequence[str]) -> int:
 def names_rendezvous(tuned: TunedConfig) -> bool:
     """Whether the launcher is told where its nodes meet."""
     parts = _parts(tuned)
-    return parts is not None and any(re.match(r"--(rdzv|master|main_process_ip|main-process-ip)", option) for option in parts.options)
+    return parts is not None and any(
+        re.match(r"--(rdzv|master|main_process_ip|main-process-ip)", option)
+        for option in parts.options
+    )
 
 
 def slug(name: str, longest: int = 50) -> str:

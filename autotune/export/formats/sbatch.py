@@ -1,7 +1,7 @@
 """A batch script for Slurm that runs the job with its tuned settings and needs no other file.
 
-As the shell format: settings that need the agent travel as tuned.yaml within the script, in an environment variable, because srun
-passes no open files on to other nodes.
+As the shell format: settings that need the agent travel as tuned.yaml within the script, in an
+environment variable, because srun passes no open files on to other nodes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,31 @@ from autotune.export.tuned import TunedConfig
 
 def write(tuned: TunedConfig) -> str:
     wanted = resources_of(tuned)
-    lines = ["#!/bin/bash", *_directives(tuned, wanted), "#", *head(tuned, "run with tuned settings, under Slurm"), *knob_comments(tuned)]
+    lines = [
+        "#!/bin/bash",
+        *_directives(tuned, wanted),
+        "#",
+        *head(tuned, "run with tuned settings, under Slurm"),
+        *knob_comments(tuned),
+    ]
     lines += ["#", *comment("Add what your cluster asks for: --time, --partition, --account.")]
     spread = tuned.provenance.footprint.nodes > 1 and not names_rendezvous(tuned)
     if wanted.nodes > 1 and not names_rendezvous(tuned) and not spread:
-        lines += comment(f"The command starts on {wanted.nodes} nodes and names no place where they meet: add --rdzv-endpoint to it.")
+        lines += comment(
+            f"The command starts on {wanted.nodes} nodes and names no place where they meet: add"
+            " --rdzv-endpoint to it."
+        )
     # Since 22.05 srun does not take the number of cores from sbatch by itself.
     lines += ["set -euo pipefail", 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"']
-    return whole_script(tuned, [*lines, *(_meeting(wanted.nodes) if spread else [])], "srun", _through_launch)
+    return whole_script(
+        tuned, [*lines, *(_meeting(wanted.nodes) if spread else [])], "srun", _through_launch
+    )
 
 
 def _meeting(nodes: int) -> list[str]:
-    """What torchrun is told in the place of words, as it was when the job was tuned over several nodes."""
+    """What torchrun is told in the place of words, as it was when the job was tuned over several
+    nodes.
+    """
     return [
         "# torchrun reads its options from these, so that its nodes find each other.",
         f'export PET_NNODES={nodes} PET_RDZV_BACKEND=c10d PET_RDZV_ID="$SLURM_JOB_ID"',
@@ -36,8 +49,15 @@ def _meeting(nodes: int) -> list[str]:
 
 
 def _directives(tuned: TunedConfig, wanted: Resources) -> list[str]:
-    """One task a node: what starts several processes (torchrun, accelerate, the program itself) starts them there."""
-    options = [f"--job-name={slug(tuned.name)}", f"--nodes={wanted.nodes}", "--ntasks-per-node=1", f"--cpus-per-task={wanted.cpus}"]
+    """One task a node: what starts several processes (torchrun, accelerate, the program itself)
+    starts them there.
+    """
+    options = [
+        f"--job-name={slug(tuned.name)}",
+        f"--nodes={wanted.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={wanted.cpus}",
+    ]
     options += [f"--gpus-per-node={wanted.gpus}"] if wanted.gpus else []
     return [f"#SBATCH {option}" for option in [*options, "--output=%x-%j.out"]]
 
@@ -55,4 +75,9 @@ def _through_launch(text: str, end: str) -> list[str]:
     ]
 
 
-SBATCH = Format("sbatch", "a Slurm batch script that runs the job with its tuned settings", write, executable=True)
+SBATCH = Format(
+    "sbatch",
+    "a Slurm batch script that runs the job with its tuned settings",
+    write,
+    executable=True,
+)

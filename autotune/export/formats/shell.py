@@ -1,7 +1,8 @@
 """A script that runs the job with its tuned settings and needs no other file.
 
-Where every knob can be said in the environment or on the command line, it is a plain script. Else it carries tuned.yaml within
-itself and hands it to ``autotune launch`` on descriptor 3, so that stdin stays the job's.
+Where every knob can be said in the environment or on the command line, it is a plain script. Else
+it carries tuned.yaml within itself and hands it to ``autotune launch`` on descriptor 3, so that
+stdin stays the job's.
 """
 
 from __future__ import annotations
@@ -27,4 +28,6 @@ def _through_launch(text: str, end: str) -> list[str]:
     ]
 
 
-SHELL = Format("shell", "a script that runs the job with its tuned settings", write, executable=True)
+SHELL = Format(
+    "shell", "a script that runs the job with its tuned settings", write, executable=True
+)

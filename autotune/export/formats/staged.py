@@ -14,7 +14,8 @@ from autotune_spaces.knobs.data_staging import DataStaging
 
 
 def staged(tuned: TunedConfig, command: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(lines that copy the data, ``command`` with the copy's path in it); ([], command) if none are to be copied, or are not found here.
+    """(lines that copy the data, ``command`` with the copy's path in it); ([], command) if none are
+    to be copied, or are not found here.
 
     The shell stays until the command has ended, so the command must not be started with ``exec``.
     """
@@ -28,7 +29,13 @@ def staged(tuned: TunedConfig, command: Sequence[str]) -> tuple[list[str], list[
     copies = {data.path: f"${{{STAGED}}}/{index}" for index, data in enumerate(found)}
     lines = [
         f"{STAGED}=$(mktemp -d {staging.SHM}/autotune-data.XXXXXX)",
-        f"trap 'rm -rf -- \"${STAGED}\"' EXIT; trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM",
-        *(f'cp -RpL -- {shlex.quote(data.path)} "${STAGED}/{index}"' for index, data in enumerate(found)),
+        (
+            f"trap 'rm -rf -- \"${STAGED}\"' EXIT; trap 'exit 129' HUP; trap 'exit 130' INT; trap"
+            " 'exit 143' TERM"
+        ),
+        *(
+            f'cp -RpL -- {shlex.quote(data.path)} "${STAGED}/{index}"'
+            for index, data in enumerate(found)
+        ),
     ]
     return lines, list(staging.replaced(start, copies).argv)

@@ -15,12 +15,18 @@ def write(tuned: TunedConfig) -> str:
         options = list(parts.options)
     else:
         options = ["--standalone", "--nproc-per-node=1"]
-        title += comment("One process, as it was tuned. With more, every rank reads its own batches: tune that command instead.")
+        title += comment(
+            "One process, as it was tuned. With more, every rank reads its own batches: tune that"
+            " command instead."
+        )
         if parts.options and parts.launcher == "python":
-            title += comment(f"Left out, because torchrun starts python itself: {' '.join(parts.options)}")
+            title += comment(
+                f"Left out, because torchrun starts python itself: {' '.join(parts.options)}"
+            )
     exports = {}
     if "intra_op_threads" in tuned.knobs:
-        exports["OMP_NUM_THREADS"] = str(tuned.knobs["intra_op_threads"].value)  # torchrun sets it to 1 if nobody does
+        # torchrun sets it to 1 if nobody does
+        exports["OMP_NUM_THREADS"] = str(tuned.knobs["intra_op_threads"].value)
     native = {"intra_op_threads"} & set(tuned.knobs)
     return script(tuned, title, ["torchrun", *options, *parts.program], native, exports, "torchrun")
 

@@ -1,7 +1,7 @@
 """What shell and sbatch have in common: a script that needs no other file.
 
-    every knob is a variable or a word     set-up, exports, the command
-    else                                   tuned.yaml as a here-document, handed to ``autotune launch``
+every knob is a variable or a word     set-up, exports, the command
+else                                   tuned.yaml as a here-document, handed to ``autotune launch``
 """
 
 from __future__ import annotations
@@ -26,22 +26,37 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
     Args:
         head: its first lines, up to where the job is set up.
         start: the word before the job's command, where that can be run as it is.
-        launching: (here-document's text, the word that ends it) -> the lines that hand it to ``autotune launch``.
+        launching: (here-document's text, the word that ends it) -> the lines that hand it to
+            ``autotune launch``.
     """
     knobs = knobs_of(tuned)
     if any(needs_launch(knob) for knob in knobs.values()):
         body = [*ask_for_secrets(tuned), *launching(*_here_document(tuned))]
     else:
-        settings = [text for name, knob in knobs.items() for text in exports(knob, tuned.knobs[name].value, tuned)]
+        settings = [
+            text
+            for name, knob in knobs.items()
+            for text in exports(knob, tuned.knobs[name].value, tuned)
+        ]
         words = words_of(tuned)
         more = [] if is_shell(words) else ['"$@"']
-        body = [*([] if more else [NO_WORDS]), *set_up(tuned), *settings, " ".join([start, line(words, tuned), *more])]
+        body = [
+            *([] if more else [NO_WORDS]),
+            *set_up(tuned),
+            *settings,
+            " ".join([start, line(words, tuned), *more]),
+        ]
     return "\n".join([*head, *body]) + "\n"
 
 
 def a_python(where: str = "") -> str:
-    """The assignment that says which Python runs ``autotune launch``; the caller's own choice comes first."""
-    return f"AUTOTUNE_PYTHON=${{AUTOTUNE_PYTHON:-{shlex.quote(sys.executable)}}}  # a Python that has autotune-torch{where}"
+    """The assignment that says which Python runs ``autotune launch``; the caller's own choice comes
+    first.
+    """
+    return (
+        f"AUTOTUNE_PYTHON=${{AUTOTUNE_PYTHON:-{shlex.quote(sys.executable)}}}  # a Python that has"
+        f" autotune-torch{where}"
+    )
 
 
 def _here_document(tuned: TunedConfig) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """Arguments of a call set or taken out, written the way its other arguments are.
 
-    DataLoader(ds, batch_size=32)          num_workers=2       DataLoader(ds, batch_size=32, num_workers=2)
-    DataLoader(ds, 32, True)               batch_size=64       DataLoader(ds, 64, True)
-    DataLoader(ds, **options)              num_workers=2       DataLoader(ds, **{**options, "num_workers": 2})
+DataLoader(ds, batch_size=32)          num_workers=2       DataLoader(ds, batch_size=32, num_workers=2)
+DataLoader(ds, 32, True)               batch_size=64       DataLoader(ds, 64, True)
+DataLoader(ds, **options)              num_workers=2       DataLoader(ds, **{**options, "num_workers": 2})
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from autotune.export.patch.source import Refused
 
 @dataclass(frozen=True)
 class Absent:
-    """The argument is not to be given; ``instead``: what says the same where it may hide in ``**options``."""
+    """The argument is not to be given; ``instead``: what says the same where it may hide in
+    ``**options``.
+    """
 
     instead: str
 
@@ -35,7 +37,11 @@ def find(call: cst.Call, parameters: Sequence[str], name: str) -> cst.Arg | None
     for arg in call.args:
         if arg.keyword is not None and arg.keyword.value == name:
             return arg
-    positional = list(parameters[: parameters.index("*")] if "*" in parameters else [p for p in parameters if p != "**"])
+    positional = list(
+        parameters[: parameters.index("*")]
+        if "*" in parameters
+        else [p for p in parameters if p != "**"]
+    )
     if name not in positional:
         return None
     place = positional.index(name)
@@ -47,18 +53,26 @@ def find(call: cst.Call, parameters: Sequence[str], name: str) -> cst.Arg | None
     return None
 
 
-def with_arguments(call: cst.Call, parameters: Sequence[str], values: Mapping[str, New], kind: str) -> cst.Call:
-    """``call`` with ``values``; ``parameters`` and ``kind``: those of what is called, () if not known.
+def with_arguments(
+    call: cst.Call, parameters: Sequence[str], values: Mapping[str, New], kind: str
+) -> cst.Call:
+    """``call`` with ``values``; ``parameters`` and ``kind``: those of what is called, () if not
+    known.
 
     Raises:
-        Refused: what is called takes no such argument, or it cannot be told whether the call gives it.
+        Refused: what is called takes no such argument, or it cannot be told whether the call gives
+            it.
     """
     hidden: dict[str, New] = {}
     expands = any(arg.star == "**" for arg in call.args)
     for name, value in values.items():
         present = find(call, parameters, name)
         if present is not None:
-            call = _without(call, present) if isinstance(value, Absent) and present.keyword is not None else _replaced(call, present, value)
+            call = (
+                _without(call, present)
+                if isinstance(value, Absent) and present.keyword is not None
+                else _replaced(call, present, value)
+            )
         elif expands:
             if not isinstance(value, Absent) or not parameters or name in parameters:
                 hidden[name] = value
@@ -83,33 +97,59 @@ def _without(call: cst.Call, arg: cst.Arg) -> cst.Call:
     """The last argument's end (a comma and a line of its own, or neither) is the new last one's."""
     args = [a for a in call.args if a is not arg]
     if arg is call.args[-1] and args:
-        args[-1] = args[-1].with_changes(comma=arg.comma, whitespace_after_arg=arg.whitespace_after_arg)
+        args[-1] = args[-1].with_changes(
+            comma=arg.comma, whitespace_after_arg=arg.whitespace_after_arg
+        )
     return call.with_changes(args=args)
 
 
 def _appended(call: cst.Call, name: str, value: New) -> cst.Call:
     new = cst.Arg(
-        keyword=cst.Name(name), value=_expression(value),
-        equal=cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")),
-    )  # fmt: skip
+        keyword=cst.Name(name),
+        value=_expression(value),
+        equal=cst.AssignEqual(
+            whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")
+        ),
+    )
     if not call.args:
         return call.with_changes(args=[new])
     *others, last = call.args
-    between = others[-1].comma.whitespace_after if others and isinstance(others[-1].comma, cst.Comma) else call.whitespace_before_args
+    between = (
+        others[-1].comma.whitespace_after
+        if others and isinstance(others[-1].comma, cst.Comma)
+        else call.whitespace_before_args
+    )
     if not isinstance(between, cst.ParenthesizedWhitespace):
         between = cst.SimpleWhitespace(" ")
     trailing = isinstance(last.comma, cst.Comma)
-    end = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else last.whitespace_after_arg
-    last = last.with_changes(comma=cst.Comma(whitespace_after=_as(between, end)), whitespace_after_arg=cst.SimpleWhitespace(""))
-    new = new.with_changes(comma=cst.Comma(whitespace_after=_bare(end))) if trailing else new.with_changes(whitespace_after_arg=_bare(end))
+    end = (
+        last.comma.whitespace_after
+        if isinstance(last.comma, cst.Comma)
+        else last.whitespace_after_arg
+    )
+    last = last.with_changes(
+        comma=cst.Comma(whitespace_after=_as(between, end)),
+        whitespace_after_arg=cst.SimpleWhitespace(""),
+    )
+    new = (
+        new.with_changes(comma=cst.Comma(whitespace_after=_bare(end)))
+        if trailing
+        else new.with_changes(whitespace_after_arg=_bare(end))
+    )
     return call.with_changes(args=[*others, last, new])
 
 
-def _as(between: cst.BaseParenthesizableWhitespace, end: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
+def _as(
+    between: cst.BaseParenthesizableWhitespace, end: cst.BaseParenthesizableWhitespace
+) -> cst.BaseParenthesizableWhitespace:
     """``between`` two arguments, with the comment that stood behind the one that was last."""
     bare = _bare(between)
     if isinstance(end, cst.ParenthesizedWhitespace) and (end.first_line.comment or end.empty_lines):
-        inner = bare if isinstance(bare, cst.ParenthesizedWhitespace) else end.with_changes(last_line=cst.SimpleWhitespace("    "))
+        inner = (
+            bare
+            if isinstance(bare, cst.ParenthesizedWhitespace)
+            else end.with_changes(last_line=cst.SimpleWhitespace("    "))
+        )
         return inner.with_changes(first_line=end.first_line, empty_lines=end.empty_lines)
     return bare
 
@@ -133,11 +173,19 @@ def _into_expansion(call: cst.Call, values: Mapping[str, New]) -> cst.Call:
     stars = [a for a in call.args if a.star == "**"]
     pairs = ", ".join(f'"{name}": {shown(_expression(value))}' for name, value in values.items())
     if len(stars) == 1 and isinstance(stars[0].value, cst.Dict) and stars[0].value.elements:
-        merged = stars[0].with_changes(value=_extended(stars[0].value, cst.ensure_type(cst.parse_expression(f"{{{pairs}}}"), cst.Dict)))
+        merged = stars[0].with_changes(
+            value=_extended(
+                stars[0].value, cst.ensure_type(cst.parse_expression(f"{{{pairs}}}"), cst.Dict)
+            )
+        )
     else:
         expansions = ", ".join(f"**NODE{i}" for i in range(len(stars)))
-        merged = stars[0].with_changes(value=around(f"{{{expansions}, {pairs}}}", *(atom(a.value) for a in stars)))
+        merged = stars[0].with_changes(
+            value=around(f"{{{expansions}, {pairs}}}", *(atom(a.value) for a in stars))
+        )
     args = [merged if a is stars[0] else a for a in call.args if a is stars[0] or a not in stars]
     if call.args[-1] in stars[1:]:
-        args[-1] = args[-1].with_changes(comma=call.args[-1].comma, whitespace_after_arg=call.args[-1].whitespace_after_arg)
+        args[-1] = args[-1].with_changes(
+            comma=call.args[-1].comma, whitespace_after_arg=call.args[-1].whitespace_after_arg
+        )
     return call.with_changes(args=args)

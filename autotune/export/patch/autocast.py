@@ -1,14 +1,17 @@
-"""``torch.autocast`` around the forward region: from the first call of a model up to, not including, the backward of its loss.
+"""``torch.autocast`` around the forward region: from the first call of a model up to, not
+including, the backward of its loss.
 
-That is the region the agent used. Where the two calls lie in different functions, it is found in the function that (indirectly) makes
-both; where in different blocks of it, in the block that holds both.
+That is the region the agent used. Where the two calls lie in different functions, it is found in
+the function that (indirectly) makes both; where in different blocks of it, in the block that holds
+both.
 
     out = model(x)                        with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
     loss = criterion(out, y)                  out = model(x)
     loss.backward()                           loss = criterion(out, y)
                                           loss.backward()
 
-Where the loss has no name, it is given one: ``criterion(model(x), y).backward()`` becomes two statements.
+Where the loss has no name, it is given one: ``criterion(model(x), y).backward()`` becomes two
+statements.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from autotune_spaces.sites import SourceCall
 
 @dataclass(frozen=True)
 class Region:
-    """Statements of one block: ``first`` to ``last`` are the forward, ``backward`` comes after them."""
+    """Statements of one block: ``first`` to ``last`` are the forward, ``backward`` comes after
+    them.
+    """
 
     file: SourceFile
     block: Block
@@ -52,13 +57,19 @@ def autocast(context: Context) -> Change:
     where = []
     for region in regions:
         torch = region.file.torch_name() or "torch"
-        header = f'{torch}.autocast(device_type="{context.tuned.provenance.job_device}", dtype={torch}.{context.value("amp_dtype")})'
+        header = (
+            f'{torch}.autocast(device_type="{context.tuned.provenance.job_device}",'
+            f" dtype={torch}.{context.value('amp_dtype')})"
+        )
         edits += [*need_torch(region.file), _written(region, header)]
         where.append(at(region.file, region.file.line(region.first)))
     _keep_apart(regions)
     if context.value("amp_dtype") == "float16":
         if len(regions) > 1:
-            raise Refused("the loss goes backward in several places, and gradient scaling has to be thought out for each")
+            raise Refused(
+                "the loss goes backward in several places, and gradient scaling has to be thought"
+                " out for each"
+            )
         edits += scaled(context, regions[0].file, regions[0].block, regions[0].call)
     return change(edits, where)
 
@@ -66,8 +77,16 @@ def autocast(context: Context) -> Change:
 def _written(region: Region, header: str) -> Edit:
     if region.backward is not region.first:
         return Wrap(region.file, region.first, region.last, header)
-    taken = {node.value for node in m.findall(region.file.module, m.Name()) if isinstance(node, cst.Name)}
-    name = next(name for name in itertools.chain(["loss", "batch_loss"], (f"loss_{n}" for n in itertools.count(1))) if name not in taken)
+    taken = {
+        node.value for node in m.findall(region.file.module, m.Name()) if isinstance(node, cst.Name)
+    }
+    name = next(
+        name
+        for name in itertools.chain(
+            ["loss", "batch_loss"], (f"loss_{n}" for n in itertools.count(1))
+        )
+        if name not in taken
+    )
     return Rewrite(region.file, region.first, partial(_named, header=header, name=name))
 
 
@@ -78,14 +97,26 @@ def _named(statement: cst.SimpleStatementLine, header: str, name: str) -> list[c
     loss = method.value
     if loss.lpar and "\n" not in cst.Module([]).code_for_node(loss):
         loss = loss.with_changes(lpar=loss.lpar[1:], rpar=loss.rpar[:-1])
-    made = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], loss)], leading_lines=statement.leading_lines)
+    made = cst.SimpleStatementLine(
+        [cst.Assign([cst.AssignTarget(cst.Name(name))], loss)],
+        leading_lines=statement.leading_lines,
+    )
     backward = call.with_changes(func=method.with_changes(value=cst.Name(name)))
-    return [within(header, [made]), statement.with_changes(leading_lines=(), body=[statement.body[0].with_changes(value=backward)])]
+    return [
+        within(header, [made]),
+        statement.with_changes(
+            leading_lines=(), body=[statement.body[0].with_changes(value=backward)]
+        ),
+    ]
 
 
 def _regions(context: Context) -> list[Region]:
     sites = context.sites
-    pairs = [(sites.forwards[b.forward].stack, b.stack) for b in sites.backwards if 0 <= b.forward < len(sites.forwards)]
+    pairs = [
+        (sites.forwards[b.forward].stack, b.stack)
+        for b in sites.backwards
+        if 0 <= b.forward < len(sites.forwards)
+    ]
     if not pairs:
         raise Refused("the run recorded no call of the model with a backward after it")
     found = {}
@@ -99,12 +130,19 @@ def _keep_apart(regions: Sequence[Region]) -> None:
     for one, other in itertools.combinations(regions, 2):
         if one.block is other.block:
             body = list(one.block.body)
-            begin, end = max(body.index(one.first), body.index(other.first)), min(body.index(one.last), body.index(other.last))
+            begin, end = (
+                max(body.index(one.first), body.index(other.first)),
+                min(body.index(one.last), body.index(other.last)),
+            )
             if begin <= end:
-                raise Refused(f"two forward regions overlap at {at(one.file, one.file.line(body[begin]))}")
+                raise Refused(
+                    f"two forward regions overlap at {at(one.file, one.file.line(body[begin]))}"
+                )
 
 
-def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]) -> Region:
+def _region(
+    context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]
+) -> Region:
     begin, end = _parting(context, forward, backward)
     file = context.tree.file(begin)
     model, gradient = file.call(begin), file.call(end)
@@ -112,11 +150,17 @@ def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[
     where = f"{at(file, begin.line)} and {at(file, end.line)}"
     if first is last:
         if context.value("amp_dtype") == "float16" or not _nameless(file, last, model, gradient):
-            raise Refused(f"forward and backward are one statement at {at(file, begin.line)}; give the loss a line of its own")
+            raise Refused(
+                f"forward and backward are one statement at {at(file, begin.line)}; give the loss a"
+                " line of its own"
+            )
         return Region(file, block, first, first, last, gradient)
     body = list(block.body)
     if body.index(first) > body.index(last):
-        raise Refused(f"backward comes before the forward in the source ({where}), so the region goes around a loop")
+        raise Refused(
+            f"backward comes before the forward in the source ({where}), so the region goes around"
+            " a loop"
+        )
     if last is not file.statement(gradient) and not _leads(last, gradient, file):
         raise Refused(f"the forward and its backward lie in different blocks ({where})")
     inside = _forward(body[body.index(first) : body.index(last)], gradient)
@@ -124,16 +168,30 @@ def _region(context: Context, forward: Sequence[SourceCall], backward: Sequence[
 
 
 def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient: cst.Call) -> bool:
-    """Whether ``statement`` is nothing but ``EXPRESSION.backward()`` with the model's call in the expression."""
+    """Whether ``statement`` is nothing but ``EXPRESSION.backward()`` with the model's call in the
+    expression.
+    """
     if not m.matches(statement, BACKWARD) or gradient.func not in file.parents(model):
         return False
-    return cst.ensure_type(statement, cst.SimpleStatementLine).body[0] is next(file.parents(gradient))
+    return cst.ensure_type(statement, cst.SimpleStatementLine).body[0] is next(
+        file.parents(gradient)
+    )
 
 
 def _forward(statements: list[cst.BaseStatement], gradient: cst.Call) -> list[cst.BaseStatement]:
-    """``statements`` without the last ones that have no part in the loss: those after it has its final value, else zero_grad()."""
-    loss = gradient.func.value if isinstance(gradient.func, cst.Attribute) and all(arg.keyword for arg in gradient.args) else None
-    making = [i for i, statement in enumerate(statements) if isinstance(loss, cst.Name) and m.findall(statement, _assigns(loss.value))]
+    """``statements`` without the last ones that have no part in the loss: those after it has its
+    final value, else zero_grad().
+    """
+    loss = (
+        gradient.func.value
+        if isinstance(gradient.func, cst.Attribute) and all(arg.keyword for arg in gradient.args)
+        else None
+    )
+    making = [
+        i
+        for i, statement in enumerate(statements)
+        if isinstance(loss, cst.Name) and m.findall(statement, _assigns(loss.value))
+    ]
     if making:
         return statements[: making[-1] + 1]
     while len(statements) > 1 and m.matches(statements[-1], ZERO_GRAD):
@@ -141,15 +199,27 @@ def _forward(statements: list[cst.BaseStatement], gradient: cst.Call) -> list[cs
     return statements
 
 
-def _assigns(name: str) -> m.OneOf[m.AssignTarget | m.Element | m.AugAssign | m.AnnAssign | m.NamedExpr]:
+def _assigns(
+    name: str,
+) -> m.OneOf[m.AssignTarget | m.Element | m.AugAssign | m.AnnAssign | m.NamedExpr]:
     target = m.Name(name)
-    return m.OneOf(m.AssignTarget(target), m.Element(target), m.AugAssign(target), m.AnnAssign(target), m.NamedExpr(target))
+    return m.OneOf(
+        m.AssignTarget(target),
+        m.Element(target),
+        m.AugAssign(target),
+        m.AnnAssign(target),
+        m.NamedExpr(target),
+    )
 
 
-ZERO_GRAD = m.SimpleStatementLine(body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("zero_grad"))))])
+ZERO_GRAD = m.SimpleStatementLine(
+    body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("zero_grad"))))]
+)
 
 
-def _parting(context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]) -> tuple[SourceCall, SourceCall]:
+def _parting(
+    context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]
+) -> tuple[SourceCall, SourceCall]:
     """The two calls of one running function from which forward and backward were reached."""
     down, back = ([site for site in reversed(stack) if site.own] for stack in (forward, backward))
     for begin, end in zip(down, back, strict=False):
@@ -166,15 +236,25 @@ def _place(site: SourceCall) -> tuple[int, int, int, int]:
     return site.line, site.column, site.end_line, site.end_column
 
 
-def _common(file: SourceFile, model: cst.Call, gradient: cst.Call) -> tuple[Block, Statement, Statement]:
+def _common(
+    file: SourceFile, model: cst.Call, gradient: cst.Call
+) -> tuple[Block, Statement, Statement]:
     """The innermost block around both, and its statements that hold one and the other."""
     behind = dict(file.blocks(gradient))
     for block, statement in file.blocks(model):
         if block in behind:
             return block, statement, behind[block]
-    raise Refused(f"{at(file, file.line(model))} and {at(file, file.line(gradient))} are not in one function")
+    raise Refused(
+        f"{at(file, file.line(model))} and {at(file, file.line(gradient))} are not in one function"
+    )
 
 
 def _leads(statement: Statement, gradient: cst.Call, file: SourceFile) -> bool:
-    """Whether nothing of the forward can come before ``gradient`` within the compound ``statement``: it is first in each block."""
-    return all(block.body[0] is inner for block, inner in file.blocks(gradient) if file.start(inner) > file.start(statement))
+    """Whether nothing of the forward can come before ``gradient`` within the compound
+    ``statement``: it is first in each block.
+    """
+    return all(
+        block.body[0] is inner
+        for block, inner in file.blocks(gradient)
+        if file.start(inner) > file.start(statement)
+    )

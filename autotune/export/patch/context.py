@@ -33,9 +33,18 @@ class Context:
     def own_files(self) -> list[SourceFile]:
         """The program's file and those that anything was recorded in, as far as they can be read."""
         sites = self.sites
-        calls = [*(b.call for b in sites.optimizers), *([sites.loader.call] if sites.loader else []), *(c for f in sites.forwards for c in f.stack)]
+        calls = [
+            *(b.call for b in sites.optimizers),
+            *([sites.loader.call] if sites.loader else []),
+            *(c for f in sites.forwards for c in f.stack),
+        ]
         found = []
-        for name in dict.fromkeys([*([sites.program] if sites.program else []), *(call.file for call in calls if call.own)]):
+        for name in dict.fromkeys(
+            [
+                *([sites.program] if sites.program else []),
+                *(call.file for call in calls if call.own),
+            ]
+        ):
             try:
                 found.append(self.tree.open(name))
             except Refused:
@@ -45,7 +54,9 @@ class Context:
 
 @dataclass(frozen=True)
 class Change:
-    """Edits that belong together: all are made, or none. ``where``: "train.py:12", for people; ``notes``: what they should know."""
+    """Edits that belong together: all are made, or none. ``where``: "train.py:12", for people;
+    ``notes``: what they should know.
+    """
 
     edits: tuple[Edit, ...]
     where: tuple[str, ...]
@@ -53,15 +64,29 @@ class Change:
 
 
 def change(edits: Iterable[Edit], where: Iterable[str], notes: Iterable[str] = ()) -> Change:
-    """A Change in which nothing stands twice: a call that was recorded for two objects is changed once."""
-    distinct = {(edit.node if isinstance(edit, Replace) else edit): edit for edit in reversed(list(edits))}
-    return Change(tuple(reversed(distinct.values())), tuple(dict.fromkeys(where)), tuple(dict.fromkeys(notes)))
+    """A Change in which nothing stands twice: a call that was recorded for two objects is changed
+    once.
+    """
+    distinct = {
+        (edit.node if isinstance(edit, Replace) else edit): edit for edit in reversed(list(edits))
+    }
+    return Change(
+        tuple(reversed(distinct.values())), tuple(dict.fromkeys(where)), tuple(dict.fromkeys(notes))
+    )
 
 
 def put_aside(setting: str, node: cst.BaseExpression) -> list[str]:
-    """What to note where ``setting`` takes the place of ``node``: nothing of a number or a text, which anybody can read in the diff."""
-    literal = isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or m.matches(node, m.Name("True") | m.Name("False") | m.Name("None"))
-    return [] if literal else [f"{setting} stands where `{shown(node)}` stood, which decides nothing there any more"]
+    """What to note where ``setting`` takes the place of ``node``: nothing of a number or a text,
+    which anybody can read in the diff.
+    """
+    literal = isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or m.matches(
+        node, m.Name("True") | m.Name("False") | m.Name("None")
+    )
+    return (
+        []
+        if literal
+        else [f"{setting} stands where `{shown(node)}` stood, which decides nothing there any more"]
+    )
 
 
 def at(file: SourceFile, line: int) -> str:

@@ -1,4 +1,6 @@
-"""Changes to a parsed file, collected first and carried out in one pass, so that every transformation sees the file as it was."""
+"""Changes to a parsed file, collected first and carried out in one pass, so that every
+transformation sees the file as it was.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Node = TypeVar("Node", bound=cst.CSTNode)
 
 @dataclass(frozen=True)
 class Replace:
-    """``node`` becomes ``change(node)``, which is given the node with the changes below it already made."""
+    """``node`` becomes ``change(node)``, which is given the node with the changes below it already
+    made.
+    """
 
     file: SourceFile
     node: cst.CSTNode
@@ -45,7 +49,9 @@ class Wrap:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A statement of a block becomes the statements ``change(statement)``, which is given it with the changes inside already made."""
+    """A statement of a block becomes the statements ``change(statement)``, which is given it with
+    the changes inside already made.
+    """
 
     file: SourceFile
     statement: cst.BaseStatement
@@ -96,18 +102,34 @@ class _Editor(cst.CSTTransformer):
         for wrap in wraps:
             first, last = before.index(wrap.first), before.index(wrap.last)
             inner = [statement for piece in pieces[first : last + 1] for statement in piece]
-            pieces[first : last + 1] = [[within(wrap.header, inner)], *([] for _ in range(last - first))]
+            pieces[first : last + 1] = [
+                [within(wrap.header, inner)],
+                *([] for _ in range(last - first)),
+            ]
         return [statement for piece in pieces for statement in piece]
 
 
-def _lines(inserts: Sequence[Insert], beside: cst.BaseStatement, after: bool) -> list[cst.BaseStatement]:
-    """What is inserted there; of several with an empty line in front, which come last, the first has it."""
+def _lines(
+    inserts: Sequence[Insert], beside: cst.BaseStatement, after: bool
+) -> list[cst.BaseStatement]:
+    """What is inserted there; of several with an empty line in front, which come last, the first
+    has it.
+    """
     mine = [e for e in inserts if e.beside is beside and e.after is after]
-    plain, set_off = ([cst.parse_statement(line) for e in mine if e.blank is blank for line in e.lines] for blank in (False, True))
+    plain, set_off = (
+        [cst.parse_statement(line) for e in mine if e.blank is blank for line in e.lines]
+        for blank in (False, True)
+    )
     if set_off:
         set_off[0] = set_off[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    if plain and not after and isinstance(beside, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-        plain[0] = plain[0].with_changes(leading_lines=[line for line in beside.leading_lines if line.comment is None][:1])
+    if (
+        plain
+        and not after
+        and isinstance(beside, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+    ):
+        plain[0] = plain[0].with_changes(
+            leading_lines=[line for line in beside.leading_lines if line.comment is None][:1]
+        )
     return [*plain, *set_off]
 
 
@@ -116,4 +138,6 @@ def within(header: str, statements: Sequence[Any]) -> cst.With:
     first, *rest = statements
     wrapped = cst.ensure_type(cst.parse_statement(f"with {header}:\n    pass\n"), cst.With)
     body = [first.with_changes(leading_lines=()), *rest]
-    return wrapped.with_changes(leading_lines=first.leading_lines, body=cst.IndentedBlock(body=body))
+    return wrapped.with_changes(
+        leading_lines=first.leading_lines, body=cst.IndentedBlock(body=body)
+    )

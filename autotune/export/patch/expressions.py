@@ -5,7 +5,17 @@ from __future__ import annotations
 import libcst as cst
 import libcst.matchers as m
 
-ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float, cst.List, cst.Dict, cst.Set)
+ATOMS = (
+    cst.Name,
+    cst.Attribute,
+    cst.Call,
+    cst.Subscript,
+    cst.Integer,
+    cst.Float,
+    cst.List,
+    cst.Dict,
+    cst.Set,
+)
 
 
 def around(text: str, *nodes: cst.BaseExpression) -> cst.BaseExpression:

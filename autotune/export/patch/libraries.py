@@ -1,4 +1,6 @@
-"""What to say where a library holds the place that a setting belongs to: whose it is, and which option of its own does the same."""
+"""What to say where a library holds the place that a setting belongs to: whose it is, and which
+option of its own does the same.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ _TRAINER = {
     "optimizer_impl": 'TrainingArguments(optim="adamw_torch_fused") for fused AdamW',
 }
 _LIGHTNING = {"amp_dtype": 'Trainer(precision="{lightning}-mixed")'}
-# Library -> knob -> the option of its own. Names as in transformers 4 and 5, Lightning 2, accelerate 1.
+# Library -> knob -> the option of its own. Names as in transformers 4 and 5, Lightning 2,
+# accelerate 1.
 OPTIONS: dict[str, dict[str, str]] = {
     "transformers": _TRAINER,
     "trl": _TRAINER,
     "sentence_transformers": _TRAINER,
     "lightning": _LIGHTNING,
     "pytorch_lightning": _LIGHTNING,
-    "accelerate": {"amp_dtype": 'Accelerator(mixed_precision="{short}16")', "non_blocking": "DataLoaderConfiguration(non_blocking=True)"},
+    "accelerate": {
+        "amp_dtype": 'Accelerator(mixed_precision="{short}16")',
+        "non_blocking": "DataLoaderConfiguration(non_blocking=True)",
+    },
 }
 
 
@@ -33,7 +39,11 @@ def owner_of(file: str) -> str:
     if file.startswith("<"):
         return f"code made while the job ran ({file})"
     parts = PurePath(file).parts
-    return f"the library {parts[0].removesuffix('.py')}" if parts and not file.startswith("/") else f"a file of another program, {file}"
+    return (
+        f"the library {parts[0].removesuffix('.py')}"
+        if parts and not file.startswith("/")
+        else f"a file of another program, {file}"
+    )
 
 
 def option(file: str, knob: str, value: object) -> str:
@@ -43,4 +53,10 @@ def option(file: str, knob: str, value: object) -> str:
         return ""
     short = "b" if value == "bfloat16" else "fp" if value == "float16" else ""
     short = {"b": "bf", "fp": "fp"}.get(short, "")
-    return template.format(value=value, short=short, lightning={"bf": "bf16", "fp": "16"}.get(short, "")) if template else ""
+    return (
+        template.format(
+            value=value, short=short, lightning={"bf": "bf16", "fp": "16"}.get(short, "")
+        )
+        if template
+        else ""
+    )

@@ -14,11 +14,21 @@ from autotune.export.patch.optimizer import scaled_learning_rate
 from autotune.export.patch.source import Refused
 from autotune_spaces.sites import BuiltSite
 
-KNOBS = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
+KNOBS = (
+    "batch_size",
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "in_order",
+)
 # Without workers torch refuses them, some in the call and some when it is iterated.
 OF_WORKERS: dict[str, New] = {
-    "prefetch_factor": Absent("None"), "persistent_workers": Absent("False"), "timeout": Absent("0"), "multiprocessing_context": Absent("None"),
-}  # fmt: skip
+    "prefetch_factor": Absent("None"),
+    "persistent_workers": Absent("False"),
+    "timeout": Absent("0"),
+    "multiprocessing_context": Absent("None"),
+}
 
 
 def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
@@ -33,14 +43,24 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
     file = context.tree.file(site.call)
     call, site = file.call(site.call), replace(site, parameters=file.parameters(site))
     if site.others and "batch_size" in knobs:
-        raise Refused(f"{at(file, site.call.line)} builds {site.others + 1} DataLoaders, and batch_size is meant for one of them")
+        raise Refused(
+            f"{at(file, site.call.line)} builds {site.others + 1} DataLoaders, and batch_size is"
+            " meant for one of them"
+        )
     values: dict[str, New] = {name: repr(context.value(name)) for name in knobs}
     if values.get("num_workers") == "0":
         values |= OF_WORKERS
-    with_arguments(call, site.parameters, values, site.kind)  # what is wrong with it shows here already
-    edits: list[Edit] = [Replace(file, call, lambda c: with_arguments(c, site.parameters, values, site.kind))]
+    # what is wrong with it shows here already
+    with_arguments(call, site.parameters, values, site.kind)
+    edits: list[Edit] = [
+        Replace(file, call, lambda c: with_arguments(c, site.parameters, values, site.kind))
+    ]
     scaled = scaled_learning_rate(context) if "batch_size" in knobs else change((), ())
-    return change([*edits, *scaled.edits], [at(file, site.call.line), *scaled.where], [*_notes(call, site, values), *scaled.notes])
+    return change(
+        [*edits, *scaled.edits],
+        [at(file, site.call.line), *scaled.where],
+        [*_notes(call, site, values), *scaled.notes],
+    )
 
 
 def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]:
@@ -50,9 +70,17 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
         if arg is not None and not isinstance(value, Absent):
             notes += put_aside(f"{name}={value}", arg.value)
     if values.get("persistent_workers") == "True":
-        notes.append("with persistent_workers torch draws one random number less an epoch: from the second on, shuffling is that of another seed")
+        notes.append(
+            "with persistent_workers torch draws one random number less an epoch: from the second"
+            " on, shuffling is that of another seed"
+        )
     if any(arg.star == "**" for arg in call.args):
-        notes.append(f"the settings win over what the call's ** gives it ({site.call.file}:{site.call.line})")
+        notes.append(
+            f"the settings win over what the call's ** gives it ({site.call.file}:{site.call.line})"
+        )
     if site.others:
-        notes.append(f"{site.call.file}:{site.call.line} builds {site.others + 1} DataLoaders; all of them get the settings")
+        notes.append(
+            f"{site.call.file}:{site.call.line} builds {site.others + 1} DataLoaders; all of them"
+            " get the settings"
+        )
     return notes

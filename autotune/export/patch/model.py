@@ -1,6 +1,8 @@
-"""``torch.compile`` and ``channels_last``: one statement after the line that gives the model its final value.
+"""``torch.compile`` and ``channels_last``: one statement after the line that gives the model its
+final value.
 
-Both act on the module in place (``model.compile()``, ``model.to(memory_format=…)``), so names, checkpoints and the optimizer stay as
+Both act on the module in place (``model.compile()``, ``model.to(memory_format=…)``), so names,
+checkpoints and the optimizer stay as
 they are. The outermost function that has the model under a plain name is preferred: it runs once.
 """
 
@@ -28,12 +30,23 @@ def compiled(context: Context) -> Change:
     """
     mode = context.value("compile_mode")
     if mode == REGIONAL:
-        raise Refused("the source does not show which modules the repeated blocks are: `for block in model.blocks: block.compile()`")
-    argument = ", ".join(f'{name}="{word}"' if isinstance(word, str) else f"{name}={word}" for name, word in arguments(mode).items())
+        raise Refused(
+            "the source does not show which modules the repeated blocks are: `for block in"
+            " model.blocks: block.compile()`"
+        )
+    argument = ", ".join(
+        f'{name}="{word}"' if isinstance(word, str) else f"{name}={word}"
+        for name, word in arguments(mode).items()
+    )
     found = _after_making(context, lambda file, name: f"{name}.compile({argument})")
-    return change(found.edits, found.where, [
-        "dropout in compiled code draws other random numbers than without it", "evaluation runs compiled, too, and is compiled when it first comes",
-    ])  # fmt: skip
+    return change(
+        found.edits,
+        found.where,
+        [
+            "dropout in compiled code draws other random numbers than without it",
+            "evaluation runs compiled, too, and is compiled when it first comes",
+        ],
+    )
 
 
 def channels_last(context: Context) -> Change:
@@ -42,9 +55,16 @@ def channels_last(context: Context) -> Change:
     Raises:
         Refused: it cannot be seen where a model is made or what images it gets.
     """
-    if any(dimensions != 4 for forward in context.sites.forwards for _, dimensions in forward.images):
-        raise Refused("the model is given volumes (5 dimensions), whose memory format is another one")
-    made = _after_making(context, lambda file, name: f"{name}.to(memory_format={file.torch_name() or 'torch'}.channels_last)")
+    if any(
+        dimensions != 4 for forward in context.sites.forwards for _, dimensions in forward.images
+    ):
+        raise Refused(
+            "the model is given volumes (5 dimensions), whose memory format is another one"
+        )
+    made = _after_making(
+        context,
+        lambda file, name: f"{name}.to(memory_format={file.torch_name() or 'torch'}.channels_last)",
+    )
     edits, where = list(made.edits), list(made.where)
     for forward in context.sites.forwards:
         for name, _ in forward.images:
@@ -59,7 +79,9 @@ def _image(context: Context, site: SourceCall, name: str) -> tuple[Replace, str]
     call = file.call(site)
     arg = _argument(call, name)
     if arg is None or arg.star:
-        raise Refused(f"argument {name} of the model's call at {at(file, site.line)} is not written out there")
+        raise Refused(
+            f"argument {name} of the model's call at {at(file, site.line)} is not written out there"
+        )
     to = f".to(memory_format={file.torch_name() or 'torch'}.channels_last)"
 
     def laid_out(node: cst.Arg) -> cst.Arg:
@@ -70,9 +92,15 @@ def _image(context: Context, site: SourceCall, name: str) -> tuple[Replace, str]
 
 def _argument(call: cst.Call, name: str) -> cst.Arg | None:
     if not name.isdigit():
-        return next((a for a in call.args if a.keyword is not None and a.keyword.value == name), None)
+        return next(
+            (a for a in call.args if a.keyword is not None and a.keyword.value == name), None
+        )
     positional = [a for a in call.args if a.keyword is None and a.star != "**"]
-    return positional[int(name)] if int(name) < len(positional) and not any(a.star for a in positional[: int(name)]) else None
+    return (
+        positional[int(name)]
+        if int(name) < len(positional) and not any(a.star for a in positional[: int(name)])
+        else None
+    )
 
 
 # ---------------------------------------------------------------------- where the model is made
@@ -96,8 +124,15 @@ def _made(context: Context, forward: ForwardSite) -> tuple[SourceFile, Statement
     own = [site for site in forward.stack if site.own]
     for site in forward.stack[:1] if not own else ():
         context.tree.file(site)  # says whose it is
-    trouble = f"what the program calls {forward.module} at {own[0].file}:{own[0].line} has no name there" if own else "no line of yours calls it"
-    for site in [*(s for s in reversed(own) if s.binding and "." not in s.binding), *(s for s in own if "." in s.binding)]:
+    trouble = (
+        f"what the program calls {forward.module} at {own[0].file}:{own[0].line} has no name there"
+        if own
+        else "no line of yours calls it"
+    )
+    for site in [
+        *(s for s in reversed(own) if s.binding and "." not in s.binding),
+        *(s for s in own if "." in s.binding),
+    ]:
         file = context.tree.file(site)
         statement = _assigned(file, file.call(site), site.binding)
         if statement is not None:
@@ -107,34 +142,57 @@ def _made(context: Context, forward: ForwardSite) -> tuple[SourceFile, Statement
 
 
 def _assigned(file: SourceFile, call: cst.Call, name: str) -> Statement | None:
-    """The statement of a block around ``call`` that holds the last assignment to ``name`` before it."""
+    """The statement of a block around ``call`` that holds the last assignment to ``name`` before
+    it.
+    """
     function = file.function(call)
     if "." in name:
         owner = next((p for p in file.parents(function) if isinstance(p, cst.ClassDef)), None)
         return _set_by_method(file, owner, name) if owner is not None else None
     around = dict(file.blocks(call))
-    candidates = [node for node in _assignments(function, name) if file.start(node) < file.start(call)]
-    for block, statement in reversed([pair for node in candidates for pair in file.blocks(node)[::-1] if pair[0] in around]):
+    candidates = [
+        node for node in _assignments(function, name) if file.start(node) < file.start(call)
+    ]
+    for block, statement in reversed(
+        [pair for node in candidates for pair in file.blocks(node)[::-1] if pair[0] in around]
+    ):
         if statement is not around[block]:
             return statement
     return None
 
 
 def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statement | None:
-    """The statement of a method of ``owner`` that sets the attribute ``name`` last: of ``__init__``, or of the only one that does."""
-    methods: dict[object, cst.CSTNode] = {file.function(node): node for node in _assignments(owner, name, nested=True)}
-    first = [node for method, node in methods.items() if isinstance(method, cst.FunctionDef) and method.name.value == "__init__"]
+    """The statement of a method of ``owner`` that sets the attribute ``name`` last: of
+    ``__init__``, or of the only one that does.
+    """
+    methods: dict[object, cst.CSTNode] = {
+        file.function(node): node for node in _assignments(owner, name, nested=True)
+    }
+    first = [
+        node
+        for method, node in methods.items()
+        if isinstance(method, cst.FunctionDef) and method.name.value == "__init__"
+    ]
     if not first and len(methods) > 1:
-        raise Refused(f"several methods of {owner.name.value} set `{name}`, so it cannot be seen which one makes the model")
+        raise Refused(
+            f"several methods of {owner.name.value} set `{name}`, so it cannot be seen which one"
+            " makes the model"
+        )
     chosen = first or list(methods.values())
     return file.blocks(chosen[0])[-1][1] if chosen else None
 
 
 def _assignments(scope: cst.CSTNode, name: str, nested: bool = False) -> Iterator[cst.CSTNode]:
-    """Assignments to ``name`` in ``scope``, in order; in functions within it only if ``nested``. ``name = None`` makes no model."""
+    """Assignments to ``name`` in ``scope``, in order; in functions within it only if ``nested``.
+    ``name = None`` makes no model.
+    """
     for child in scope.children:
-        if isinstance(child, (cst.Assign, cst.AnnAssign)) and any(_names(target, name) for target in _targets(child)):
-            if not m.matches(child, m.OneOf(m.Assign(value=m.Name("None")), m.AnnAssign(value=m.Name("None")))):
+        if isinstance(child, (cst.Assign, cst.AnnAssign)) and any(
+            _names(target, name) for target in _targets(child)
+        ):
+            if not m.matches(
+                child, m.OneOf(m.Assign(value=m.Name("None")), m.AnnAssign(value=m.Name("None")))
+            ):
                 yield child
         if nested or not isinstance(child, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             yield from _assignments(child, name, nested)

@@ -1,4 +1,6 @@
-"""Arguments of the optimizers, where they are built: the implementation, and the learning rate that goes with a batch size."""
+"""Arguments of the optimizers, where they are built: the implementation, and the learning rate that
+goes with a batch size.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,26 @@ def optimizer_implementation(context: Context) -> Change:
         Refused: an optimizer is a library's, or its call cannot take them.
     """
     wanted = IMPLEMENTATIONS[context.value("optimizer_impl")]
-    written = _each(context, lambda site, call: with_arguments(call, site.parameters, wanted, site.kind))
-    given = [(name, find(context.tree.file(site.call).call(site.call), site.parameters, name)) for site in context.sites.optimizers for name in wanted]
-    notes = [note for name, arg in given if arg is not None for note in put_aside(f"the optimizer's {name}", arg.value)]
+    written = _each(
+        context, lambda site, call: with_arguments(call, site.parameters, wanted, site.kind)
+    )
+    given = [
+        (name, find(context.tree.file(site.call).call(site.call), site.parameters, name))
+        for site in context.sites.optimizers
+        for name in wanted
+    ]
+    notes = [
+        note
+        for name, arg in given
+        if arg is not None
+        for note in put_aside(f"the optimizer's {name}", arg.value)
+    ]
     return change(written.edits, written.where, [*written.notes, *notes])
 
 
 def scaled_learning_rate(context: Context) -> Change:
-    """lr= of every optimizer, multiplied as the batch_size knob's rule says; no edits where it says nothing.
+    """lr= of every optimizer, multiplied as the batch_size knob's rule says; no edits where it says
+    nothing.
 
     Raises:
         Refused: a learning rate is not given in the optimizer's call.
@@ -46,7 +60,10 @@ def scaled_learning_rate(context: Context) -> Change:
     if factor is None:
         return Change((), ())
     scaled = _each(context, lambda site, call: _scaled(site, call, factor))
-    note = f"the learning rate is multiplied by {factor}; a scheduler with learning rates of its own (OneCycleLR, eta_min) needs the same factor"
+    note = (
+        f"the learning rate is multiplied by {factor}; a scheduler with learning rates of its own"
+        " (OneCycleLR, eta_min) needs the same factor"
+    )
     return change(scaled.edits, scaled.where, [note])
 
 
@@ -68,7 +85,11 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
 def _factor(context: Context) -> str | None:
     """The factor as an expression; None where the learning rate stays."""
     choice = context.tuned.knobs["batch_size"]
-    rule, own, new = choice.options.get("lr_scaling", "none"), choice.options.get("own_batch_size") or choice.was, choice.value
+    rule, own, new = (
+        choice.options.get("lr_scaling", "none"),
+        choice.options.get("own_batch_size") or choice.was,
+        choice.value,
+    )
     if rule == "none":
         return None
     if not isinstance(own, int) or not isinstance(new, int):
@@ -81,10 +102,17 @@ def _factor(context: Context) -> str | None:
 
 def _scaled(site: BuiltSite, call: cst.Call, factor: str) -> cst.Call:
     if site.lr is None:
-        raise Refused(f"parameter groups of the optimizer at {site.call.file}:{site.call.line} have learning rates of their own")
+        raise Refused(
+            f"parameter groups of the optimizer at {site.call.file}:{site.call.line} have learning"
+            " rates of their own"
+        )
     present = find(call, site.parameters, "lr")
     if present is None and any(arg.star == "**" for arg in call.args):
-        raise Refused(f"the learning rate at {site.call.file}:{site.call.line} may be among the call's **")
+        raise Refused(
+            f"the learning rate at {site.call.file}:{site.call.line} may be among the call's **"
+        )
     if present is None:
         return with_arguments(call, site.parameters, {"lr": f"{site.lr!r} * {factor}"}, site.kind)
-    return with_arguments(call, site.parameters, {"lr": around(f"NODE0 * {factor}", atom(present.value))}, site.kind)
+    return with_arguments(
+        call, site.parameters, {"lr": around(f"NODE0 * {factor}", atom(present.value))}, site.kind
+    )

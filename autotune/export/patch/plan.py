@@ -1,8 +1,8 @@
 """Which transformation writes which knob, and what comes of all of them together.
 
-    knob ──▶ transformation ──▶ Change (edits) ──┐
-                    └─ Refused: named in the header, with what to do instead
-                                                 └▶ edited files ──▶ unified diff
+knob ──▶ transformation ──▶ Change (edits) ──┐
+                └─ Refused: named in the header, with what to do instead
+                                             └▶ edited files ──▶ unified diff
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def _transformations(context: Context) -> list[tuple[tuple[str, ...], Callable[[
     """Knobs and what writes them, those of one call together."""
     knobs = knobs_of(context.tuned)
     loader = tuple(name for name in knobs if name in LOADER_KNOBS)
-    # Its own transformation, so that it can be refused by itself (a learning rate that is out of reach).
+    # Its own transformation, so that it can be refused by itself (a learning rate that is out of
+    # reach).
     steady = tuple(name for name in loader if name != "batch_size")
     found: list[tuple[tuple[str, ...], Callable[[], Change]]] = []
     for group in (steady, ("batch_size",) if "batch_size" in loader else ()):
@@ -97,12 +98,16 @@ def _transformations(context: Context) -> list[tuple[tuple[str, ...], Callable[[
             found.append((group, partial(loader_arguments, context, group)))
     rest = [name for name in knobs if name not in loader and name not in TRANSFORMATIONS]
     found += [((name,), partial(_at_start, context, name, knobs[name])) for name in rest]
-    return found + [((name,), partial(_switched_on, context, name)) for name in TRANSFORMATIONS if name in knobs]
+    return found + [
+        ((name,), partial(_switched_on, context, name)) for name in TRANSFORMATIONS if name in knobs
+    ]
 
 
 def _switched_on(context: Context, name: str) -> Change:
     if context.value(name) in ("off", False):
-        raise Refused("it is off, as in a program that says nothing about it; take out what switches it on")
+        raise Refused(
+            "it is off, as in a program that says nothing about it; take out what switches it on"
+        )
     return TRANSFORMATIONS[name](context)
 
 
@@ -135,10 +140,14 @@ def _instead(context: Context, name: str) -> str:
     calls = [sites.loader.call] if sites.loader and name in LOADER_KNOBS else []
     stacks = [*(f.stack for f in sites.forwards), *(b.stack for b in sites.backwards)]
     calls += [stack[0] for stack in stacks if stack and name in TRANSFORMATIONS]
-    owned = next((said for call in calls if not call.own and (said := option(call.file, name, value))), "")
+    owned = next(
+        (said for call in calls if not call.own and (said := option(call.file, name, value))), ""
+    )
     if owned:
         return f"its own option: {owned}"
     variables = _variables(knob, value)
     if variables:
-        return "set it where the job is started: " + " ".join(f"{k}={v}" for k, v in variables.items())
+        return "set it where the job is started: " + " ".join(
+            f"{k}={v}" for k, v in variables.items()
+        )
     return knob.snippet(value)

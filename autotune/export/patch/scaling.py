@@ -1,10 +1,10 @@
 """Gradient scaling, which float16 needs: the lines of PyTorch's own recipe.
 
-    scaler = torch.amp.GradScaler("cuda")         once, after the imports
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)                    if something (clipping) looks at the gradients before the step
-    scaler.step(optimizer)
-    scaler.update()
+scaler = torch.amp.GradScaler("cuda")         once, after the imports
+scaler.scale(loss).backward()
+scaler.unscale_(optimizer)                    if something (clipping) looks at the gradients before the step
+scaler.step(optimizer)
+scaler.update()
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from autotune.export.patch.expressions import around, shown
 from autotune.export.patch.source import Block, Refused, SourceFile
 from autotune.export.patch.start import after_imports, need_torch
 
-BACKWARD = m.SimpleStatementLine(body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("backward"))))])
-STEP = m.SimpleStatementLine(body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("step")), args=[]))])
+BACKWARD = m.SimpleStatementLine(
+    body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("backward"))))]
+)
+STEP = m.SimpleStatementLine(
+    body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("step")), args=[]))]
+)
 
 
 def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call) -> list[Edit]:
@@ -30,28 +34,51 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
     """
     body = list(block.body)
     line = file.statement(backward)
-    if line not in body or not m.matches(line, BACKWARD) or any(a.keyword is None for a in backward.args):
-        raise Refused(f"gradient scaling needs `loss.backward()` as a statement beside the forward, at {at(file, file.line(backward))}")
+    if (
+        line not in body
+        or not m.matches(line, BACKWARD)
+        or any(a.keyword is None for a in backward.args)
+    ):
+        raise Refused(
+            "gradient scaling needs `loss.backward()` as a statement beside the forward, at"
+            f" {at(file, file.line(backward))}"
+        )
     steps = _steps(context, file, body, body.index(line))
     name = "scaler" if "scaler" not in file.text else "grad_scaler"
     if name in file.text:
-        raise Refused(f"{file.name} uses both names that the gradient scaler could have (scaler, grad_scaler)")
-    made = f'{name} = {file.torch_name() or "torch"}.amp.GradScaler("{context.tuned.provenance.job_device}")'
-    edits: list[Edit] = [*need_torch(file), Insert(file, after_imports(file), (made,), blank=True), Replace(file, backward, lambda c: _scale(c, name))]
+        raise Refused(
+            f"{file.name} uses both names that the gradient scaler could have (scaler, grad_scaler)"
+        )
+    made = (
+        f"{name} ="
+        f' {file.torch_name() or "torch"}.amp.GradScaler("{context.tuned.provenance.job_device}")'
+    )
+    edits: list[Edit] = [
+        *need_torch(file),
+        Insert(file, after_imports(file), (made,), blank=True),
+        Replace(file, backward, lambda c: _scale(c, name)),
+    ]
     if body.index(steps[0][0]) > body.index(line) + 1:
-        edits += [Insert(file, line, (f"{name}.unscale_({optimizer})",)) for _, _, optimizer in steps]
+        edits += [
+            Insert(file, line, (f"{name}.unscale_({optimizer})",)) for _, _, optimizer in steps
+        ]
     edits += [Replace(file, call, lambda c: _step(c, name)) for _, call, _ in steps]
     return [*edits, Insert(file, steps[-1][0], (f"{name}.update()",))]
 
 
-def _steps(context: Context, file: SourceFile, body: list[cst.BaseStatement], after: int) -> list[tuple[cst.BaseStatement, cst.Call, str]]:
+def _steps(
+    context: Context, file: SourceFile, body: list[cst.BaseStatement], after: int
+) -> list[tuple[cst.BaseStatement, cst.Call, str]]:
     """(statement, call, the optimizer's name) of every step that was recorded, in order."""
     found = []
     for site in context.sites.steps:
         call = context.tree.file(site).call(site)
         holder = context.tree.file(site).statement(call)
         if holder not in body[after + 1 :] or not m.matches(holder, STEP):
-            raise Refused(f"gradient scaling needs `optimizer.step()` as a statement of the block of backward; it stands at {site.file}:{site.line}")
+            raise Refused(
+                "gradient scaling needs `optimizer.step()` as a statement of the block of"
+                f" backward; it stands at {site.file}:{site.line}"
+            )
         found.append((holder, call, shown(cst.ensure_type(call.func, cst.Attribute).value)))
     if not found:
         raise Refused("the run did not record where the optimizer steps")
@@ -60,7 +87,9 @@ def _steps(context: Context, file: SourceFile, body: list[cst.BaseStatement], af
 
 def _scale(call: cst.Call, name: str) -> cst.Call:
     method = cst.ensure_type(call.func, cst.Attribute)
-    return call.with_changes(func=method.with_changes(value=around(f"{name}.scale(NODE0)", method.value)))
+    return call.with_changes(
+        func=method.with_changes(value=around(f"{name}.scale(NODE0)", method.value))
+    )
 
 
 def _step(call: cst.Call, name: str) -> cst.BaseExpression:

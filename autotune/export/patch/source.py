@@ -1,6 +1,7 @@
 """A file of the user's, parsed so that calls recorded while the job ran are found in it again.
 
-Everything here reads. What a transformation wants to change it says with the edits of :mod:`.edits`.
+Everything here reads. What a transformation wants to change it says with the edits of
+:mod:`.edits`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from pathlib import Path, PurePosixPath
 
 import libcst as cst
 import libcst.matchers as m
-from libcst.metadata import CodePosition, CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
+from libcst.metadata import (
+    CodePosition,
+    CodeRange,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+)
 
 from autotune.export.patch.libraries import owner_of
 from autotune_spaces.sites import BuiltSite, SourceCall
@@ -21,11 +28,15 @@ Function = cst.Module | cst.FunctionDef
 
 
 class Refused(Exception):
-    """Something cannot be written into the source; ``str()`` is the reason, a clause that begins in lower case."""
+    """Something cannot be written into the source; ``str()`` is the reason, a clause that begins in
+    lower case.
+    """
 
 
 class SourceFile:
-    """One file. ``name`` is relative to the job's directory, with slashes; ``mark`` is what stands before ``text``: a byte order mark or nothing."""
+    """One file. ``name`` is relative to the job's directory, with slashes; ``mark`` is what stands
+    before ``text``: a byte order mark or nothing.
+    """
 
     def __init__(self, name: str, data: bytes) -> None:
         """
@@ -56,13 +67,24 @@ class SourceFile:
         """
         where = f"{site.file}:{site.line}"
         if site.column < 0:
-            raise Refused(f"the run knows {where} only by its line: Python kept no columns (PYTHONNODEBUGRANGES, -X no_debug_ranges)")
-        around = [(place, node) for node, place in self._positions.items() if isinstance(node, cst.Call) and _encloses(place, site)]
+            raise Refused(
+                f"the run knows {where} only by its line: Python kept no columns"
+                " (PYTHONNODEBUGRANGES, -X no_debug_ranges)"
+            )
+        around = [
+            (place, node)
+            for node, place in self._positions.items()
+            if isinstance(node, cst.Call) and _encloses(place, site)
+        ]
         if self._between(site)[: len(site.text)] != site.text or not site.text:
-            raise Refused(f"{where} has changed since the run, or a patch was applied already: `{_short(site.text)}` stood there")
+            raise Refused(
+                f"{where} has changed since the run, or a patch was applied already:"
+                f" `{_short(site.text)}` stood there"
+            )
         if not around:  # the loop that a generator of the job's feeds
             raise Refused(f"{where} runs it without a call of its own: `{_short(site.text)}`")
-        # The innermost: of a method call over several lines Python records the part from the method's name on.
+        # The innermost: of a method call over several lines Python records the part from the
+        # method's name on.
         return max(around, key=lambda item: (item[0].start.line, item[0].start.column))[1]
 
     def _between(self, site: SourceCall) -> str:
@@ -91,7 +113,9 @@ class SourceFile:
     # ------------------------------------------------------------------ statements
 
     def blocks(self, node: cst.CSTNode) -> list[tuple[Block, Statement]]:
-        """The blocks around ``node`` within its function, innermost first, each with its statement that holds ``node``."""
+        """The blocks around ``node`` within its function, innermost first, each with its statement
+        that holds ``node``.
+        """
         found: list[tuple[Block, Statement]] = []
         below: cst.CSTNode = node
         for parent in self.parents(node):
@@ -110,22 +134,41 @@ class SourceFile:
         """
         found = self.blocks(node)
         if not found:
-            raise Refused(f"{self.name}:{self.line(node)} is not part of a statement that could be changed by itself")
+            raise Refused(
+                f"{self.name}:{self.line(node)} is not part of a statement that could be changed by"
+                " itself"
+            )
         return found[0][1]
 
     def parameters(self, site: BuiltSite) -> tuple[str, ...]:
-        """Those of ``site`` that its call can still give: a ``functools.partial(…)`` of this file that it calls has given the first ones.
+        """Those of ``site`` that its call can still give: a ``functools.partial(…)`` of this file
+        that it calls has given the first ones.
 
         Raises:
             Refused: it cannot be seen how many.
         """
         func = self.call(site.call).func
         partial = m.Call(func=m.Name("partial") | m.Attribute(attr=m.Name("partial")))
-        found = [cst.ensure_type(node, cst.Assign) for node in m.findall(self.module, m.Assign(value=partial))]
-        made = [node.value for node in found if any(target.target.deep_equals(func) for target in node.targets)]
-        given = [arg for node in made[-1:] for arg in cst.ensure_type(node, cst.Call).args if arg.keyword is None]
+        found = [
+            cst.ensure_type(node, cst.Assign)
+            for node in m.findall(self.module, m.Assign(value=partial))
+        ]
+        made = [
+            node.value
+            for node in found
+            if any(target.target.deep_equals(func) for target in node.targets)
+        ]
+        given = [
+            arg
+            for node in made[-1:]
+            for arg in cst.ensure_type(node, cst.Call).args
+            if arg.keyword is None
+        ]
         if any(arg.star for arg in given):
-            raise Refused(f"{self.name}:{site.call.line} calls a functools.partial, of which it cannot be seen what it gives already")
+            raise Refused(
+                f"{self.name}:{site.call.line} calls a functools.partial, of which it cannot be"
+                " seen what it gives already"
+            )
         return site.parameters[max(len(given) - 1, 0) :]
 
     def function(self, node: cst.CSTNode) -> Function:
@@ -133,12 +176,16 @@ class SourceFile:
         return next((p for p in self.parents(node) if isinstance(p, cst.FunctionDef)), self.module)
 
     def head(self) -> Sequence[cst.BaseStatement]:
-        """The module's statements up to the first function, class or other compound statement behind its import of torch, import guards aside."""
+        """The module's statements up to the first function, class or other compound statement
+        behind its import of torch, import guards aside.
+        """
         body = list(self.module.body)
         torch, _ = self._torch_import()
         begin = next((i for i, statement in enumerate(body) if statement is torch), 0)
         compound = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With)
-        return body[: next((i for i in range(begin, len(body)) if isinstance(body[i], compound)), len(body))]
+        return body[
+            : next((i for i in range(begin, len(body)) if isinstance(body[i], compound)), len(body))
+        ]
 
     def torch_name(self) -> str:
         """What torch is called at the top of this file; "" if it is not imported by name."""
@@ -170,14 +217,20 @@ class SourceTree:
             Refused: it is a library's, or outside of the job's directory, or cannot be read.
         """
         if not site.own:
-            raise Refused(f"`{_short(site.text)}` stands in {owner_of(site.file)} ({site.file}:{site.line}), not in your own source")
+            raise Refused(
+                f"`{_short(site.text)}` stands in {owner_of(site.file)} ({site.file}:{site.line}),"
+                " not in your own source"
+            )
         return self.open(site.file)
 
     def open(self, name: str) -> SourceFile:
         """The file ``name``. Raises Refused as :meth:`file` does."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise Refused(f"{name} lies outside the job's directory {self.root}; set `workdir` in the job file to one that holds it")
+            raise Refused(
+                f"{name} lies outside the job's directory {self.root}; set `workdir` in the job"
+                " file to one that holds it"
+            )
         if set(name) & set('"\\\n\t'):
             raise Refused(f"a patch cannot name the file {name!r}")
         if name not in self.files:

@@ -1,4 +1,6 @@
-"""What is set once when the program starts: torch's global switches after its imports, environment variables before torch is imported."""
+"""What is set once when the program starts: torch's global switches after its imports, environment
+variables before torch is imported.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ TOO_LATE = ("LD_", "MALLOC_", "GLIBC_", "PYTHON", "MIMALLOC_", "TCMALLOC_")
 
 
 def switch(context: Context, code: str) -> Change:
-    """One line ``torch.set_…(value)`` or ``torch.… = value``: where the job has that line itself its value is changed, else it is new.
+    """One line ``torch.set_…(value)`` or ``torch.… = value``: where the job has that line itself
+    its value is changed, else it is new.
 
     Raises:
         Refused: the program's own file is not known, or a library sets the same.
@@ -35,14 +38,21 @@ def switch(context: Context, code: str) -> Change:
         return _new(context, code)
     new = cst.parse_expression(value)
     notes = [note for _, node in found for note in put_aside(f"{target} = {value}", node.value)]
-    return change([Replace(f, n, lambda node: node.with_changes(value=new)) for f, n in found], [at(f, f.line(n)) for f, n in found], notes)
+    return change(
+        [Replace(f, n, lambda node: node.with_changes(value=new)) for f, n in found],
+        [at(f, f.line(n)) for f, n in found],
+        notes,
+    )
 
 
 def _new(context: Context, code: str) -> Change:
     file = _program(context)
     statement = after_imports(file)
     line = code.replace("torch.", f"{file.torch_name() or 'torch'}.", 1)
-    return change([*need_torch(file), Insert(file, statement, (line,), blank=True)], [at(file, file.line(statement))])
+    return change(
+        [*need_torch(file), Insert(file, statement, (line,), blank=True)],
+        [at(file, file.line(statement))],
+    )
 
 
 def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> Change:
@@ -51,8 +61,14 @@ def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> 
         file = context.tree.file(site.call)
         call = file.call(site.call)
         if len(call.args) != 1 or call.args[0].star:
-            raise Refused(f"{at(file, site.call.line)} sets the same in a way that is not followed here")
-        edits.append(Replace(file, call.args[0], lambda arg: arg.with_changes(value=cst.parse_expression(value))))
+            raise Refused(
+                f"{at(file, site.call.line)} sets the same in a way that is not followed here"
+            )
+        edits.append(
+            Replace(
+                file, call.args[0], lambda arg: arg.with_changes(value=cst.parse_expression(value))
+            )
+        )
         where.append(at(file, site.call.line))
         notes += put_aside(f"{site.name}({value})", call.args[0].value)
     return change(edits, where, notes)
@@ -62,16 +78,26 @@ def environment(context: Context, variables: dict[str, str]) -> Change:
     """``os.environ[…] = …`` before anything that may import torch.
 
     Raises:
-        Refused: the program's own file is not known, or a variable is read before a program can set it.
+        Refused: the program's own file is not known, or a variable is read before a program can set
+            it.
     """
     own = [name for name in variables if name in context.tuned.env]
     if own:
-        raise Refused(f"the job file sets {listing(own)} already, and a line in the source would win over that")
+        raise Refused(
+            f"the job file sets {listing(own)} already, and a line in the source would win over"
+            " that"
+        )
     late = [name for name in variables if name.startswith(TOO_LATE)]
     if late:
         are = "is" if len(late) == 1 else "are"
         raise Refused(f"{listing(late)} {are} read before the program's first line")
-    return before_torch(context, [f"os.environ[{json.dumps(name)}] = {json.dumps(value)}" for name, value in variables.items()])
+    return before_torch(
+        context,
+        [
+            f"os.environ[{json.dumps(name)}] = {json.dumps(value)}"
+            for name, value in variables.items()
+        ],
+    )
 
 
 def before_torch(context: Context, lines: Sequence[str]) -> Change:
@@ -84,9 +110,20 @@ def before_torch(context: Context, lines: Sequence[str]) -> Change:
     before, harmless = _before_torch(file)
     edits: list[Edit] = []
     if not any("os" in _imports(statement) for statement in harmless):
-        imports = [statement for statement in harmless if _imports(statement) and "__future__.*" not in _imports(statement)]
-        edits.append(Insert(file, imports[-1], ("import os",)) if imports else Insert(file, before, ("import os",), after=False))
-    return change([*edits, *(Insert(file, before, (line,), after=False) for line in lines)], [at(file, file.line(before))])
+        imports = [
+            statement
+            for statement in harmless
+            if _imports(statement) and "__future__.*" not in _imports(statement)
+        ]
+        edits.append(
+            Insert(file, imports[-1], ("import os",))
+            if imports
+            else Insert(file, before, ("import os",), after=False)
+        )
+    return change(
+        [*edits, *(Insert(file, before, (line,), after=False) for line in lines)],
+        [at(file, file.line(before))],
+    )
 
 
 # ---------------------------------------------------------------------- places
@@ -94,7 +131,10 @@ def before_torch(context: Context, lines: Sequence[str]) -> Change:
 
 def _program(context: Context) -> SourceFile:
     if not context.sites.program:
-        raise Refused("the job is started by a program that is not its own source, so no line of yours runs first")
+        raise Refused(
+            "the job is started by a program that is not its own source, so no line of yours runs"
+            " first"
+        )
     return context.tree.open(context.sites.program)
 
 
@@ -106,7 +146,9 @@ def after_imports(file: SourceFile) -> cst.BaseStatement:
     """
     imports = [s for s in file.head() if _imports(s)]
     if not imports:
-        raise Refused(f"{file.name} imports nothing at its head, so it cannot be seen where torch may be set")
+        raise Refused(
+            f"{file.name} imports nothing at its head, so it cannot be seen where torch may be set"
+        )
     return imports[-1]
 
 
@@ -120,14 +162,21 @@ def _before_torch(file: SourceFile) -> tuple[cst.BaseStatement, list[cst.BaseSta
     harmless: list[cst.BaseStatement] = []
     for statement in file.module.body:
         names = _imports(statement)
-        if not _docstring(statement) and not (names and all(name.split(".")[0] in sys.stdlib_module_names for name in names)):
+        if not _docstring(statement) and not (
+            names and all(name.split(".")[0] in sys.stdlib_module_names for name in names)
+        ):
             return statement, harmless
         harmless.append(statement)
     raise Refused(f"{file.name} imports nothing but the standard library")
 
 
 def _docstring(statement: cst.CSTNode) -> bool:
-    return m.matches(statement, m.SimpleStatementLine(body=[m.Expr(value=m.OneOf(m.SimpleString(), m.ConcatenatedString()))]))
+    return m.matches(
+        statement,
+        m.SimpleStatementLine(
+            body=[m.Expr(value=m.OneOf(m.SimpleString(), m.ConcatenatedString()))]
+        ),
+    )
 
 
 def _imports(statement: cst.CSTNode) -> list[str]:
@@ -135,7 +184,10 @@ def _imports(statement: cst.CSTNode) -> list[str]:
     found: list[str] = []
     for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
         if isinstance(small, cst.Import):
-            found += [f"{a.evaluated_name}.{a.evaluated_alias}" if a.asname else a.evaluated_name for a in small.names]
+            found += [
+                f"{a.evaluated_name}.{a.evaluated_alias}" if a.asname else a.evaluated_name
+                for a in small.names
+            ]
         elif isinstance(small, cst.ImportFrom):
             module = "" if small.module is None else shown(small.module)
             found.append(f"{'.' * len(small.relative)}{module}.*")
@@ -148,5 +200,9 @@ def _assignments(file: SourceFile, target: str) -> list[cst.Assign]:
     """``torch.backends.cudnn.benchmark = …``, torch by whatever name, and ``cudnn.benchmark = …``."""
     short = target.removeprefix("torch.backends.")
     wanted = {target, f"{file.torch_name() or 'torch'}.backends.{short}", short}
-    found = [node for node in m.findall(file.module, m.Assign(targets=[m.AssignTarget()])) if isinstance(node, cst.Assign)]
+    found = [
+        node
+        for node in m.findall(file.module, m.Assign(targets=[m.AssignTarget()]))
+        if isinstance(node, cst.Assign)
+    ]
     return [node for node in found if file.code(node.targets[0].target) in wanted]

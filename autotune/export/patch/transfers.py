@@ -23,8 +23,17 @@ def non_blocking(context: Context) -> Change:
         file = context.tree.file(site)
         call = file.call(site)
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if method not in ("to", "cuda") or any(isinstance(a.value, cst.Name) and a.value.value in ("True", "False") and not a.keyword for a in call.args):
-            raise Refused(f"the copy at {at(file, site.line)} is not a plain .to(device) or .cuda()")
-        edits.append(Replace(file, call, lambda c: with_arguments(c, (), {"non_blocking": "True"}, "Tensor.to")))
+        if method not in ("to", "cuda") or any(
+            isinstance(a.value, cst.Name) and a.value.value in ("True", "False") and not a.keyword
+            for a in call.args
+        ):
+            raise Refused(
+                f"the copy at {at(file, site.line)} is not a plain .to(device) or .cuda()"
+            )
+        edits.append(
+            Replace(
+                file, call, lambda c: with_arguments(c, (), {"non_blocking": "True"}, "Tensor.to")
+            )
+        )
         where.append(at(file, site.line))
     return change(edits, where)

@@ -12,7 +12,8 @@ from autotune.export.patch.context import Change, Context, at, change
 from autotune.export.patch.edits import Replace
 from autotune.export.patch.source import Refused, SourceFile
 
-ARGUMENT = re.compile(r"(\w+)\(\.\.\., (\w+)=(.+)\)")  # "DistributedDataParallel(..., bucket_cap_mb=50)"
+# "DistributedDataParallel(..., bucket_cap_mb=50)"
+ARGUMENT = re.compile(r"(\w+)\(\.\.\., (\w+)=(.+)\)")
 SHORT = {"DistributedDataParallel": ("DDP",)}  # what people import it as
 
 
@@ -25,16 +26,25 @@ def wrapper_argument(context: Context, code: str) -> Change:
     match = ARGUMENT.fullmatch(code)
     assert match is not None
     name, argument, value = match.groups()
-    found = [(file, call) for file in context.own_files() for call in _calls(file, (name, *SHORT.get(name, ())))]
+    found = [
+        (file, call)
+        for file in context.own_files()
+        for call in _calls(file, (name, *SHORT.get(name, ())))
+    ]
     if not found:
         raise Refused(f"no call of {name} was found in the program's own files")
     edits = []
     for file, call in found:
-        with_arguments(call, (), {argument: value}, name)  # what is wrong with it shows here already
+        # what is wrong with it shows here already
+        with_arguments(call, (), {argument: value}, name)
         edits.append(Replace(file, call, lambda c: with_arguments(c, (), {argument: value}, name)))
     return change(edits, [at(file, file.line(call)) for file, call in found])
 
 
 def _calls(file: SourceFile, names: tuple[str, ...]) -> list[cst.Call]:
     named = m.OneOf(*(m.Name(name) for name in names))
-    return [node for node in m.findall(file.module, m.Call(func=named | m.Attribute(attr=named))) if isinstance(node, cst.Call)]
+    return [
+        node
+        for node in m.findall(file.module, m.Call(func=named | m.Attribute(attr=named)))
+        if isinstance(node, cst.Call)
+    ]

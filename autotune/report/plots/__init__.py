@@ -1,4 +1,6 @@
-"""The plots of a result, one file each; :mod:`~autotune.report.plots.canvas` is what they are drawn on."""
+"""The plots of a result, one file each; :mod:`~autotune.report.plots.canvas` is what they are drawn
+on.
+"""
 
 from __future__ import annotations
 
@@ -8,5 +10,11 @@ from autotune.report.plots.trials import trials_svg
 from autotune.report.plots.waterfall import waterfall_svg, write_waterfall_plot
 
 __all__ = [
-    "has_loss_curves", "loss_svg", "parallel_svg", "trials_svg", "waterfall_svg", "write_loss_plot", "write_waterfall_plot",
-]  # fmt: skip
+    "has_loss_curves",
+    "loss_svg",
+    "parallel_svg",
+    "trials_svg",
+    "waterfall_svg",
+    "write_loss_plot",
+    "write_waterfall_plot",
+]

@@ -1,7 +1,8 @@
 """What every plot is drawn on: SVG for the page, PNG for the tracking server.
 
-An SVG is drawn in colours that are marks only and then given the page's own CSS variables, so that one picture serves
-the light and the dark page. Text of the job goes through :func:`label`: matplotlib reads ``$…$`` as mathematics and may raise.
+An SVG is drawn in colours that are marks only and then given the page's own CSS variables, so that
+one picture serves the light and the dark page. Text of the job goes through :func:`label`:
+matplotlib reads ``$…$`` as mathematics and may raise.
 """
 
 from __future__ import annotations
@@ -33,14 +34,40 @@ class Palette:
 
 
 # Marks, each to become the page's variable of the same name. Nothing else may be drawn in them.
-MARKS = Palette("#010101", "#020202", "#030303", "#040404", "#050505", "#060606", "#070707", "#010702", "#020701", "#030702")
-ON_WHITE = Palette("#1c2430", "#5b6675", "#d8dee6", "#2563c9", "#0f7b4f", "#a15c00", "#b42331", "#9db7dc", "#4c86d6", "#0f7b4f")
+MARKS = Palette(
+    "#010101",
+    "#020202",
+    "#030303",
+    "#040404",
+    "#050505",
+    "#060606",
+    "#070707",
+    "#010702",
+    "#020701",
+    "#030702",
+)
+ON_WHITE = Palette(
+    "#1c2430",
+    "#5b6675",
+    "#d8dee6",
+    "#2563c9",
+    "#0f7b4f",
+    "#a15c00",
+    "#b42331",
+    "#9db7dc",
+    "#4c86d6",
+    "#0f7b4f",
+)
 WIDTH_IN = 4.4  # small, so that on a phone the text is nearly as large as the page's
 SIZE_IN = (WIDTH_IN, 3.4)
 
 
-def figure(palette: Palette, heights: tuple[int, ...] = (1,), size_in: tuple[float, float] = SIZE_IN) -> tuple[Any, list[Any]]:
-    """A figure of panels one above the other, without pyplot: no global state, no display, safe in any thread."""
+def figure(
+    palette: Palette, heights: tuple[int, ...] = (1,), size_in: tuple[float, float] = SIZE_IN
+) -> tuple[Any, list[Any]]:
+    """A figure of panels one above the other, without pyplot: no global state, no display, safe in
+    any thread.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -62,24 +89,36 @@ def figure(palette: Palette, heights: tuple[int, ...] = (1,), size_in: tuple[flo
     return drawn, list(panels)
 
 
-def svg(draw: Callable[[list[Any]], None], name: str, heights: tuple[int, ...] = (1,), size_in: tuple[float, float] = SIZE_IN) -> str:
+def svg(
+    draw: Callable[[list[Any]], None],
+    name: str,
+    heights: tuple[int, ...] = (1,),
+    size_in: tuple[float, float] = SIZE_IN,
+) -> str:
     """Draw, and return an ``<svg>`` element in the page's colours, with ids of its own."""
     from matplotlib import rc_context
 
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": f"autotune-{name}", "path.simplify": True}):
+    with rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": f"autotune-{name}", "path.simplify": True}
+    ):
         drawn, axes = figure(MARKS, heights, size_in)
         draw(axes)
         buffer = io.StringIO()
-        drawn.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        drawn.savefig(
+            buffer,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     text = buffer.getvalue()
-    text = text[text.index("<svg"):]
+    text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|xlink:href="#|url\(#)', lambda m: f"{m[1]}{name}-", text)
     text = re.sub(r"font-family:[^;\"]*", "font-family: inherit", text)
     text = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font-size: \1", text)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)  # it would apply to the whole page
+    # it would apply to the whole page
+    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
     for role, mark in asdict(MARKS).items():
         text = text.replace(mark, f"var(--{role})")
     return text
@@ -91,13 +130,26 @@ def legend(axes: Any, palette: Palette, order: Sequence[str] = ()) -> None:
     for panel in axes.figure.axes:
         entries |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     labels = list(dict.fromkeys(label for label in (*order, *entries) if label in entries))
-    shown = axes.figure.legend([entries[label] for label in labels], labels, loc="outside upper left", ncols=3, frameon=False,
-                                 fontsize=10, handletextpad=0.4, columnspacing=1.2)
+    shown = axes.figure.legend(
+        [entries[label] for label in labels],
+        labels,
+        loc="outside upper left",
+        ncols=3,
+        frameon=False,
+        fontsize=10,
+        handletextpad=0.4,
+        columnspacing=1.2,
+    )
     for text in shown.get_texts():
         text.set_color(palette.ink)
 
 
-def write_png(draw: Callable[[list[Any]], None], path: Path, heights: tuple[int, ...] = (1,), size_in: tuple[float, float] = SIZE_IN) -> None:
+def write_png(
+    draw: Callable[[list[Any]], None],
+    path: Path,
+    heights: tuple[int, ...] = (1,),
+    size_in: tuple[float, float] = SIZE_IN,
+) -> None:
     """Draw on white and publish as PNG, by rename.
 
     Raises:

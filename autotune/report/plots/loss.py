@@ -16,7 +16,11 @@ PANELS = (2, 1)  # the curves, and below them their difference, which the curves
 
 def loss_svg(result: Result) -> str:
     """Loss before and after with the margin; "" if no curve was recorded."""
-    return svg(lambda axes: _draw(axes[0], axes[1], result, MARKS), "loss", PANELS) if has_loss_curves(result) else ""
+    return (
+        svg(lambda axes: _draw(axes[0], axes[1], result, MARKS), "loss", PANELS)
+        if has_loss_curves(result)
+        else ""
+    )
 
 
 def has_loss_curves(result: Result) -> bool:
@@ -37,7 +41,9 @@ def write_loss_plot(result: Result, path: Path) -> None:
 
 def _draw_none(axes: Any) -> None:
     axes.set_axis_off()
-    axes.text(0.5, 0.5, "no loss curve was recorded", ha="center", va="center", color=ON_WHITE.muted)
+    axes.text(
+        0.5, 0.5, "no loss curve was recorded", ha="center", va="center", color=ON_WHITE.muted
+    )
 
 
 def _draw(curves: Any, differences: Any, result: Result, palette: Palette) -> None:
@@ -49,13 +55,23 @@ def _draw(curves: Any, differences: Any, result: Result, palette: Palette) -> No
     curves.plot(x, y, color=palette.ink, linewidth=1.5, label="baseline")
     after_x, after_y = _points(loss.candidate_curve, drop=False)
     if after_x:
-        curves.plot(after_x, after_y, color=palette.accent, linewidth=1.5, linestyle=(0, (4, 2)), label="with the change")
+        curves.plot(
+            after_x,
+            after_y,
+            color=palette.accent,
+            linewidth=1.5,
+            linestyle=(0, (4, 2)),
+            label="with the change",
+        )
         inside = [(at, v) for at, v in zip(after_x, after_y, strict=True) if x[0] <= at <= x[-1]]
-        # a changed batch size puts the two curves on different sample counts: compare with the line between the points
+        # a changed batch size puts the two curves on different sample counts: compare with the line
+        # between the points
         difference = [v - float(np.interp(at, x, y)) for at, v in inside]
         differences.plot([at for at, _ in inside], difference, color=palette.accent, linewidth=1.3)
     if loss.margin is not None and words.known(loss.margin):
-        differences.axhspan(-loss.margin, loss.margin, color=palette.good, alpha=0.18, linewidth=0, label="margin")
+        differences.axhspan(
+            -loss.margin, loss.margin, color=palette.good, alpha=0.18, linewidth=0, label="margin"
+        )
     differences.axhline(0, color=palette.ink, linewidth=1)
     unit = result.observation.job.sample_unit
     differences.set_xlabel(f"{unit if unit in ('samples', 'iterations') else 'samples'} consumed")
@@ -68,5 +84,9 @@ def _draw(curves: Any, differences: Any, result: Result, palette: Palette) -> No
 
 def _points(curve: Mapping[int, float], drop: bool) -> tuple[list[int], list[float]]:
     """A curve in order; points that are not finite are left out or become a gap."""
-    points = [(at, v if words.known(v) else math.nan) for at, v in sorted(curve.items()) if words.known(v) or not drop]
+    points = [
+        (at, v if words.known(v) else math.nan)
+        for at, v in sorted(curve.items())
+        if words.known(v) or not drop
+    ]
     return [at for at, _ in points], [v for _, v in points]

@@ -1,4 +1,5 @@
-"""Parallel coordinates of the trials: a row for each knob, a line for each trial, coloured by its speed-up.
+"""Parallel coordinates of the trials: a row for each knob, a line for each trial, coloured by its
+speed-up.
 
 The rows lie one below the other, so that names and values can be read on a phone.
 """
@@ -21,8 +22,12 @@ NAMES = 0.6  # room for the knobs' names, in widths of a row
 
 
 def parallel_svg(result: Result) -> str:
-    """"" if fewer than two trials were measured or no knob was varied."""
-    trials = [t for t in result.trials if t.speedup is not None and words.known(t.speedup) and t.speedup > 0]
+    """ "" if fewer than two trials were measured or no knob was varied."""
+    trials = [
+        t
+        for t in result.trials
+        if t.speedup is not None and words.known(t.speedup) and t.speedup > 0
+    ]
     rows = varied(result, trials)
     if len(trials) < 2 or not rows:
         return ""
@@ -31,7 +36,9 @@ def parallel_svg(result: Result) -> str:
 
 
 def varied(result: Result, trials: Sequence[Trial]) -> dict[str, list[Value]]:
-    """knob -> the values it had in the trials, the job's own among them, in the order of its domain; what moved the speed most first."""
+    """knob -> the values it had in the trials, the job's own among them, in the order of its
+    domain; what moved the speed most first.
+    """
     rows: dict[str, list[Value]] = {}
     for name, default in result.baseline.items():
         had = [default, *(t.config[name] for t in trials if name in t.config)]
@@ -52,7 +59,9 @@ def _among(value: Value, values: Sequence[Value]) -> bool:
 
 
 def classes(trials: Sequence[Trial], palette: Palette) -> list[tuple[float, str, str]]:
-    """(upper bound, colour, words) of each class of speed-ups: not faster, then thirds of the way to the best."""
+    """(upper bound, colour, words) of each class of speed-ups: not faster, then thirds of the way
+    to the best.
+    """
     best = max(t.speedup or 1.0 for t in trials)
     if best <= 1.0:
         return [(float("inf"), palette.muted, "not faster")]
@@ -60,11 +69,19 @@ def classes(trials: Sequence[Trial], palette: Palette) -> list[tuple[float, str,
     bounds = [best ** (k / 3) for k in range(4)]
     found = [(1.0, palette.warn, "not faster")]
     for low, high, color in zip(bounds, bounds[1:], colors, strict=False):
-        found.append((high if color is not palette.scale3 else float("inf"), color, f"{low:.2f}–{high:.2f}×"))
+        found.append(
+            (high if color is not palette.scale3 else float("inf"), color, f"{low:.2f}–{high:.2f}×")
+        )
     return found
 
 
-def _draw(axes: Any, result: Result, trials: Sequence[Trial], rows: Mapping[str, Sequence[Value]], palette: Palette) -> None:
+def _draw(
+    axes: Any,
+    result: Result,
+    trials: Sequence[Trial],
+    rows: Mapping[str, Sequence[Value]],
+    palette: Palette,
+) -> None:
     scale = classes(trials, palette)
     names = list(rows)
     last = len(names)
@@ -75,15 +92,41 @@ def _draw(axes: Any, result: Result, trials: Sequence[Trial], rows: Mapping[str,
     for row, name in enumerate(names):
         values = rows[name]
         axes.plot([0, 1], [row, row], color=palette.line, linewidth=1, zorder=1)
-        label(axes, -NAMES, row, words.clean(name, 20), palette.ink, fontsize=10, ha="left", va="center", zorder=4)
+        label(
+            axes,
+            -NAMES,
+            row,
+            words.clean(name, 20),
+            palette.ink,
+            fontsize=10,
+            ha="left",
+            va="center",
+            zorder=4,
+        )
         for index, value in enumerate(values):
             x = _at(index, len(values))
             axes.plot([x], [row], "|", color=palette.muted, markersize=7, zorder=2)
             text = words.clean(words.value_words(value), max(CHARACTERS // len(values), 3))
             long = len(text) > 4  # a long word at an end would leave the picture
-            anchor = "left" if long and index == 0 else "right" if long and index == len(values) - 1 else "center"
+            anchor = (
+                "left"
+                if long and index == 0
+                else "right"
+                if long and index == len(values) - 1
+                else "center"
+            )
             shift = 0.0 if anchor == "center" else -FAN / 2 if anchor == "left" else FAN / 2
-            label(axes, x + shift, row + 0.14, text, palette.muted, fontsize=9.5, ha=anchor, va="top", zorder=4)
+            label(
+                axes,
+                x + shift,
+                row + 0.14,
+                text,
+                palette.muted,
+                fontsize=9.5,
+                ha=anchor,
+                va="top",
+                zorder=4,
+            )
     drawn: set[str] = set()
     best = max(trials, key=lambda t: t.speedup or 0.0)
     for order, trial in enumerate(sorted(trials, key=lambda t: t.speedup or 0.0)):
@@ -96,17 +139,44 @@ def _draw(axes: Any, result: Result, trials: Sequence[Trial], rows: Mapping[str,
             place = next(i for i, v in enumerate(values) if type(v) is type(value) and v == value)
             xs.append(_at(place, len(values)) + shift * min(FAN, 0.6 / len(values)))
         xs.append(((trial.speedup or 1.0) - low) / span)
-        axes.plot(xs, range(last + 1), color=color, linewidth=2.6 if trial is best else 1.2, alpha=1.0 if trial is best else 0.85,
-                  label=said if said not in drawn else "_", zorder=3, solid_joinstyle="round")
+        axes.plot(
+            xs,
+            range(last + 1),
+            color=color,
+            linewidth=2.6 if trial is best else 1.2,
+            alpha=1.0 if trial is best else 0.85,
+            label=said if said not in drawn else "_",
+            zorder=3,
+            solid_joinstyle="round",
+        )
         drawn.add(said)
     axes.plot([0, 1], [last, last], color=palette.muted, linewidth=1.2, zorder=1)
-    label(axes, -NAMES, last, "speed-up", palette.ink, fontsize=10, ha="left", va="center", fontweight="bold")
+    label(
+        axes,
+        -NAMES,
+        last,
+        "speed-up",
+        palette.ink,
+        fontsize=10,
+        ha="left",
+        va="center",
+        fontweight="bold",
+    )
     for speed in sorted({low, 1.0, high}):
         x = (speed - low) / span
         axes.plot([x], [last], "|", color=palette.muted, markersize=7)
         if speed != 1.0 or (0.15 < x < 0.85) or speed in (low, high):
-            label(axes, x, last + 0.14, words.factor_words(speed), palette.muted, fontsize=9.5, va="top", zorder=4,
-                  ha="left" if x < 0.15 else "right" if x > 0.85 else "center")
+            label(
+                axes,
+                x,
+                last + 0.14,
+                words.factor_words(speed),
+                palette.muted,
+                fontsize=9.5,
+                va="top",
+                zorder=4,
+                ha="left" if x < 0.15 else "right" if x > 0.85 else "center",
+            )
     axes.set_axis_off()
     axes.set_xlim(-NAMES, 1.08)
     axes.set_ylim(last + 0.5, -0.35)

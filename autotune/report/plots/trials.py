@@ -8,7 +8,12 @@ from autotune.report import words
 from autotune.report.plots.canvas import MARKS, Palette, legend, svg
 from autotune.results import Result, Trial
 
-STATES = {"complete": ("accent", "o"), "pruned": ("muted", "v"), "infeasible": ("warn", "X"), "failed": ("bad", "X")}
+STATES = {
+    "complete": ("accent", "o"),
+    "pruned": ("muted", "v"),
+    "infeasible": ("warn", "X"),
+    "failed": ("bad", "X"),
+}
 
 
 def trials_svg(result: Result) -> str:
@@ -23,27 +28,56 @@ def _draw(axes: Any, result: Result, palette: Palette) -> None:
     confirmation = result.confirmation
     if confirmation is not None and confirmation.pairs > 0 and words.measured(confirmation.speedup):
         confirmed = confirmation.speedup
-        axes.axhspan(confirmed.low, confirmed.high, color=palette.good, alpha=0.16, linewidth=0, label="finalist, fresh processes")
+        axes.axhspan(
+            confirmed.low,
+            confirmed.high,
+            color=palette.good,
+            alpha=0.16,
+            linewidth=0,
+            label="finalist, fresh processes",
+        )
     states = list(dict.fromkeys(t.state for t in result.trials))
     unmeasured: list[tuple[Trial, str, str]] = []
     for state in states:
         role, marker = STATES.get(state, ("muted", "s"))
         color = getattr(palette, role)
         of_state = [t for t in result.trials if t.state == state]
-        shown = [(t.number, i) for t in of_state if (i := words.trial_interval(t)) is not None and words.known(i.estimate)]
+        shown = [
+            (t.number, i)
+            for t in of_state
+            if (i := words.trial_interval(t)) is not None and words.known(i.estimate)
+        ]
         unmeasured += [(t, color, marker) for t in of_state if words.trial_interval(t) is None]
         label = state if state in STATES else "other state"
         if shown:
             x = [number for number, _ in shown]
             y = [i.estimate for _, i in shown]
-            # an infinite or missing bound is drawn as no bar rather than as a bar over the whole picture
+            # an infinite or missing bound is drawn as no bar rather than as a bar over the whole
+            # picture
             low = [max(i.estimate - i.low, 0.0) if words.known(i.low) else 0.0 for _, i in shown]
             high = [max(i.high - i.estimate, 0.0) if words.known(i.high) else 0.0 for _, i in shown]
-            axes.errorbar(x, y, [low, high], fmt=marker, color=color, markersize=5, elinewidth=1.1, label=label)
+            axes.errorbar(
+                x,
+                y,
+                [low, high],
+                fmt=marker,
+                color=color,
+                markersize=5,
+                elinewidth=1.1,
+                label=label,
+            )
         else:
             axes.plot([], [], marker, color=color, markersize=5, label=label)
     for trial, color, marker in unmeasured:  # on the lower edge: they ran, but have no speed-up
-        axes.plot([trial.number], [0.03], marker, color=color, markersize=6, transform=axes.get_xaxis_transform(), clip_on=False)
+        axes.plot(
+            [trial.number],
+            [0.03],
+            marker,
+            color=color,
+            markersize=6,
+            transform=axes.get_xaxis_transform(),
+            clip_on=False,
+        )
     axes.set_xlabel("trial, in the order run")
     axes.set_ylabel("speed-up over the baseline")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -18,7 +18,11 @@ LONGEST_LABEL = 40  # characters: about two thirds of the width
 def waterfall_svg(result: Result) -> str:
     """One bar a step on a common scale of speed-ups; "" where there is nothing to build up."""
     steps = drawable(result)
-    return svg(lambda axes: _draw(axes[0], result, steps, MARKS), "waterfall", size_in=_size(steps)) if steps else ""
+    return (
+        svg(lambda axes: _draw(axes[0], result, steps, MARKS), "waterfall", size_in=_size(steps))
+        if steps
+        else ""
+    )
 
 
 def write_waterfall_plot(result: Result, path: Path) -> bool:
@@ -35,7 +39,11 @@ def write_waterfall_plot(result: Result, path: Path) -> bool:
 
 def drawable(result: Result) -> list[BuildUp]:
     """The steps with a figure to draw."""
-    return [step for step in result.explanation.build_up if words.known(step.cumulative) and step.cumulative > 0]
+    return [
+        step
+        for step in result.explanation.build_up
+        if words.known(step.cumulative) and step.cumulative > 0
+    ]
 
 
 def _size(steps: list[BuildUp]) -> tuple[float, float]:
@@ -44,19 +52,29 @@ def _size(steps: list[BuildUp]) -> tuple[float, float]:
 
 def step_words(result: Result, step: BuildUp) -> str:
     """``num_workers 0 → 2``"""
+
     def change(knob: str, value: object) -> str:
         name = words.clean(knob, 28)
-        return f"{name} {words.value_words(result.baseline[knob])} → {words.value_words(value)}" if knob in result.baseline else (
-            f"{name}={words.value_words(value)}")
+        return (
+            f"{name} {words.value_words(result.baseline[knob])} → {words.value_words(value)}"
+            if knob in result.baseline
+            else (f"{name}={words.value_words(value)}")
+        )
 
-    others = [change(name, result.knobs[name]) for name in step.together_with if name in result.knobs]
+    others = [
+        change(name, result.knobs[name]) for name in step.together_with if name in result.knobs
+    ]
     return ", ".join([*others, change(step.knob, step.value)])
 
 
 def _draw(axes: Any, result: Result, steps: list[BuildUp], palette: Palette) -> None:
-    highest = max([1.0, *(step.high if words.known(step.high) else step.cumulative for step in steps)])
+    highest = max(
+        [1.0, *(step.high if words.known(step.high) else step.cumulative for step in steps)]
+    )
     lowest = min([1.0, *(step.low if words.known(step.low) else step.cumulative for step in steps)])
-    left, right = (0.0, highest * 1.04) if lowest < 0.5 or highest > 1.5 else (lowest - 0.1, highest + 0.02)
+    left, right = (
+        (0.0, highest * 1.04) if lowest < 0.5 or highest > 1.5 else (lowest - 0.1, highest + 0.02)
+    )
     rows = len(steps) + 1
     axes.barh(0, 1.0 - left, BAR, left=left, color=palette.muted, alpha=0.55)
     _row(axes, palette, 0, left, right, "the job as it is", "1×")
@@ -64,15 +82,47 @@ def _draw(axes: Any, result: Result, steps: list[BuildUp], palette: Palette) -> 
     for row, step in enumerate(steps, 1):
         last = step.source == "confirmed"
         gained = step.cumulative >= before
-        axes.plot([before, before], [row - 1 - BAR / 2, row + BAR / 2], color=palette.muted, linewidth=0.8)
+        axes.plot(
+            [before, before], [row - 1 - BAR / 2, row + BAR / 2], color=palette.muted, linewidth=0.8
+        )
         # the whole up to here in pale, what this step adds in full
-        axes.barh(row, min(before, step.cumulative) - left, BAR, left=left, color=palette.good if last else palette.muted, alpha=0.22)
-        axes.barh(row, abs(step.cumulative - before), BAR, left=min(before, step.cumulative), color=palette.good if gained else palette.warn)
+        axes.barh(
+            row,
+            min(before, step.cumulative) - left,
+            BAR,
+            left=left,
+            color=palette.good if last else palette.muted,
+            alpha=0.22,
+        )
+        axes.barh(
+            row,
+            abs(step.cumulative - before),
+            BAR,
+            left=min(before, step.cumulative),
+            color=palette.good if gained else palette.warn,
+        )
         if words.known(step.low) and words.known(step.high):
-            axes.plot([step.low, step.high], [row, row], color=palette.ink, linewidth=1.6, solid_capstyle="butt")
+            axes.plot(
+                [step.low, step.high],
+                [row, row],
+                color=palette.ink,
+                linewidth=1.6,
+                solid_capstyle="butt",
+            )
             for bound in (step.low, step.high):
-                axes.plot([bound, bound], [row - 0.09, row + 0.09], color=palette.ink, linewidth=1.6)
-        _row(axes, palette, row, left, right, words.clean(step_words(result, step), LONGEST_LABEL), words.factor_words(step.cumulative), bold=last)
+                axes.plot(
+                    [bound, bound], [row - 0.09, row + 0.09], color=palette.ink, linewidth=1.6
+                )
+        _row(
+            axes,
+            palette,
+            row,
+            left,
+            right,
+            words.clean(step_words(result, step), LONGEST_LABEL),
+            words.factor_words(step.cumulative),
+            bold=last,
+        )
         before = step.cumulative
     axes.set_xlim(left, right)
     axes.set_ylim(rows - 1 + 0.45, -0.72)
@@ -82,8 +132,37 @@ def _draw(axes: Any, result: Result, steps: list[BuildUp], palette: Palette) -> 
     axes.set_xlabel("speed-up over the baseline")
 
 
-def _row(axes: Any, palette: Palette, row: int, left: float, right: float, name: str, figure: str, bold: bool = False) -> None:
+def _row(
+    axes: Any,
+    palette: Palette,
+    row: int,
+    left: float,
+    right: float,
+    name: str,
+    figure: str,
+    bold: bool = False,
+) -> None:
     """The words above a bar."""
     weight = "bold" if bold else "normal"
-    label(axes, left, row - BAR / 2 - 0.06, name, palette.ink, fontsize=10.5, va="bottom", ha="left", fontweight=weight)
-    label(axes, right, row - BAR / 2 - 0.06, figure, palette.ink, fontsize=10.5, va="bottom", ha="right", fontweight=weight)
+    label(
+        axes,
+        left,
+        row - BAR / 2 - 0.06,
+        name,
+        palette.ink,
+        fontsize=10.5,
+        va="bottom",
+        ha="left",
+        fontweight=weight,
+    )
+    label(
+        axes,
+        right,
+        row - BAR / 2 - 0.06,
+        figure,
+        palette.ink,
+        fontsize=10.5,
+        va="bottom",
+        ha="right",
+        fontweight=weight,
+    )

@@ -81,8 +81,8 @@ class Compiling:
     def stays(self, belief: Belief) -> np.ndarray | None:
         """What the next plot runs on its graph; None: it runs without compile.
 
-        It goes on until there are enough blocks. Everything else is measured as well without compile,
-        and the knobs of the graph only there.
+        It goes on until there are enough blocks. Everything else is measured as well without
+        compile, and the knobs of the graph only there.
         """
         evidence, c = self.evidence, self.evidence.compiled
         if c is None or not len(evidence):

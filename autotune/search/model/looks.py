@@ -1,6 +1,7 @@
 """Every value once: in which order, and which need no look.
 
-What is expected to gain comes first, then guesses, knobs in the order of the bottleneck. A ladder (workers 0, 1, 2 … 64) is climbed by
+What is expected to gain comes first, then guesses, knobs in the order of the bottleneck. A ladder
+(workers 0, 1, 2 … 64) is climbed by
 evidence: neighbours of its best value so far, nothing beyond a value that is clearly worse.
 """
 

@@ -1,7 +1,8 @@
-"""The table of cells: what is planted into which bed, as what class of change it is declared, which bar it counts for.
+"""The table of cells: what is planted into which bed, as what class of change it is declared, which
+bar it counts for.
 
-A change is declared as the knob that would make it declares itself: knobs of the tool by their own ``numerics``,
-planted words as rounding, unless the word changes a stream of random numbers.
+A change is declared as the knob that would make it declares itself: knobs of the tool by their own
+``numerics``, planted words as rounding, unless the word changes a stream of random numbers.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ STEPS = 240
 LATE = "late=40"  # long after the steps whose norms are probed
 DROPOUT, AUGMENTED = ("transformer", "gru"), ("cnn", "density")
 
-# Loss scales, by the share of gradient entries that become zero in the first step: strong about 90 %; mild the first
-# power of two whose loss visibly leaves the baseline's (46 to 72 %), faint twice that
-# scale; healthy below 0.5 %, where a GradScaler settles.
+# Loss scales, by the share of gradient entries that become zero in the first step: strong about 90
+# %; mild the first power of two whose loss visibly leaves the baseline's (46 to 72 %), faint twice
+# that scale; healthy below 0.5 %, where a GradScaler settles.
 FLOAT16_SCALES = {
     "mlp": {"strong": 2.0**-8, "mild": 2.0**-5, "faint": 2.0**-4, "healthy": 2.0**12},
     "cnn": {"strong": 2.0**-6, "mild": 2.0**-3, "faint": 2.0**-2, "healthy": 2.0**12},
@@ -35,8 +36,8 @@ FLOAT16_SCALES = {
 class Cell:
     """One change of one bed.
 
-    ``kind``: breaker, mild-float16, batch, fingerprint (all these must not be accepted); rounding, stream, exact
-    (harmless). ``plant``: words for the bed; ``knobs``: held by the agent.
+    ``kind``: breaker, mild-float16, batch, fingerprint (all these must not be accepted); rounding,
+    stream, exact (harmless). ``plant``: words for the bed; ``knobs``: held by the agent.
     """
 
     bed: str
@@ -52,7 +53,10 @@ class Cell:
 
     @property
     def float16(self) -> bool:
-        return any(word.startswith("fp16=") for word in self.plant) or self.knobs.get("amp_dtype") == "float16"
+        return (
+            any(word.startswith("fp16=") for word in self.plant)
+            or self.knobs.get("amp_dtype") == "float16"
+        )
 
     @property
     def declared(self) -> set[str]:
@@ -61,8 +65,8 @@ class Cell:
 
     @property
     def steps(self) -> int:
-        """Of a candidate's run: one with larger batches has seen the baseline's samples sooner (half as many again, to
-        be sure that the baseline's window is covered)."""
+        """Of a candidate's run: one with larger batches has seen the baseline's samples sooner
+        (half as many again, to be sure that the baseline's window is covered)."""
         batch = self.knobs.get("batch_size")
         return STEPS if not isinstance(batch, int) else round(1.5 * STEPS * BATCH[self.bed] / batch)
 
@@ -90,7 +94,13 @@ def find(bed: str, change: str) -> Cell:
 
 def _of_bed(bed: str) -> Iterator[Cell]:
     scales = FLOAT16_SCALES[bed]
-    stream = ("dropout-stream",) if bed in DROPOUT else ("augmentation-stream",) if bed in AUGMENTED else ()
+    stream = (
+        ("dropout-stream",)
+        if bed in DROPOUT
+        else ("augmentation-stream",)
+        if bed in AUGMENTED
+        else ()
+    )
 
     # breakers, declared as rounding
     for word in (
@@ -107,20 +117,36 @@ def _of_bed(bed: str) -> Iterator[Cell]:
         yield Cell(bed, word, "breaker", "rounding", (word,))
     yield Cell(bed, "fp16 strong", "breaker", "rounding", (f"fp16={scales['strong']:g}",))
     for strength in ("mild", "faint"):
-        yield Cell(bed, f"fp16 {strength}", "mild-float16", "rounding", (f"fp16={scales[strength]:g}",))
+        yield Cell(
+            bed, f"fp16 {strength}", "mild-float16", "rounding", (f"fp16={scales[strength]:g}",)
+        )
     for word in ("lr-x2", "lr-half", "stale"):  # seen by the loss or not at all
         yield Cell(bed, f"{word} late", "breaker", "rounding", (word, LATE))
     # breakers that come with another random stream
     for word in ("stale", "lr-half", "lr-x2", "quarter"):
         yield Cell(bed, f"{word} + other stream", "breaker", "random-stream", (word, *stream))
     for word in ("lr-x2", "lr-half"):
-        yield Cell(bed, f"{word} late + other stream", "breaker", "random-stream", (word, LATE, *stream))
+        yield Cell(
+            bed, f"{word} late + other stream", "breaker", "random-stream", (word, LATE, *stream)
+        )
     if bed in DROPOUT:
         yield Cell(bed, "dropout does nothing", "breaker", "random-stream", ("dropout-hidden",))
     for factor in (4, 8):
-        yield Cell(bed, f"batch x{factor}", "batch", numerics_of("batch_size"), (), {"batch_size": factor * BATCH[bed]})
+        yield Cell(
+            bed,
+            f"batch x{factor}",
+            "batch",
+            numerics_of("batch_size"),
+            (),
+            {"batch_size": factor * BATCH[bed]},
+        )
     # what the fingerprint must see
-    for word in ("wd-x10", "frozen-head", "bf16-weights", *(("dropout-off", "dropout-x3") if bed in DROPOUT else ())):
+    for word in (
+        "wd-x10",
+        "frozen-head",
+        "bf16-weights",
+        *(("dropout-off", "dropout-x3") if bed in DROPOUT else ()),
+    ):
         yield Cell(bed, word, "fingerprint", "rounding", (word,))
 
     # harmless
@@ -135,11 +161,17 @@ def _of_bed(bed: str) -> Iterator[Cell]:
         yield _knob(bed, "compile", "rounding", compile_mode="default")
     if stream:
         yield Cell(bed, stream[0], "stream", "random-stream", stream)
-        yield Cell(bed, f"bf16 + {stream[0]}", "stream", "random-stream", stream, {"amp_dtype": "bfloat16"})
+        yield Cell(
+            bed, f"bf16 + {stream[0]}", "stream", "random-stream", stream, {"amp_dtype": "bfloat16"}
+        )
     for workers in (1, 2):
-        own_stream = bed == "density"  # its dataset draws from a stream of its own, which every worker has a copy of
+        # its dataset draws from a stream of its own, which every worker has a copy of
+        own_stream = bed == "density"
         yield _knob(
-            bed, f"{workers} worker{'s' * (workers > 1)}", "stream" if own_stream else "exact", num_workers=workers
+            bed,
+            f"{workers} worker{'s' * (workers > 1)}",
+            "stream" if own_stream else "exact",
+            num_workers=workers,
         )
     if bed in ("mlp", "cnn"):
         yield _knob(bed, "pin_memory", "exact", pin_memory=True)
@@ -147,7 +179,11 @@ def _of_bed(bed: str) -> Iterator[Cell]:
 
 def numerics_of(*knobs: str) -> str:
     """The worst class among ``knobs``, as they declare themselves."""
-    return max((knob_registry.get(k).numerics for k in knobs), key=lambda n: n.severity, default=Numerics.EXACT).value
+    return max(
+        (knob_registry.get(k).numerics for k in knobs),
+        key=lambda n: n.severity,
+        default=Numerics.EXACT,
+    ).value
 
 
 def _knob(bed: str, change: str, kind: str, **knobs: Value) -> Cell:

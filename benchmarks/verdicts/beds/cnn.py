@@ -1,6 +1,8 @@
-"""Bed: a small convolutional network with batch norm on noisy pictures, each shifted and mirrored at random.
+"""Bed: a small convolutional network with batch norm on noisy pictures, each shifted and mirrored
+at random.
 
-SGD with Nesterov momentum under a cosine schedule, label smoothing. The augmentation draws from Python's ``random``.
+SGD with Nesterov momentum under a cosine schedule, label smoothing. The augmentation draws from
+Python's ``random``.
 """
 
 import random
@@ -22,7 +24,9 @@ class Pictures(Dataset):
         coarse = torch.randn(CLASSES, 1, 5, 5, generator=fixed)
         patterns = nn.functional.interpolate(coarse, SIDE, mode="bilinear")
         self.labels = torch.randint(0, CLASSES, (SAMPLES,), generator=fixed)
-        self.pictures = patterns[self.labels] + 1.2 * torch.randn(SAMPLES, 1, SIDE, SIDE, generator=fixed)
+        self.pictures = patterns[self.labels] + 1.2 * torch.randn(
+            SAMPLES, 1, SIDE, SIDE, generator=fixed
+        )
 
     def __len__(self):
         return SAMPLES
@@ -37,14 +41,21 @@ class Pictures(Dataset):
 
 def block(inputs, outputs):
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
     )
 
 
 data = Pictures()
 loader = plant.loader(data, keys=data.labels, batch_size=24)
-net = plant.model(nn.Sequential(block(1, 12), block(12, 24), nn.Flatten(), nn.Linear(96, CLASSES)), head="3")
-optimizer = plant.optimizer(torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-3))
+net = plant.model(
+    nn.Sequential(block(1, 12), block(12, 24), nn.Flatten(), nn.Linear(96, CLASSES)), head="3"
+)
+optimizer = plant.optimizer(
+    torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-3)
+)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 600)
 loss_function = nn.CrossEntropyLoss(label_smoothing=0.05)
 

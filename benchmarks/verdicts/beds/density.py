@@ -1,5 +1,6 @@
-"""Bed: the density of points near a curved surface, by coupling layers. Adam; the loss, a negative log likelihood,
-falls through zero and becomes negative. Points are moved a little at random each time they are drawn.
+"""Bed: the density of points near a curved surface, by coupling layers. Adam; the loss, a negative
+log likelihood, falls through zero and becomes negative. Points are moved a little at random each
+time they are drawn.
 """
 
 import random
@@ -22,14 +23,17 @@ class Points(Dataset):
         curved = torch.tanh(base @ torch.randn(HALF, HALF, generator=fixed)) + 0.12 * noise
         turn = torch.linalg.qr(torch.randn(DIMENSIONS, DIMENSIONS, generator=fixed))[0]
         self.points = torch.cat([base, curved], 1) @ turn * 0.5
-        self.stream = random.Random(torch.initial_seed())  # its own: whoever copies the dataset copies the stream
+        # its own: whoever copies the dataset copies the stream
+        self.stream = random.Random(torch.initial_seed())
 
     def __len__(self):
         return SAMPLES
 
     def __getitem__(self, index):
         plant.augmenting(self.stream)
-        return self.points[index] + 0.02 * torch.tensor([self.stream.gauss(0, 1) for _ in range(DIMENSIONS)])
+        return self.points[index] + 0.02 * torch.tensor(
+            [self.stream.gauss(0, 1) for _ in range(DIMENSIONS)]
+        )
 
 
 class Coupling(nn.Module):
@@ -64,7 +68,9 @@ class Flow(nn.Module):
 data = Points()
 loader = plant.loader(data, keys=data.points[:, 0], batch_size=32)
 net = plant.model(Flow(), head="head")
-optimizer = plant.optimizer(torch.optim.Adam(net.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=1e-4))
+optimizer = plant.optimizer(
+    torch.optim.Adam(net.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=1e-4)
+)
 
 for _epoch in range(1000):
     for points in loader:

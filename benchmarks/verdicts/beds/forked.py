@@ -1,4 +1,5 @@
-"""Runs of a bed as sessions of the real agent, in processes forked from one that has imported torch.
+"""Runs of a bed as sessions of the real agent, in processes forked from one that has imported
+torch.
 
     this process   imports torch and the agent's modules, runs no operation of torch
         │ fork                                                                           (a fresh interpreter: 3 s)
@@ -6,8 +7,9 @@
         │ Hello, Record over the session's socket
     this process   reads them, ends the child with all its workers
 
-Beside the fork nothing differs from a run of the converge stage: the agent is installed by the same call as in a fresh
-interpreter, before the script's first line, and the script finds torch imported but unused.
+Beside the fork nothing differs from a run of the converge stage: the agent is installed by the same
+call as in a fresh interpreter, before the script's first line, and the script finds torch imported
+but unused.
 """
 
 from __future__ import annotations
@@ -31,7 +33,14 @@ from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol.messages import SESSION_VARIABLE, Fault, KnobChoice, Record, SessionConfig, load
+from autotune_trials.protocol.messages import (
+    SESSION_VARIABLE,
+    Fault,
+    KnobChoice,
+    Record,
+    SessionConfig,
+    load,
+)
 
 BEDS = Path(__file__).resolve().parent
 LONGEST_RUN_S = 180.0
@@ -60,11 +69,16 @@ def prepare() -> None:
 
 
 def run(
-    bed: str, plant: Sequence[str] = (), knobs: Mapping[str, Value] | None = None, *, seed: int, steps: int,
+    bed: str,
+    plant: Sequence[str] = (),
+    knobs: Mapping[str, Value] | None = None,
+    *,
+    seed: int,
+    steps: int,
     kernels: Path | None = None,
-) -> Record:  # fmt: skip
-    """One run of ``bed`` with ``plant`` words on its command line and ``knobs`` held by the agent. ``kernels``: where
-    compiled ones are kept for later runs.
+) -> Record:
+    """One run of ``bed`` with ``plant`` words on its command line and ``knobs`` held by the agent.
+    ``kernels``: where compiled ones are kept for later runs.
 
     Raises:
         RunFailed
@@ -76,8 +90,14 @@ def run(
             directory.mkdir()
         choices = tuple(KnobChoice(name, value) for name, value in (knobs or {}).items())
         config = SessionConfig(
-            "fixed", str(folder), str(folder / "s"), choices, steps=steps, seed=seed, match_streams=True
-        )  # fmt: skip
+            "fixed",
+            str(folder),
+            str(folder / "s"),
+            choices,
+            steps=steps,
+            seed=seed,
+            match_streams=True,
+        )
         paths.config.write_text(json.dumps(encode(config)), encoding="utf-8")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(config.socket)
@@ -91,7 +111,8 @@ def run(
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child, signal.SIGKILL)
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)  # it may have died or been slow before it had a group of its own
+                    # it may have died or been slow before it had a group of its own
+                    os.kill(child, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child, 0)
     finally:
@@ -107,14 +128,18 @@ def _be_the_job(paths: SessionPaths, bed: str, plant: Sequence[str], kernels: Pa
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
         os.environ[SESSION_VARIABLE] = str(paths.config)
         if kernels is not None:
-            os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(kernels), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+            os.environ |= {
+                "TORCHINDUCTOR_CACHE_DIR": str(kernels),
+                "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            }
         sys.argv = [str(BEDS / f"{bed}.py"), "--plant", ",".join(plant)]
         from autotune_trials.agent.bootstrap import start
 
         start.watch()
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
-    except BaseException:  # whatever it is: in a forked child nothing may get back into the parent's code
+    # whatever it is: in a forked child nothing may get back into the parent's code
+    except BaseException:
         import traceback
 
         traceback.print_exc()
@@ -159,5 +184,7 @@ def _checked(record: Record) -> Record:
 
 
 def _logs(paths: SessionPaths) -> str:
-    texts = [p.read_text(errors="replace")[-2000:] for p in (paths.stderr, paths.agent_log) if p.exists()]
+    texts = [
+        p.read_text(errors="replace")[-2000:] for p in (paths.stderr, paths.agent_log) if p.exists()
+    ]
     return "\n".join(texts)

@@ -1,7 +1,7 @@
 """Bed: a recurrent network that adds up marked entries of a sequence. Adam, squared error, dropout.
 
-Order and dropout come from the same stream of random numbers, as in most scripts: another dropout stream is another
-order from the second epoch on.
+Order and dropout come from the same stream of random numbers, as in most scripts: another dropout
+stream is another order from the second epoch on.
 """
 
 import planting
@@ -27,11 +27,16 @@ class Adder(nn.Module):
 
 
 fixed = torch.Generator().manual_seed(4)  # the data are the same in every run
-values, marks = torch.randn(SAMPLES, LENGTH, 2, generator=fixed), torch.rand(SAMPLES, LENGTH, generator=fixed) < 0.4
+values, marks = (
+    torch.randn(SAMPLES, LENGTH, 2, generator=fixed),
+    torch.rand(SAMPLES, LENGTH, generator=fixed) < 0.4,
+)
 noise = 0.3 * torch.randn(SAMPLES, generator=fixed)
 targets = ((values[..., 0] + 0.5 * values[..., 1]) * marks).sum(1) + noise
 loader = plant.loader(
-    TensorDataset(torch.cat([values, marks.float()[..., None]], -1), targets), keys=targets, batch_size=24
+    TensorDataset(torch.cat([values, marks.float()[..., None]], -1), targets),
+    keys=targets,
+    batch_size=24,
 )
 net = plant.model(Adder(plant.dropout(0.15)), head="head")
 optimizer = plant.optimizer(torch.optim.Adam(net.parameters(), lr=4e-3, weight_decay=1e-5))

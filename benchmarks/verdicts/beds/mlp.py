@@ -1,4 +1,6 @@
-"""Bed: a multi-layer perceptron that imitates another one. SGD with momentum, weight decay, no randomness but the order."""
+"""Bed: a multi-layer perceptron that imitates another one. SGD with momentum, weight decay, no
+randomness but the order.
+"""
 
 import planting
 import torch
@@ -17,9 +19,14 @@ labels = torch.multinomial(logits.softmax(1), 1, generator=fixed).squeeze(1)
 loader = plant.loader(TensorDataset(inputs, labels), keys=labels, batch_size=32)
 
 net = plant.model(
-    nn.Sequential(nn.Linear(FEATURES, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, CLASSES)), head="4"
+    nn.Sequential(
+        nn.Linear(FEATURES, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, CLASSES)
+    ),
+    head="4",
 )
-optimizer = plant.optimizer(torch.optim.SGD(net.parameters(), lr=0.03, momentum=0.9, weight_decay=5e-4))
+optimizer = plant.optimizer(
+    torch.optim.SGD(net.parameters(), lr=0.03, momentum=0.9, weight_decay=5e-4)
+)
 loss_function = nn.CrossEntropyLoss()
 
 for _epoch in range(1000):

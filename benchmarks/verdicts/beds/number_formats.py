@@ -1,10 +1,11 @@
-"""Other number formats, by rounding what goes into matrix products and convolutions and what comes out of them.
+"""Other number formats, by rounding what goes into matrix products and convolutions and what comes
+out of them.
 
     forward    operand ── rounded ──▶ product ── rounded ──▶
     backward   ◀── rounded ── product of gradients ◀── rounded ── gradient
 
-Gradients of float16 are rounded at a loss scale: what is below the least normal number then becomes zero. All else of
-the training stays in float32, as under autocast.
+Gradients of float16 are rounded at a loss scale: what is below the least normal number then becomes
+zero. All else of the training stays in float32, as under autocast.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Tf32:
 
 
 class Float16:
-    """Ten bits behind the point, and a range that ends at 2^-14: gradients are moved into it by the loss scale."""
+    """Ten bits behind the point, and a range that ends at 2^-14: gradients are moved into it by the
+    loss scale.
+    """
 
     def __init__(self, scale: float) -> None:
         self.scale = scale

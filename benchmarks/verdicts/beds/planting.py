@@ -1,4 +1,5 @@
-"""What can be planted into a bed: ``--plant WORD,WORD``. Without a word every method here leaves the job as it is.
+"""What can be planted into a bed: ``--plant WORD,WORD``. Without a word every method here leaves
+the job as it is.
 
     plant = planting.from_arguments()
     loader = plant.loader(data, batch_size=32)
@@ -12,9 +13,9 @@
         plant.before_step()
         optimizer.step()
 
-What a wrong setting would do inside torch is planted inside torch's own calls: gradients come wrong out of
-``backward``, a learning rate or a momentum is another only inside ``step``, so that no settings of the job tell. The
-words marked "shows" change what the job itself says it does.
+What a wrong setting would do inside torch is planted inside torch's own calls: gradients come wrong
+out of ``backward``, a learning rate or a momentum is another only inside ``step``, so that no
+settings of the job tell. The words marked "shows" change what the job itself says it does.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 WORDS = {
     "lr-x2": "the step is taken with twice the learning rate",
     "lr-half": "the step is taken with half the learning rate",
-    "fp16": "fp16=SCALE: operands and gradients of products rounded to float16 under this loss scale, flushed to zero",
+    "fp16": (
+        "fp16=SCALE: operands and gradients of products rounded to float16 under this loss scale,"
+        " flushed to zero"
+    ),
     "tf32": "operands and gradients of products rounded to 10 bits",
     "head-dropped": "the head's gradients come out as zeros",
     "stale": "each gradient is the one of the step before",
@@ -78,7 +82,8 @@ class Plant:
             raise ValueError(f"cannot plant {', '.join(unknown)}; known are {', '.join(WORDS)}")
         self._step, self._begins = 0, int(self.words.get("late", 0))
         self._parameters: list[nn.Parameter] = []
-        self._own = torch.Generator().manual_seed(ANOTHER_STREAM)  # draws nothing from the job's stream
+        # draws nothing from the job's stream
+        self._own = torch.Generator().manual_seed(ANOTHER_STREAM)
         self._other_stream: Any = None
         self._format = format_of(self.words)
 
@@ -93,7 +98,9 @@ class Plant:
     def loader(self, data: Dataset[Any], *, keys: Any = None, **settings: Any) -> DataLoader[Any]:
         """A shuffling loader of ``data``; ``keys``: one a sample, by which "sorted" sorts."""
         if "sorted" in self:
-            return DataLoader(data, sampler=RandomSampler(torch.argsort(keys, stable=True).tolist()), **settings)
+            return DataLoader(
+                data, sampler=RandomSampler(torch.argsort(keys, stable=True).tolist()), **settings
+            )
         return DataLoader(data, shuffle=True, **settings)
 
     def model(self, model: nn.Module, head: str) -> Any:
@@ -114,12 +121,16 @@ class Plant:
         return model
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        self._parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+        self._parameters = [
+            p for g in optimizer.param_groups for p in g["params"] if p.requires_grad
+        ]
         for group in optimizer.param_groups:
             group["weight_decay"] *= 10 if "wd-x10" in self else 1
         if "lr-x2" in self or "lr-half" in self:
             factor = 2.0 if "lr-x2" in self else 0.5
-            _inside_step(optimizer, lambda group: {"lr": group["lr"] * (factor if self._acting() else 1)})
+            _inside_step(
+                optimizer, lambda group: {"lr": group["lr"] * (factor if self._acting() else 1)}
+            )
         if "momentum-0" in self:
             _inside_step(optimizer, _without_momentum)
         for parameter in self._parameters:
@@ -140,7 +151,9 @@ class Plant:
     # ------------------------------------------------------------------ what happens in each step
 
     def augmenting(self, stream: Any) -> None:
-        """A sample is about to be augmented with random numbers from ``stream`` (``random`` or a ``random.Random``)."""
+        """A sample is about to be augmented with random numbers from ``stream`` (``random`` or a
+        ``random.Random``).
+        """
         if "augmentation-stream" in self:
             stream.random()  # all later numbers are others
 
@@ -207,7 +220,9 @@ class RandomSampler(Sampler[int]):
 
 
 class _Stale:
-    """A hook on one parameter: its gradient becomes the one of the step before (at the first step its own)."""
+    """A hook on one parameter: its gradient becomes the one of the step before (at the first step
+    its own).
+    """
 
     def __init__(self, acting: Callable[[], bool]) -> None:
         self._before: torch.Tensor | None = None
@@ -236,7 +251,9 @@ def _without_momentum(group: dict[str, Any]) -> dict[str, Any]:
     return {"betas": (0.0, group["betas"][1])}
 
 
-def _inside_step(optimizer: torch.optim.Optimizer, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def _inside_step(
+    optimizer: torch.optim.Optimizer, changed: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     """Settings that hold while the optimizer steps and at no other time."""
     kept: list[dict[str, Any]] = []
 

@@ -75,20 +75,24 @@ def bars_table(scored: Sequence[Any]) -> str:
 def cells_table(scored: Sequence[Any]) -> str:
     """Every cell."""
     lines = [
-        "| bed | change | declared as | effect | other signs | unchanged / changed / undecided | median pairs |",
+        (
+            "| bed | change | declared as | effect | other signs | unchanged / changed / undecided"
+            " | median pairs |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for s in scored:
         counts = " / ".join(str(_count([s], lambda v, w=w: v.verdict in w)) for w in _WORDS)
         lines.append(
-            f"| {s.cell.bed} | {s.cell.change} | {s.cell.numerics} | {_effect(s.truth)} | {_signs(s)} | {counts} | {s.median_pairs:g} |"
+            f"| {s.cell.bed} | {s.cell.change} | {s.cell.numerics} | {_effect(s.truth)} |"
+            f" {_signs(s)} | {counts} | {s.median_pairs:g} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def wrong_verdicts(scored: Sequence[Any], counting: bool = False) -> str:
-    """Each accepted breaker and each harmless change not accepted, with the reason given; ``counting``: only what
-    counts for a bar."""
+    """Each accepted breaker and each harmless change not accepted, with the reason given;
+    ``counting``: only what counts for a bar."""
     lines = []
     for s in scored:
         if counting and not (s.cell.harmless or s.truth.counts):
@@ -96,17 +100,30 @@ def wrong_verdicts(scored: Sequence[Any], counting: bool = False) -> str:
         for v in s.verdicts:
             if (v.verdict in _WORDS[0]) != s.cell.harmless:
                 lines.append(
-                    f"{s.cell.bed} / {s.cell.change} ({s.cell.numerics}, used as {v.numerics}): {v.verdict}, {v.pairs} pairs, "
-                    f"{v.steps} steps: {v.reason}"
+                    f"{s.cell.bed} / {s.cell.change} ({s.cell.numerics}, used as {v.numerics}):"
+                    f" {v.verdict}, {v.pairs} pairs, {v.steps} steps: {v.reason}"
                 )
     return "\n".join(lines)
 
 
 def document(scored: Sequence[Any], wall_s: float) -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    head = HEAD.format(wall=wall_s / 60, machine=machine, runs=_count(scored, lambda v: True), cells=len(scored))
-    wrong = "\n".join(f"- {line}" for line in wrong_verdicts(scored, counting=True).splitlines()) or "- None."
-    return head + bars_table(scored) + f"\nEach verdict that counts and was wrong:\n\n{wrong}\n" + NOTES + TRIED + "\n## Every cell\n\n" + cells_table(scored)
+    head = HEAD.format(
+        wall=wall_s / 60, machine=machine, runs=_count(scored, lambda v: True), cells=len(scored)
+    )
+    wrong = (
+        "\n".join(f"- {line}" for line in wrong_verdicts(scored, counting=True).splitlines())
+        or "- None."
+    )
+    return (
+        head
+        + bars_table(scored)
+        + f"\nEach verdict that counts and was wrong:\n\n{wrong}\n"
+        + NOTES
+        + TRIED
+        + "\n## Every cell\n\n"
+        + cells_table(scored)
+    )
 
 
 _WORDS = (("unchanged", "not-needed"), ("changed",), ("undecided", "no-proof"))

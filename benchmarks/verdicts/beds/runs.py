@@ -28,7 +28,9 @@ class Store:
     folder: Path
 
     def reference(self, bed: str, seed: int, steps: int = STEPS, again: bool = False) -> Record:
-        return self._get(Cell(bed, "baseline", "exact", "exact"), seed, steps, "again" if again else "")
+        return self._get(
+            Cell(bed, "baseline", "exact", "exact"), seed, steps, "again" if again else ""
+        )
 
     def candidate(self, cell: Cell, seed: int, steps: int = STEPS) -> Record:
         """``steps`` are the baseline's."""
@@ -42,7 +44,14 @@ class Store:
         path = self.folder / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.json"
         if path.exists():
             return decode(Record, json.loads(path.read_text(encoding="utf-8")))  # type: ignore[no-any-return]
-        record = forked.run(cell.bed, cell.plant, cell.knobs, seed=seed, steps=steps, kernels=self.folder / "compiled")
+        record = forked.run(
+            cell.bed,
+            cell.plant,
+            cell.knobs,
+            seed=seed,
+            steps=steps,
+            kernels=self.folder / "compiled",
+        )
         window = replace(record.window, phase_times_s={}, data_s=(), turnovers_s=())
         record = replace(record, window=window)
         temporary = path.with_suffix(f".{os.getpid()}")
@@ -76,13 +85,16 @@ class CellPairs:
         return True
 
     def float16_gradient(self) -> tuple[float, float] | None:
-        """Relative errors of the first gradient: (the candidate's, bfloat16's); None without float16."""
+        """Relative errors of the first gradient: (the candidate's, bfloat16's); None without
+        float16.
+        """
         if not self.cell.float16:
             return None
         seed = self.first_seed
         exact = self.store.reference(self.cell.bed, seed, self.steps).gradient_sketch
         brain = replace(self.cell, plant=(), knobs={"amp_dtype": "bfloat16"})
         errors = [
-            relative_error(exact, self.store.first_gradient(cell, seed).gradient_sketch) for cell in (self.cell, brain)
+            relative_error(exact, self.store.first_gradient(cell, seed).gradient_sketch)
+            for cell in (self.cell, brain)
         ]
         return None if errors[0] is None or errors[1] is None else (errors[0], errors[1])

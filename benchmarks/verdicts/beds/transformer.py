@@ -1,6 +1,8 @@
-"""Bed: a small causal transformer on sentences of a random grammar. AdamW with warm-up, gradient clipping, dropout.
+"""Bed: a small causal transformer on sentences of a random grammar. AdamW with warm-up, gradient
+clipping, dropout.
 
-The loader has a generator of its own, so that another dropout stream leaves the order of the batches as it is.
+The loader has a generator of its own, so that another dropout stream leaves the order of the
+batches as it is.
 """
 
 import planting
@@ -30,12 +32,15 @@ class Layer(nn.Module):
         super().__init__()
         self.before_attention, self.before_mlp = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x):
         q, k, v = (
-            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.before_attention(x)).chunk(3, -1)
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part in self.qkv(self.before_attention(x)).chunk(3, -1)
         )
         heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(self.out(heads.transpose(1, 2).flatten(2)))
@@ -45,7 +50,10 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     def __init__(self, dropout):
         super().__init__()
-        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Parameter(torch.randn(LENGTH - 1, WIDTH) * 0.1)
+        self.words, self.places = (
+            nn.Embedding(VOCABULARY, WIDTH),
+            nn.Parameter(torch.randn(LENGTH - 1, WIDTH) * 0.1),
+        )
         self.layers = nn.Sequential(Layer(dropout), Layer(dropout))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
 

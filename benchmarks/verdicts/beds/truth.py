@@ -1,8 +1,8 @@
 """What a change really does, from many paired runs, without the rule that is scored.
 
 effect    the mean paired difference of the loss in a bin, over the margin of verdicts: Δ = max(τ·|loss|, seed SD,
-          at most a tenth of the window's progress); the largest over bins. τ, the bins and the doubled margin of
-          the first half depend on the class the change is declared as.
+          at most a tenth of the window's progress); the largest over bins. τ, the bins and the
+          doubled margin of the first half depend on the class the change is declared as.
 probe     gradient norm or update norm of the first steps really differ
 settings  the fingerprint differs
 """
@@ -50,7 +50,9 @@ def truth(cell: Cell, reference: Mapping[int, Record], candidate: Mapping[int, R
     metrics = [np.mean(r.metrics["lost"]) for r in right if "lost" in r.metrics]
     settings = fingerprint_differences(left[0].fingerprint, right[0].fingerprint, cell.declared)
     lost = float(np.mean(metrics)) if metrics else None
-    return Truth(effect, error, _probe(left, right, cell.numerics), bool(settings), lost, len(seeds))
+    return Truth(
+        effect, error, _probe(left, right, cell.numerics), bool(settings), lost, len(seeds)
+    )
 
 
 def _effect(left: list[Record], right: list[Record], numerics: str) -> tuple[float, float]:
@@ -70,7 +72,9 @@ def _effect(left: list[Record], right: list[Record], numerics: str) -> tuple[flo
 
 
 def _binned(left: list[Record], right: list[Record], bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean losses, seed by bin: by step where both sides took the same batches, else by samples consumed."""
+    """Mean losses, seed by bin: by step where both sides took the same batches, else by samples
+    consumed.
+    """
     if all(_same_steps(a, b) for a, b in zip(left, right)):
         steps = min(len(r.losses) for r in (*left, *right))
         edges = [round(i * steps / bins) for i in range(bins + 1)]
@@ -107,9 +111,9 @@ def _progress(records: list[Record]) -> float:
 
 
 def _probe(left: list[Record], right: list[Record], numerics: str) -> bool:
-    """Whether the norms of the first steps differ: in some step the mean over seeds of the log ratio is outside the
-    limit by two of its standard errors. Under rounding the two runs of a pair should agree one by one, so there the
-    root mean square of all ratios counts as well.
+    """Whether the norms of the first steps differ: in some step the mean over seeds of the log
+    ratio is outside the limit by two of its standard errors. Under rounding the two runs of a pair
+    should agree one by one, so there the root mean square of all ratios counts as well.
     """
     if numerics not in PROBE:
         return False

@@ -1,6 +1,8 @@
-"""The registry: one line a knob, in the order they are listed. A new knob adds a file here and a line below.
+"""The registry: one line a knob, in the order they are listed. A new knob adds a file here and a
+line below.
 
-A module is imported when its knob is first asked for, so the agent loads only the knobs it is told to set.
+A module is imported when its knob is first asked for, so the agent loads only the knobs it is told
+to set.
 """
 
 from __future__ import annotations
@@ -72,8 +74,11 @@ def get(name: str) -> Knob:
     return kind(name)()
 
 
-def create(name: str, options: Mapping[str, Value] | None = None, values: Sequence[Value] | None = None) -> Knob:
-    """A knob as a job describes it. ``options`` with a ``via`` entry make one of the user's own (:mod:`.via`).
+def create(
+    name: str, options: Mapping[str, Value] | None = None, values: Sequence[Value] | None = None
+) -> Knob:
+    """A knob as a job describes it. ``options`` with a ``via`` entry make one of the user's own
+    (:mod:`.via`).
 
     Raises:
         KeyError: no such knob.
@@ -90,9 +95,11 @@ def create(name: str, options: Mapping[str, Value] | None = None, values: Sequen
 
 
 def at_start(environ: Mapping[str, str]) -> None:
-    """Let process knobs carry out what they put into ``environ``; the agent calls this when a Python process of the command starts.
+    """Let process knobs carry out what they put into ``environ``; the agent calls this when a
+    Python process of the command starts.
 
-    Only the knobs that are asked for are imported: launchers and shell helpers start as well, and should not wait.
+    Only the knobs that are asked for are imported: launchers and shell helpers start as well, and
+    should not wait.
     """
     for variable in list(environ):
         name = variable.removeprefix(VARIABLE_PREFIX).lower()
@@ -101,7 +108,9 @@ def at_start(environ: Mapping[str, str]) -> None:
 
 
 def at_import(torch: Any, environ: Mapping[str, str]) -> None:
-    """Let process knobs carry out what they put into ``environ``; the agent calls this right after ``import torch``."""
+    """Let process knobs carry out what they put into ``environ``; the agent calls this right after
+    ``import torch``.
+    """
     if any(variable.startswith(VARIABLE_PREFIX) for variable in environ):
         for name in names():
             get(name).at_import(torch, environ)

@@ -9,7 +9,8 @@ from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 WORDS = ("off", "bfloat16", "float16")
-CPU_FLAGS = ("avx512_bf16", "amx_bf16")  # without one of these bfloat16 is emulated on a CPU, and slower
+# without one of these bfloat16 is emulated on a CPU, and slower
+CPU_FLAGS = ("avx512_bf16", "amx_bf16")
 BFLOAT16_CAPABILITY = (8, 0)  # first CUDA generation whose tensor cores have bfloat16
 CASTABLE = ("Linear", "Bilinear", "Conv", "LSTM", "GRU", "RNN", "MultiheadAttention", "Transformer")
 
@@ -23,14 +24,25 @@ class AmpDtype(Knob):
     example = "bfloat16"
     range = "off, bfloat16, float16 (CUDA)"
     card = Card(
-        what="Runs the forward pass under torch.autocast: matrix products and convolutions in 16 bits, sums and losses in "
-        "32. float16 also scales the loss so that small gradients do not vanish, and skips steps that overflow.",
-        when_it_helps="Time goes into matrix products or convolutions, and the hardware has units for the format: any "
-        "recent GPU, CPUs with avx512_bf16 or amx_bf16.",
-        when_it_does_not="Small models, where the casts cost more than they save. float16 on a CPU is many times slower "
-        "and is never tried. float16 waits for the GPU once a step, unless the optimizer is fused.",
-        changes_loss="It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small range), and on a GPU dropout "
-        "draws other random numbers. Most models train the same; it is checked.",
+        what=(
+            "Runs the forward pass under torch.autocast: matrix products and convolutions in 16"
+            " bits, sums and losses in 32. float16 also scales the loss so that small gradients do"
+            " not vanish, and skips steps that overflow."
+        ),
+        when_it_helps=(
+            "Time goes into matrix products or convolutions, and the hardware has units for the"
+            " format: any recent GPU, CPUs with avx512_bf16 or amx_bf16."
+        ),
+        when_it_does_not=(
+            "Small models, where the casts cost more than they save. float16 on a CPU is many times"
+            " slower and is never tried. float16 waits for the GPU once a step, unless the"
+            " optimizer is fused."
+        ),
+        changes_loss=(
+            "It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small"
+            " range), and on a GPU dropout draws other random numbers. Most models train the same;"
+            " it is checked."
+        ),
         source="https://docs.pytorch.org/docs/stable/amp.html",
     )
 
@@ -49,31 +61,44 @@ class AmpDtype(Knob):
             return super().domain(machine, job)
         except NotApplicable as withdrawn:
             # Say why the formats are out, not that "off" is left.
-            reason = None if job.own_autocast or job.own_scaler else self.unusable("bfloat16", machine, job)
+            reason = (
+                None
+                if job.own_autocast or job.own_scaler
+                else self.unusable("bfloat16", machine, job)
+            )
             raise NotApplicable(reason or str(withdrawn)) from None
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value == "float16":
             if job.device != "cuda":
                 return (
-                    f"float16 is only for CUDA (on a CPU it is many times slower), and the job trains on {job.device}"
+                    "float16 is only for CUDA (on a CPU it is many times slower), and the job"
+                    f" trains on {job.device}"
                 )
             if job.double_backward:
-                return "the job differentiates twice (backward with create_graph=True), which float16's loss scaling cannot follow"
+                return (
+                    "the job differentiates twice (backward with create_graph=True), which"
+                    " float16's loss scaling cannot follow"
+                )
             if job.world_size > 1 and not job.ddp:
                 return (
-                    "without DistributedDataParallel each rank sees its own gradients alone, and float16 needs all "
-                    "ranks to leave out the same steps"
+                    "without DistributedDataParallel each rank sees its own gradients alone, and"
+                    " float16 needs all ranks to leave out the same steps"
                 )
         if value == "bfloat16":
             if job.device == "cpu" and not machine.cpu_flags.intersection(CPU_FLAGS):
                 return f"this CPU has no bfloat16 instructions ({' or '.join(CPU_FLAGS)})"
             if job.device == "cuda" and machine.compute_capability < BFLOAT16_CAPABILITY:
-                return f"{machine.device_name or 'this GPU'} has no bfloat16 units (compute capability below 8.0)"
+                return (
+                    f"{machine.device_name or 'this GPU'} has no bfloat16 units (compute capability"
+                    " below 8.0)"
+                )
         return None
 
     def redraws_on(self, device: str) -> bool:
-        """On a GPU attention takes another kernel for 16 bits, and dropout fills its vectors otherwise: both drop other elements."""
+        """On a GPU attention takes another kernel for 16 bits, and dropout fills its vectors
+        otherwise: both drop other elements.
+        """
         return device == "cuda"
 
     def parse(self, value: Value) -> Value:
@@ -90,22 +115,34 @@ class AmpDtype(Knob):
             return None
         modules = [m for entry in live.entries for m in entry.module.modules()]
         if not any(part in type(m).__name__ for m in modules for part in CASTABLE):
-            # Products may still be called as functions; look for matrices among the modules' own parameters.
+            # Products may still be called as functions; look for matrices among the modules' own
+            # parameters.
             if not any(p.dim() >= 2 for m in modules for p in m.parameters(recurse=False)):
                 return "the model has no matrix product or convolution that autocast would cast"
-        dtypes = {str(p.dtype).removeprefix("torch.") for m in modules for p in m.parameters(recurse=False)}
+        dtypes = {
+            str(p.dtype).removeprefix("torch.")
+            for m in modules
+            for p in m.parameters(recurse=False)
+        }
         if dtypes and dtypes <= {"bfloat16", "float16"}:
-            return f"the parameters are already {' and '.join(sorted(dtypes))}, so autocast has nothing to cast"
+            return (
+                f"the parameters are already {' and '.join(sorted(dtypes))}, so autocast has"
+                " nothing to cast"
+            )
         return None
 
     def snippet(self, value: Value) -> str:
         if value == "off":
             return ""
-        body = "with torch.autocast(device.type, dtype=torch.{}):\n    loss = loss_function(model(inputs), targets)\n"
+        body = (
+            "with torch.autocast(device.type, dtype=torch.{}):\n    loss ="
+            " loss_function(model(inputs), targets)\n"
+        )
         if value == "bfloat16":
             return body.format(value) + "loss.backward()\noptimizer.step()"
         return (
             'scaler = torch.amp.GradScaler("cuda")  # once, before the loop\n'
             + body.format(value)
-            + "scaler.scale(loss).backward()\nscaler.unscale_(optimizer)  # before clipping\nscaler.step(optimizer)\nscaler.update()"
+            + "scaler.scale(loss).backward()\nscaler.unscale_(optimizer)  # before"
+            " clipping\nscaler.step(optimizer)\nscaler.update()"
         )

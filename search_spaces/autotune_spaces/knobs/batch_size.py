@@ -14,10 +14,11 @@ LR_RULES = ("none", "sqrt", "linear")
 
 
 class BatchSize(Knob):
-    """``lr_scaling`` says what happens to the learning rate when the batch grows k-fold: none, × √k, × k.
+    """``lr_scaling`` says what happens to the learning rate when the batch grows k-fold: none, ×
+    √k, × k.
 
-    The ratio k needs the job's own batch size: the option own_batch_size where it is given (a tuned.yaml knows it),
-    else what the job built its DataLoader with.
+    The ratio k needs the job's own batch size: the option own_batch_size where it is given (a
+    tuned.yaml knows it), else what the job built its DataLoader with.
     """
 
     name = "batch_size"
@@ -29,15 +30,29 @@ class BatchSize(Knob):
     range = "the job's × ½, 1, 2, 4, 8"
     accepts = {"lr_scaling": LR_RULES}
     card = Card(
-        what="How many samples the training DataLoader puts into one step; with lr_scaling sqrt or linear the learning "
-        "rate grows with it.",
-        when_it_helps="The device is not filled by the job's batch, so a larger one costs less time per sample.",
-        when_it_does_not="The device is already full, or memory ends. Fewer, larger steps may need more samples to reach "
-        "the same loss, and losses that compare samples within a batch (contrastive ones) change their meaning. A schedule that is "
-        "given a number of steps by hand (not from len(loader)) ends elsewhere in the training: set it anew. micro_batch_size keeps it.",
-        changes_loss="Yes: another training trajectory. The loss is compared per sample consumed, and the batch is adopted "
-        "together with its learning-rate rule or not at all.",
-        source="https://arxiv.org/abs/1706.02677 (linear rule); https://arxiv.org/abs/1811.03600 (limits of large batches)",
+        what=(
+            "How many samples the training DataLoader puts into one step; with lr_scaling sqrt or"
+            " linear the learning rate grows with it."
+        ),
+        when_it_helps=(
+            "The device is not filled by the job's batch, so a larger one costs less time per"
+            " sample."
+        ),
+        when_it_does_not=(
+            "The device is already full, or memory ends. Fewer, larger steps may need more samples"
+            " to reach the same loss, and losses that compare samples within a batch (contrastive"
+            " ones) change their meaning. A schedule that is given a number of steps by hand (not"
+            " from len(loader)) ends elsewhere in the training: set it anew. micro_batch_size"
+            " keeps it."
+        ),
+        changes_loss=(
+            "Yes: another training trajectory. The loss is compared per sample consumed, and the"
+            " batch is adopted together with its learning-rate rule or not at all."
+        ),
+        source=(
+            "https://arxiv.org/abs/1706.02677 (linear rule); https://arxiv.org/abs/1811.03600"
+            " (limits of large batches)"
+        ),
     )
 
     def current(self, machine: Machine, job: JobFacts) -> Value:
@@ -48,33 +63,51 @@ class BatchSize(Knob):
         if loader.custom_batch_sampler:
             raise NotApplicable(_why_fixed(loader.batch_sampler))
         if loader.batch_size is None:
-            raise NotApplicable("the job's DataLoader has batch_size=None: the dataset makes the batches itself")
+            raise NotApplicable(
+                "the job's DataLoader has batch_size=None: the dataset makes the batches itself"
+            )
         if job.compares_samples:
             raise NotApplicable(
-                f"the loss compares the samples of a batch with each other ({job.compares_samples}): with another batch size it is another loss"
+                "the loss compares the samples of a batch with each other"
+                f" ({job.compares_samples}): with another batch size it is another loss"
             )
         if job.mixture:
-            raise NotApplicable(f"the job trains on {job.mixture}: another size for one of them alone is another mixture")
+            raise NotApplicable(
+                f"the job trains on {job.mixture}: another size for one of them alone is another"
+                " mixture"
+            )
         sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
         most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
         most = min([most, *loader.rank_samples])  # of the rank that has least
         return sorted(size for size in sizes if size <= most or size == loader.batch_size)
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
-        """Ranks whose shares differ by a sample or two may have as many batches at one size and not at another."""
+        """Ranks whose shares differ by a sample or two may have as many batches at one size and not
+        at another.
+        """
         loader = loader_of(job)
-        if not isinstance(value, int) or loader.batch_size is None or len(set(_batches(loader, loader.batch_size))) > 1:
-            return None  # of one process, or of a job that is made for ranks that end at different steps
+        if (
+            not isinstance(value, int)
+            or loader.batch_size is None
+            or len(set(_batches(loader, loader.batch_size))) > 1
+        ):
+            # of one process, or of a job that is made for ranks that end at different steps
+            return None
         counts = _batches(loader, value)
         if len(set(counts)) < 2:
             return None
-        return f"with batches of {value} some ranks have {min(counts)} of them an epoch and some {max(counts)}, and would wait for the others for ever"
+        return (
+            f"with batches of {value} some ranks have {min(counts)} of them an epoch and some"
+            f" {max(counts)}, and would wait for the others for ever"
+        )
 
     def check_value(self, value: Value) -> str | None:
         return whole(value, 1)
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        """Raises RuntimeError if a learning-rate rule is asked for before the job's own batch size is known."""
+        """Raises RuntimeError if a learning-rate rule is asked for before the job's own batch size
+        is known.
+        """
         factor = self.lr_factor(live, value)
         if live.loader is not None:
             live.loader.set(batch_size=value)
@@ -85,9 +118,13 @@ class BatchSize(Knob):
         rule = self.options.get("lr_scaling", "none")
         if rule == "none":
             return 1.0
-        own = self.options.get("own_batch_size") or (live.loader.own("batch_size") if live.loader is not None else None)
+        own = self.options.get("own_batch_size") or (
+            live.loader.own("batch_size") if live.loader is not None else None
+        )
         if not isinstance(own, int) or not isinstance(value, int):
-            raise RuntimeError(f"lr_scaling {rule} needs the job's own batch size, which is not known yet")
+            raise RuntimeError(
+                f"lr_scaling {rule} needs the job's own batch size, which is not known yet"
+            )
         return math.sqrt(value / own) if rule == "sqrt" else value / own
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
@@ -96,7 +133,10 @@ class BatchSize(Knob):
     def remark(self, value: Value, own: Value) -> str:
         if not isinstance(value, int) or not isinstance(own, int) or value == own:
             return ""
-        return f"an epoch has {own / value:.3g}x as many steps; check a schedule or a number of steps that the job sets by hand"
+        return (
+            f"an epoch has {own / value:.3g}x as many steps; check a schedule or a number of steps"
+            " that the job sets by hand"
+        )
 
     def snippet(self, value: Value) -> str:
         rule, own = self.options.get("lr_scaling", "none"), self.options.get("own_batch_size")
@@ -108,14 +148,20 @@ class BatchSize(Knob):
 
 
 def _why_fixed(sampler: str) -> str:
-    """Why the batches of a ``sampler`` that is not torch's keep their size, and what to do. ``sampler``: its class, "" if not known."""
+    """Why the batches of a ``sampler`` that is not torch's keep their size, and what to do.
+    ``sampler``: its class, "" if not known.
+    """
     if sampler == "BatchSamplerShard":
         return (
-            "accelerate's batch sampler (BatchSamplerShard) gives each process whole batches as the job's own batch sampler made them; "
-            "a flag of the job's for their size can be a knob (via:)"
+            "accelerate's batch sampler (BatchSamplerShard) gives each process whole batches as the"
+            " job's own batch sampler made them; a flag of the job's for their size can be a knob"
+            " (via:)"
         )
     named = f" ({sampler})" if sampler else ""
-    return f"the job's DataLoader uses a batch sampler of its own{named}, which decides the batch size; a flag of the job's for it can be a knob (via:)"
+    return (
+        f"the job's DataLoader uses a batch sampler of its own{named}, which decides the batch"
+        " size; a flag of the job's for it can be a knob (via:)"
+    )
 
 
 def _batches(loader: LoaderFacts, size: int) -> list[int]:

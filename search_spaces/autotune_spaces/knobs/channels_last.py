@@ -17,13 +17,19 @@ class ChannelsLast(Knob):
     redraws = True
     range = "false, true"
     card = Card(
-        what="Keeps images and convolution weights with the channels of a pixel side by side in memory (NHWC), the order "
-        "that tensor cores and oneDNN work in.",
+        what=(
+            "Keeps images and convolution weights with the channels of a pixel side by side in"
+            " memory (NHWC), the order that tensor cores and oneDNN work in."
+        ),
         when_it_helps="Convolutional networks, most of all together with bfloat16 or float16.",
-        when_it_does_not="Models without convolutions, and layers that fall back to the old order: each change of order is "
-        "a copy.",
-        changes_loss="Another convolution kernel is picked, which rounds differently. Dropout goes by the order in memory: "
-        "between convolutions it drops other elements. It is checked.",
+        when_it_does_not=(
+            "Models without convolutions, and layers that fall back to the old order: each change"
+            " of order is a copy."
+        ),
+        changes_loss=(
+            "Another convolution kernel is picked, which rounds differently. Dropout goes by the"
+            " order in memory: between convolutions it drops other elements. It is checked."
+        ),
         source="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
     )
 
@@ -32,10 +38,14 @@ class ChannelsLast(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if not job.models:
-            raise NotApplicable("the job calls no torch.nn.Module while training, so there is no model to lay out")
+            raise NotApplicable(
+                "the job calls no torch.nn.Module while training, so there is no model to lay out"
+            )
         need_convolutions(job)
         if self.current(machine, job):
-            raise NotApplicable(f"the job uses channels_last itself ({job.own_settings['channels_last']})")
+            raise NotApplicable(
+                f"the job uses channels_last itself ({job.own_settings['channels_last']})"
+            )
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:
@@ -49,8 +59,13 @@ class ChannelsLast(Knob):
         if not value or not live.entries:
             return None
         orders = {4: live.torch.channels_last, 5: live.torch.channels_last_3d}
-        weights = [p for entry in live.entries for p in entry.module.parameters() if p.dim() in orders]
-        if not any(p.is_contiguous(memory_format=orders[p.dim()]) and not p.is_contiguous() for p in weights):
+        weights = [
+            p for entry in live.entries for p in entry.module.parameters() if p.dim() in orders
+        ]
+        if not any(
+            p.is_contiguous(memory_format=orders[p.dim()]) and not p.is_contiguous()
+            for p in weights
+        ):
             # A 1 × 1 kernel or a single channel lies the same way in both orders.
             return "no convolution weight lies differently in channels_last order"
         return None
@@ -59,5 +74,6 @@ class ChannelsLast(Knob):
         if not value:
             return ""
         return (
-            "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
+            "model = model.to(memory_format=torch.channels_last)\nimages ="
+            " images.to(memory_format=torch.channels_last)"
         )

@@ -9,43 +9,72 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune_spaces.base import Card, Domain, Knob, LiveJob, NotApplicable, Numerics, Scope, Start, Value
+from autotune_spaces.base import (
+    Card,
+    Domain,
+    Knob,
+    LiveJob,
+    NotApplicable,
+    Numerics,
+    Scope,
+    Start,
+    Value,
+)
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.gpus import near, near_gpus, slot_of
 from autotune_spaces.topology import Topology, as_list, parse_list, read
 
 VARIABLE = "AUTOTUNE_KNOB_CPU_AFFINITY"
-OWN_VARIABLE = "AUTOTUNE_OWN_CPUS"  # what the first Python process of the command might run on, for those that it starts
+# what the first Python process of the command might run on, for those that it starts
+OWN_VARIABLE = "AUTOTUNE_OWN_CPUS"
 NODE = re.compile(r"node-(\d+)")
 WORDS = ("all", "physical", "gpu-node", "node-per-rank", "spare-1")
 FEWEST_TO_SPARE = 4  # CPUs; of fewer, one is too much to take from training
-PINNING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")  # OpenMP then binds each thread by itself
+# OpenMP then binds each thread by itself
+PINNING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 SPAWNED = "--multiprocessing-fork"  # in the arguments of a process that multiprocessing has spawned
 
 
 class CpuAffinity(Knob):
-    """Set when the interpreter starts, before any library counts the cores to size its pool of threads.
+    """Set when the interpreter starts, before any library counts the cores to size its pool of
+    threads.
 
     A live knob it cannot be: threads that exist keep their own mask.
     """
 
     name = "cpu_affinity"
     scope = Scope.PROCESS
-    numerics = Numerics.ROUNDING  # on fewer cores torch takes fewer threads, unless the job says how many
+    # on fewer cores torch takes fewer threads, unless the job says how many
+    numerics = Numerics.ROUNDING
     ordered = False
     example = "0-3"
-    range = "all, physical, gpu-node (CUDA), node-0 …, node-per-rank, spare-1, or CPUs such as 0-3,8"
+    range = (
+        "all, physical, gpu-node (CUDA), node-0 …, node-per-rank, spare-1, or CPUs such as 0-3,8"
+    )
     card = Card(
-        what="The cores that the job may run on. physical takes one hardware thread of each core, node-N the cores of one NUMA node, "
-        "gpu-node gives each rank the node that its GPU's PCI slot is on (rank N is taken to use the N-th GPU it sees), "
-        "node-per-rank spreads the ranks of this machine over its nodes in the order of LOCAL_RANK, and spare-1 leaves the last core free "
-        "of training, for DataLoader workers. Where the job does not set its number of threads, it follows.",
-        when_it_helps="Several NUMA nodes, since memory of another node is slower, and a copy to a GPU of another node crosses the link "
-        "between them; two hardware threads a core, which get into each "
-        "other's way in large products; workers that are kept waiting for a core. 'torchrun --numa-binding=node' does the same as gpu-node.",
-        when_it_does_not="One node and one hardware thread a core: then there is nothing to choose. GPU training that hardly uses the CPU. "
-        "DataLoader workers keep to the same cores, except under spare-1, where they may use all of them.",
-        changes_loss="Not by itself. Where the number of threads follows, sums are split at other places and round differently. It is checked.",
+        what=(
+            "The cores that the job may run on. physical takes one hardware thread of each core,"
+            " node-N the cores of one NUMA node, gpu-node gives each rank the node that its GPU's"
+            " PCI slot is on (rank N is taken to use the N-th GPU it sees), node-per-rank spreads"
+            " the ranks of this machine over its nodes in the order of LOCAL_RANK, and spare-1"
+            " leaves the last core free of training, for DataLoader workers. Where the job does not"
+            " set its number of threads, it follows."
+        ),
+        when_it_helps=(
+            "Several NUMA nodes, since memory of another node is slower, and a copy to a GPU of"
+            " another node crosses the link between them; two hardware threads a core, which get"
+            " into each other's way in large products; workers that are kept waiting for a core."
+            " 'torchrun --numa-binding=node' does the same as gpu-node."
+        ),
+        when_it_does_not=(
+            "One node and one hardware thread a core: then there is nothing to choose. GPU training"
+            " that hardly uses the CPU. DataLoader workers keep to the same cores, except under"
+            " spare-1, where they may use all of them."
+        ),
+        changes_loss=(
+            "Not by itself. Where the number of threads follows, sums are split at other places and"
+            " round differently. It is checked."
+        ),
         source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-non-uniform-memory-access-numa-controls",
     )
 
@@ -65,21 +94,33 @@ class CpuAffinity(Knob):
                 raise
             topology, own = _seen(job)
             if not own:
-                raise NotApplicable("this system does not say which cores the job may run on") from None
+                raise NotApplicable(
+                    "this system does not say which cores the job may run on"
+                ) from None
             nodes = len(topology.nodes_of(own))
             on = "one NUMA node" if nodes < 2 else f"{nodes} NUMA nodes"
-            raise NotApplicable(f"there is nothing to choose on {on} with {len(own)} CPUs, no two of which share a core") from None
+            raise NotApplicable(
+                f"there is nothing to choose on {on} with {len(own)} CPUs, no two of which share a"
+                " core"
+            ) from None
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         topology, own = _seen(job)
         if value == "node-per-rank":
-            return None if len(topology.nodes_of(own)) > 1 else "there are no NUMA nodes to spread ranks over"
+            return (
+                None
+                if len(topology.nodes_of(own)) > 1
+                else "there are no NUMA nodes to spread ranks over"
+            )
         if value == "gpu-node":
             return _no_gpu_node(topology, own, job)
         wanted = cpus_of(str(value), topology, own, {}) if own else None
         if wanted:
             return None
-        return f"none of the CPUs {value} is among those that the job may run on ({as_list(own) or 'not known'})"
+        return (
+            f"none of the CPUs {value} is among those that the job may run on"
+            f" ({as_list(own) or 'not known'})"
+        )
 
     def parse(self, value: Value) -> Value:
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -96,13 +137,19 @@ class CpuAffinity(Knob):
 
     def survey(self, start: Start) -> Any:
         found = replace(read(), gpus=near_gpus(start.env))
-        return {name: [as_list(cpus) for cpus in getattr(found, name)] for name in ("cores", "nodes", "gpus")}
+        return {
+            name: [as_list(cpus) for cpus in getattr(found, name)]
+            for name in ("cores", "nodes", "gpus")
+        }
 
     def environment(self, value: Value) -> dict[str, str]:
         return {VARIABLE: str(value)}
 
     def at_start(self, environ: Mapping[str, str]) -> None:
-        value, own = environ.get(VARIABLE, ""), parse_list(environ.get(OWN_VARIABLE, "")) or frozenset(os.sched_getaffinity(0))
+        value, own = (
+            environ.get(VARIABLE, ""),
+            parse_list(environ.get(OWN_VARIABLE, "")) or frozenset(os.sched_getaffinity(0)),
+        )
         if not value or self.check_value(value):
             return
         os.environ[OWN_VARIABLE] = as_list(own)
@@ -118,11 +165,16 @@ class CpuAffinity(Knob):
         now, own = frozenset(os.sched_getaffinity(0)), parse_list(os.environ.get(OWN_VARIABLE, ""))
         if value == "node-per-rank" and "LOCAL_RANK" not in os.environ:
             return "LOCAL_RANK was not set when this rank started, so its node is not known"
-        wanted = cpus_of(str(value), _here(value, os.environ), own, os.environ) if own else frozenset()
+        wanted = (
+            cpus_of(str(value), _here(value, os.environ), own, os.environ) if own else frozenset()
+        )
         if not wanted or wanted == own:
             return f"the job may run on {as_list(own or now)} anyway" if value != "all" else None
         if now != wanted:
-            return f"the job runs on {as_list(now)} and not on {as_list(wanted)}: it chooses its cores itself"
+            return (
+                f"the job runs on {as_list(now)} and not on {as_list(wanted)}: it chooses its cores"
+                " itself"
+            )
         return _beside_another_gpu(live, now) if value == "gpu-node" else None
 
     def snippet(self, value: Value) -> str:
@@ -131,7 +183,10 @@ class CpuAffinity(Knob):
         topology, own = read(), frozenset(os.sched_getaffinity(0))
         if value == "node-per-rank":
             nodes = [_set(node) for node in topology.nodes_of(own)] or [_set(own)]
-            where = f'[{", ".join(nodes)}][int(os.environ["LOCAL_RANK"]) * {len(nodes)} // int(os.environ["LOCAL_WORLD_SIZE"])]'
+            where = (
+                f'[{", ".join(nodes)}][int(os.environ["LOCAL_RANK"]) * {len(nodes)} //'
+                ' int(os.environ["LOCAL_WORLD_SIZE"])]'
+            )
         elif value == "gpu-node":
             gpus = [_set(cpus & own or own) for cpus in near_gpus(os.environ)] or [_set(own)]
             where = f'[{", ".join(gpus)}][int(os.environ.get("LOCAL_RANK", 0))]'
@@ -142,8 +197,12 @@ class CpuAffinity(Knob):
         return f"os.sched_setaffinity(0, {where})  # before torch is imported"
 
 
-def cpus_of(value: str, topology: Topology, own: frozenset[int], environ: Mapping[str, str]) -> frozenset[int]:
-    """The CPUs among ``own`` that ``value`` means in a process with these variables; none if it means nothing here."""
+def cpus_of(
+    value: str, topology: Topology, own: frozenset[int], environ: Mapping[str, str]
+) -> frozenset[int]:
+    """The CPUs among ``own`` that ``value`` means in a process with these variables; none if it
+    means nothing here.
+    """
     nodes = topology.nodes_of(own)
     if value == "all":
         return own
@@ -156,13 +215,22 @@ def cpus_of(value: str, topology: Topology, own: frozenset[int], environ: Mappin
     if value == "gpu-node":
         return _node_of_gpu(topology.gpus, environ) & own
     if found := NODE.fullmatch(value):
-        return topology.nodes[int(found[1])] & own if int(found[1]) < len(topology.nodes) else frozenset()
+        return (
+            topology.nodes[int(found[1])] & own
+            if int(found[1]) < len(topology.nodes)
+            else frozenset()
+        )
     return parse_list(value) & own
 
 
 def _node_of_rank(nodes: Sequence[frozenset[int]], environ: Mapping[str, str]) -> frozenset[int]:
-    """Neighbouring ranks share a node, as neighbouring GPUs mostly do; a launcher, which is no rank, is left where it is."""
-    rank, ranks = environ.get("LOCAL_RANK", ""), environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or "1"
+    """Neighbouring ranks share a node, as neighbouring GPUs mostly do; a launcher, which is no
+    rank, is left where it is.
+    """
+    rank, ranks = (
+        environ.get("LOCAL_RANK", ""),
+        environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or "1",
+    )
     if not (rank.isdigit() and ranks.isdigit() and nodes):
         return frozenset()
     return nodes[int(rank) * len(nodes) // max(int(ranks), int(rank) + 1)]
@@ -181,17 +249,24 @@ def _no_gpu_node(topology: Topology, own: frozenset[int], job: JobFacts) -> str 
     if len(topology.nodes_of(own)) < 2:
         return "the CPUs that the job may run on are all on one NUMA node"
     if not topology.gpus or not all(cpus & own for cpus in topology.gpus):
-        return "the system does not say which NUMA node the GPU is on, or the job may run on no CPU of it"
+        return (
+            "the system does not say which NUMA node the GPU is on, or the job may run on no CPU"
+            " of it"
+        )
     return None
 
 
 def _beside_another_gpu(live: LiveJob, now: frozenset[int]) -> str | None:
-    """Why ``now`` is not on the node of the GPU that the rank trains on, as torch names it; None if it is, or nobody knows."""
+    """Why ``now`` is not on the node of the GPU that the rank trains on, as torch names it; None if
+    it is, or nobody knows.
+    """
     slot = slot_of(live.torch.cuda.get_device_properties(live.cuda))
     wanted = near(slot) if slot else frozenset()
     if not wanted or now <= wanted:
         return None
-    return f"the job runs on {as_list(now)}, but its GPU ({slot}) is on the node of {as_list(wanted)}"
+    return (
+        f"the job runs on {as_list(now)}, but its GPU ({slot}) is on the node of {as_list(wanted)}"
+    )
 
 
 def _choices(topology: Topology, own: frozenset[int], machine: Machine, job: JobFacts) -> list[str]:
@@ -205,13 +280,17 @@ def _choices(topology: Topology, own: frozenset[int], machine: Machine, job: Job
         return found + (["node-per-rank"] if len(nodes) > 1 else [])
     found += [f"node-{index}" for index in nodes] if len(nodes) > 1 else []
     whole = machine.cores >= len(own)  # a quota of the container is no core that could be left free
-    return found + (["spare-1"] if job.loader is not None and whole and len(own) >= FEWEST_TO_SPARE else [])
+    return found + (
+        ["spare-1"] if job.loader is not None and whole and len(own) >= FEWEST_TO_SPARE else []
+    )
 
 
 def _seen(job: JobFacts) -> tuple[Topology, frozenset[int]]:
     """The machine as it was surveyed, and what the unchanged job might run on."""
     survey = job.surveys.get(CpuAffinity.name) or {}
-    topology = Topology(*(tuple(map(parse_list, survey.get(name, ()))) for name in ("cores", "nodes", "gpus")))
+    topology = Topology(
+        *(tuple(map(parse_list, survey.get(name, ()))) for name in ("cores", "nodes", "gpus"))
+    )
     own = parse_list(job.own_settings.get("cpus", ""))
     return topology, own or frozenset(cpu for core in topology.cores for cpu in core)
 

@@ -11,13 +11,17 @@ from autotune_spaces.domains import need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS
 
-VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is the older name; torch reads the first it finds
+# the second is the older name; torch reads the first it finds
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 TRIED = ("expandable_segments:True", "backend:cudaMallocAsync")
-SETTING = re.compile(r"[A-Za-z_]\w*:(?:\[[^\[\]]*\]|[^,:\[\]\s]+)")  # a list in brackets may hold commas
+# a list in brackets may hold commas
+SETTING = re.compile(r"[A-Za-z_]\w*:(?:\[[^\[\]]*\]|[^,:\[\]\s]+)")
 
 
 class CudaAllocConf(Knob):
-    """A value is the whole text of the variable: what the job has set itself, with one setting more."""
+    """A value is the whole text of the variable: what the job has set itself, with one setting
+    more.
+    """
 
     name = "cuda_alloc_conf"
     scope = Scope.PROCESS
@@ -26,13 +30,23 @@ class CudaAllocConf(Knob):
     example = "expandable_segments:True"
     range = "unset, expandable_segments:True, backend:cudaMallocAsync (CUDA)"
     card = Card(
-        what="How torch's allocator gets memory from the GPU (PYTORCH_ALLOC_CONF): in segments that can grow, or from CUDA's own "
-        "pool. What the job has set there stays.",
-        when_it_helps="Batches of varying size, whose blocks do not fit each other's gaps: memory is asked for and given back in every "
-        "iteration, or ends although enough is free.",
-        when_it_does_not="Shapes that never change: after the first iteration nothing is asked for any more. CPUs. "
-        "garbage_collection_threshold does nothing without a limit of the job's own (torch.cuda.set_per_process_memory_fraction).",
-        changes_loss="Not by itself. cuDNN chooses among the algorithms whose scratch memory fits, so another one may be picked. It is checked.",
+        what=(
+            "How torch's allocator gets memory from the GPU (PYTORCH_ALLOC_CONF): in segments that"
+            " can grow, or from CUDA's own pool. What the job has set there stays."
+        ),
+        when_it_helps=(
+            "Batches of varying size, whose blocks do not fit each other's gaps: memory is asked"
+            " for and given back in every iteration, or ends although enough is free."
+        ),
+        when_it_does_not=(
+            "Shapes that never change: after the first iteration nothing is asked for any more."
+            " CPUs. garbage_collection_threshold does nothing without a limit of the job's own"
+            " (torch.cuda.set_per_process_memory_fraction)."
+        ),
+        changes_loss=(
+            "Not by itself. cuDNN chooses among the algorithms whose scratch memory fits, so"
+            " another one may be picked. It is checked."
+        ),
         source="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
     )
 
@@ -42,30 +56,51 @@ class CudaAllocConf(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
         own = own_text(job.own_settings)
-        return [own or "unset", *dict.fromkeys(merged(own, setting) for setting in TRIED if not _set_already(own, setting))]
+        return [
+            own or "unset",
+            *dict.fromkeys(
+                merged(own, setting) for setting in TRIED if not _set_already(own, setting)
+            ),
+        ]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if "cudaMallocAsync" in str(value) and not machine.cuda_version:
-            return "backend:cudaMallocAsync is CUDA's own pool, and this torch is not built for CUDA"
+            return (
+                "backend:cudaMallocAsync is CUDA's own pool, and this torch is not built for CUDA"
+            )
         return None
 
     def active(self, config: Config, defaults: Config) -> bool:
-        """CUDA graphs need what torch has for its own allocator only: pools whose state can be saved (getCheckpointState)."""
+        """CUDA graphs need what torch has for its own allocator only: pools whose state can be
+        saved (getCheckpointState).
+        """
         graphs = config.get("compile_mode", defaults.get("compile_mode")) in CUDA_GRAPHS
         return not (graphs and "cudaMallocAsync" in str(config.get(self.name, "")))
 
     def check_value(self, value: Value) -> str | None:
-        if value == "unset" or (isinstance(value, str) and SETTING.sub("", value).replace(",", "") == "" and _settings(value)):
+        if value == "unset" or (
+            isinstance(value, str)
+            and SETTING.sub("", value).replace(",", "") == ""
+            and _settings(value)
+        ):
             return None
-        return f"{value!r} is neither unset nor settings such as expandable_segments:True, with commas between them"
+        return (
+            f"{value!r} is neither unset nor settings such as expandable_segments:True, with commas"
+            " between them"
+        )
 
     def environment(self, value: Value) -> dict[str, str]:
         return {} if value == "unset" else dict.fromkeys(VARIABLES, str(value))
 
     def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
         if value == "unset":
-            return replace(start, env={name: text for name, text in start.env.items() if name not in VARIABLES})
-        return replace(start, env={**start.env, **dict.fromkeys(VARIABLES, merged(own_text(start.env), str(value)))})
+            return replace(
+                start, env={name: text for name, text in start.env.items() if name not in VARIABLES}
+            )
+        return replace(
+            start,
+            env={**start.env, **dict.fromkeys(VARIABLES, merged(own_text(start.env), str(value)))},
+        )
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if live.device != "cuda":
@@ -75,16 +110,25 @@ class CudaAllocConf(Knob):
             return f"torch's allocator is {now}"
         if wanted.get("expandable_segments") == "True" and cuda.get_allocator_backend() == "native":
             if not any(segment.get("is_expandable") for segment in cuda.memory_snapshot()):
-                return "no segment of the allocator can grow: this driver or platform does not allow it"
-        limit = getattr(cuda, "get_per_process_memory_fraction", float)()  # 0.0: this torch cannot tell
+                return (
+                    "no segment of the allocator can grow: this driver or platform does not"
+                    " allow it"
+                )
+        # 0.0: this torch cannot tell
+        limit = getattr(cuda, "get_per_process_memory_fraction", float)()
         if "garbage_collection_threshold" in wanted and limit >= 1.0:
-            return "torch collects unused blocks only below a limit, and the job sets none (torch.cuda.set_per_process_memory_fraction)"
+            return (
+                "torch collects unused blocks only below a limit, and the job sets none"
+                " (torch.cuda.set_per_process_memory_fraction)"
+            )
         return None
 
     def snippet(self, value: Value) -> str:
         if value == "unset":
             return ""
-        return "\n".join(f'os.environ["{name}"] = "{value}"  # before torch is imported' for name in VARIABLES)
+        return "\n".join(
+            f'os.environ["{name}"] = "{value}"  # before torch is imported' for name in VARIABLES
+        )
 
 
 def own_text(variables: Mapping[str, str]) -> str:
@@ -99,7 +143,10 @@ def merged(own: str, more: str) -> str:
 
 
 def _settings(text: str) -> list[tuple[str, str]]:
-    return [(name, value) for name, _, value in (setting.partition(":") for setting in SETTING.findall(text))]
+    return [
+        (name, value)
+        for name, _, value in (setting.partition(":") for setting in SETTING.findall(text))
+    ]
 
 
 def _set_already(own: str, setting: str) -> bool:

@@ -34,18 +34,26 @@ class CudaPrefetch(Knob):
     loader = True
     range = "false, true (CUDA)"
     card = Card(
-        what="The next batch is fetched and copied to the GPU, on a stream of its own, while the "
-        "job computes with the current one. The job's own .to(device) or .cuda() then returns that "
-        "copy.",
-        when_it_helps="Copies take a visible part of the iteration (it is tried from "
-        f"{VISIBLE:.0%} on), together with pin_memory: most where the job waits for the GPU in "
-        "every step (loss.item()), which leaves non_blocking nothing to hide a copy behind.",
-        when_it_does_not="The memory is not pinned; the job moves something else than the loader's "
-        "tensors, converts them in the same call, or prefetches itself. One batch more lies in GPU "
-        "memory. A batch that the job changes through NumPy before it moves it is taken for "
-        "unchanged.",
-        changes_loss="No: the same batches in the same order. Without workers the dataset draws "
-        "its random numbers one batch earlier, which shows where the job draws from the same stream.",
+        what=(
+            "The next batch is fetched and copied to the GPU, on a stream of its own, while the job"
+            " computes with the current one. The job's own .to(device) or .cuda() then returns that"
+            " copy."
+        ),
+        when_it_helps=(
+            "Copies take a visible part of the iteration (it is tried from "
+            f"{VISIBLE:.0%} on), together with pin_memory: most where the job waits for the GPU in "
+            "every step (loss.item()), which leaves non_blocking nothing to hide a copy behind."
+        ),
+        when_it_does_not=(
+            "The memory is not pinned; the job moves something else than the loader's tensors,"
+            " converts them in the same call, or prefetches itself. One batch more lies in GPU"
+            " memory. A batch that the job changes through NumPy before it moves it is taken for"
+            " unchanged."
+        ),
+        changes_loss=(
+            "No: the same batches in the same order. Without workers the dataset draws its random"
+            " numbers one batch earlier, which shows where the job draws from the same stream."
+        ),
         source="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams",
     )
 

@@ -13,9 +13,10 @@ VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK"
 
 
 class CudnnBenchmark(Knob):
-    """A process knob: PyTorch keeps the plan chosen for a shape for as long as the process lives, and looks there before
-    it looks at this switch (aten/src/ATen/native/cudnn/Conv_v8.cpp, run_single_conv). Switched in a running job it would
-    do nothing for the shapes already seen. torch reads no variable for it, so it is set right after ``import torch``.
+    """A process knob: PyTorch keeps the plan chosen for a shape for as long as the process lives,
+    and looks there before it looks at this switch (aten/src/ATen/native/cudnn/Conv_v8.cpp,
+    run_single_conv). Switched in a running job it would do nothing for the shapes already seen.
+    torch reads no variable for it, so it is set right after ``import torch``.
     """
 
     name = "cudnn_benchmark"
@@ -24,12 +25,19 @@ class CudnnBenchmark(Knob):
     start_up_cost = True
     range = "false, true (CUDA)"
     card = Card(
-        what="At the first convolution of each shape cuDNN times its algorithms and keeps the fastest, instead of trusting "
-        "a rule of thumb.",
+        what=(
+            "At the first convolution of each shape cuDNN times its algorithms and keeps the"
+            " fastest, instead of trusting a rule of thumb."
+        ),
         when_it_helps="Networks of convolutions with inputs of a fixed size.",
-        when_it_does_not="Inputs of ever new sizes, each of which is timed again; models without convolutions; CPUs.",
-        changes_loss="Algorithms add in different orders, so results round differently, and which one is picked may vary "
-        "from run to run. It is checked.",
+        when_it_does_not=(
+            "Inputs of ever new sizes, each of which is timed again; models without convolutions;"
+            " CPUs."
+        ),
+        changes_loss=(
+            "Algorithms add in different orders, so results round differently, and which one is"
+            " picked may vary from run to run. It is checked."
+        ),
         source="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark",
     )
 
@@ -55,7 +63,10 @@ class CudnnBenchmark(Knob):
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if live.torch.backends.cudnn.benchmark is not value:
-            return f"the job set torch.backends.cudnn.benchmark to {live.torch.backends.cudnn.benchmark} itself"
+            return (
+                "the job set torch.backends.cudnn.benchmark to"
+                f" {live.torch.backends.cudnn.benchmark} itself"
+            )
         return None
 
     def snippet(self, value: Value) -> str:

@@ -23,10 +23,18 @@ class CudnnBenchmarkLimit(Knob):
     example = 0
     range = "10, 0 = all (CUDA)"
     card = Card(
-        what="How many of cuDNN's algorithms are timed for each shape when cudnn_benchmark is on; 0 times all of them.",
+        what=(
+            "How many of cuDNN's algorithms are timed for each shape when cudnn_benchmark is on; 0"
+            " times all of them."
+        ),
         when_it_helps="The fastest algorithm is not among the ten that cuDNN puts first.",
-        when_it_does_not="cudnn_benchmark is off. Timing all makes the first iterations longer and needs memory meanwhile.",
-        changes_loss="As cudnn_benchmark: results round differently with the algorithm. It is checked.",
+        when_it_does_not=(
+            "cudnn_benchmark is off. Timing all makes the first iterations longer and needs memory"
+            " meanwhile."
+        ),
+        changes_loss=(
+            "As cudnn_benchmark: results round differently with the algorithm. It is checked."
+        ),
         source="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark_limit",
     )
 
@@ -54,7 +62,9 @@ class CudnnBenchmarkLimit(Knob):
     def effect(self, live: LiveJob, value: Value) -> str | None:
         now = live.torch.backends.cudnn.benchmark_limit
         return (
-            None if now is None or now == value else f"the job set torch.backends.cudnn.benchmark_limit to {now} itself"
+            None
+            if now is None or now == value
+            else f"the job set torch.backends.cudnn.benchmark_limit to {now} itself"
         )
 
     def snippet(self, value: Value) -> str:

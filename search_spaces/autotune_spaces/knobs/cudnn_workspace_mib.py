@@ -10,7 +10,9 @@ from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "CUDNN_CONV_WSCAP_DBG"
 SIZES_MIB = (64, 256, 1024)
-SHORT = 0.8  # of the device's memory reserved: from here on it is worth having back what convolutions use as scratch
+# of the device's memory reserved: from here on it is worth having back what convolutions use as
+# scratch
+SHORT = 0.8
 
 
 class CudnnWorkspaceMib(Knob):
@@ -21,14 +23,22 @@ class CudnnWorkspaceMib(Knob):
     example = 1024
     range = "unset, 64, 256, 1024 (CUDA)"
     card = Card(
-        what="The most scratch memory, in MiB, that one cuDNN convolution may ask for. Unset, it may ask for what the "
-        "fastest algorithm needs.",
-        when_it_helps=f"Large convolutions, 3-D ones above all, on a device that is nearly full: it is tried where the job reserves "
-        f"{SHORT:.0%} of the memory or more. What comes free may go into a larger batch.",
-        when_it_does_not="Where memory is free: a cap admits no algorithm that unset does not. torch's documentation names the "
-        "variable (CUDNN_CONV_WSCAP_DBG), NVIDIA's does not. cuDNN 9 asks for it when it is loaded (seen with 9.19); that it keeps "
-        "to it has not been seen yet. To check on your GPU, "
-        "run one large Conv3d in two processes, with 64 and without, and compare torch.cuda.max_memory_reserved().",
+        what=(
+            "The most scratch memory, in MiB, that one cuDNN convolution may ask for. Unset, it may"
+            " ask for what the fastest algorithm needs."
+        ),
+        when_it_helps=(
+            "Large convolutions, 3-D ones above all, on a device that is nearly full: it is tried"
+            f" where the job reserves {SHORT:.0%} of the memory or more. What comes free may go"
+            " into a larger batch."
+        ),
+        when_it_does_not=(
+            "Where memory is free: a cap admits no algorithm that unset does not. torch's"
+            " documentation names the variable (CUDNN_CONV_WSCAP_DBG), NVIDIA's does not. cuDNN 9"
+            " asks for it when it is loaded (seen with 9.19); that it keeps to it has not been seen"
+            " yet. To check on your GPU, run one large Conv3d in two processes, with 64 and"
+            " without, and compare torch.cuda.max_memory_reserved()."
+        ),
         changes_loss="Another algorithm may be picked, which rounds differently. It is checked.",
         source="https://docs.pytorch.org/docs/stable/cuda_environment_variables.html",
     )
@@ -40,11 +50,16 @@ class CudnnWorkspaceMib(Knob):
         need_cuda(job)
         need_convolutions(job)
         if self.values is None and job.device_memory_share < SHORT:
-            raise NotApplicable(f"a cap only gives memory back, and the job reserves {job.device_memory_share:.0%} of the device's")
+            raise NotApplicable(
+                f"a cap only gives memory back, and the job reserves {job.device_memory_share:.0%}"
+                " of the device's"
+            )
         return ["unset", *SIZES_MIB]
 
     def check_value(self, value: Value) -> str | None:
-        if value == "unset" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        if value == "unset" or (
+            isinstance(value, int) and not isinstance(value, bool) and value > 0
+        ):
             return None
         return f"{value!r} is neither 'unset' nor a whole number of MiB from 1 up"
 

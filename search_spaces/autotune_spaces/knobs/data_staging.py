@@ -7,19 +7,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune_spaces import staging
-from autotune_spaces.base import Card, Domain, Knob, NotApplicable, Numerics, Scope, Scratch, Start, Value
+from autotune_spaces.base import (
+    Card,
+    Domain,
+    Knob,
+    NotApplicable,
+    Numerics,
+    Scope,
+    Scratch,
+    Start,
+    Value,
+)
 from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.machine import GIB, available_gib, shm_gib
 
 WORDS = ("off", "shm")
-SHM_SHARE = 0.8  # of what is free in /dev/shm: DataLoader workers hand over their batches there, too
-MEMORY_SHARE = 0.5  # of the memory that is free while the job runs: larger batches and more workers are to have room as well
-LEAST_MIB = 16  # of data found by itself: less than that is read once and stays in the system's cache
+# of what is free in /dev/shm: DataLoader workers hand over their batches there, too
+SHM_SHARE = 0.8
+# of the memory that is free while the job runs: larger batches and more workers are to have room as
+# well
+MEMORY_SHARE = 0.5
+# of data found by itself: less than that is read once and stays in the system's cache
+LEAST_MIB = 16
 
 
 class DataStaging(Knob):
-    """Which data: the option ``path``; or ``auto``, the words of the command that clearly name data."""
+    """Which data: the option ``path``; or ``auto``, the words of the command that clearly name
+    data.
+    """
 
     name = "data_staging"
     scope = Scope.PROCESS
@@ -32,12 +48,22 @@ class DataStaging(Knob):
     range = "off, shm"
     accepts = {"path": ()}
     card = Card(
-        what="Before the job starts, the files that its command names as data are copied to /dev/shm, which is memory, and the command is "
-        "given the copy's path. `path: data/train` says which; else it is what a flag such as --data or --train-dir names. One copy serves "
-        "all processes of a run, and is removed after the last. What the job writes into it goes back only under `autotune launch`.",
-        when_it_helps="Data on a network file system or a slow disk, and more of it, or more small files, than the system's cache keeps.",
-        when_it_does_not="Data that the system's cache holds after the first epoch: a local disk and enough memory. Copying takes time at "
-        "every start, and the memory is gone for the rest. The job must find everything it reads below that path.",
+        what=(
+            "Before the job starts, the files that its command names as data are copied to"
+            " /dev/shm, which is memory, and the command is given the copy's path. `path:"
+            " data/train` says which; else it is what a flag such as --data or --train-dir names."
+            " One copy serves all processes of a run, and is removed after the last. What the job"
+            " writes into it goes back only under `autotune launch`."
+        ),
+        when_it_helps=(
+            "Data on a network file system or a slow disk, and more of it, or more small files,"
+            " than the system's cache keeps."
+        ),
+        when_it_does_not=(
+            "Data that the system's cache holds after the first epoch: a local disk and enough"
+            " memory. Copying takes time at every start, and the memory is gone for the rest. The"
+            " job must find everything it reads below that path."
+        ),
         changes_loss="No: the same files, listed in the same order.",
         source="https://docs.kernel.org/filesystems/tmpfs.html",
     )
@@ -55,7 +81,8 @@ class DataStaging(Knob):
         return WORDS
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
-        self.candidates(machine, job)  # also where the user names the values: what does not fit does not fit
+        # also where the user names the values: what does not fit does not fit
+        self.candidates(machine, job)
         return super().domain(machine, job)
 
     def parse(self, value: Value) -> Value:
@@ -77,7 +104,10 @@ class DataStaging(Knob):
                 trouble = trouble or f"{data.text} holds no data"
                 break
         if not trouble and self.wanted == "auto" and total < LEAST_MIB * 2**20:
-            trouble = f"{' and '.join(f.text for f in found)}: {total / 2**20:.1f} MiB stay in the system's cache anyway; path: insists"
+            trouble = (
+                f"{' and '.join(f.text for f in found)}: {total / 2**20:.1f} MiB stay in the"
+                " system's cache anyway; path: insists"
+            )
         return {"paths": [f.text for f in found], "bytes": total, "trouble": trouble}
 
     def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
@@ -89,7 +119,9 @@ class DataStaging(Knob):
         try:
             copies = {data.path: self._copy(data, scratch) for data in found}
         except OSError as error:
-            raise NotApplicable(f"{found[0].text} cannot be copied to {staging.SHM}: {error.strerror or error}") from None
+            raise NotApplicable(
+                f"{found[0].text} cannot be copied to {staging.SHM}: {error.strerror or error}"
+            ) from None
         return staging.replaced(start, copies)
 
     def snippet(self, value: Value) -> str:
@@ -98,7 +130,10 @@ class DataStaging(Knob):
         path = self.wanted
         source = "..." if path == "auto" else repr(path)
         name = "/data" if path == "auto" else "/" + os.path.basename(os.path.normpath(path))
-        return f"data = shutil.copytree({source}, tempfile.mkdtemp(dir={staging.SHM!r}) + {name!r})  # at the end: shutil.rmtree(data)"
+        return (
+            f"data = shutil.copytree({source}, tempfile.mkdtemp(dir={staging.SHM!r}) + {name!r})  #"
+            " at the end: shutil.rmtree(data)"
+        )
 
     @property
     def wanted(self) -> str:
@@ -112,19 +147,27 @@ class DataStaging(Knob):
             why = size.trouble or no_room(size.bytes / GIB, shm_gib(), available_gib())
             if why:
                 raise NotApplicable(f"{data.text}: {why}")
-            scratch.say(f"staging {_amount(size.bytes / GIB)} of data to {staging.SHM}: {data.text}, {size.files} file{'s' if size.files != 1 else ''}")
+            scratch.say(
+                f"staging {_amount(size.bytes / GIB)} of data to {staging.SHM}: {data.text},"
+                f" {size.files} file{'s' if size.files != 1 else ''}"
+            )
         return staging.copied(data.path, folder)
 
 
 def no_room(size_gib: float, free_shm_gib: float, available_memory_gib: float) -> str:
-    """Why ``size_gib`` of data do not fit into /dev/shm, with the figures; "" if they do. 0 for the memory: not known."""
+    """Why ``size_gib`` of data do not fit into /dev/shm, with the figures; "" if they do. 0 for the
+    memory: not known.
+    """
     if size_gib > SHM_SHARE * free_shm_gib:
         return (
-            f"{_amount(size_gib)} of data, and {staging.SHM} has {_amount(free_shm_gib)} free, of which at most {SHM_SHARE:.0%} may be used "
-            "(DataLoader workers need the rest)"
+            f"{_amount(size_gib)} of data, and {staging.SHM} has {_amount(free_shm_gib)} free, of"
+            f" which at most {SHM_SHARE:.0%} may be used (DataLoader workers need the rest)"
         )
     if available_memory_gib and size_gib > MEMORY_SHARE * available_memory_gib:
-        return f"{_amount(size_gib)} of data, and {_amount(available_memory_gib)} of memory are free, of which at most {MEMORY_SHARE:.0%} may be used"
+        return (
+            f"{_amount(size_gib)} of data, and {_amount(available_memory_gib)} of memory are free,"
+            f" of which at most {MEMORY_SHARE:.0%} may be used"
+        )
     return ""
 
 

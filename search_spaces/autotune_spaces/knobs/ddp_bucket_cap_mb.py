@@ -12,7 +12,8 @@ from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "AUTOTUNE_KNOB_DDP_BUCKET_CAP_MB"
 SIZES_MIB = (1, 5, 10, 50, 100, 200, 400)
-FIRST_MIB, USUAL_MIB = 1, 25  # torch's own where nothing is asked for: a first bucket of 1 MiB, then 25 MiB each
+# torch's own where nothing is asked for: a first bucket of 1 MiB, then 25 MiB each
+FIRST_MIB, USUAL_MIB = 1, 25
 
 
 class DdpBucketCapMb(Knob):
@@ -23,12 +24,24 @@ class DdpBucketCapMb(Knob):
     example = 50
     range = "unset, 1 … 400 (DistributedDataParallel)"
     card = Card(
-        what="How many MiB of gradients DistributedDataParallel puts into one all-reduce. Unset is torch's own: a first bucket "
-        "of 1 MiB, so that the exchange begins early, and 25 MiB each after it.",
-        when_it_helps="The exchange of gradients is a visible part of backward: larger buckets save calls on a network with a "
-        "high latency, smaller ones begin earlier and overlap more of backward.",
-        when_it_does_not="All gradients fit into one small bucket, or the exchange is hidden behind backward already.",
-        changes_loss="Sums over ranks may be formed in another order, which rounds differently. It is checked.",
+        what=(
+            "How many MiB of gradients DistributedDataParallel puts into one all-reduce. Unset is"
+            " torch's own: a first bucket of 1 MiB, so that the exchange begins early, and 25 MiB"
+            " each after it."
+        ),
+        when_it_helps=(
+            "The exchange of gradients is a visible part of backward: larger buckets save calls on"
+            " a network with a high latency, smaller ones begin earlier and overlap more of"
+            " backward."
+        ),
+        when_it_does_not=(
+            "All gradients fit into one small bucket, or the exchange is hidden behind backward"
+            " already."
+        ),
+        changes_loss=(
+            "Sums over ranks may be formed in another order, which rounds differently. It is"
+            " checked."
+        ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )
 
@@ -41,15 +54,25 @@ class DdpBucketCapMb(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         ddp = ddp_of(job)
         if ddp.own_buckets:
-            raise NotApplicable(f"the job gives every bucket a size of its own (bucket_cap_mb_list, {ddp.site})")
+            raise NotApplicable(
+                f"the job gives every bucket a size of its own (bucket_cap_mb_list, {ddp.site})"
+            )
         if ddp.gradients_mib <= FIRST_MIB:
-            raise NotApplicable(f"all gradients, {ddp.gradients_mib:.2g} MiB, fit into DistributedDataParallel's first bucket")
+            raise NotApplicable(
+                f"all gradients, {ddp.gradients_mib:.2g} MiB, fit into DistributedDataParallel's"
+                " first bucket"
+            )
         several = [size for size in SIZES_MIB if size < ddp.gradients_mib]
-        one = [size for size in SIZES_MIB if size >= ddp.gradients_mib][:1]  # all in one: the larger sizes would be the same
+        # all in one: the larger sizes would be the same
+        one = [size for size in SIZES_MIB if size >= ddp.gradients_mib][:1]
         return ["unset", *several, *one]
 
     def check_value(self, value: Value) -> str | None:
-        return None if value == "unset" or whole(value, 1) is None else f"{value!r} is neither 'unset' nor a whole number of MiB from 1 up"
+        return (
+            None
+            if value == "unset" or whole(value, 1) is None
+            else f"{value!r} is neither 'unset' nor a whole number of MiB from 1 up"
+        )
 
     def environment(self, value: Value) -> dict[str, str]:
         return {VARIABLE: str(value)}

@@ -19,12 +19,21 @@ class Gc(Knob):
     example = "freeze"
     range = "default, freeze, threshold-50000"
     card = Card(
-        what="When Python's garbage collector runs, and over what. freeze collects once when training begins and then leaves all that "
-        "there is (model, data, modules) out of later collections; threshold-N collects only after N new objects.",
-        when_it_helps="Many Python objects live as long as the job (samples held in lists, a large model), and the loop makes new ones: "
-        "each full collection walks them all, and training stands still meanwhile. On many ranks, one that pauses holds up the others.",
-        when_it_does_not="Data and model are few objects, however large. Cycles that hold tensors are found later: memory may grow. "
-        "DataLoader workers are processes of their own: those that are forked take over the setting, others collect as before.",
+        what=(
+            "When Python's garbage collector runs, and over what. freeze collects once when"
+            " training begins and then leaves all that there is (model, data, modules) out of later"
+            " collections; threshold-N collects only after N new objects."
+        ),
+        when_it_helps=(
+            "Many Python objects live as long as the job (samples held in lists, a large model),"
+            " and the loop makes new ones: each full collection walks them all, and training stands"
+            " still meanwhile. On many ranks, one that pauses holds up the others."
+        ),
+        when_it_does_not=(
+            "Data and model are few objects, however large. Cycles that hold tensors are found"
+            " later: memory may grow. DataLoader workers are processes of their own: those that are"
+            " forked take over the setting, others collect as before."
+        ),
         changes_loss="No.",
         source="https://docs.python.org/3/library/gc.html#gc.freeze",
     )
@@ -40,7 +49,9 @@ class Gc(Knob):
     def check_value(self, value: Value) -> str | None:
         if value in ("default", "freeze") or (isinstance(value, str) and _threshold(value)):
             return None
-        return f"{value!r} is neither default, freeze nor {THRESHOLD}N with a whole number N from 1 up"
+        return (
+            f"{value!r} is neither default, freeze nor {THRESHOLD}N with a whole number N from 1 up"
+        )
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.control("gc").set(value if value == "freeze" else _threshold(str(value)))
@@ -53,7 +64,11 @@ class Gc(Knob):
         threshold = _threshold(str(value))
         if threshold and gc.get_threshold()[0] != threshold:
             return f"the job set the threshold to {gc.get_threshold()[0]} itself"
-        return "nothing is frozen: the job has called gc.unfreeze()" if value == "freeze" and not gc.get_freeze_count() else None
+        return (
+            "nothing is frozen: the job has called gc.unfreeze()"
+            if value == "freeze" and not gc.get_freeze_count()
+            else None
+        )
 
     def snippet(self, value: Value) -> str:
         if value == "freeze":
@@ -65,4 +80,8 @@ class Gc(Knob):
 def _threshold(value: str) -> int | None:
     """N of ``threshold-N``, None for any other word."""
     number = value.removeprefix(THRESHOLD)
-    return int(number) or None if value.startswith(THRESHOLD) and number.isascii() and number.isdigit() else None
+    return (
+        int(number) or None
+        if value.startswith(THRESHOLD) and number.isascii() and number.isdigit()
+        else None
+    )

@@ -12,7 +12,8 @@ from autotune_spaces.facts import JobFacts, Machine
 class InOrder(Knob):
     name = "in_order"
     scope = Scope.LIVE
-    # Not exact: which batch comes first then depends on timing, so the trajectory is another one in every run.
+    # Not exact: which batch comes first then depends on timing, so the trajectory is another one in
+    # every run.
     numerics = Numerics.STATISTICAL
     dear = True
     loader = True
@@ -20,10 +21,21 @@ class InOrder(Knob):
     example = False
     range = "true, false"
     card = Card(
-        what="Whether the DataLoader hands out batches in the sampler's order, or each as soon as some worker has it ready.",
-        when_it_helps="Several workers whose batches take very unequal time: one slow batch no longer holds up the rest.",
-        when_it_does_not="There are fewer than two workers, or batches take about equal time. Runs are no longer reproducible.",
-        changes_loss="Yes, slightly: the same samples in another order, and a different order in every run.",
+        what=(
+            "Whether the DataLoader hands out batches in the sampler's order, or each as soon as"
+            " some worker has it ready."
+        ),
+        when_it_helps=(
+            "Several workers whose batches take very unequal time: one slow batch no longer holds"
+            " up the rest."
+        ),
+        when_it_does_not=(
+            "There are fewer than two workers, or batches take about equal time. Runs are no longer"
+            " reproducible."
+        ),
+        changes_loss=(
+            "Yes, slightly: the same samples in another order, and a different order in every run."
+        ),
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )
 

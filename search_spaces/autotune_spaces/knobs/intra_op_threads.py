@@ -17,9 +17,15 @@ class IntraOpThreads(Knob):
     range = "1, 2, 4 … cores"
     card = Card(
         what="How many threads torch splits one CPU operation over.",
-        when_it_helps="DataLoader workers and training compete for the cores, or operations are too small to be worth "
-        "splitting: fewer threads then leave cores free at equal speed. Or the job runs with fewer threads than cores.",
-        when_it_does_not="Large operations on an otherwise idle CPU, and GPU training, where the CPU only starts kernels.",
+        when_it_helps=(
+            "DataLoader workers and training compete for the cores, or operations are too small to"
+            " be worth splitting: fewer threads then leave cores free at equal speed. Or the job"
+            " runs with fewer threads than cores."
+        ),
+        when_it_does_not=(
+            "Large operations on an otherwise idle CPU, and GPU training, where the CPU only starts"
+            " kernels."
+        ),
         changes_loss="Sums are split at other places and round differently. It is checked.",
         source="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
     )

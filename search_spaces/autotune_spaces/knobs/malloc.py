@@ -12,16 +12,32 @@ from pathlib import Path
 from typing import Any
 
 from autotune_spaces import glibc
-from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Scratch, Start, Value
+from autotune_spaces.base import (
+    Card,
+    Knob,
+    LiveJob,
+    NotApplicable,
+    Numerics,
+    Scope,
+    Scratch,
+    Start,
+    Value,
+)
 from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 PRELOAD, SETTINGS_VARIABLE = "LD_PRELOAD", "MALLOC_CONF"
-JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"  # as torch.backends.xeon.run_cpu sets them
+# as torch.backends.xeon.run_cpu sets them
+JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 # Most specific first: what distributions, conda and a build of one's own install.
 FILES = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
-    "tcmalloc": ("libtcmalloc.so.4", "libtcmalloc.so", "libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so"),
+    "tcmalloc": (
+        "libtcmalloc.so.4",
+        "libtcmalloc.so",
+        "libtcmalloc_minimal.so.4",
+        "libtcmalloc_minimal.so",
+    ),
 }
 # The same by variables as glibc.Heap sets in a running process.
 RETAINING = {
@@ -30,30 +46,46 @@ RETAINING = {
     "MALLOC_TOP_PAD_": str(glibc.MOST_PAD),
 }
 GLIBC_VARIABLES = (*RETAINING, "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
-NOT_RETAINED = "the C library does not take the settings: something on the way drops the variables, or the job makes settings of its own"
+NOT_RETAINED = (
+    "the C library does not take the settings: something on the way drops the variables, or the job"
+    " makes settings of its own"
+)
 WORDS = ("default", "retain", *FILES)
 FOLDERS = ("/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
-TO_INSTALL = "apt-get install libjemalloc2 libtcmalloc-minimal4, or conda install -c conda-forge jemalloc gperftools"
+TO_INSTALL = (
+    "apt-get install libjemalloc2 libtcmalloc-minimal4, or conda install -c conda-forge jemalloc"
+    " gperftools"
+)
 
 
 class Malloc(Knob):
     name = "malloc"
     scope = Scope.PROCESS
     live_values = ("retain",)
-    live_errs_against = True  # after it was set back, blocks of the baseline are still served by what lies free in the heap
+    # after it was set back, blocks of the baseline are still served by what lies free in the heap
+    live_errs_against = True
     numerics = Numerics.EXACT
     ordered = False
     example = "retain"
     range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"
     adds_to = {PRELOAD: ":"}
     card = Card(
-        what="What hands out host memory. retain: the C library's own malloc (glibc's), told by three variables to keep what is freed; the "
-        "search tries it in the running job, by mallopt. jemalloc, tcmalloc: one of these preloaded in its place; jemalloc gets the "
-        "settings that PyTorch's own launcher for CPUs gives it, unless the job has some (MALLOC_CONF).",
-        when_it_helps="Training on a CPU, above all convolutions, and several threads that make and free tensors: freed memory is used again "
-        "instead of being given back to the system and cleared page by page in every iteration.",
-        when_it_does_not="GPU training, whose tensors come from torch's own allocator. The job holds on to more memory, retain to all it ever "
-        "had at a time (blocks of more than 32 MiB aside).",
+        what=(
+            "What hands out host memory. retain: the C library's own malloc (glibc's), told by"
+            " three variables to keep what is freed; the search tries it in the running job, by"
+            " mallopt. jemalloc, tcmalloc: one of these preloaded in its place; jemalloc gets the"
+            " settings that PyTorch's own launcher for CPUs gives it, unless the job has some"
+            " (MALLOC_CONF)."
+        ),
+        when_it_helps=(
+            "Training on a CPU, above all convolutions, and several threads that make and free"
+            " tensors: freed memory is used again instead of being given back to the system and"
+            " cleared page by page in every iteration."
+        ),
+        when_it_does_not=(
+            "GPU training, whose tensors come from torch's own allocator. The job holds on to more"
+            " memory, retain to all it ever had at a time (blocks of more than 32 MiB aside)."
+        ),
         changes_loss="No.",
         source="https://man7.org/linux/man-pages/man3/mallopt.3.html",
     )
@@ -70,7 +102,10 @@ class Malloc(Knob):
         if job.device != "cpu" or self.unusable("retain", machine, job):
             usable = [word for word in usable if word != "retain"]
         if usable == ["default"] == [own]:
-            raise NotApplicable(self.unusable("retain", machine, job) or f"neither jemalloc nor tcmalloc was found where the job runs ({TO_INSTALL})")
+            raise NotApplicable(
+                self.unusable("retain", machine, job)
+                or f"neither jemalloc nor tcmalloc was found where the job runs ({TO_INSTALL})"
+            )
         return usable
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
@@ -81,7 +116,10 @@ class Malloc(Knob):
         if value == "default" or value in (job.surveys.get(self.name) or {}):
             return None
         if value == "retain":
-            return f"the C library where the job runs is not glibc, and neither jemalloc nor tcmalloc was found ({TO_INSTALL})"
+            return (
+                "the C library where the job runs is not glibc, and neither jemalloc nor tcmalloc"
+                f" was found ({TO_INSTALL})"
+            )
         return f"lib{value} was not found where the job runs ({TO_INSTALL})"
 
     def check_value(self, value: Value) -> str | None:
@@ -98,10 +136,17 @@ class Malloc(Knob):
             return {}
         if value == "retain":
             return dict(RETAINING)
-        return {PRELOAD: FILES[str(value)][0], **({SETTINGS_VARIABLE: JEMALLOC_SETTINGS} if value == "jemalloc" else {})}
+        return {
+            PRELOAD: FILES[str(value)][0],
+            **({SETTINGS_VARIABLE: JEMALLOC_SETTINGS} if value == "jemalloc" else {}),
+        }
 
     def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
-        rest = [entry for entry in entries(start.env.get(PRELOAD, "")) if not glibc.ALLOCATOR.search(entry)]
+        rest = [
+            entry
+            for entry in entries(start.env.get(PRELOAD, ""))
+            if not glibc.ALLOCATOR.search(entry)
+        ]
         env = {**self.environment(value), **start.env}  # settings of the job's own stay
         if value in FILES:
             path = find(str(value), start)
@@ -128,7 +173,10 @@ class Malloc(Knob):
         if value == "default":
             return None
         if not re.search(rf"/lib{value}[^/\n]*\.so", maps):
-            return f"lib{value} is not in the job's process: something on the way drops LD_PRELOAD, or the library does not fit this program"
+            return (
+                f"lib{value} is not in the job's process: something on the way drops LD_PRELOAD, or"
+                " the library does not fit this program"
+            )
         now = preloaded(os.environ.get(PRELOAD, ""))
         return None if now in (value, None) else f"the job preloads {now} itself"
 
@@ -136,18 +184,26 @@ class Malloc(Knob):
         if value == "default":
             return ""
         shell = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
-        check = "assert 'MALLOC_TRIM_THRESHOLD_' in os.environ" if value == "retain" else f"assert 'lib{value}' in open('/proc/self/maps').read()"
+        check = (
+            "assert 'MALLOC_TRIM_THRESHOLD_' in os.environ"
+            if value == "retain"
+            else f"assert 'lib{value}' in open('/proc/self/maps').read()"
+        )
         return f"# before Python starts, in the shell: {shell} python ...\n{check}"
 
 
 def _own_variables(job: JobFacts) -> list[str]:
     """Settings of glibc's malloc that the job's owner has made."""
     own = {name: job.own_settings.get(name, "") for name in GLIBC_VARIABLES}
-    return [name for name, text in own.items() if text and (name != "GLIBC_TUNABLES" or "glibc.malloc." in text)]
+    return [
+        name
+        for name, text in own.items()
+        if text and (name != "GLIBC_TUNABLES" or "glibc.malloc." in text)
+    ]
 
 
 def _glibc() -> str:
-    """"glibc 2.36", or "" where the C library is another one."""
+    """ "glibc 2.36", or "" where the C library is another one."""
     try:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "") if sys.platform == "linux" else ""
     except (OSError, ValueError):
@@ -161,34 +217,51 @@ def entries(preload: str) -> list[str]:
 
 def preloaded(preload: str) -> str | None:
     """The allocator among them: the first, for it is the one that counts."""
-    return next((match[1] for entry in entries(preload) if (match := glibc.ALLOCATOR.search(entry))), None)
+    return next(
+        (match[1] for entry in entries(preload) if (match := glibc.ALLOCATOR.search(entry))), None
+    )
 
 
 def find(word: str, start: Start) -> str | None:
-    """The library's file: in the job's own environment (conda, venv) before the system's; None if it is nowhere.
+    """The library's file: in the job's own environment (conda, venv) before the system's; None if
+    it is nowhere.
 
-    No ``ctypes.util.find_library``: that starts compilers and linkers where it finds nothing, and knows of no environment.
+    No ``ctypes.util.find_library``: that starts compilers and linkers where it finds nothing, and
+    knows of no environment.
     """
     for folder in dict.fromkeys(_folders(start)):
         for name in FILES[word]:
             path = os.path.join(folder, name)
-            if os.path.isfile(path) and not re.search(r"[:\s]", path):  # LD_PRELOAD cannot hold such a path
+            # LD_PRELOAD cannot hold such a path
+            if os.path.isfile(path) and not re.search(r"[:\s]", path):
                 return path
     return None
 
 
 def _folders(start: Start) -> Iterator[str]:
     env = start.env
-    yield from (folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if os.path.isabs(folder))
+    yield from (
+        folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if os.path.isabs(folder)
+    )
     program = start.argv[0] if start.argv else ""
-    found = os.path.join(start.workdir, program) if "/" in program else shutil.which(program, path=env.get("PATH"))
-    prefixes = [os.path.dirname(os.path.dirname(found)) if found else "", env.get("CONDA_PREFIX", ""), env.get("VIRTUAL_ENV", "")]
+    found = (
+        os.path.join(start.workdir, program)
+        if "/" in program
+        else shutil.which(program, path=env.get("PATH"))
+    )
+    prefixes = [
+        os.path.dirname(os.path.dirname(found)) if found else "",
+        env.get("CONDA_PREFIX", ""),
+        env.get("VIRTUAL_ENV", ""),
+    ]
     yield from (os.path.join(prefix, "lib") for prefix in prefixes if prefix)
     yield from _system()
 
 
 def _system(root: Path = Path("/")) -> Iterator[str]:
-    """Where the loader looks: the folders in ld.so.conf, those of this machine's architecture, the usual ones."""
+    """Where the loader looks: the folders in ld.so.conf, those of this machine's architecture, the
+    usual ones.
+    """
     for file in sorted(root.glob("etc/ld.so.conf.d/*.conf")):
         try:
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -197,4 +270,3 @@ def _system(root: Path = Path("/")) -> Iterator[str]:
         yield from (line.strip() for line in lines if line.startswith("/"))
     yield f"/usr/lib/{os.uname().machine}-linux-gnu"
     yield from FOLDERS
-

@@ -29,18 +29,25 @@ class Nccl(Knob):
     example = "ring"
     range = "default, ring, ring-simple, no-nvls, tree (several GPUs)"
     card = Card(
-        what="How NCCL exchanges data between GPUs, by its variables: ring (NCCL_ALGO=Ring), "
-        "ring-simple (NCCL_PROTO=Simple besides), no-nvls (NCCL_NVLS_ENABLE=0, no sums in the "
-        "NVSwitch) or tree for all-reduces (from NCCL 2.24 on). default leaves NCCL its choice, "
-        "for each size by a model of the machine.",
-        when_it_helps="The exchange of gradients is a visible part of an iteration and NCCL's model "
-        "is wrong for this machine: odd topologies, virtual machines, slow networks. no-nvls gives "
-        "back the memory of its buffers. tree is tried only on several machines.",
-        when_it_does_not="One process, other backends than nccl, an exchange hidden behind backward. "
-        "A job that sets one of these variables itself keeps them. NVIDIA calls them debugging "
-        "aids: look again after an update of NCCL.",
-        changes_loss="Sums over ranks are formed in another order, which rounds differently. "
-        "It is checked.",
+        what=(
+            "How NCCL exchanges data between GPUs, by its variables: ring (NCCL_ALGO=Ring),"
+            " ring-simple (NCCL_PROTO=Simple besides), no-nvls (NCCL_NVLS_ENABLE=0, no sums in the"
+            " NVSwitch) or tree for all-reduces (from NCCL 2.24 on). default leaves NCCL its"
+            " choice, for each size by a model of the machine."
+        ),
+        when_it_helps=(
+            "The exchange of gradients is a visible part of an iteration and NCCL's model is wrong"
+            " for this machine: odd topologies, virtual machines, slow networks. no-nvls gives back"
+            " the memory of its buffers. tree is tried only on several machines."
+        ),
+        when_it_does_not=(
+            "One process, other backends than nccl, an exchange hidden behind backward. "
+            "A job that sets one of these variables itself keeps them. NVIDIA calls them debugging "
+            "aids: look again after an update of NCCL."
+        ),
+        changes_loss=(
+            "Sums over ranks are formed in another order, which rounds differently. It is checked."
+        ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo",
     )
 
@@ -54,7 +61,9 @@ class Nccl(Knob):
         if "nccl" not in job.backend:
             raise NotApplicable(f"the job's ranks do not talk through nccl ({job.backend})")
         if own := [name for name in VARIABLES if job.own_settings.get(name)]:
-            raise NotApplicable(f"the job sets {own[0]}={job.own_settings[own[0]]} itself, which stays")
+            raise NotApplicable(
+                f"the job sets {own[0]}={job.own_settings[own[0]]} itself, which stays"
+            )
         one_machine = job.world_size <= machine.device_count
         tried = [v for v in SETTINGS if v != "tree" or not one_machine]
         return [v for v in tried if self.unusable(v, machine, job) is None]

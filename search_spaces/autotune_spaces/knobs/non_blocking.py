@@ -16,11 +16,18 @@ class NonBlocking(Knob):
     loader = True
     range = "false, true"
     card = Card(
-        what="Copies of pinned batches to the GPU are started and not waited for; the GPU keeps its own order, so the "
-        "first kernel that needs the batch still finds it complete. False leaves the job's own calls as they are.",
+        what=(
+            "Copies of pinned batches to the GPU are started and not waited for; the GPU keeps its"
+            " own order, so the first kernel that needs the batch still finds it complete. False"
+            " leaves the job's own calls as they are."
+        ),
         when_it_helps="Together with pin_memory, when Python is busy while the copy runs.",
-        when_it_does_not="The memory is not pinned, the batch is small, or the GPU is never idle anyway.",
-        changes_loss="No: only copies from pinned host memory to the GPU are touched, never the way back.",
+        when_it_does_not=(
+            "The memory is not pinned, the batch is small, or the GPU is never idle anyway."
+        ),
+        changes_loss=(
+            "No: only copies from pinned host memory to the GPU are touched, never the way back."
+        ),
         source="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     )
 

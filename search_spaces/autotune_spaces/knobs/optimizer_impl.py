@@ -20,10 +20,16 @@ class OptimizerImpl(Knob):
     example = "fused"
     range = "default, for-loop, foreach, fused"
     card = Card(
-        what="Which code updates the parameters: one by one (for-loop), many at a time (foreach), or all in one kernel "
-        "(fused). default is what torch picks: foreach on CUDA, for-loop on a CPU.",
+        what=(
+            "Which code updates the parameters: one by one (for-loop), many at a time (foreach), or"
+            " all in one kernel (fused). default is what torch picks: foreach on CUDA, for-loop on"
+            " a CPU."
+        ),
         when_it_helps="Many small parameters, so that the step is a visible part of the iteration.",
-        when_it_does_not="The step is short beside forward and backward. Optimizers outside torch.optim have only their own.",
+        when_it_does_not=(
+            "The step is short beside forward and backward. Optimizers outside torch.optim have"
+            " only their own."
+        ),
         changes_loss="The same formula, rounded in another order. It is checked.",
         source="https://docs.pytorch.org/docs/stable/optim.html#algorithms",
     )
@@ -36,12 +42,17 @@ class OptimizerImpl(Knob):
         if not job.optimizers:
             raise NotApplicable("no optimizer of torch.optim was seen")
         usable = [word for word in WORDS if self.unusable(word, machine, job) is None]
-        if self.current(machine, job) == OWN and len({o.implementation for o in job.optimizers}) == 1:
+        if (
+            self.current(machine, job) == OWN
+            and len({o.implementation for o in job.optimizers}) == 1
+        ):
             implied = "foreach" if job.device == "cuda" else "for-loop"
-            usable = [word for word in usable if word != implied]  # the same as the job's own, under another name
+            # the same as the job's own, under another name
+            usable = [word for word in usable if word != implied]
         if not usable:
             raise NotApplicable(
-                f"{' and '.join(o.name for o in job.optimizers)} cannot be switched to another implementation"
+                f"{' and '.join(o.name for o in job.optimizers)} cannot be switched to another"
+                " implementation"
             )
         return usable
 
@@ -61,7 +72,11 @@ class OptimizerImpl(Knob):
         if value not in ("foreach", "fused"):
             return None
         groups = [g for optimizer in live.optimizers for g in optimizer.param_groups]
-        return None if any(g.get(value) for g in groups) else f"no parameter group of the optimizer took {value}"
+        return (
+            None
+            if any(g.get(value) for g in groups)
+            else f"no parameter group of the optimizer took {value}"
+        )
 
     def snippet(self, value: Value) -> str:
         if value == OWN:

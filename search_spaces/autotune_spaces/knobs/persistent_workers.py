@@ -17,11 +17,21 @@ class PersistentWorkers(Knob):
     loader = True
     range = "false, true"
     card = Card(
-        what="Keep the worker processes from one epoch to the next instead of starting new ones at every epoch.",
-        when_it_helps="Epochs are short, or workers are slow to start (big imports, large dataset objects).",
-        when_it_does_not="There are no workers, or one epoch takes minutes. A dataset that the training process changes "
-        "between epochs would not see the change in workers that live on.",
-        changes_loss="Not by itself. Random augmentation continues its stream instead of being seeded anew at each epoch.",
+        what=(
+            "Keep the worker processes from one epoch to the next instead of starting new ones at"
+            " every epoch."
+        ),
+        when_it_helps=(
+            "Epochs are short, or workers are slow to start (big imports, large dataset objects)."
+        ),
+        when_it_does_not=(
+            "There are no workers, or one epoch takes minutes. A dataset that the training process"
+            " changes between epochs would not see the change in workers that live on."
+        ),
+        changes_loss=(
+            "Not by itself. Random augmentation continues its stream instead of being seeded anew"
+            " at each epoch."
+        ),
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )
 

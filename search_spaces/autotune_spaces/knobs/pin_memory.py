@@ -17,10 +17,15 @@ class PinMemory(Knob):
     loader = True
     range = "false, true"
     card = Card(
-        what="Batches are put into page-locked host memory, from which the GPU copies faster and, with non_blocking, "
-        "while the program goes on.",
+        what=(
+            "Batches are put into page-locked host memory, from which the GPU copies faster and,"
+            " with non_blocking, while the program goes on."
+        ),
         when_it_helps="Batches are large and the copy to the GPU shows up in the iteration.",
-        when_it_does_not="Training on a CPU, or small batches: the pinning itself takes a thread's time and host memory.",
+        when_it_does_not=(
+            "Training on a CPU, or small batches: the pinning itself takes a thread's time and host"
+            " memory."
+        ),
         changes_loss="No.",
         source="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
     )
@@ -41,7 +46,11 @@ class PinMemory(Knob):
             live.loader.set(pin_memory=value)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        return "memory can only be pinned where CUDA is available" if value and live.device != "cuda" else None
+        return (
+            "memory can only be pinned where CUDA is available"
+            if value and live.device != "cuda"
+            else None
+        )
 
     def snippet(self, value: Value) -> str:
         return f"DataLoader(..., pin_memory={value})"

@@ -21,10 +21,14 @@ class PrefetchFactor(Knob):
     range = "2, 4, 8"
     card = Card(
         what="How many batches each worker prepares ahead of need.",
-        when_it_helps="Batches take very unequal time to prepare (large and small files, a slow disk now and then): a "
-        "longer queue rides over the slow ones.",
-        when_it_does_not="There are no workers, or data is too slow on average: then the queue is empty whatever its "
-        "length. Memory grows with workers × prefetch_factor × batch.",
+        when_it_helps=(
+            "Batches take very unequal time to prepare (large and small files, a slow disk now and"
+            " then): a longer queue rides over the slow ones."
+        ),
+        when_it_does_not=(
+            "There are no workers, or data is too slow on average: then the queue is empty whatever"
+            " its length. Memory grows with workers × prefetch_factor × batch."
+        ),
         changes_loss="No: the same batches in the same order.",
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )

@@ -30,16 +30,23 @@ class SdpaBackend(Knob):
     example = "cudnn"
     range = "default, flash (CUDA), efficient (CUDA), cudnn (CUDA), math"
     card = Card(
-        what="Which kernel computes scaled_dot_product_attention: FlashAttention, memory-efficient "
-        "attention, cuDNN's, or math, the plain matrix products. The one named goes first; calls "
-        "that it cannot do still go to the others.",
-        when_it_helps="Much time goes into attention, and torch's own choice is not the fastest for "
-        "its shapes: before Hopper, for one, torch never takes cuDNN's kernel by itself.",
-        when_it_does_not="Attention written by hand or by another library, which torch's choice "
-        "does not reach. In float32 a GPU has one fused kernel (efficient), and dropout leaves a "
-        "CPU only math. math keeps all scores in memory: on a GPU it is tried only if named.",
-        changes_loss="The kernels round differently, and each draws dropout in its own way. "
-        "It is checked.",
+        what=(
+            "Which kernel computes scaled_dot_product_attention: FlashAttention, memory-efficient"
+            " attention, cuDNN's, or math, the plain matrix products. The one named goes first;"
+            " calls that it cannot do still go to the others."
+        ),
+        when_it_helps=(
+            "Much time goes into attention, and torch's own choice is not the fastest for "
+            "its shapes: before Hopper, for one, torch never takes cuDNN's kernel by itself."
+        ),
+        when_it_does_not=(
+            "Attention written by hand or by another library, which torch's choice does not reach."
+            " In float32 a GPU has one fused kernel (efficient), and dropout leaves a CPU only"
+            " math. math keeps all scores in memory: on a GPU it is tried only if named."
+        ),
+        changes_loss=(
+            "The kernels round differently, and each draws dropout in its own way. It is checked."
+        ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html",
     )
 

@@ -8,7 +8,8 @@
     via: env OMP_SCHEDULE    OMP_SCHEDULE=static   in the environment
     (no via)                 {name}                wherever the command holds the knob's name in braces
 
-The template is split into words once; the value is put in as part of one word. No shell ever reads it.
+The template is split into words once; the value is put in as part of one word. No shell ever reads
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ViaKnob(Knob):
-    """``options``: via (template; "" for a placeholder), default (the job's own value), numerics (a Numerics value).
+    """``options``: via (template; "" for a placeholder), default (the job's own value), numerics (a
+    Numerics value).
 
     Raises:
         ValueError: the template makes no sense; ``str()`` says why.
@@ -51,8 +53,13 @@ class ViaKnob(Knob):
             when_it_does_not="Known only to the job's owner.",
             changes_loss={
                 Numerics.EXACT: "Declared exact: the same arithmetic.",
-                Numerics.ROUNDING: "Declared rounding: the same mathematics, rounded otherwise. It is checked.",
-                Numerics.STATISTICAL: "Taken to change the training trajectory, unless declared otherwise. It is checked.",
+                Numerics.ROUNDING: (
+                    "Declared rounding: the same mathematics, rounded otherwise. It is checked."
+                ),
+                Numerics.STATISTICAL: (
+                    "Taken to change the training trajectory, unless declared otherwise. It is"
+                    " checked."
+                ),
             }[self.numerics],
             source="the job file",
         )
@@ -60,7 +67,9 @@ class ViaKnob(Knob):
     def _where(self) -> str:
         if self.variable:
             return f"the environment variable {self.variable}"
-        return f"{self.via!r} on the command line" if self.via else f"{{{self.name}}} in the command"
+        return (
+            f"{self.via!r} on the command line" if self.via else f"{{{self.name}}} in the command"
+        )
 
     @property
     def switch(self) -> bool:
@@ -82,7 +91,8 @@ class ViaKnob(Knob):
             )
         if isinstance(value, bool):
             return (
-                f"{value}: unquoted on, off, yes, no, true and false are truth values in YAML; put the word in quotes"
+                f"{value}: unquoted on, off, yes, no, true and false are truth values in YAML; put"
+                " the word in quotes"
             )
         if not isinstance(value, (str, int, float)) or "\0" in str(value):
             return f"{value!r} is neither text nor a number"
@@ -92,7 +102,9 @@ class ViaKnob(Knob):
         return {self.variable: str(value)} if self.variable else {}
 
     def command(self, argv: Sequence[str], value: Value) -> list[str]:
-        """``argv`` with the value in it; the last occurrence of a flag is the one that counts, and is replaced."""
+        """``argv`` with the value in it; the last occurrence of a flag is the one that counts, and
+        is replaced.
+        """
         if self.variable:
             return list(argv)
         if not self.words:
@@ -114,9 +126,11 @@ class ViaKnob(Knob):
             return None
         word = argv[found[1] - 1]
         before, after = self.words[-1].split(HOLE)
-        if found[1] - found[0] == 1 and len(self.words) == 2:  # --dtype=x where the template says "--dtype {}"
+        # --dtype=x where the template says "--dtype {}"
+        if found[1] - found[0] == 1 and len(self.words) == 2:
             before = self.words[0] + "="
-        elif found[1] - found[0] == 2 and len(self.words) == 1:  # --dtype x where it says "--dtype={}"
+        # --dtype x where it says "--dtype={}"
+        elif found[1] - found[0] == 2 and len(self.words) == 1:
             before = ""
         return word[len(before) : len(word) - len(after) if after else None]
 
@@ -126,10 +140,19 @@ class ViaKnob(Knob):
         before, after = last.split(HOLE)
         for start in range(len(argv) - 1, -1, -1):
             end = start + len(lead) + 1
-            if list(argv[start : end - 1]) == lead and end <= len(argv) and _fits(argv[end - 1], before, after):
+            if (
+                list(argv[start : end - 1]) == lead
+                and end <= len(argv)
+                and _fits(argv[end - 1], before, after)
+            ):
                 if lead or before:
                     return start, end
-            if len(lead) == 1 and lead[0].startswith("--") and last == HOLE and argv[start].startswith(lead[0] + "="):
+            if (
+                len(lead) == 1
+                and lead[0].startswith("--")
+                and last == HOLE
+                and argv[start].startswith(lead[0] + "=")
+            ):
                 return start, start + 1
             if (
                 not lead
@@ -143,7 +166,8 @@ class ViaKnob(Knob):
 
     def _fill(self, argv: Sequence[str], text: str) -> list[str]:
         hole = f"{{{self.name}}}"
-        if is_shell(argv):  # the line is read by the job's own shell: keep the value one word there too
+        # the line is read by the job's own shell: keep the value one word there too
+        if is_shell(argv):
             return [*argv[:2], argv[2].replace(hole, shlex.quote(text)), *argv[3:]]
         return [word.replace(hole, text) for word in argv]
 
@@ -154,7 +178,9 @@ def is_shell(argv: Sequence[str]) -> bool:
 
 
 def _fits(word: str, before: str, after: str) -> bool:
-    return len(word) >= len(before) + len(after) and word.startswith(before) and word.endswith(after)
+    return (
+        len(word) >= len(before) + len(after) and word.startswith(before) and word.endswith(after)
+    )
 
 
 def _split(via: str) -> tuple[str, tuple[str, ...]]:

@@ -10,7 +10,9 @@ from loader_kit import Heard, wait_for_no_workers
 
 @pytest.fixture
 def hook():
-    """``hook(mode=..., loader_key=...)`` installs the DataLoader hooks and returns (hooks, what they told)."""
+    """``hook(mode=..., loader_key=...)`` installs the DataLoader hooks and returns (hooks, what
+    they told).
+    """
     import torch.utils.data.dataloader as data
 
     from autotune_trials.agent.dataloader.hooks import install

@@ -27,7 +27,9 @@ class Augmented(Numbers):
     """Item i is i with noise from every generator a job may use."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.tensor([index + random.random(), index + torch.rand(()).item()]), torch.tensor(index)
+        return torch.tensor([index + random.random(), index + torch.rand(()).item()]), torch.tensor(
+            index
+        )
 
 
 class Broken(Numbers):
@@ -113,7 +115,9 @@ class Heard:
 
 
 def train(hooks, loader, switches=None, seen=None, limit=None):
-    """Iterate with a backward after each batch; ``switches``: batch number -> settings set after it."""
+    """Iterate with a backward after each batch; ``switches``: batch number -> settings set after
+    it.
+    """
     seen = [] if seen is None else seen
     for number, batch in enumerate(loader):
         seen.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
@@ -126,17 +130,24 @@ def train(hooks, loader, switches=None, seen=None, limit=None):
 
 
 def flat(batches):
-    return [sample for batch in batches for sample in (batch if isinstance(batch, list) else [batch])]
+    return [
+        sample for batch in batches for sample in (batch if isinstance(batch, list) else [batch])
+    ]
 
 
 def workers() -> list[psutil.Process]:
-    """Child processes of this one, but for servers that stay until the end: multiprocessing's own, and the one in bare_runs.py."""
+    """Child processes of this one, but for servers that stay until the end: multiprocessing's own,
+    and the one in bare_runs.py.
+    """
     own = []
     for child in psutil.Process().children(recursive=True):
         try:
             command = " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command and "bare_runs" not in command and (
-                "forkserver" not in command or "spawn_main" in command
+            if (
+                child.status() != psutil.STATUS_ZOMBIE
+                and "resource_tracker" not in command
+                and "bare_runs" not in command
+                and ("forkserver" not in command or "spawn_main" in command)
             ):
                 own.append(child)
         except psutil.NoSuchProcess:

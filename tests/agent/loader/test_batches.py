@@ -53,8 +53,10 @@ Pair = collections.namedtuple("Pair", "x y")
         (["one", "two", "three"], 8, 3),
         ({"text": ["one", "two", "three"]}, 3, 3),
         ((torch.tensor(0.5), {"x": torch.zeros(8, 1)}), 8, 8),
-        ({"weights": torch.zeros(100), "x": torch.zeros(8, 2)}, 8, 8),  # the one of the expected length counts
-        (([torch.zeros(3, 9, 9)] * 8, [{"boxes": torch.zeros(2, 4)}] * 8), 8, 8),  # detection: lists of pictures
+        # the one of the expected length counts
+        ({"weights": torch.zeros(100), "x": torch.zeros(8, 2)}, 8, 8),
+        # detection: lists of pictures
+        (([torch.zeros(3, 9, 9)] * 8, [{"boxes": torch.zeros(2, 4)}] * 8), 8, 8),
         (torch.tensor(1.0), 8, 1),
         (3.5, 8, 1),
         (None, None, 1),
@@ -81,7 +83,11 @@ def test_copy_shares_nothing(batch):
     def tensor_of(item):
         if dataclasses.is_dataclass(item):
             item = vars(item)
-        parts = [item] if isinstance(item, torch.Tensor) else list(item.values() if hasattr(item, "values") else item)
+        parts = (
+            [item]
+            if isinstance(item, torch.Tensor)
+            else list(item.values() if hasattr(item, "values") else item)
+        )
         return next(part for part in parts if isinstance(part, torch.Tensor))
 
     copied = copy_batch(batch)
@@ -92,13 +98,21 @@ def test_copy_shares_nothing(batch):
 
 
 def test_a_pinned_batch_is_copied_once(monkeypatch):
-    """Without a device nothing can be pinned: a tensor says that it is, and memory asked for as pinned is the ordinary kind."""
+    """Without a device nothing can be pinned: a tensor says that it is, and memory asked for as
+    pinned is the ordinary kind.
+    """
     pinned, copies, empty_like = [], [], torch.empty_like
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
-    monkeypatch.setattr(torch, "empty_like", lambda t, pin_memory: (pinned.append(pin_memory), empty_like(t))[1])
+    monkeypatch.setattr(
+        torch, "empty_like", lambda t, pin_memory: (pinned.append(pin_memory), empty_like(t))[1]
+    )
     for name in ("clone", "copy_", "pin_memory"):
         original = getattr(torch.Tensor, name)
-        monkeypatch.setattr(torch.Tensor, name, lambda *a, name=name, original=original: (copies.append(name), original(*a))[1])
+        monkeypatch.setattr(
+            torch.Tensor,
+            name,
+            lambda *a, name=name, original=original: (copies.append(name), original(*a))[1],
+        )
     batch = torch.arange(6.0)
     copied = copy_batch(batch)
     assert copied.equal(batch) and copied.data_ptr() != batch.data_ptr()

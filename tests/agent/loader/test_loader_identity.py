@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("no_workers_left")
 
 
 class EagerSampler(Sampler):
-    """Draws when it is started, not when it is first asked: torch's worker iterator starts it twice."""
+    """Draws when it is started, not when it is first asked: torch's worker iterator starts it
+    twice.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -39,40 +41,68 @@ class EagerBatches(EagerSampler):
 
 LOADERS = {
     "shuffled": lambda n: DataLoader(Augmented(30), batch_size=4, shuffle=True, num_workers=n),
-    "drop_last": lambda n: DataLoader(Augmented(30), batch_size=4, shuffle=True, num_workers=n, drop_last=True),
+    "drop_last": lambda n: DataLoader(
+        Augmented(30), batch_size=4, shuffle=True, num_workers=n, drop_last=True
+    ),
     "persistent": lambda n: DataLoader(
         Augmented(30), batch_size=4, shuffle=True, num_workers=n, persistent_workers=n > 0
     ),
     "generator": lambda n: DataLoader(
-        Augmented(30), batch_size=4, shuffle=True, num_workers=n, generator=torch.Generator().manual_seed(5)
+        Augmented(30),
+        batch_size=4,
+        shuffle=True,
+        num_workers=n,
+        generator=torch.Generator().manual_seed(5),
     ),
     "weighted": lambda n: DataLoader(
-        Augmented(30), batch_size=4, num_workers=n, sampler=WeightedRandomSampler(torch.arange(1.0, 31), 26)
+        Augmented(30),
+        batch_size=4,
+        num_workers=n,
+        sampler=WeightedRandomSampler(torch.arange(1.0, 31), 26),
     ),
     "replacement": lambda n: DataLoader(
-        Augmented(30), batch_size=4, num_workers=n, sampler=RandomSampler(range(30), replacement=True, num_samples=70)
+        Augmented(30),
+        batch_size=4,
+        num_workers=n,
+        sampler=RandomSampler(range(30), replacement=True, num_samples=70),
     ),
     "distributed": lambda n: DataLoader(
         Augmented(30), batch_size=4, num_workers=n, sampler=DistributedSampler(range(30), 2, 1)
     ),
-    "eager sampler": lambda n: DataLoader(Augmented(28), batch_size=4, num_workers=n, sampler=EagerSampler(28)),
-    "eager batches": lambda n: DataLoader(Augmented(28), num_workers=n, batch_sampler=EagerBatches(28)),
-    "eager no batches": lambda n: DataLoader(Augmented(28), batch_size=None, num_workers=n, sampler=EagerSampler(28)),
+    "eager sampler": lambda n: DataLoader(
+        Augmented(28), batch_size=4, num_workers=n, sampler=EagerSampler(28)
+    ),
+    "eager batches": lambda n: DataLoader(
+        Augmented(28), num_workers=n, batch_sampler=EagerBatches(28)
+    ),
+    "eager no batches": lambda n: DataLoader(
+        Augmented(28), batch_size=None, num_workers=n, sampler=EagerSampler(28)
+    ),
     "batch_sampler": lambda n: DataLoader(
         Augmented(30), num_workers=n, batch_sampler=BatchSampler(RandomSampler(range(30)), 4, False)
     ),
     "sampler of batches": lambda n: DataLoader(
-        Augmented(30), batch_size=None, num_workers=n, collate_fn=list, sampler=RandomSampler(range(30))
+        Augmented(30),
+        batch_size=None,
+        num_workers=n,
+        collate_fn=list,
+        sampler=RandomSampler(range(30)),
     ),
-    "infinite": lambda n: InfiniteDataLoader(Augmented(30), batch_size=4, shuffle=True, num_workers=n),
+    "infinite": lambda n: InfiniteDataLoader(
+        Augmented(30), batch_size=4, shuffle=True, num_workers=n
+    ),
     "stream": lambda n: DataLoader(SizedStream(), batch_size=7, num_workers=n),
-    "sharded stream": lambda n: DataLoader(ShardedStream(), batch_size=7, num_workers=n, drop_last=True),
+    "sharded stream": lambda n: DataLoader(
+        ShardedStream(), batch_size=7, num_workers=n, drop_last=True
+    ),
     "stream, no batches": lambda n: DataLoader(ShardedStream(), batch_size=None, num_workers=n),
 }
 
 
 def seen(loader: DataLoader, epochs: int = 3) -> list:
-    """Everything a job can see of three epochs: batches, their number, and the state of its generators after each."""
+    """Everything a job can see of three epochs: batches, their number, and the state of its
+    generators after each.
+    """
     out: list = []
     for epoch in range(epochs):
         if hasattr(loader.sampler, "set_epoch"):
@@ -124,13 +154,20 @@ def test_credited_and_reverted_loader_is_bit_identical(hook, name):
     assert same(bare, seen(loader))
 
 
-@pytest.mark.parametrize("change", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "change", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
+)
 @pytest.mark.parametrize("name", ["shuffled", "weighted", "eager batches", "generator"])
 def test_more_workers_keep_the_order_of_every_epoch(hook, name, change):
-    """Only the noise differs, as it does with torch alone; the order and the job's own random numbers do not."""
+    """Only the noise differs, as it does with torch alone; the order and the job's own random
+    numbers do not.
+    """
 
     def order(loader):
-        return [b if isinstance(b, (float, torch.Tensor)) and not isinstance(b, tuple) else b[1] for b in seen(loader)]
+        return [
+            b if isinstance(b, (float, torch.Tensor)) and not isinstance(b, tuple) else b[1]
+            for b in seen(loader)
+        ]
 
     kinds = {
         "shuffled": lambda: DataLoader(Numbers(30), batch_size=4, shuffle=True),

@@ -26,7 +26,9 @@ def test_pinning_is_switched_under_the_loop(hook, workers):
 def test_cached_batches_stay_pinned(hook):
     hooks, _ = hook()
     hooks.set_stretch(True)
-    for number, batch in enumerate(DataLoader(Numbers(64), batch_size=4, num_workers=1, pin_memory=True)):
+    for number, batch in enumerate(
+        DataLoader(Numbers(64), batch_size=4, num_workers=1, pin_memory=True)
+    ):
         assert batch.is_pinned() and batch.device.type == "cpu"
         hooks.credit_backward()
         hooks.serve_cached(True)

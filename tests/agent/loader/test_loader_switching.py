@@ -10,7 +10,16 @@ import warnings
 
 import pytest
 import torch
-from loader_kit import Augmented, Broken, InfiniteDataLoader, Numbers, flat, train, wait_for_no_workers, workers
+from loader_kit import (
+    Augmented,
+    Broken,
+    InfiniteDataLoader,
+    Numbers,
+    flat,
+    train,
+    wait_for_no_workers,
+    workers,
+)
 from tiers import slow
 from torch.utils.data import (
     BatchSampler,
@@ -29,7 +38,10 @@ CHANGES = [
     ({}, {"num_workers": 1, "prefetch_factor": 5}),
     ({"num_workers": 2}, {"num_workers": 0}),
     ({"num_workers": 1, "prefetch_factor": 4}, {"num_workers": 0}),
-    ({"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3, "timeout": 30}, {"num_workers": 0}),
+    (
+        {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3, "timeout": 30},
+        {"num_workers": 0},
+    ),
     ({"num_workers": 1}, {"num_workers": 3}),
     ({"num_workers": 2}, {"prefetch_factor": 6}),
     ({"num_workers": 2}, {"persistent_workers": True}),
@@ -89,12 +101,16 @@ def test_settings_are_really_in_force(hook):
 @pytest.mark.parametrize("sizes", [(4, 7), (7, 4), (8, 3)])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batch_size_respects_drop_last(hook, drop_last, sizes, num_workers):
-    """The tail is batched with the size in force at the end, also if the old size had already dropped some of it."""
+    """The tail is batched with the size in force at the end, also if the old size had already
+    dropped some of it.
+    """
     hooks, _ = hook()
     old, new = sizes
     length = 45
     for after in range(1, length // old - 1, 1 + 2 * num_workers):
-        loader = DataLoader(Numbers(length), batch_size=old, drop_last=drop_last, num_workers=num_workers)
+        loader = DataLoader(
+            Numbers(length), batch_size=old, drop_last=drop_last, num_workers=num_workers
+        )
         hooks.control.set(batch_size=None)
         seen = train(hooks, loader, {after: {"batch_size": new}})
         rest = length - (after + 1) * old
@@ -163,10 +179,16 @@ def test_batch_sampler_of_the_job_keeps_its_batches(hook):
 def test_torchs_batch_sampler_given_by_hand_can_be_rebatched(hook):
     """As accelerate builds its loaders."""
     hooks, _ = hook()
-    loader = DataLoader(Numbers(30), batch_sampler=BatchSampler(SequentialSampler(range(30)), 4, False))
+    loader = DataLoader(
+        Numbers(30), batch_sampler=BatchSampler(SequentialSampler(range(30)), 4, False)
+    )
     seen = train(hooks, loader, {1: {"batch_size": 10}})
     assert [len(batch) for batch in seen] == [4, 4, 10, 10, 2] and flat(seen) == list(range(30))
-    assert hooks.facts().batch_size == 4 and not hooks.facts().custom_batch_sampler and not hooks.facts().batch_sampler
+    assert (
+        hooks.facts().batch_size == 4
+        and not hooks.facts().custom_batch_sampler
+        and not hooks.facts().batch_sampler
+    )
 
 
 def test_no_batching_at_all(hook):
@@ -179,7 +201,9 @@ def test_infinite_loader_that_overrides_iter(hook):
     hooks, _ = hook()
     loader = InfiniteDataLoader(Numbers(20), batch_size=4, num_workers=1)
     for _ in range(3):
-        assert flat(train(hooks, loader, {1: {"num_workers": 2}, 3: {"num_workers": 0}})) == list(range(20))
+        assert flat(train(hooks, loader, {1: {"num_workers": 2}, 3: {"num_workers": 0}})) == list(
+            range(20)
+        )
     assert hooks.facts().custom_batch_sampler and hooks.facts().length == 5
     del loader.iterator
 
@@ -188,7 +212,12 @@ def test_unknown_settings_and_values_are_refused(hook):
     hooks, _ = hook(mode="fixed")
     with pytest.raises(ValueError, match="drop_last"):
         hooks.training.set(drop_last=True)
-    for wrong in ({"num_workers": -1}, {"batch_size": 0}, {"num_workers": "4"}, {"prefetch_factor": 1.5}):
+    for wrong in (
+        {"num_workers": -1},
+        {"batch_size": 0},
+        {"num_workers": "4"},
+        {"prefetch_factor": 1.5},
+    ):
         with pytest.raises(ValueError, match="expected a whole number"):
             hooks.training.set(**wrong)
 
@@ -213,7 +242,8 @@ def test_worker_errors_reach_the_job_as_they_are(hook, own):
         train(hooks, loader, {1: {"num_workers": 2 - own}})
     except ValueError as error:
         text = str(error)
-        error.__traceback__ = None  # torch leaves a cycle through its frames, which would keep the iterator
+        # torch leaves a cycle through its frames, which would keep the iterator
+        error.__traceback__ = None
     assert "picture 13 is torn" in text
     assert own or ("in __getitem__" in text and "DataLoader worker process" in text)
     assert not heard.faults
@@ -257,7 +287,11 @@ def test_workers_that_cannot_start_leave_the_job_at_its_own_settings(hook):
         warnings.simplefilter("ignore")
         seen = train(hooks, loader, {2: {"num_workers": 2}})
     assert flat(seen) == list(range(40))
-    assert len(heard.faults) == 1 and "num_workers=2" in heard.faults[0][0] and "pickle" in heard.faults[0][1]
+    assert (
+        len(heard.faults) == 1
+        and "num_workers=2" in heard.faults[0][0]
+        and "pickle" in heard.faults[0][1]
+    )
 
 
 def test_trouble_of_ours_leaves_the_job_alone(hook):
@@ -302,7 +336,9 @@ def test_interrupt_passes_through(hook):
 # -- processes
 
 
-@pytest.mark.parametrize("change", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "change", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
+)
 def test_abandoned_iterator_ends_its_workers(hook, change):
     hooks, _ = hook()
     loader = DataLoader(Numbers(400), batch_size=4)
@@ -394,7 +430,12 @@ SEEDS = [(1, True), slow(2, True), slow(5, True), slow(9, True), (10, False)]
 def test_thirty_random_switches_lose_and_repeat_nothing(hook, seed, shuffle):
     choose = random.Random(seed)
     own = choose.choice(
-        [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 2, "drop_last": True}]
+        [
+            {},
+            {"num_workers": 1},
+            {"num_workers": 2, "persistent_workers": True},
+            {"num_workers": 2, "drop_last": True},
+        ]
     )
     epochs, length = 5, 331
 
@@ -416,14 +457,18 @@ def test_thirty_random_switches_lose_and_repeat_nothing(hook, seed, shuffle):
             hooks.credit_backward()
             if choose.random() < 0.35 and switches < 30:
                 switches += 1
-                hooks.training.set(**choose.choice([
-                    {"num_workers": choose.choice([0, 1, 2, None])},
-                    {"batch_size": choose.choice([3, 8, 13, None])},
-                    {"prefetch_factor": choose.choice([1, 2, 5, None])},
-                    {"persistent_workers": choose.choice([True, False, None])},
-                    {"in_order": choose.choice([True, False, None])},
-                    {"pin_memory": choose.choice([True, None])},
-                ]))
+                hooks.training.set(
+                    **choose.choice(
+                        [
+                            {"num_workers": choose.choice([0, 1, 2, None])},
+                            {"batch_size": choose.choice([3, 8, 13, None])},
+                            {"prefetch_factor": choose.choice([1, 2, 5, None])},
+                            {"persistent_workers": choose.choice([True, False, None])},
+                            {"in_order": choose.choice([True, False, None])},
+                            {"pin_memory": choose.choice([True, None])},
+                        ]
+                    )
+                )
             ordered = ordered and hooks.overrides.get("in_order") is not False
             size = hooks.overrides.get("batch_size", 8)
         dropped = length - len(seen)
@@ -433,7 +478,9 @@ def test_thirty_random_switches_lose_and_repeat_nothing(hook, seed, shuffle):
             both = min(len(seen), len(order[epoch]))  # drop_last leaves another tail out
             assert seen[:both] == order[epoch][:both]
     assert not heard.faults
-    assert sum(samples for _, samples, _, _ in heard.batches) == epochs * length or own.get("drop_last")
+    assert sum(samples for _, samples, _, _ in heard.batches) == epochs * length or own.get(
+        "drop_last"
+    )
     assert switches == 30
 
 
@@ -441,7 +488,9 @@ def test_augmentation_is_not_repeated_by_a_rebuilt_source(hook):
     hooks, _ = hook()
     torch.manual_seed(0)
     noise = []
-    for number, (values, index) in enumerate(DataLoader(Augmented(120), batch_size=4, num_workers=1)):
+    for number, (values, index) in enumerate(
+        DataLoader(Augmented(120), batch_size=4, num_workers=1)
+    ):
         noise += (values - index[:, None]).flatten().tolist()
         hooks.credit_backward()
         hooks.training.set(num_workers=1 + number % 2)

@@ -1,4 +1,6 @@
-"""Which loader trains, its facts, its epochs and their stretching, and the ceiling's cached batches."""
+"""Which loader trains, its facts, its epochs and their stretching, and the ceiling's cached
+batches.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import time
 
 import pytest
 import torch
-from loader_kit import Numbers, ShardedStream, SizedStream, Stream, flat, train, wait_for_no_workers, workers
+from loader_kit import (
+    Numbers,
+    ShardedStream,
+    SizedStream,
+    Stream,
+    flat,
+    train,
+    wait_for_no_workers,
+    workers,
+)
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
@@ -33,16 +44,30 @@ def test_the_loader_followed_by_backward_trains(hook):
     train(hooks, training)
     list(validation)
     facts = hooks.facts()
-    assert (facts.site, facts.key) == (f"test_loader_tracking.py:{site}", f"test_loader_tracking.py:{site}#0")
+    assert (facts.site, facts.key) == (
+        f"test_loader_tracking.py:{site}",
+        f"test_loader_tracking.py:{site}#0",
+    )
     assert (facts.dataset, facts.batch_size, facts.length, facts.samples) == ("Numbers", 4, 10, 40)
-    assert (facts.num_workers, facts.prefetch_factor, facts.iterable, facts.worker_sharding) == (0, None, False, True)
-    assert {key for key, *_ in heard.batches} == {facts.key, facts.key.replace(str(site), str(site + 2))}
+    assert (facts.num_workers, facts.prefetch_factor, facts.iterable, facts.worker_sharding) == (
+        0,
+        None,
+        False,
+        True,
+    )
+    assert {key for key, *_ in heard.batches} == {
+        facts.key,
+        facts.key.replace(str(site), str(site + 2)),
+    }
 
 
 def test_a_batch_fetched_before_an_evaluation_does_not_change_the_training_loader(hook):
     """The next batch is fetched, then the validation set is run, then backward."""
     hooks, _ = hook()
-    training, validation = DataLoader(Numbers(40), batch_size=4), DataLoader(Numbers(8), batch_size=4)
+    training, validation = (
+        DataLoader(Numbers(40), batch_size=4),
+        DataLoader(Numbers(8), batch_size=4),
+    )
     iterator = iter(training)
     seen = next(iterator).tolist()
     for step in range(9):
@@ -127,7 +152,10 @@ def test_site_of_a_subclass_is_where_the_job_builds_it(hook):
 def test_signature_for_frameworks_that_build_loaders_anew(hook):
     bare = inspect.signature(DataLoader.__init__), inspect.getfullargspec(DataLoader.__init__)
     hook()
-    assert (inspect.signature(DataLoader.__init__), inspect.getfullargspec(DataLoader.__init__)) == bare
+    assert (
+        inspect.signature(DataLoader.__init__),
+        inspect.getfullargspec(DataLoader.__init__),
+    ) == bare
     assert "prefetch_factor" in inspect.signature(DataLoader).parameters
 
 
@@ -158,7 +186,10 @@ def test_settings_wait_for_the_loader_of_the_key(hook):
 def test_settings_without_a_known_key_go_to_the_first_loader_that_trains(hook, key):
     hooks, _ = hook(mode="fixed", loader_key=key)
     hooks.training.set(num_workers=2, batch_size=8)
-    validation, training = DataLoader(Numbers(12), batch_size=4), DataLoader(Numbers(40), batch_size=4)
+    validation, training = (
+        DataLoader(Numbers(12), batch_size=4),
+        DataLoader(Numbers(40), batch_size=4),
+    )
     list(validation)
     assert workers() == []
     seen = train(hooks, training)
@@ -182,7 +213,11 @@ def test_stretched_epoch_goes_on_and_ends_when_told(hook):
             hooks.set_stretch(False)
     assert seen == list(range(12)) * 4
     turnovers = [turnover for *_, turnover in heard.batches]
-    assert [turnover is not None for turnover in turnovers] == [False] * 3 + [True, False, False] * 3
+    assert [turnover is not None for turnover in turnovers] == [False] * 3 + [
+        True,
+        False,
+        False,
+    ] * 3
     assert all(wait == 0 for _, _, wait, turnover in heard.batches if turnover is not None)
     assert heard.ends == 4
 
@@ -360,7 +395,8 @@ def test_cached_batches_are_copies_of_a_few(hook):
             break
     assert len({tuple(batch) for batch in served}) == 8
     assert served[:8] == served[8:16]
-    assert flat(real) == [*range(20), *range(52, 96)]  # the eight kept were fetched; then the source went on
+    # the eight kept were fetched; then the source went on
+    assert flat(real) == [*range(20), *range(52, 96)]
     assert all(samples == 4 for _, samples, _, _ in heard.batches)
 
 
@@ -391,7 +427,11 @@ def test_uninstall_restores_torch_and_running_iterators(hook):
     assert flat(batch.tolist() for batch in iterator) == list(range(20, 400))
     assert wait_for_no_workers() == []
     assert len(heard.batches) == told
-    assert (DataLoader.__init__, DataLoader._get_iterator, data._utils.worker.get_worker_info) == before
+    assert (
+        DataLoader.__init__,
+        DataLoader._get_iterator,
+        data._utils.worker.get_worker_info,
+    ) == before
     assert type(iter(loader)).__name__ == "_SingleProcessDataLoaderIter"
 
 
@@ -411,12 +451,16 @@ def test_agent_is_importable_without_torch():
         "print([name for name in ('torch', 'numpy', 'psutil', 'yaml') if name in sys.modules])"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env
+    )
     assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_cost_of_the_proxy_per_batch(hook):
-    """Counted, not timed (benchmarks/overhead.py does that): what a batch makes Python call beyond torch's own iterator, listener included."""
+    """Counted, not timed (benchmarks/overhead.py does that): what a batch makes Python call beyond
+    torch's own iterator, listener included.
+    """
 
     class Ready(Numbers):
         def __getitems__(self, indices):

@@ -8,7 +8,10 @@ from rdkit.Chem import Descriptors
 pick = random.Random(1)
 lines = ["smiles,logp"]
 while len(lines) <= 500:
-    smiles = "".join(pick.choice(["C", "C", "N", "O", "CC", "C(C)", "C(=O)", "c1ccccc1"]) for _ in range(pick.randrange(3, 9)))
+    smiles = "".join(
+        pick.choice(["C", "C", "N", "O", "CC", "C(C)", "C(=O)", "c1ccccc1"])
+        for _ in range(pick.randrange(3, 9))
+    )
     molecule = Chem.MolFromSmiles(smiles)
     if molecule is not None:
         lines.append(f"{smiles},{Descriptors.MolLogP(molecule):.4f}")

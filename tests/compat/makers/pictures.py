@@ -7,12 +7,20 @@ import numpy as np
 from PIL import Image
 
 generator = np.random.default_rng(1)
-colours = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "white": (240, 240, 240), "grey": (120, 120, 120)}
+colours = {
+    "red": (220, 30, 30),
+    "green": (30, 200, 40),
+    "blue": (30, 40, 220),
+    "white": (240, 240, 240),
+    "grey": (120, 120, 120),
+}
 Path("pictures").mkdir(exist_ok=True)
 lines = ["filepath\ttitle"]
 for number in range(416):
     name = list(colours)[number % 5]
-    pixels = np.clip(np.array(colours[name]) + generator.normal(0, 40, (40, 40, 3)), 0, 255).astype(np.uint8)
+    pixels = np.clip(np.array(colours[name]) + generator.normal(0, 40, (40, 40, 3)), 0, 255).astype(
+        np.uint8
+    )
     Image.fromarray(pixels).save(f"pictures/{number}.jpg")
     lines.append(f"pictures/{number}.jpg\ta {name} square number {number}")
 Path("pictures.csv").write_text("\n".join(lines) + "\n")
@@ -22,4 +30,6 @@ model = {
     "text_cfg": {"context_length": 16, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2},
 }
 Path("clip").mkdir(exist_ok=True)
-Path("clip/open_clip_config.json").write_text(json.dumps({"model_cfg": model, "preprocess_cfg": {"size": 32}}))
+Path("clip/open_clip_config.json").write_text(
+    json.dumps({"model_cfg": model, "preprocess_cfg": {"size": 32}})
+)

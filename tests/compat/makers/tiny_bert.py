@@ -10,5 +10,12 @@ vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n i
 Path("bert/vocab.txt").write_text("\n".join(vocabulary) + "\n")
 BertTokenizerFast("bert/vocab.txt").save_pretrained("bert")
 BertModel(
-    BertConfig(vocab_size=len(vocabulary), hidden_size=48, num_hidden_layers=2, num_attention_heads=2, intermediate_size=96, max_position_embeddings=32)
+    BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=96,
+        max_position_embeddings=32,
+    )
 ).save_pretrained("bert")

@@ -1,4 +1,5 @@
-"""Why a session failed, from what it left: exit status, logs, crumbs. Pure functions of text and files.
+"""Why a session failed, from what it left: exit status, logs, crumbs. Pure functions of text and
+files.
 
     exit 0, step crumb           ended      the job finished by itself
     exit 0, no step crumb        unhooked   the agent never saw an optimizer step
@@ -23,26 +24,47 @@ from autotune_trials.session.ranks import PEER_GONE
 TAIL_BYTES = 32 << 10
 TAIL_LINES = 30
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|OutOfMemoryError|\bMemoryError\b|can(?:no|')t allocate memory|std::bad_alloc|_ALLOC_FAILED"
+    r"out of memory|OutOfMemoryError|\bMemoryError\b|can(?:no|')t allocate"
+    r" memory|std::bad_alloc|_ALLOC_FAILED"
     r"|out of shared memory|</torch_\w+>: No space left",  # /dev/shm
     re.IGNORECASE,
 )
 WORKERS_TOO_MANY = re.compile(  # of a DataLoader, for the machine or for what the process may open
-    r"loader settings num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception): .*(?:Too many open files|ancdata|No space left"
-    r"|[Cc]annot allocate memory|Resource temporarily unavailable|unable to (?:mmap|open shared memory|resize file|write to file)"
+    r"loader settings num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception):"
+    r" .*(?:Too many open files|ancdata|No space left"
+    r"|[Cc]annot allocate memory|Resource temporarily unavailable|unable to (?:mmap|open shared"
+    r" memory|resize file|write to file)"
     r"|Bus error|out of shared memory).*)"
 )
-KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL\)")  # a DataLoader worker; torchrun about a rank
+# a DataLoader worker; torchrun about a rank
+KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL\)")
 WORKERS_GONE = re.compile(r"DataLoader worker \(pid\(s\) .* exited unexpectedly")
-RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")  # [rank1]: of torch, [default1]: of torchrun --tee
+# [rank1]: of torch, [default1]: of torchrun --tee
+RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")
 MARKING = (
     "mark the iterations yourself, two lines in the training script:\n"
     "    import autotune\n"
     "    autotune.step(loss=loss, samples=len(batch))   # once an iteration, after the update"
 )
-LAUNCHER_ERRORS = ("ChildFailedError", "CalledProcessError", "SignalException", "ProcessRaisedException")
+LAUNCHER_ERRORS = (
+    "ChildFailedError",
+    "CalledProcessError",
+    "SignalException",
+    "ProcessRaisedException",
+)
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
-DETACHING = {"sudo", "su", "docker", "podman", "apptainer", "singularity", "ssh", "kubectl", "srun", "sbatch"}
+DETACHING = {
+    "sudo",
+    "su",
+    "docker",
+    "podman",
+    "apptainer",
+    "singularity",
+    "ssh",
+    "kubectl",
+    "srun",
+    "sbatch",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +75,7 @@ class Diagnosis:
     log_tail: str = ""
 
 
-# ------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def read_tail(path: Path, limit: int = TAIL_BYTES) -> str:
@@ -70,23 +92,30 @@ def read_tail(path: Path, limit: int = TAIL_BYTES) -> str:
 def log_tail(paths: SessionPaths, lines: int = TAIL_LINES) -> str:
     """What a person wants to see of a failed job: its last traceback, else its last lines."""
     text = read_tail(paths.stderr)
-    shown = last_traceback(text) or text.strip().splitlines() or read_tail(paths.stdout).strip().splitlines()
+    shown = (
+        last_traceback(text)
+        or text.strip().splitlines()
+        or read_tail(paths.stdout).strip().splitlines()
+    )
     return "\n".join(line[:500] for line in shown[-lines:])
 
 
 def last_traceback(text: str) -> list[str]:
     """The lines of the last traceback that says something.
 
-    Those of launchers only repeat that a child failed, and those of ranks whose neighbour has gone, that it has. Ranks write
-    at the same time, so their lines are told apart by the prefix torch and torchrun give them.
+    Those of launchers only repeat that a child failed, and those of ranks whose neighbour has gone,
+    that it has. Ranks write at the same time, so their lines are told apart by the prefix torch and
+    torchrun give them.
     """
     blocks: list[list[str]] = []
-    open_: dict[str, list[str] | None] = {}  # rank, as its prefix has it -> the traceback it is writing
+    # rank, as its prefix has it -> the traceback it is writing
+    open_: dict[str, list[str] | None] = {}
     for raw in text.splitlines():
         found = RANK_PREFIX.match(raw)
         rank, line = (found.group(1), raw[found.end() :]) if found else ("", raw)
         block = open_.get(rank)
-        if re.match(r"(Original )?Traceback \(most recent call last\)", line):  # "Original": of a DataLoader worker
+        # "Original": of a DataLoader worker
+        if re.match(r"(Original )?Traceback \(most recent call last\)", line):
             open_[rank] = block = [line]
             blocks.append(block)
         elif block is not None:
@@ -110,19 +139,25 @@ def lost_rank(text: str) -> str:
 
 
 def user_line(lines: Iterable[str], workdir: Path) -> str:
-    """``file.py:12`` of the last of these traceback lines that lies in the user's code, "" if none does."""
+    """``file.py:12`` of the last of these traceback lines that lies in the user's code, "" if none
+    does.
+    """
     found = ""
     for line in lines:
         match = re.match(r'\s*File "([^"]+)", line (\d+)', line)
         if match and _is_users(match.group(1), workdir):
             path = match.group(1)
-            shown = os.path.relpath(path, workdir) if path.startswith(str(workdir) + os.sep) else path
+            shown = (
+                os.path.relpath(path, workdir) if path.startswith(str(workdir) + os.sep) else path
+            )
             found = f"{shown}:{match.group(2)}"
     return found
 
 
 def _is_users(path: str, workdir: Path) -> bool:
-    if path.startswith("<") or re.search(r"/(site|dist)-packages/|/autotune_(trials|spaces)/", path):
+    if path.startswith("<") or re.search(
+        r"/(site|dist)-packages/|/autotune_(trials|spaces)/", path
+    ):
         return False
     return path.startswith(str(workdir)) or not re.search(r"/lib(64)?/python3[.\d]*/", path)
 
@@ -141,35 +176,73 @@ def crumbs_of(paths: SessionPaths) -> dict[str, set[int]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------- judging
+# ------------------------------------------------------------------------------------------ judging
 
 
-def of_exit(status: int, argv: Sequence[str], workdir: Path, paths: SessionPaths, doing: str, oom_kills: int | None = None) -> Diagnosis:
+def of_exit(
+    status: int,
+    argv: Sequence[str],
+    workdir: Path,
+    paths: SessionPaths,
+    doing: str,
+    oom_kills: int | None = None,
+) -> Diagnosis:
     """Why the command ended, by its exit status (negative: a signal) and its logs.
 
-    ``doing``: what we wanted of it. ``oom_kills``: how often the kernel killed for want of memory meanwhile; None: not known.
+    ``doing``: what we wanted of it. ``oom_kills``: how often the kernel killed for want of memory
+    meanwhile; None: not known.
     """
     if status == 0:
         if "step" not in crumbs_of(paths):
             return unhooked(argv, workdir, paths, "the command ended (exit code 0)")
-        return Diagnosis("ended", f"the job finished by itself (exit code 0) before {doing}", log_tail=log_tail(paths))
-    return of_logs(workdir, paths, _status_in_words(status), oom_kills, killed=status in (-signal.SIGKILL, 128 + signal.SIGKILL))
+        return Diagnosis(
+            "ended",
+            f"the job finished by itself (exit code 0) before {doing}",
+            log_tail=log_tail(paths),
+        )
+    return of_logs(
+        workdir,
+        paths,
+        _status_in_words(status),
+        oom_kills,
+        killed=status in (-signal.SIGKILL, 128 + signal.SIGKILL),
+    )
 
 
-def of_logs(workdir: Path, paths: SessionPaths, happened: str, oom_kills: int | None = None, killed: bool = False) -> Diagnosis:
-    """Out of memory, killed from outside or a crash, by the logs. ``killed``: by SIGKILL, and not by us."""
+def of_logs(
+    workdir: Path,
+    paths: SessionPaths,
+    happened: str,
+    oom_kills: int | None = None,
+    killed: bool = False,
+) -> Diagnosis:
+    """Out of memory, killed from outside or a crash, by the logs. ``killed``: by SIGKILL, and not
+    by us.
+    """
     text = read_tail(paths.stderr) + "\n" + read_tail(paths.stdout, 4 << 10)
     traceback = last_traceback(text)
     where, tail = user_line(traceback, workdir), log_tail(paths)
     said = _last_line(text, OUT_OF_MEMORY)
     if said or "oom" in crumbs_of(paths):
-        return Diagnosis("oom", (said or f"{happened}, after running out of memory")[:500], where, tail)
+        return Diagnosis(
+            "oom", (said or f"{happened}, after running out of memory")[:500], where, tail
+        )
     if killed or (said := _last_line(text, KILLED)) or "killed" in crumbs_of(paths):
-        said = said or ("killed by the system (SIGKILL)" if killed else _last_line(text, WORKERS_GONE) or happened)
+        said = said or (
+            "killed by the system (SIGKILL)"
+            if killed
+            else _last_line(text, WORKERS_GONE) or happened
+        )
         if oom_kills == 0:
-            return Diagnosis("killed", f"{said[:400]}: by somebody else, the kernel had memory left", where, tail)
-        return Diagnosis("oom", f"{said[:400]}, which is what running out of host memory looks like", where, tail)
-    reason = traceback[-1] if len(traceback) > 1 else (tail.splitlines() or ["it printed nothing"])[-1]
+            return Diagnosis(
+                "killed", f"{said[:400]}: by somebody else, the kernel had memory left", where, tail
+            )
+        return Diagnosis(
+            "oom", f"{said[:400]}, which is what running out of host memory looks like", where, tail
+        )
+    reason = (
+        traceback[-1] if len(traceback) > 1 else (tail.splitlines() or ["it printed nothing"])[-1]
+    )
     if PEER_GONE.search(reason) or len(traceback) < 2:
         reason = lost_rank(text) or reason
     return Diagnosis("crash", f"{happened}: {reason[:500]}", where, tail)
@@ -207,14 +280,23 @@ def unhooked(argv: Sequence[str], workdir: Path, paths: SessionPaths, happened: 
 _CAUSES = {
     "python": (
         "Python ran, but never imported torch",
-        f"Only PyTorch jobs can be tuned without help. If another program does the training, name that one as the command; else {MARKING}",
+        (
+            "Only PyTorch jobs can be tuned without help. If another program does the training,"
+            f" name that one as the command; else {MARKING}"
+        ),
     ),
     "torch": (
         "torch was imported, but neither backward() nor an optimizer was called",
-        f"Check that the command trains (not only evaluates or prepares data); if it trains in another way, {MARKING}",
+        (
+            "Check that the command trains (not only evaluates or prepares data); if it trains in"
+            f" another way, {MARKING}"
+        ),
     ),
     "backward": (
-        "backward() was called, but no torch.optim optimizer made a step: the job updates its parameters itself",
+        (
+            "backward() was called, but no torch.optim optimizer made a step: the job updates its"
+            " parameters itself"
+        ),
         MARKING[0].upper() + MARKING[1:],
     ),
 }
@@ -232,25 +314,35 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
     line = _shebang(script)
     if line and (flag := _isolating_flag(line)):
         return (
-            f"{argv[0]} starts with #!{' '.join(line)}, and {flag} makes Python ignore PYTHONPATH or sitecustomize",
+            (
+                f"{argv[0]} starts with #!{' '.join(line)}, and {flag} makes Python ignore"
+                " PYTHONPATH or sitecustomize"
+            ),
             f"Run it as `python {argv[0]} …`, or {MARKING}",
         )
     names = [os.path.basename(word) for word in argv]
-    detaching = next((n for n in names if n in DETACHING), "") or ("env -i" if _clears_environment(names) else "")
+    detaching = next((n for n in names if n in DETACHING), "") or (
+        "env -i" if _clears_environment(names) else ""
+    )
     if detaching:
         return (
             f"{detaching} starts the job without this environment, by which the agent comes in",
             f"Tune the command that {detaching} runs, in the place where it runs, or {MARKING}",
         )
     return (
-        "no Python process of the command loaded the agent: it is not a Python program, it starts Python with -I, -E or -S "
-        "or without its environment, or it goes on in the background",
+        (
+            "no Python process of the command loaded the agent: it is not a Python program, it"
+            " starts Python with -I, -E or -S or without its environment, or it goes on in the"
+            " background"
+        ),
         f"Name the training command itself, in the foreground; or {MARKING}",
     )
 
 
 def _isolating_flag(argv: Sequence[str]) -> str:
-    """``-I`` or ``-Es (E)`` if these words start a Python that ignores PYTHONPATH (-I, -E) or sitecustomize (-S)."""
+    """``-I`` or ``-Es (E)`` if these words start a Python that ignores PYTHONPATH (-I, -E) or
+    sitecustomize (-S).
+    """
     for at, word in enumerate(argv):
         if not re.fullmatch(r"python[\d.]*|pypy[\d.]*", os.path.basename(word)):
             continue
@@ -273,7 +365,9 @@ def _isolating_flag(argv: Sequence[str]) -> str:
 
 
 def _clears_environment(names: Sequence[str]) -> bool:
-    return "env" in names and any(n in ("-i", "--ignore-environment", "-") for n in names[names.index("env") :])
+    return "env" in names and any(
+        n in ("-i", "--ignore-environment", "-") for n in names[names.index("env") :]
+    )
 
 
 def _shebang(path: str) -> list[str]:

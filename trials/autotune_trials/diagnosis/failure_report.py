@@ -1,4 +1,6 @@
-"""Why a session failed: what exit status, logs, ranks and stacks say, put into the exception that tells the tuner."""
+"""Why a session failed: what exit status, logs, ranks and stacks say, put into the exception that
+tells the tuner.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,18 @@ class Postmortem:
 
     _oom_kills: OomKills  # once it has begun
 
-    def __init__(self, argv: Sequence[str], workdir: Path, paths: SessionPaths, mark: str, masks: Masks) -> None:
-        self._argv, self._workdir, self._paths, self._mark, self._masks = argv, workdir, paths, mark, masks
-        self.lost_machine: Callable[[], str] = lambda: ""  # where ranks run elsewhere: why one of their machines is lost; "": none is
+    def __init__(
+        self, argv: Sequence[str], workdir: Path, paths: SessionPaths, mark: str, masks: Masks
+    ) -> None:
+        self._argv, self._workdir, self._paths, self._mark, self._masks = (
+            argv,
+            workdir,
+            paths,
+            mark,
+            masks,
+        )
+        # where ranks run elsewhere: why one of their machines is lost; "": none is
+        self.lost_machine: Callable[[], str] = lambda: ""
 
     def begin(self) -> None:
         """The command is about to start."""
@@ -38,18 +49,28 @@ class Postmortem:
         if process_tags.mark_of(pid) == self._mark:
             self._oom_kills.watch(pid)
 
-    def failure(self, kind: str, detail: str, *, log_tail: str = "", where: str = "") -> SessionFailed:
+    def failure(
+        self, kind: str, detail: str, *, log_tail: str = "", where: str = ""
+    ) -> SessionFailed:
         if gone := self.lost_machine():  # which the ranks of others feel first, in many ways
             kind, detail, log_tail, where = "lost", gone, "", ""
         masked = self._masks.text
-        return SessionFailed(kind, masked(detail), log_tail=masked(log_tail), where=masked(where), directory=str(self._paths.root))
+        return SessionFailed(
+            kind,
+            masked(detail),
+            log_tail=masked(log_tail),
+            where=masked(where),
+            directory=str(self._paths.root),
+        )
 
     def of_exit(self, status: int, until: str) -> SessionFailed:
         """The command ended with ``status`` before ``until``."""
         return self.found(self.after_exit(status, until))
 
     def after_exit(self, status: int, until: str) -> classify.Diagnosis:
-        return classify.of_exit(status, self._argv, self._workdir, self._paths, until, self._oom_kills.since())
+        return classify.of_exit(
+            status, self._argv, self._workdir, self._paths, until, self._oom_kills.since()
+        )
 
     def of_watcher(self, lost: str) -> SessionFailed:
         """The warden is gone; ``lost``: why."""
@@ -64,35 +85,69 @@ class Postmortem:
         return self.failure("agent", f"the agent failed in {fault.where}: {last}", log_tail=text)
 
     def of_silent_rank(self, rank: int, alive: bool, until: str) -> SessionFailed:
-        """A training process has hung up before ``until``, while the command goes on. ``alive``: the process is there all the same."""
-        found = classify.of_logs(self._workdir, self._paths, f"the training process (rank {rank}) ended", self._oom_kills.since())
-        if found.kind in ("oom", "killed") or classify.last_traceback(classify.read_tail(self._paths.stderr)):
+        """A training process has hung up before ``until``, while the command goes on. ``alive``:
+        the process is there all the same.
+        """
+        found = classify.of_logs(
+            self._workdir,
+            self._paths,
+            f"the training process (rank {rank}) ended",
+            self._oom_kills.since(),
+        )
+        if found.kind in ("oom", "killed") or classify.last_traceback(
+            classify.read_tail(self._paths.stderr)
+        ):
             return self.found(found)
         if alive:
-            return self.failure("agent", f"the agent of rank {rank} hung up before {until}", log_tail=found.log_tail)
-        detail = f"the training process (rank {rank}) ended before {until}, while the command goes on"
+            return self.failure(
+                "agent", f"the agent of rank {rank} hung up before {until}", log_tail=found.log_tail
+            )
+        detail = (
+            f"the training process (rank {rank}) ended before {until}, while the command goes on"
+        )
         return self.failure("ended", detail, log_tail=found.log_tail)
 
     def of_errors(self, errors: Sequence[JobError]) -> SessionFailed:
-        """Ranks report errors of the job's; one of them is the cause, and the others follow from it."""
+        """Ranks report errors of the job's; one of them is the cause, and the others follow from
+        it.
+        """
         cause = ranks.first_cause(errors)
         if cause is None or cause.kind == "restart":
-            happened = cause.text if cause is not None else f"rank {errors[0].rank} lost its connection to another one"
-            return self.found(classify.of_logs(self._workdir, self._paths, happened, self._oom_kills.since()))
+            happened = (
+                cause.text
+                if cause is not None
+                else f"rank {errors[0].rank} lost its connection to another one"
+            )
+            return self.found(
+                classify.of_logs(self._workdir, self._paths, happened, self._oom_kills.since())
+            )
         lines, kind = cause.text.strip().splitlines(), cause.kind
-        if kind == "crash" and classify.KILLED.search(cause.text):  # a DataLoader worker of that rank
+        # a DataLoader worker of that rank
+        if kind == "crash" and classify.KILLED.search(cause.text):
             kind = "killed" if self._oom_kills.since() == 0 else "oom"
         return self.failure(
-            kind, f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
-            log_tail="\n".join(lines[-classify.TAIL_LINES :]), where=classify.user_line(lines, self._workdir),
-        )  # fmt: skip
+            kind,
+            f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
+            log_tail="\n".join(lines[-classify.TAIL_LINES :]),
+            where=classify.user_line(lines, self._workdir),
+        )
 
-    def of_slow_start(self, waited_s: float, pids: Mapping[int, int], world_size: int) -> SessionFailed:
-        """Not all of ``world_size`` ranks train after ``waited_s``. ``pids``: rank -> process, of those that do."""
+    def of_slow_start(
+        self, waited_s: float, pids: Mapping[int, int], world_size: int
+    ) -> SessionFailed:
+        """Not all of ``world_size`` ranks train after ``waited_s``. ``pids``: rank -> process, of
+        those that do.
+        """
         if pids:
-            return self.hang(pids, f"{len(pids)} of {world_size} ranks started training within {waited_s:.0f} s")
+            return self.hang(
+                pids, f"{len(pids)} of {world_size} ranks started training within {waited_s:.0f} s"
+            )
         if "step" in classify.crumbs_of(self._paths):
-            return self.hang(pids, f"the job began to train but did not get through its first iterations in {waited_s:.0f} s")
+            return self.hang(
+                pids,
+                "the job began to train but did not get through its first iterations in"
+                f" {waited_s:.0f} s",
+            )
         hang_stacks.save_stacks(self._paths, self._mark, pids)
         happened = f"{waited_s:.0f} s have passed since the start"
         return self.found(classify.unhooked(self._argv, self._workdir, self._paths, happened))
@@ -103,11 +158,15 @@ class Postmortem:
         lines = stacks[hang_stacks.culprit(stacks)] if stacks else []
         if len(stacks) > 1 and not hang_stacks.waits_for_others(lines):
             what += f", and {hang_stacks.culprit(stacks)} is what the others wait for"
-        where = classify.user_line(reversed(lines), self._workdir)  # such dumps have the most recent call first
+        # such dumps have the most recent call first
+        where = classify.user_line(reversed(lines), self._workdir)
         return self.failure(
-            "hang", f"{what}; the stacks of its threads are in {self._paths.root}/stacks-*.txt",
-            log_tail=hang_stacks.stacks_in_words(stacks, classify.TAIL_LINES) or classify.log_tail(self._paths), where=where,
-        )  # fmt: skip
+            "hang",
+            f"{what}; the stacks of its threads are in {self._paths.root}/stacks-*.txt",
+            log_tail=hang_stacks.stacks_in_words(stacks, classify.TAIL_LINES)
+            or classify.log_tail(self._paths),
+            where=where,
+        )
 
     def found(self, found: classify.Diagnosis) -> SessionFailed:
         return self.failure(found.kind, found.detail, log_tail=found.log_tail, where=found.where)

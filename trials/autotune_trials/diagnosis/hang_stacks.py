@@ -17,16 +17,21 @@ WAITING = re.compile(r"/torch/(?:distributed|autograd|nn/parallel|_ops)", re.IGN
 
 
 def save_stacks(paths: SessionPaths, mark: str, ranks: Mapping[int, int]) -> dict[str, list[str]]:
-    """Have every Python process of the session write its stacks; returns the main thread of every rank, by its name.
+    """Have every Python process of the session write its stacks; returns the main thread of every
+    rank, by its name.
 
-    Before any rank is known, that of every process, the youngest first: a launcher is older than what it starts.
+    Before any rank is known, that of every process, the youngest first: a launcher is older than
+    what it starts.
 
     Args:
         mark: of the session; a process without it is not asked.
         ranks: rank -> process, as far as known.
     """
-    pids = {p for p in classify.crumbs_of(paths).get("python", ()) if process_tags.mark_of(p) == mark}
-    pids = {p for p in pids if procfs.alive(p) and paths.stacks(p).exists()}  # else the signal would kill it
+    pids = {
+        p for p in classify.crumbs_of(paths).get("python", ()) if process_tags.mark_of(p) == mark
+    }
+    # else the signal would kill it
+    pids = {p for p in pids if procfs.alive(p) and paths.stacks(p).exists()}
     procfs.send(pids, STACKS_SIGNAL)
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and any(not paths.stacks(p).stat().st_size for p in pids):
@@ -43,13 +48,17 @@ def main_thread(text: str) -> list[str]:
 
 
 def waits_for_others(lines: Sequence[str]) -> bool:
-    """The innermost frame of a stack (most recent call first) is a collective call, or the backward that runs one."""
+    """The innermost frame of a stack (most recent call first) is a collective call, or the backward
+    that runs one.
+    """
     frames = [line for line in lines if re.match(r'\s*File "', line)]
     return bool(frames) and bool(WAITING.search(frames[0]))
 
 
 def culprit(stacks: Mapping[str, Sequence[str]]) -> str:
-    """Of processes that all stand still, the one that the others wait for; the first if that cannot be told."""
+    """Of processes that all stand still, the one that the others wait for; the first if that cannot
+    be told.
+    """
     busy = [who for who, lines in stacks.items() if lines and not waits_for_others(lines)]
     return busy[0] if busy else next(iter(stacks))
 

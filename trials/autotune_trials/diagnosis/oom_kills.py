@@ -3,11 +3,13 @@
     machine           /proc/vmstat, oom_kill                        every kill since it started
     └ memory cgroup   v2 memory.events, v1 memory.oom_control       those of its processes (v2: and of the cgroups below it)
 
-Where the machine's count stands still, the kernel killed nobody. Where it moves, the kill may be a neighbour's: the cgroups of the processes
-in question know, if they can be read; a container may hide them, and in a machine's root there is no count.
+Where the machine's count stands still, the kernel killed nobody. Where it moves, the kill may be a
+neighbour's: the cgroups of the processes in question know, if they can be read; a container may
+hide them, and in a machine's root there is no count.
 
-Source: Linux ``mm/oom_kill.c`` (``__oom_kill_process`` counts for machine and cgroup before it kills, whosever limit it was),
-Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst. Before Linux 4.13 there are no such counts.
+Source: Linux ``mm/oom_kill.c`` (``__oom_kill_process`` counts for machine and cgroup before it
+kills, whosever limit it was), Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst. Before
+Linux 4.13 there are no such counts.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}  # by the type of the file system
+# by the type of the file system
+COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}
 
 
 class OomKills:
@@ -36,14 +39,17 @@ class OomKills:
             self._cgroups.setdefault(counter, count)
 
     def since(self) -> int | None:
-        """Of the processes in question, if their cgroups are known; else of the machine. None: nobody counts."""
+        """Of the processes in question, if their cgroups are known; else of the machine. None:
+        nobody counts.
+        """
         now = on_machine()
         kills = None if now is None or self._machine is None else now - self._machine
         if kills == 0 or self._unknown or not self._cgroups:
             return kills
         counts = [(read(counter), before) for counter, before in self._cgroups.items()]
         known = [count - before for count, before in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else kills  # a cgroup that was removed with its last process tells nothing
+        # a cgroup that was removed with its last process tells nothing
+        return sum(known) if len(known) == len(counts) else kills
 
 
 def on_machine() -> int | None:
@@ -69,12 +75,16 @@ def counter_of(pid: int) -> Path | None:
 
 
 def candidates(mounts: list[str], kind: str, path: str) -> list[Path]:
-    """Where the cgroup ``path`` may lie, by the mounts of that ``kind`` (proc(5), /proc/[pid]/mountinfo)."""
+    """Where the cgroup ``path`` may lie, by the mounts of that ``kind`` (proc(5),
+    /proc/[pid]/mountinfo).
+    """
     found = []
     for mount in mounts:
         place, _, system = mount.partition(" - ")
         root, point = place.split()[3:5]
-        if system.split()[0] == kind and (kind == "cgroup2" or "memory" in system.split()[-1].split(",")):
+        if system.split()[0] == kind and (
+            kind == "cgroup2" or "memory" in system.split()[-1].split(",")
+        ):
             below = os.path.relpath(path, root)
             if not below.startswith(".."):  # else it lies outside what is mounted here
                 found.append(Path(point, below, COUNTERS[kind]))

@@ -1,8 +1,8 @@
 """Keeps files that a job is about to change, so that they can be put back.
 
 A file is kept by giving it a second name, which costs the same for any size: what the job removes,
-replaces or renames is then still there. What is changed in place is copied as well, up to a gibibyte;
-of what is appended to, its length is enough.
+replaces or renames is then still there. What is changed in place is copied as well, up to a
+gibibyte; of what is appended to, its length is enough.
 
     <session>/written/kept/<device>-<inode>        a second name; a copy where there can be none
                            <device>-<inode>.at     where that lies, if not here: on the file's own disk
@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 COPY_BYTES = 1 << 30  # copying more would take seconds of the trial, and the disk's room
-BESIDE = ".autotune-kept-"  # an original that stays on its own disk, because the session lies on another
+# an original that stays on its own disk, because the session lies on another
+BESIDE = ".autotune-kept-"
 
 
 class CannotKeep(OSError):
@@ -65,7 +66,10 @@ class Backups:
     def original(self, entry: Mapping[str, Any]) -> str:
         """Where the kept file lies; "" if it is not there."""
         here = self._path(entry)
-        with contextlib.suppress(OSError), open(here + ".at", encoding="utf-8", errors="surrogateescape") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(here + ".at", encoding="utf-8", errors="surrogateescape") as file,
+        ):
             here = file.read()
         return here if os.path.lexists(here) else ""
 
@@ -90,13 +94,19 @@ class Backups:
         """Kept files of which no entry says whose they are: a power cut has spoilt the log."""
         known = {os.path.basename(self._path(entry)) for entry in entries}
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
-        return [os.path.join(self._folder, name) for name in names if name.partition(".")[0] not in known]
+        return [
+            os.path.join(self._folder, name)
+            for name in names
+            if name.partition(".")[0] not in known
+        ]
 
     def clear(self) -> None:
         """Remove the second names that lie outside the session's directory."""
         for name in os.listdir(self._folder) if os.path.isdir(self._folder) else ():
             if name.endswith(".at"):
-                with open(os.path.join(self._folder, name), encoding="utf-8", errors="surrogateescape") as file:
+                with open(
+                    os.path.join(self._folder, name), encoding="utf-8", errors="surrogateescape"
+                ) as file:
                     place = file.read()
                 with contextlib.suppress(OSError):
                     os.unlink(place)
@@ -107,8 +117,8 @@ class Backups:
     def _places(self, path: str, here: str) -> tuple[str, ...]:
         """Where its second name may lie, best first: two mounts of one disk look like one.
 
-        On another disk as far up as one may write: the job may list its own directory, or remove it.
-        The name is this session's own, since another one may keep the same file.
+        On another disk as far up as one may write: the job may list its own directory, or remove
+        it. The name is this session's own, since another one may keep the same file.
         """
         import hashlib
 
@@ -116,7 +126,11 @@ class Backups:
         session = hashlib.blake2b(os.fsencode(self._folder), digest_size=4).hexdigest()
         beside = f"{BESIDE}{session}-{os.path.basename(here)}"
         far, near = os.path.join(_top(folder), beside), os.path.join(folder, beside)
-        return (here, far, near) if os.lstat(folder).st_dev == os.stat(self._folder).st_dev else (far, near)
+        return (
+            (here, far, near)
+            if os.lstat(folder).st_dev == os.stat(self._folder).st_dev
+            else (far, near)
+        )
 
     def _copy(self, path: str, to: str) -> None:
         """By way of a temporary name, so that half a copy is never taken for the original.
@@ -152,7 +166,9 @@ def cannot_keep(path: str, error: OSError) -> CannotKeep:
 
 
 def _linked(path: str, place: str, pointer: str) -> bool:
-    """Whether ``path`` has got the second name ``place``; a place that is not beside ``pointer`` is written there."""
+    """Whether ``path`` has got the second name ``place``; a place that is not beside ``pointer`` is
+    written there.
+    """
     elsewhere = os.path.dirname(place) != os.path.dirname(pointer)
     try:
         if elsewhere:

@@ -1,4 +1,6 @@
-"""What a session that has ended has left in its directory: when it was last heard of, and who of it still runs."""
+"""What a session that has ended has left in its directory: when it was last heard of, and who of it
+still runs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def save(session: str, outcome: Outcome) -> None:
 
 @contextlib.contextmanager
 def alone(session: str) -> Iterator[None]:
-    """The warden of a tuner that was interrupted may be at it when the next run begins: one after the other."""
+    """The warden of a tuner that was interrupted may be at it when the next run begins: one after
+    the other.
+    """
     folder = os.open(session, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -46,7 +50,9 @@ def alone(session: str) -> Iterator[None]:
 
 
 def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
-    """What to say while processes of the session still run, which also the next call will want to know."""
+    """What to say while processes of the session still run, which also the next call will want to
+    know.
+    """
     written = SessionPaths(Path(session)).written
     noted = written / RUNNING
     if not written.is_dir():
@@ -74,9 +80,16 @@ def _began(pid: int) -> str:
 
 
 def last_sign(session: str) -> float:
-    """When this session was last heard of, in seconds since the epoch: its logs, what it noted, the run's journal."""
+    """When this session was last heard of, in seconds since the epoch: its logs, what it noted, the
+    run's journal.
+    """
     paths = SessionPaths(Path(session))
-    files = [file for place in (paths.root, paths.written, paths.crumbs) if place.is_dir() for file in place.iterdir()]
+    files = [
+        file
+        for place in (paths.root, paths.written, paths.crumbs)
+        if place.is_dir()
+        for file in place.iterdir()
+    ]
     files.append(paths.root.parent.parent / "journal.jsonl")
     return max((file.lstat().st_mtime for file in files if os.path.lexists(file)), default=0.0)
 
@@ -91,7 +104,8 @@ def training_began(session: str) -> float | None:
 
 
 def written_since(path: str, limit: float | None) -> bool:
-    """Whether the file ``path`` was written, or put there, after ``limit`` (seconds since the epoch; None: nobody can have).
+    """Whether the file ``path`` was written, or put there, after ``limit`` (seconds since the
+    epoch; None: nobody can have).
 
     What is copied or unpacked may bring an old time of its own with it.
     """

@@ -7,8 +7,8 @@
     foreign   somebody else's, moved to where it is looked after left there, and named
     unkept    somebody else's, of which no original is kept      named
 
-Everything is noted before it happens and may then fail, so a file that was renamed or linked is known
-by its inode as well.
+Everything is noted before it happens and may then fail, so a file that was renamed or linked is
+known by its inode as well.
 
     <session>/written/log    one JSON object a line
 """
@@ -50,7 +50,9 @@ class Log:
         self.unkept: dict[str, str] = {}  # path -> why
 
     def has_made(self, path: str, stat: os.stat_result) -> bool:
-        """Whether what lies at ``path``, whose lstat is ``stat``, is something the session has made."""
+        """Whether what lies at ``path``, whose lstat is ``stat``, is something the session has
+        made.
+        """
         made = self.made.get(path)
         return made is not None and made.inode in (0, stat.st_ino)
 
@@ -74,7 +76,8 @@ class Log:
                 self._catch_up()
                 yield
             finally:
-                self._flock(fcntl.LOCK_UN)  # a forked child may hold a duplicate: closing is not enough
+                # a forked child may hold a duplicate: closing is not enough
+                self._flock(fcntl.LOCK_UN)
                 os.close(self._file)
                 self._file = -1
 
@@ -93,7 +96,8 @@ class Log:
         if self._file < 0:
             raise self._trouble
         record = {"what": what, "path": path, **more}
-        line = f"\n{json.dumps(record)}\n".encode()  # what is half a line before it spoils this one not
+        # what is half a line before it spoils this one not
+        line = f"\n{json.dumps(record)}\n".encode()
         if os.write(self._file, line) < len(line):
             import errno
 
@@ -122,7 +126,8 @@ class Log:
         whole = news[: news.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
         for line in whole.splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # cut off, or spoilt by a power cut
+            # cut off, or spoilt by a power cut
+            with contextlib.suppress(ValueError, KeyError, TypeError):
                 if line.strip():
                     self._apply(**json.loads(line))
 
@@ -143,7 +148,9 @@ class Log:
         elif what == "unkept":
             self.unkept[path] = more["why"]
 
-    def _rename(self, path: str, to: str, stays: bool, folder: bool = False, inode: int = 0) -> None:
+    def _rename(
+        self, path: str, to: str, stays: bool, folder: bool = False, inode: int = 0
+    ) -> None:
         if not folder:
             self.made[to] = self.made.pop(path, Made())._replace(inode=inode, stays=stays)
             return

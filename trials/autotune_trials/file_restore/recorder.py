@@ -1,4 +1,5 @@
-"""What a trial writes outside its own directory, noted before it happens, so that it can be put back (restore.py).
+"""What a trial writes outside its own directory, noted before it happens, so that it can be put
+back (restore.py).
 
     the job is about to …                if the session has made it     if it is anybody else's
     make a file or directory             noted as made                  –
@@ -8,9 +9,10 @@
     rename a directory                   so is what is in it            so is every file in it
     remove a directory, change a mode    no longer noted                its mode is noted
 
-Two questions decide: **has this session made it** (log.py), and **is it looked after** (scope.py). Only what
-the session has made is removed in the end; what it has not made is kept wherever it is looked after, also in
-directories that the session has made. What is moved there from elsewhere stays, and is named.
+Two questions decide: **has this session made it** (log.py), and **is it looked after** (scope.py).
+Only what the session has made is removed in the end; what it has not made is kept wherever it is
+looked after, also in directories that the session has made. What is moved there from elsewhere
+stays, and is named.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from autotune_trials.file_restore.scope import Places, below
 
 
 class Ledger:
-    """Of one process. Its methods are called before the job does what they are named after; paths are absolute and resolved.
+    """Of one process. Its methods are called before the job does what they are named after; paths
+    are absolute and resolved.
 
     Raises:
         CannotKeep: the job's own call must fail with this.
@@ -34,7 +37,9 @@ class Ledger:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        with open(os.path.join(directory, "places"), encoding="utf-8", errors="surrogateescape") as file:
+        with open(
+            os.path.join(directory, "places"), encoding="utf-8", errors="surrogateescape"
+        ) as file:
             self.places = Places.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
         self._log, self._backups = Log(directory), Backups(directory)
         os.register_at_fork(after_in_child=self._log.begin_again)
@@ -52,7 +57,9 @@ class Ledger:
                 if self._is_theirs(path, stat, checkpoint):
                     self._keep(path, stat)
                 elif checkpoint and path in self._log.made:
-                    self._log.note("made", path, **self._log.made[path]._replace(checkpoint=True)._asdict())
+                    self._log.note(
+                        "made", path, **self._log.made[path]._replace(checkpoint=True)._asdict()
+                    )
                 if (stat.st_dev, stat.st_ino) in self._log.inodes:
                     self._spare(path, stat, flags, checkpoint)
 
@@ -73,7 +80,11 @@ class Ledger:
             if stat is None:
                 return
             if _renaming_fails(stat, source, target):
-                if _on_another_disk(stat, target) and not self._holds(source) and not self._made(source, stat):
+                if (
+                    _on_another_disk(stat, target)
+                    and not self._holds(source)
+                    and not self._made(source, stat)
+                ):
                     self._log.note("foreign", target, copied=True)  # and then removed
             elif _is_directory(stat):
                 self._renames_directory(source, target)
@@ -87,8 +98,14 @@ class Ledger:
             stat = _stat(source) if nameless else _lstat(source)
             if stat is None or os.path.lexists(target):
                 return
-            if nameless or self._made(source, stat) or (self._holds(source) and self._keep(source, stat)):
-                self._makes(target, inode=stat.st_ino, theirs=(stat.st_dev, stat.st_ino) in self._log.inodes)
+            if (
+                nameless
+                or self._made(source, stat)
+                or (self._holds(source) and self._keep(source, stat))
+            ):
+                self._makes(
+                    target, inode=stat.st_ino, theirs=(stat.st_dev, stat.st_ino) in self._log.inodes
+                )
             elif self._holds(target):
                 self._log.note("foreign", target, copied=False)
 
@@ -115,7 +132,12 @@ class Ledger:
     # ------------------------------------------------------------------ how
 
     def _makes(
-        self, path: str, checkpoint: bool = False, folder: bool = False, inode: int = 0, theirs: bool = False
+        self,
+        path: str,
+        checkpoint: bool = False,
+        folder: bool = False,
+        inode: int = 0,
+        theirs: bool = False,
     ) -> None:
         copies = tuple(path for path, copied in self._log.foreign.items() if copied)
         if self._own(path) or (below(path, copies) and path not in self._log.kept):
@@ -124,17 +146,23 @@ class Ledger:
         self._log.note("made", path, inode=inode, folder=folder, stays=stays, checkpoint=checkpoint)
 
     def _keep(self, path: str, stat: os.stat_result) -> bool:
-        """Keep a file or directory that somebody else has made; False if another one is kept by this name."""
+        """Keep a file or directory that somebody else has made; False if another one is kept by
+        this name.
+        """
         known, folder = self._log.kept.get(path), _is_directory(stat)
         if known is None:
-            about = self._log.inodes.get((stat.st_dev, stat.st_ino)) or _about(stat)  # by another name before
+            # by another name before
+            about = self._log.inodes.get((stat.st_dev, stat.st_ino)) or _about(stat)
             try:
                 self._log.note("kept", path, **about)
             except OSError as error:
                 raise cannot_keep(path, error) from error
         elif not folder and (known["dev"], known["ino"]) != (stat.st_dev, stat.st_ino):
             if path not in self._log.unkept:
-                why = "written again by another program after the trial had changed it; what it was before is put back"
+                why = (
+                    "written again by another program after the trial had changed it; what it was"
+                    " before is put back"
+                )
                 self._log.note("unkept", path, why=why)
             return False
         if not folder:
@@ -142,7 +170,9 @@ class Ledger:
         return True
 
     def _spare(self, path: str, stat: os.stat_result, flags: int, checkpoint: bool) -> None:
-        """A file that is kept is about to be opened for writing: what it was must not be lost with that."""
+        """A file that is kept is about to be opened for writing: what it was must not be lost with
+        that.
+        """
         anew = flags & os.O_TRUNC and flags & os.O_CREAT
         if not anew and (stat.st_size == 0 or (flags & os.O_APPEND and not _rewrites(flags, stat))):
             return  # it is cut to its length
@@ -182,12 +212,19 @@ class Ledger:
         self._log.note("renamed", source, to=target, folder=True, stays=not self._holds(target))
         for path, stat in theirs:
             folder = _is_directory(stat)
-            self._log.note("made", target + path[len(source) :], folder=folder, inode=0 if folder else stat.st_ino)
+            self._log.note(
+                "made",
+                target + path[len(source) :],
+                folder=folder,
+                inode=0 if folder else stat.st_ino,
+            )
         if not held and not own and target not in self._log.made and self._holds(target):
             self._log.note("foreign", target, copied=False)
 
     def _keep_tree(self, folder: str) -> list[tuple[str, os.stat_result]]:
-        """Keep what somebody else has made in ``folder``, and itself. Returns that, or what lies in a directory of ours."""
+        """Keep what somebody else has made in ``folder``, and itself. Returns that, or what lies in
+        a directory of ours.
+        """
         found = []
         for above, folders, files in os.walk(folder):
             links = [name for name in folders if os.path.islink(os.path.join(above, name))]
@@ -234,7 +271,12 @@ def _lstat(path: str) -> Any:
 
 
 def _about(stat: os.stat_result) -> dict[str, Any]:
-    found = {"dev": stat.st_dev, "ino": stat.st_ino, "mode": stat.st_mode & 0o7777, "folder": _is_directory(stat)}
+    found = {
+        "dev": stat.st_dev,
+        "ino": stat.st_ino,
+        "mode": stat.st_mode & 0o7777,
+        "folder": _is_directory(stat),
+    }
     return found | {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
@@ -253,14 +295,21 @@ def _opens_old(path: str, stat: os.stat_result, flags: int) -> bool:
 
 
 def _rewrites(flags: int, stat: os.stat_result) -> bool:
-    """Whether what is opened for appending may be read, cut and written anew (``a+``): a table under a lock, say."""
+    """Whether what is opened for appending may be read, cut and written anew (``a+``): a table
+    under a lock, say.
+    """
     return bool(flags & os.O_RDWR and stat.st_size <= COPY_BYTES)
 
 
 def _renaming_fails(stat: os.stat_result, source: str, target: str) -> bool:
-    """Whether renaming will fail, or do nothing, as far as one can tell: another disk, something in the way, itself."""
+    """Whether renaming will fail, or do nothing, as far as one can tell: another disk, something in
+    the way, itself.
+    """
     folder, there = os.path.dirname(target), _lstat(target)
-    if not all(os.path.isdir(f) and os.access(f, os.W_OK | os.X_OK) for f in (folder, os.path.dirname(source))):
+    if not all(
+        os.path.isdir(f) and os.access(f, os.W_OK | os.X_OK)
+        for f in (folder, os.path.dirname(source))
+    ):
         return True
     if _on_another_disk(stat, target):
         return True

@@ -1,18 +1,22 @@
-"""After a trial: what it made is removed, what it changed is put back. The other half of recorder.py.
+"""After a trial: what it made is removed, what it changed is put back. The other half of
+recorder.py.
 
     1  files that the session has made go, and the directories this empties
     2  directories that it has removed or renamed are made again
     3  files that it has changed, replaced, removed or renamed are again what they were
     4  written.json says what became of what: restored, removed, prepared, left, unkept, failed
 
-Run by the tuner when a session ends; by the warden if the tuner is gone; by the next run over the same directory
-if both were killed. Every step may be interrupted and done again: nothing of the ledger goes before all is done.
-What is not known to be the session's is left, and named. Nothing is put back while a process of the session is
+Run by the tuner when a session ends; by the warden if the tuner is gone; by the next run over the
+same directory
+if both were killed. Every step may be interrupted and done again: nothing of the ledger goes before
+all is done. What is not known to be the session's is left, and named. Nothing is put back while a
+process of the session is
 still alive: it would write on.
 
-What the job prepares before it trains (a data set it downloads, tokenizes, unpacks) stays, or every trial would do
-it again: files of a mebibyte and more in all that were written before the first backward call, not touched after
-it, and are no checkpoint. Standard library only.
+What the job prepares before it trains (a data set it downloads, tokenizes, unpacks) stays, or every
+trial would do
+it again: files of a mebibyte and more in all that were written before the first backward call, not
+touched after it, and are no checkpoint. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ from autotune_trials.file_restore.log import Log, Made
 from autotune_trials.file_restore.scope import Places, below
 from autotune_trials.paths import SessionPaths, sessions_of
 
-PREPARED_BYTES = 1 << 20  # less is a settings file or a log's first lines, and is made again in no time
+# less is a settings file or a log's first lines, and is made again in no time
+PREPARED_BYTES = 1 << 20
 ASIDE = ".during-trial"  # what another program has put where a file of the user's was
 
 
@@ -41,25 +46,33 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
 
     Args:
         late: some time has passed since: what was written in the meantime is somebody else's.
-        running: processes of the session that could not be ended. As long as one of them lives nothing is put back; a later call may.
+        running: processes of the session that could not be ended. As long as one of them lives
+            nothing is put back; a later call may.
 
     Returns (and leaves in ``written.json``):
         restored: paths of the user's files that are again what they were
         removed: paths that were made and are gone
         prepared: paths that were made and stay
-        left: paths of what other programs wrote, or the job moved, to where the session has made something
+        left: paths of what other programs wrote, or the job moved, to where the session has made
+            something
         unkept: [path, why] of files that were changed and could not be kept
         failed: [path, why, where the original lies] of files that could not be put back
     """
     with left_behind.alone(session):
-        done = left_behind.outcome_of(session) or left_behind.not_yet(session, running) or _Restoring(session, late).run()
+        done = (
+            left_behind.outcome_of(session)
+            or left_behind.not_yet(session, running)
+            or _Restoring(session, late).run()
+        )
         if not done["failed"]:
             _clear(str(SessionPaths(Path(session)).written))
         return done
 
 
 def leftovers(run_dir: str) -> list[str]:
-    """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and warden were both killed, the disk was full."""
+    """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and warden were
+    both killed, the disk was full.
+    """
     last_first = reversed(sessions_of(Path(run_dir)))
     return [str(session) for session in last_first if SessionPaths(session).written.is_dir()]
 
@@ -79,13 +92,19 @@ class _Restoring:
             pass
         self._limit = left_behind.last_sign(session) + SILENT_S if late else None
         self._outcome: Outcome = {kind: [] for kind in left_behind.KINDS}
-        self._going = {path: made for path, made in self._log.made.items() if not self._may_stay(path, made)}
+        self._going = {
+            path: made for path, made in self._log.made.items() if not self._may_stay(path, made)
+        }
         compiled = {path: made for path, made in self._log.made.items() if "__pycache__" in path}
         gone = {path for path, made in self._going.items() if made.folder}
-        self._going |= {path: made for path, made in compiled.items() if not gone.isdisjoint(_above(path))}
+        self._going |= {
+            path: made for path, made in compiled.items() if not gone.isdisjoint(_above(path))
+        }
 
     def run(self) -> Outcome:
-        tops = {top for path in self._going if os.path.lexists(top := self._top(path))} - self._log.kept.keys()
+        tops = {
+            top for path in self._going if os.path.lexists(top := self._top(path))
+        } - self._log.kept.keys()
         self._prepared(tops)
         self._remove()
         self._make_folders()
@@ -100,7 +119,9 @@ class _Restoring:
     # ------------------------------------------------------------------ what goes
 
     def _may_stay(self, path: str, made: Made) -> bool:
-        return made.stays or (self._places is not None and (self._places.kept(path) or below(path, self._places.own)))
+        return made.stays or (
+            self._places is not None and (self._places.kept(path) or below(path, self._places.own))
+        )
 
     def _top(self, path: str) -> str:
         """The highest of the directories above ``path`` that go."""
@@ -123,7 +144,9 @@ class _Restoring:
         for path, made in self._going.items():
             if not made.folder and os.path.lexists(path) and not self._is_back(path):
                 self._remove_file(path)
-        for path in sorted((path for path, made in self._going.items() if made.folder), key=len, reverse=True):
+        for path in sorted(
+            (path for path, made in self._going.items() if made.folder), key=len, reverse=True
+        ):
             with contextlib.suppress(OSError):  # it is gone, or something is left in it
                 os.rmdir(path)
 
@@ -139,14 +162,18 @@ class _Restoring:
             self._fail(path, error)
 
     def _is_back(self, path: str) -> bool:
-        """Whether the user's own file lies at ``path``, where the session had one of its own for a time."""
+        """Whether the user's own file lies at ``path``, where the session had one of its own for a
+        time.
+        """
         entry = self._log.kept.get(path)
         return entry is not None and not entry["folder"] and _is_it(path, entry)
 
     # ------------------------------------------------------------------ what comes back
 
     def _make_folders(self) -> None:
-        for path in sorted((path for path, entry in self._log.kept.items() if entry["folder"]), key=len):
+        for path in sorted(
+            (path for path, entry in self._log.kept.items() if entry["folder"]), key=len
+        ):
             if not os.path.isdir(path):
                 try:
                     os.makedirs(path)
@@ -157,7 +184,11 @@ class _Restoring:
     def _restore_modes(self) -> None:
         """Of directories, once everything is in them."""
         for path, entry in sorted(self._log.kept.items(), key=lambda item: -len(item[0])):
-            if entry["folder"] and os.path.isdir(path) and os.stat(path).st_mode & 0o7777 != entry["mode"]:
+            if (
+                entry["folder"]
+                and os.path.isdir(path)
+                and os.stat(path).st_mode & 0o7777 != entry["mode"]
+            ):
                 try:
                     os.chmod(path, entry["mode"])
                 except OSError as error:
@@ -169,7 +200,9 @@ class _Restoring:
             return  # it was never changed, or the user has chosen what to keep
         try:
             if written_since(path, self._limit):
-                raise OSError("it has been written again since; to keep it as it is now, delete the original")
+                raise OSError(
+                    "it has been written again since; to keep it as it is now, delete the original"
+                )
             self._restore(path, entry, original)
             self._outcome["restored"].append(path)
         except OSError as error:
@@ -204,28 +237,38 @@ class _Restoring:
     # ------------------------------------------------------------------ what is told
 
     def _fail(self, path: str, error: OSError, original: str = "") -> None:
-        self._outcome["failed"].append([path, f"{type(error).__name__}: {error.strerror or error}", original])
+        self._outcome["failed"].append(
+            [path, f"{type(error).__name__}: {error.strerror or error}", original]
+        )
 
     def _tell(self, tops: set[str]) -> None:
         outcome = self._outcome
         for path in self._backups.nameless(list(self._log.kept.values())):
-            outcome["failed"].append([path, "what was noted of this original cannot be read; it is still there", path])
+            outcome["failed"].append(
+                [path, "what was noted of this original cannot be read; it is still there", path]
+            )
         outcome["unkept"] += [[path, why] for path, why in self._log.unkept.items()]
         trouble = {path for path, *_ in outcome["unkept"] + outcome["failed"]}
-        folders = (path for path, made in self._going.items() if made.folder and os.path.isdir(path))
+        folders = (
+            path for path, made in self._going.items() if made.folder and os.path.isdir(path)
+        )
         strangers = {file for folder in folders for file in files_in(folder)}
         strangers |= {*outcome["left"]}
         strangers -= self._log.kept.keys()
         strangers |= {path for path in self._log.foreign if os.path.lexists(path)}
         told = strangers - trouble
-        outcome["left"] = sorted(path for path in told if self._places is None or self._places.holds(path))
+        outcome["left"] = sorted(
+            path for path in told if self._places is None or self._places.holds(path)
+        )
         outcome["removed"] = sorted(top for top in tops if not os.path.lexists(top))
         outcome["restored"] = sorted({path for path in outcome["restored"] if path not in trouble})
 
 
 def _places(ledger: str) -> Places | None:
     try:
-        with open(os.path.join(ledger, "places"), encoding="utf-8", errors="surrogateescape") as file:
+        with open(
+            os.path.join(ledger, "places"), encoding="utf-8", errors="surrogateescape"
+        ) as file:
             return Places.load(file.read())
     except (OSError, KeyError, IndexError):
         return None

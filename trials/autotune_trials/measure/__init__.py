@@ -1,1 +1,3 @@
-"""Measuring inside the user's process: phases, memory, machine load, profiler. torch is handed in, never imported."""
+"""Measuring inside the user's process: phases, memory, machine load, profiler. torch is handed in,
+never imported.
+"""

@@ -1,7 +1,8 @@
-"""The profiled window as a capture range for a tool around the job: Nsight Systems or Nsight Compute.
+"""The profiled window as a capture range for a tool around the job: Nsight Systems or Nsight
+Compute.
 
-Both listen for ``cudaProfilerStart`` and ``cudaProfilerStop``. torch.profiler stays out meanwhile: CUDA's profiling
-interface (CUPTI) serves one subscriber at a time.
+Both listen for ``cudaProfilerStart`` and ``cudaProfilerStop``. torch.profiler stays out meanwhile:
+CUDA's profiling interface (CUPTI) serves one subscriber at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any
 
 
 class CaptureWindow:
-    """Has the interface of :class:`~autotune_trials.measure.profiler.ProfileWindow`, and no trace of its own.
+    """Has the interface of :class:`~autotune_trials.measure.profiler.ProfileWindow`, and no trace
+    of its own.
 
     Raises (its methods):
         RuntimeError, AssertionError: torch was built without CUDA, or there is no driver.

@@ -3,8 +3,10 @@
     … optimizer │ other │ data      │ to_device │ forward │ backward │ other │ optimizer │ other …
                 ▲       ▲ next()    ▲ batch     ▲         ▲ backward() ▲     ▲ pre hook  ▲ post hook: iteration ends
 
-A clock is in exactly one phase at any time; :meth:`PhaseClock.switch` moves it on, so phases always add up. The extra
-phase AWAY takes what is no part of training iterations: evaluation, and the turnover between epochs.
+A clock is in exactly one phase at any time; :meth:`PhaseClock.switch` moves it on, so phases always
+add up. The extra
+phase AWAY takes what is no part of training iterations: evaluation, and the turnover between
+epochs.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Ranges(Protocol):
 class PhaseClock:
     """Wall time by ``perf_counter``. About 0.2 µs a switch.
 
-    ``counted``: what the kernel had counted for the process when the iteration cut last began, and when it ended.
+    ``counted``: what the kernel had counted for the process when the iteration cut last began, and
+    when it ended.
     """
 
     __slots__ = ("phase", "spent", "last_s", "ranges", "counted", "_counts")
@@ -71,11 +74,15 @@ class PhaseClock:
         self.phase = phase
 
     def mark(self) -> Mark:
-        """A stretch begins with the switch just made that may turn out to be none of training: see :meth:`take_back`."""
+        """A stretch begins with the switch just made that may turn out to be none of training: see
+        :meth:`take_back`.
+        """
         return Mark(self.spent, tuple(self.spent), 0)
 
     def take_back(self, mark: Mark) -> None:
-        """From ``mark`` to the last switch all was AWAY, as it turns out. An iteration that has ended meanwhile stays as it is."""
+        """From ``mark`` to the last switch all was AWAY, as it turns out. An iteration that has
+        ended meanwhile stays as it is.
+        """
         before_s = mark.before_s if mark.spent is self.spent else (0.0,) * len(self.spent)
         away_s = sum(self.spent) - sum(before_s)
         self.spent[:] = before_s
@@ -85,7 +92,8 @@ class PhaseClock:
         """The iteration ends here.
 
         Returns:
-            (seconds a phase as seen by the CPU, seconds a phase as they will stand in the window). The second list may
+            (seconds a phase as seen by the CPU, seconds a phase as they will stand in the window).
+            The second list may
             be filled in later: by :meth:`finish` at the latest.
         """
         self.switch(OTHER)
@@ -117,14 +125,26 @@ class StillClock(PhaseClock):
 
 
 class DeviceClock(PhaseClock):
-    """Phases on the timeline of the CUDA stream that backward runs on, from events recorded at each switch.
+    """Phases on the timeline of the CUDA stream that backward runs on, from events recorded at each
+    switch.
 
-    Events cost about 2 µs each and no synchronisation; they are read when they have long passed, and the rest at
-    :meth:`finish`. What the CPU waits for while the device still works shows up as no time at all, as it should.
-    A copy on a stream of its own (a prefetcher) counts where the compute stream waits for it.
+    Events cost about 2 µs each and no synchronisation; they are read when they have long passed,
+    and the rest at :meth:`finish`. What the CPU waits for while the device still works shows up as
+    no time at all, as it should. A copy on a stream of its own (a prefetcher) counts where the
+    compute stream waits for it.
     """
 
-    __slots__ = ("_torch", "_device", "_stream", "_pending", "_free", "_event", "_device_spent", "_limit", "_switches")
+    __slots__ = (
+        "_torch",
+        "_device",
+        "_stream",
+        "_pending",
+        "_free",
+        "_event",
+        "_device_spent",
+        "_limit",
+        "_switches",
+    )
 
     def __init__(self, torch: Any, device: Any) -> None:
         """``device``: the torch.device trained on, with its index."""
@@ -163,7 +183,8 @@ class DeviceClock(PhaseClock):
         spent, self._device_spent = self._device_spent, [0.0] * (AWAY + 1)
         if len(self._pending) > self._limit:
             self._read(wait=False)
-            self._limit = max(512, 2 * len(self._pending))  # a long queue is not looked through every iteration
+            # a long queue is not looked through every iteration
+            self._limit = max(512, 2 * len(self._pending))
         return wall, spent
 
     def resume(self) -> None:
@@ -185,7 +206,8 @@ class DeviceClock(PhaseClock):
     def _read(self, wait: bool) -> None:
         while self._pending:
             begin, end, phase, spent = self._pending[0]
-            if not wait and not (begin.query() and end.query()):  # of two streams either may be ahead
+            # of two streams either may be ahead
+            if not wait and not (begin.query() and end.query()):
                 return
             spent[phase] += begin.elapsed_time(end) / 1e3
             self._pending.popleft()

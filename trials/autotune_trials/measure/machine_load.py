@@ -1,4 +1,5 @@
-"""What else the machine was doing during a window, and what the session holds in memory. Linux; zeros elsewhere.
+"""What else the machine was doing during a window, and what the session holds in memory. Linux;
+zeros elsewhere.
 
     cpu_pressure   share of the time in which some runnable task waited for a CPU (PSI, /proc/pressure/cpu)
     foreign_load   cores used by processes outside this session, on the CPUs this process may use
@@ -14,7 +15,8 @@ from time import perf_counter
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-SHORTEST_S = 0.25  # the kernel counts CPU time in ticks of 10 ms: over less than this the figures mean nothing
+# the kernel counts CPU time in ticks of 10 ms: over less than this the figures mean nothing
+SHORTEST_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,9 @@ class Load:
 
 def snapshot() -> Snapshot:
     """The counters now. A few milliseconds: for the edges of a window only."""
-    return Snapshot(perf_counter(), _pressure_s(), _busy_s(), sum(p.cpu_s for p in session_processes()))
+    return Snapshot(
+        perf_counter(), _pressure_s(), _busy_s(), sum(p.cpu_s for p in session_processes())
+    )
 
 
 def between(start: Snapshot, end: Snapshot) -> Load:
@@ -56,7 +60,9 @@ class Process:
 
 
 def session_processes() -> list[Process]:
-    """This session's processes: the tree below the topmost ancestor that carries the session's mark."""
+    """This session's processes: the tree below the topmost ancestor that carries the session's
+    mark.
+    """
     everyone = _processes()
     root = _root(everyone)
     children: dict[int, list[Process]] = {}
@@ -136,8 +142,11 @@ def _busy_s() -> float:
             for line in file:
                 fields = line.split()
                 if fields and fields[0] in mine:
-                    user, nice, system, _idle, _wait, interrupt, soft, stolen = (int(f) for f in (*fields[1:9], b"0")[:8])
-                    total += user + nice + system + interrupt + soft + stolen  # stolen: by a neighbour on the same host
+                    user, nice, system, _idle, _wait, interrupt, soft, stolen = (
+                        int(f) for f in (*fields[1:9], b"0")[:8]
+                    )
+                    # stolen: by a neighbour on the same host
+                    total += user + nice + system + interrupt + soft + stolen
         return total / _TICKS
     except (OSError, AttributeError, ValueError):
         return 0.0

@@ -1,4 +1,6 @@
-"""Peak memory of a window: on CUDA what the allocator has reserved, on a CPU what the session's processes hold."""
+"""Peak memory of a window: on CUDA what the allocator has reserved, on a CPU what the session's
+processes hold.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,18 @@ from autotune_trials.measure.machine_load import resident_gib
 
 
 class MemoryMeter:
-    """Between :meth:`start` and :meth:`peak_gib`. Reserved device memory is what decides over out-of-memory."""
+    """Between :meth:`start` and :meth:`peak_gib`. Reserved device memory is what decides over
+    out-of-memory.
+    """
 
     def __init__(self, torch: Any, device: Any) -> None:
         """``device``: the CUDA device trained on, as a torch.device; None: a CPU."""
         self._torch, self._device = torch, device
 
     def start(self) -> None:
-        """Forget earlier peaks. On CUDA this returns cached blocks of earlier configurations to the device."""
+        """Forget earlier peaks. On CUDA this returns cached blocks of earlier configurations to the
+        device.
+        """
         if self._device is not None:
             self._torch.cuda.empty_cache()
             self._torch.cuda.reset_peak_memory_stats(self._device)

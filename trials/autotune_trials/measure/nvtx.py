@@ -1,11 +1,12 @@
-"""Iterations, phases and modules as ranges in a profiler's timeline: NVTX (Nsight Systems) and torch.profiler.
+"""Iterations, phases and modules as ranges in a profiler's timeline: NVTX (Nsight Systems) and
+torch.profiler.
 
     iteration │■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■│■■■■
     phase     │ data │to-device│ forward        │ backward │optimizer│
     modules                     │ layer1 │ head │                           on request
 
-Ranges of one thread form a stack: a phase that ends inside a module (a copy to the device made in ``forward``) closes the
-module's range and opens it again in the next phase.
+Ranges of one thread form a stack: a phase that ends inside a module (a copy to the device made in
+``forward``) closes the module's range and opens it again in the next phase.
 """
 
 from __future__ import annotations
@@ -96,13 +97,16 @@ class NvtxRanges(Ranges):
     def _push(self, name: str) -> None:
         attributes = self._attributes.get(name)
         if attributes is None:
-            message = name.removeprefix(MODULE) if name.startswith(MODULE) else WORDS.get(name, name)
+            message = (
+                name.removeprefix(MODULE) if name.startswith(MODULE) else WORDS.get(name, name)
+            )
             attributes = self._attributes[name] = self._domain.get_event_attributes(message=message)
         self._domain.push_range(attributes)
 
 
 class TorchNvtxRanges(Ranges):
-    """The same by torch's own NVTX, which knows no domains: ``autotune::<phase>``, modules under their plain names.
+    """The same by torch's own NVTX, which knows no domains: ``autotune::<phase>``, modules under
+    their plain names.
 
     Raises:
         RuntimeError: this torch was built without CUDA.
@@ -114,16 +118,22 @@ class TorchNvtxRanges(Ranges):
         self._nvtx.mark(DOMAIN)
 
     def _push(self, name: str) -> None:
-        self._nvtx.range_push(name.removeprefix(MODULE) if name.startswith(MODULE) else f"{DOMAIN}::{WORDS.get(name, name)}")
+        self._nvtx.range_push(
+            name.removeprefix(MODULE)
+            if name.startswith(MODULE)
+            else f"{DOMAIN}::{WORDS.get(name, name)}"
+        )
 
     def _pop(self) -> None:
         self._nvtx.range_pop()
 
 
 class ProfilerRanges(Ranges):
-    """The same in the trace that torch.profiler writes, as ``autotune::<phase>`` and ``module::<name>``.
+    """The same in the trace that torch.profiler writes, as ``autotune::<phase>`` and
+    ``module::<name>``.
 
-    Every phase of protocol.PHASES gets a range, "other" too; iterations are ``ProfilerStep#n`` there, drawn by torch.
+    Every phase of protocol.PHASES gets a range, "other" too; iterations are ``ProfilerStep#n``
+    there, drawn by torch.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -187,9 +197,11 @@ class Several:
 
 
 class ModuleRanges:
-    """Draws the forward of every module down to ``depth`` levels below ``root``, by hooks that :meth:`remove` takes back.
+    """Draws the forward of every module down to ``depth`` levels below ``root``, by hooks that
+    :meth:`remove` takes back.
 
-    Only calls on the thread that made this are drawn: what autograd recomputes on a thread of its own has a stack of its own.
+    Only calls on the thread that made this are drawn: what autograd recomputes on a thread of its
+    own has a stack of its own.
     """
 
     def __init__(self, ranges: Any, root: Any, depth: int) -> None:
@@ -198,8 +210,13 @@ class ModuleRanges:
         self.names: list[str] = []
         for name, module in modules_within(root, depth):
             self.names.append(name)
-            self._handles.append(module.register_forward_pre_hook(lambda _m, _args, name=name: self._enter(name)))
-            self._handles.append(module.register_forward_hook(lambda *_: self._leave(), always_call=True))  # an exception, too
+            self._handles.append(
+                module.register_forward_pre_hook(lambda _m, _args, name=name: self._enter(name))
+            )
+            # an exception, too
+            self._handles.append(
+                module.register_forward_hook(lambda *_: self._leave(), always_call=True)
+            )
 
     def _enter(self, name: str) -> None:
         if threading.get_ident() == self._thread:
@@ -235,8 +252,9 @@ def modules_within(root: Any, depth: int, prefix: str = "") -> list[tuple[str, A
 def nvtx_ranges(torch: Any) -> Ranges | None:
     """NVTX ranges, if somebody is there to see them: a tool must be there from the process's start.
 
-    By the ``nvtx`` package, which hands out its ``DummyDomain`` when no tool is attached; where the job's environment does not
-    have it, by torch. Ranges that nobody can see are not worth their 8 µs an iteration (benchmarks/overhead.md).
+    By the ``nvtx`` package, which hands out its ``DummyDomain`` when no tool is attached; where the
+    job's environment does not have it, by torch. Ranges that nobody can see are not worth their 8
+    µs an iteration (benchmarks/overhead.md).
     """
     try:
         import nvtx

@@ -1,14 +1,16 @@
-"""What this machine reaches: matmul at each number format, memory bandwidth, and the cost of a call that does nothing.
+"""What this machine reaches: matmul at each number format, memory bandwidth, and the cost of a call
+that does nothing.
 
     python -m autotune_trials.measure.peaks [--threads N] [--device cuda] [--fresh]      prints one JSON object
 
     round 1 │ float32 │ bfloat16 … │ copy │ triad │   round 2 │ float32 │ …      best of all rounds
 
-Measured in a process of its own, a few seconds in all, and kept in the user's cache directory under the fingerprint of hardware and
-software. Rounds take turns, so that something else running for a while spoils one round of each and not all of one. What was
-measured while tasks waited for a CPU is used but not kept. Measured again (``--fresh``), the best of both stands: a machine that was
-slow for a while is no slower machine. Units: FLOP/s (2·n³ a product of n×n matrices), bytes/s (what is
-read and what is written, once each), seconds for ``dispatch``.
+Measured in a process of its own, a few seconds in all, and kept in the user's cache directory under
+the fingerprint of hardware and software. Rounds take turns, so that something else running for a
+while spoils one round of each and not all of one. What was measured while tasks waited for a CPU is
+used but not kept. Measured again (``--fresh``), the best of both stands: a machine that was
+slow for a while is no slower machine. Units: FLOP/s (2·n³ a product of n×n matrices), bytes/s (what
+is read and what is written, once each), seconds for ``dispatch``.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ from autotune_spaces import machine
 
 SCHEMA_VERSION = 1
 ROUNDS = 5
-SHORTEST_S = {"cpu": 0.03, "cuda": 0.002}  # a product is made larger until it takes this long: the call itself is then nothing
+# a product is made larger until it takes this long: the call itself is then nothing
+SHORTEST_S = {"cpu": 0.03, "cuda": 0.002}
 LARGEST = {"cpu": 4096, "cuda": 16384}
 ROUND_S = 0.1  # of each measurement in each round
 LEAST_BYTES = 1 << 26  # of one array of the bandwidth measurement
-CACHES = 4  # arrays are this many times the last cache, as STREAM asks (J. McCalpin, "STREAM: sustainable memory bandwidth")
+# arrays are this many times the last cache, as STREAM asks (J. McCalpin, "STREAM: sustainable
+# memory bandwidth")
+CACHES = 4
 LARGEST_SHARE = 0.1  # of free memory, all three arrays
 CALLS = 300  # of the call that does nothing
 QUIET = 0.1  # share of time in which tasks may have waited for a CPU
@@ -65,8 +70,9 @@ def workloads(torch: Any, device: str) -> dict[str, tuple[float, Callable[[], An
 
 
 def formats(torch: Any, device: str) -> list[tuple[str, Any, bool]]:
-    """Name, type and use of TF32 of the number formats that ``device`` computes natively: bfloat16 on a processor without support for it
-    is slower than float32 and no ceiling of anything, and so is float16 on any."""
+    """Name, type and use of TF32 of the number formats that ``device`` computes natively: bfloat16
+    on a processor without support for it is slower than float32 and no ceiling of anything, and so
+    is float16 on any."""
     found = [("float32", torch.float32, False)]
     if device == "cuda":
         found.append(("float16", torch.float16, False))
@@ -94,22 +100,31 @@ def _product(torch: Any, device: str, dtype: Any, tf32: bool) -> tuple[float, Ca
 
     run = make(size)
     _seconds(torch, device, run)  # the first call chooses its kernel
-    while size < LARGEST[device] and min(_seconds(torch, device, run) for _ in range(2)) < SHORTEST_S[device]:
+    while (
+        size < LARGEST[device]
+        and min(_seconds(torch, device, run) for _ in range(2)) < SHORTEST_S[device]
+    ):
         size *= 2
         run = make(size)
         _seconds(torch, device, run)
     return 2.0 * size**3, run
 
 
-def _bandwidth(torch: Any, device: str) -> tuple[tuple[float, Callable[[], Any]], tuple[float, Callable[[], Any]]]:
-    """A copy, and a triad a = b + s·c, of arrays that no cache holds. Not in place: a processor first fetches what it is about to
-    write, STREAM does not count that, and most operators write to memory of their own."""
+def _bandwidth(
+    torch: Any, device: str
+) -> tuple[tuple[float, Callable[[], Any]], tuple[float, Callable[[], Any]]]:
+    """A copy, and a triad a = b + s·c, of arrays that no cache holds. Not in place: a processor
+    first fetches what it is about to write, STREAM does not count that, and most operators write to
+    memory of their own."""
     wanted = max(LEAST_BYTES, CACHES * _last_cache_bytes())
     if device == "cuda":
         wanted = max(wanted, 1 << 30)
     count = int(min(wanted, LARGEST_SHARE * _free_bytes(torch, device) / 3)) // 4
     a, b, c = (torch.ones(count, device=device) for _ in range(3))
-    return (2.0 * 4 * count, lambda: a.copy_(b)), (3.0 * 4 * count, lambda: torch.add(b, c, alpha=3.0, out=a))
+    return (2.0 * 4 * count, lambda: a.copy_(b)), (
+        3.0 * 4 * count,
+        lambda: torch.add(b, c, alpha=3.0, out=a),
+    )
 
 
 def _seconds(torch: Any, device: str, run: Callable[[], Any]) -> float:
@@ -126,18 +141,26 @@ def _seconds(torch: Any, device: str, run: Callable[[], Any]) -> float:
 
 
 def _dispatch_s(torch: Any, device: str) -> float:
-    """Median time of an addition of two numbers under the profiler as the profiled window has it on: the profiler's own cost is in
-    the operators' times as well. On a device the time between two such calls, which the host needs for each kernel."""
+    """Median time of an addition of two numbers under the profiler as the profiled window has it
+    on: the profiler's own cost is in the operators' times as well. On a device the time between two
+    such calls, which the host needs for each kernel.
+    """
     profiler = torch.profiler
     one = torch.ones(1, device=device)
-    activities = [profiler.ProfilerActivity.CPU] + ([profiler.ProfilerActivity.CUDA] if device == "cuda" else [])
-    with profiler.profile(activities=activities, record_shapes=True, profile_memory=True) as profile:
+    activities = [profiler.ProfilerActivity.CPU] + (
+        [profiler.ProfilerActivity.CUDA] if device == "cuda" else []
+    )
+    with profiler.profile(
+        activities=activities, record_shapes=True, profile_memory=True
+    ) as profile:
         for _ in range(CALLS):
             one.add(one)
         if device == "cuda":
             torch.cuda.synchronize()
     calls = sorted(
-        (e.time_range.start, e.time_range.end) for e in profile.events() if e.name == "aten::add" and e.device_type == torch.autograd.DeviceType.CPU
+        (e.time_range.start, e.time_range.end)
+        for e in profile.events()
+        if e.name == "aten::add" and e.device_type == torch.autograd.DeviceType.CPU
     )
     if device == "cuda":
         spans = [later[0] - earlier[0] for earlier, later in zip(calls, calls[1:], strict=False)]
@@ -170,8 +193,14 @@ def _free_bytes(torch: Any, device: str) -> float:
 def fingerprint(torch: Any, device: str) -> dict[str, Any]:
     """What the peaks depend on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {"cpu": machine.cpu()[0], "cores": cores, "threads": torch.get_num_threads(), "torch": torch.__version__, "device": device,
-             "schema_version": SCHEMA_VERSION}  # fmt: skip
+    found = {
+        "cpu": machine.cpu()[0],
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "device": device,
+        "schema_version": SCHEMA_VERSION,
+    }
     if device == "cuda":
         found |= {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return found
@@ -185,10 +214,16 @@ def cache_file(of: Mapping[str, Any]) -> Path:
 
 
 def load(of: Mapping[str, Any]) -> dict[str, float] | None:
-    """What was measured before under the same fingerprint; None if nothing was, or it cannot be read."""
+    """What was measured before under the same fingerprint; None if nothing was, or it cannot be
+    read.
+    """
     try:
         data = json.loads(cache_file(of).read_text("utf-8"))
-        return {str(k): float(v) for k, v in data["peaks"].items()} if data["fingerprint"] == dict(of) else None
+        return (
+            {str(k): float(v) for k, v in data["peaks"].items()}
+            if data["fingerprint"] == dict(of)
+            else None
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -214,10 +249,21 @@ def best_of(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, f
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m autotune_trials.measure.peaks", description="Measure what this machine reaches; prints JSON.")
-    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0: as torch has it")
-    parser.add_argument("--device", choices=("", "cpu", "cuda"), default="", help="default: cuda where there is one")
-    parser.add_argument("--fresh", action="store_true", help="measure even if it was measured before, and keep the best of both")
+    parser = argparse.ArgumentParser(
+        prog="python -m autotune_trials.measure.peaks",
+        description="Measure what this machine reaches; prints JSON.",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=0, help="threads of torch; 0: as torch has it"
+    )
+    parser.add_argument(
+        "--device", choices=("", "cpu", "cuda"), default="", help="default: cuda where there is one"
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="measure even if it was measured before, and keep the best of both",
+    )
     given = parser.parse_args(words)
 
     import torch

@@ -1,9 +1,11 @@
-"""Clock and thermal limits that were active during a window: a throttled machine measures itself, not the job.
+"""Clock and thermal limits that were active during a window: a throttled machine measures itself,
+not the job.
 
     CPU   /sys/devices/system/cpu/cpu*/thermal_throttle/{core,package}_throttle_count, counted up by the kernel
     CUDA  NVML's clock event reasons at either edge of the window, while the device still has work
 
-Machines that show neither (most virtual ones) are taken as not throttled. A GPU at its power cap is told apart.
+Machines that show neither (most virtual ones) are taken as not throttled. A GPU at its power cap is
+told apart.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SYSFS = "/sys/devices/system/cpu"
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h); limits only: idle clocks and clocks the user set are none.
-POWER_CAP = 0x04  # where a large GPU works hard that is its ordinary state, and disturbs no measurement
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h); limits only: idle clocks and clocks the
+# user set are none.
+# where a large GPU works hard that is its ordinary state, and disturbs no measurement
+POWER_CAP = 0x04
 REASONS = {
     0x08: "a hardware slowdown",
     0x20: "its temperature (software)",
@@ -32,7 +36,8 @@ REASONS = {
 class Limits:
     """What limits clocks, as read at one moment."""
 
-    heat: Mapping[str, int] = field(default_factory=dict)  # counter -> times the CPU was throttled for heat since boot
+    # counter -> times the CPU was throttled for heat since boot
+    heat: Mapping[str, int] = field(default_factory=dict)
     reasons: int = 0  # NVML bits of the device trained on, 0 without one
 
 
@@ -47,7 +52,11 @@ def read(device: Any, sysfs: str = SYSFS) -> Limits:
 def in_words(start: Limits | None, end: Limits) -> str:
     """What was active from one reading to another and disturbs a measurement; "" if nothing was."""
     found = []
-    grown = [end.heat[name] - start.heat[name] for name in end.heat if name in start.heat] if start is not None else []
+    grown = (
+        [end.heat[name] - start.heat[name] for name in end.heat if name in start.heat]
+        if start is not None
+        else []
+    )
     if max(grown, default=0) > 0:  # counters of one package all count the same event
         times = max(grown)
         found.append(f"the CPU was throttled for heat {times} time{'s' if times > 1 else ''}")
@@ -79,8 +88,11 @@ def _reasons(device: Any) -> int:
         handle = _handle(device)
         reasons = ctypes.c_ulonglong()
         nvml = _nvml()
-        ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)  # called throttle reasons before NVML 12.2
-        failed = (ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle, ctypes.byref(reasons))
+        # called throttle reasons before NVML 12.2
+        ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        failed = (ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(
+            handle, ctypes.byref(reasons)
+        )
         return 0 if failed else reasons.value
     except Exception:
         return 0

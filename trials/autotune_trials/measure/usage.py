@@ -1,4 +1,6 @@
-"""What the kernel has counted for this process, all its threads together. About a microsecond a call; zeros where there is no getrusage."""
+"""What the kernel has counted for this process, all its threads together. About a microsecond a
+call; zeros where there is no getrusage.
+"""
 
 from __future__ import annotations
 
@@ -32,4 +34,6 @@ def counts() -> Counts:
 
 
 def between(before: Counts, after: Counts) -> Usage:
-    return Usage(after[0] - before[0], after[1] - before[1], after[2] - before[2], after[3] - before[3])
+    return Usage(
+        after[0] - before[0], after[1] - before[1], after[2] - before[2], after[3] - before[3]
+    )

@@ -24,12 +24,25 @@ class WindowRecorder:
     Args:
         device: the torch.device trained on, if it is a GPU; else None.
         finish: waits for the device, until what iterations spent is final.
-        keep_interrupted: a record keeps every iteration, cleaned of the time spent elsewhere; a block's window leaves
-            interrupted ones out, since what follows an evaluation is not the steady state.
+        keep_interrupted: a record keeps every iteration, cleaned of the time spent elsewhere; a
+            block's window leaves interrupted ones out, since what follows an evaluation is not the
+            steady state.
     """
 
-    def __init__(self, torch: Any, device: Any, loaders: LoaderHooks, finish: Callable[[], None], keep_interrupted: bool) -> None:
-        self._device, self._loaders, self._finish, self._keep = device, loaders, finish, keep_interrupted
+    def __init__(
+        self,
+        torch: Any,
+        device: Any,
+        loaders: LoaderHooks,
+        finish: Callable[[], None],
+        keep_interrupted: bool,
+    ) -> None:
+        self._device, self._loaders, self._finish, self._keep = (
+            device,
+            loaders,
+            finish,
+            keep_interrupted,
+        )
         self._iterations: list[Iteration] = []
         self._turnovers: list[float] = []
         self._interruptions = 0

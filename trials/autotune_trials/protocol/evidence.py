@@ -1,9 +1,11 @@
-"""What the agent saw while it watched a few dozen iterations closely: facts with a place in the job's code, no judgement.
+"""What the agent saw while it watched a few dozen iterations closely: facts with a place in the
+job's code, no judgement.
 
     profile run   │ warm-up │ profiled: profile_steps │ watched: watch_steps iterations, watch_seconds │
                               operators, timeline       calls, samples, pauses, compiles
 
-Nothing of this is ever on while an iteration is timed. The tuner's rules (:mod:`autotune.findings`) make findings of it.
+Nothing of this is ever on while an iteration is timed. The tuner's rules (:mod:`autotune.findings`)
+make findings of it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the job's own code, or of a library the job calls where none of its own is on the stack."""
+    """A line of the job's own code, or of a library the job calls where none of its own is on the
+    stack.
+    """
 
     file: str  # as Python knows it: usually absolute
     line: int
@@ -28,7 +32,9 @@ class Place:
 class Calls:
     """Calls of one kind made from one line during the watched iterations."""
 
-    kind: str  # "item", "cpu", "numpy", "tolist", "bool", "print", "tensor_from_array", "made_on_host", "file_write", "optimizer" …
+    # "item", "cpu", "numpy", "tolist", "bool", "print", "tensor_from_array", "made_on_host",
+    # "file_write", "optimizer" …
+    kind: str
     place: Place
     count: int
     seconds: float  # total of the outermost calls, as the host saw it
@@ -38,7 +44,8 @@ class Calls:
     nbytes: int = 0  # moved or copied in all
     phase: str = ""  # of protocol.PHASES, or "away", in which the calls were made
     each_s: tuple[float, ...] = ()  # seconds in each of ``iterations``
-    lines: tuple[int, int] = (0, 0)  # first and last line of the statement; of a file opened in a ``with``, the whole block
+    # first and last line of the statement; of a file opened in a ``with``, the whole block
+    lines: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -89,29 +96,40 @@ class GraphBreak:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything one rank saw. Lists are empty where nothing happened; what could not be watched is named in ``blind``."""
+    """Everything one rank saw. Lists are empty where nothing happened; what could not be watched is
+    named in ``blind``.
+    """
 
     times_s: tuple[float, ...] = ()  # one a watched iteration, as PhaseClock has it
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    away_s: tuple[float, ...] = ()  # since the step before: what belongs to no training iteration (evaluation, a new epoch)
+    # since the step before: what belongs to no training iteration (evaluation, a new epoch)
+    away_s: tuple[float, ...] = ()
     samples: tuple[float, ...] = ()
     calls: tuple[Calls, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     frames: tuple[Frames, ...] = ()
     pauses: tuple[Pause, ...] = ()
     breaks: tuple[GraphBreak, ...] = ()
-    optimizers: tuple[Mapping[str, Any], ...] = ()  # class, foreach, fused, capturable, parameters, tensors, device, place
-    loader: Mapping[str, Any] = field(default_factory=dict)  # place, num_workers, pin_memory … of the training DataLoader
-    models: tuple[Mapping[str, Any], ...] = ()  # entry modules: class, place of the call, parameters, dtypes, compiled
-    memory: Mapping[str, float] = field(default_factory=dict)  # device_used_gib, device_total_gib, host_used_gib, host_total_gib
+    # class, foreach, fused, capturable, parameters, tensors, device, place
+    optimizers: tuple[Mapping[str, Any], ...] = ()
+    # place, num_workers, pin_memory … of the training DataLoader
+    loader: Mapping[str, Any] = field(default_factory=dict)
+    # entry modules: class, place of the call, parameters, dtypes, compiled
+    models: tuple[Mapping[str, Any], ...] = ()
+    # device_used_gib, device_total_gib, host_used_gib, host_total_gib
+    memory: Mapping[str, float] = field(default_factory=dict)
     world_size: int = 1
-    communication_s: tuple[float, ...] = ()  # in collective operations, one an iteration; () if not distributed
+    # in collective operations, one an iteration; () if not distributed
+    communication_s: tuple[float, ...] = ()
     sampler_s: float = 0.0  # what watching itself cost, in all, as far as it can be told
     blind: Mapping[str, str] = field(default_factory=dict)  # what was not watched -> why
-    queued_s: tuple[float, ...] = ()  # the training thread was ready to run and had no core, one an iteration; () if not known
+    # the training thread was ready to run and had no core, one an iteration; () if not known
+    queued_s: tuple[float, ...] = ()
     interrupted: tuple[int, ...] = ()  # indexes of iterations in which the job evaluated
-    governors: tuple[str, ...] = ()  # frequency governors of the CPUs this process may use; () where there is no cpufreq
+    # frequency governors of the CPUs this process may use; () where there is no cpufreq
+    governors: tuple[str, ...] = ()
     compiled: bool = False  # something of the job runs through torch.compile
     fetching_s: float = 0.0  # that workers took to fetch batches, in all; 0 without workers
     decoding_s: float = 0.0  # of it: PIL decoding JPEG pictures
-    padding: tuple[int, int] = (0, 0)  # padded and all tokens of the batches, by their attention_mask
+    # padded and all tokens of the batches, by their attention_mask
+    padding: tuple[int, int] = (0, 0)

@@ -1,7 +1,8 @@
 """What the tuner and the agent in the user's process say to each other.
 
-A session is one run of the user's command. The tuner writes ``session.json`` (:class:`SessionConfig`) and
-sets ``AUTOTUNE_SESSION`` to its path; the agent reads it. What happens next depends on the mode:
+A session is one run of the user's command. The tuner writes ``session.json``
+(:class:`SessionConfig`) and sets ``AUTOTUNE_SESSION`` to its path; the agent reads it. What happens
+next depends on the mode:
 
     live      agent ── Hello ──▶ tuner      after the first few iterations, job paused in the step hook
               agent ◀── Plan ─── tuner      a list of blocks
@@ -23,8 +24,9 @@ Ranks of a distributed job have two things more to say, because they must not de
     fixed, profile    every rank ── Pace ──▶ tuner ── Extent ──▶ every rank: all end their window at the same step
     any               a rank that fails ── JobError ──▶ tuner, which ends the session: the others wait for that rank
 
-Messages are one JSON object a line over a Unix socket in a directory only its user can enter. Every rank of a
-distributed job connects and is sent the same plan; blocks are counted in iterations, so ranks switch together.
+Messages are one JSON object a line over a Unix socket in a directory only its user can enter. Every
+rank of a distributed job connects and is sent the same plan; blocks are counted in iterations, so
+ranks switch together.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from autotune_trials.protocol.evidence import Evidence
 SCHEMA_VERSION = 1
 SESSION_VARIABLE = "AUTOTUNE_SESSION"  # path of session.json; its presence is what wakes the agent
 
-PHASES = ("data", "to_device", "forward", "backward", "optimizer", "other")  # of one iteration; they add up to it
+# of one iteration; they add up to it
+PHASES = ("data", "to_device", "forward", "backward", "optimizer", "other")
 
 
 @dataclass(frozen=True)
@@ -71,38 +74,60 @@ class SessionConfig:
     mode: SessionMode
     directory: str  # session directory: logs, crumbs, traces
     socket: str = ""  # path of the Unix socket; "" in launch mode
-    knobs: tuple[KnobChoice, ...] = ()  # live-scope knobs to hold from the start (fixed, profile, launch)
-    loader_key: str = ""  # LoaderFacts.key of the training DataLoader, known since observe; "" = find out
+    # live-scope knobs to hold from the start (fixed, profile, launch)
+    knobs: tuple[KnobChoice, ...] = ()
+    # LoaderFacts.key of the training DataLoader, known since observe; "" = find out
+    loader_key: str = ""
     steps: int = 240  # iterations to record (fixed, profile)
-    min_seconds: float = 0.0  # and go on recording for at least this long after the first iteration (at most max_steps)
-    max_seconds: float = 0.0  # stop recording after this long even if steps are not reached; 0 = never
+    # and go on recording for at least this long after the first iteration (at most max_steps)
+    min_seconds: float = 0.0
+    # stop recording after this long even if steps are not reached; 0 = never
+    max_seconds: float = 0.0
     max_steps: int = 2000
     probe_steps: int = 8  # first steps on which gradient and update norms are recorded
-    watch_steps: int = 60  # profile: iterations watched for evidence, after the profiled ones; fewer if the job ends
+    # profile: iterations watched for evidence, after the profiled ones; fewer if the job ends
+    watch_steps: int = 60
     profile_steps: int = 12
-    seed: int | None = None  # offset added to every seed the job sets (and the seed where it sets none); None = hands off
-    match_streams: bool = False  # fixed: random numbers of a batch depend on its place in the epoch, not on which worker prepares it
-    loss_scale: float | None = None  # initial scale of the agent's own float16 LossScaler; None: its usual one
+    # offset added to every seed the job sets (and the seed where it sets none); None = hands off
+    seed: int | None = None
+    # fixed: random numbers of a batch depend on its place in the epoch, not on which worker
+    # prepares it
+    match_streams: bool = False
+    # initial scale of the agent's own float16 LossScaler; None: its usual one
+    loss_scale: float | None = None
     warmup_steps: int = 3  # live: iterations before Hello
-    first_epoch_s: float = 0.0  # live: Hello waits until the job has gone on after its first epoch (evaluation included), at most this long
+    # live: Hello waits until the job has gone on after its first epoch (evaluation included), at
+    # most this long
+    first_epoch_s: float = 0.0
     record_loss: bool = True
     nvtx: bool = True  # live, fixed, profile: NVTX ranges where somebody listens, see measure.nvtx
-    nvtx_modules: int = 0  # profile: in the profiled window also ranges for modules down to this depth below the entry; 0: none
-    watch_seconds: float = 4.0  # and go on watching for at least this long, so that lines can be told apart (one rank only)
-    stacks: bool = False  # profile: with Python frames, which a session of its own is for (see measure/profiler.py)
-    process_knobs: tuple[KnobChoice, ...] = ()  # fixed, profile: what the command was started with, to be checked for its effect
-    capture: bool = False  # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out of its way
+    # profile: in the profiled window also ranges for modules down to this depth below the entry; 0:
+    # none
+    nvtx_modules: int = 0
+    # and go on watching for at least this long, so that lines can be told apart (one rank only)
+    watch_seconds: float = 4.0
+    # profile: with Python frames, which a session of its own is for (see measure/profiler.py)
+    stacks: bool = False
+    # fixed, profile: what the command was started with, to be checked for its effect
+    process_knobs: tuple[KnobChoice, ...] = ()
+    # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out
+    # of its way
+    capture: bool = False
 
 
 ELSEWHERE = 0
-ROUNDS = 4  # of the workers' deliveries in one measured block, where time allows: they may all come at once, and then nothing for long
+# of the workers' deliveries in one measured block, where time allows: they may all come at once,
+# and then nothing for long
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class Hello:
     """First message of a process that trains, after ``warmup_steps`` iterations."""
 
-    pid: int  # ELSEWHERE: the process runs on another machine (outpost.py), and only its end of the connection tells that it is gone
+    # ELSEWHERE: the process runs on another machine (outpost.py), and only its end of the
+    # connection tells that it is gone
+    pid: int
     rank: int
     machine: Machine
     job: JobFacts
@@ -117,19 +142,24 @@ class Block:
 
         apply knobs │ settle (≥ min_settle, until times have levelled off, ≤ max_settle) │ iterations measured
 
-    Settling includes emptying the loader's queue after a stall: the job trains on later batches then, and what was thrown
-    away counts nowhere. Several ranks settle for min_settle + 8 iterations each, and throw away alike.
+    Settling includes emptying the loader's queue after a stall: the job trains on later batches
+    then, and what was thrown away counts nowhere. Several ranks settle for min_settle + 8
+    iterations each, and throw away alike.
     """
 
     id: str
-    knobs: tuple[KnobChoice, ...]  # the whole configuration; what is not named goes back to the job's own value
+    # the whole configuration; what is not named goes back to the job's own value
+    knobs: tuple[KnobChoice, ...]
     iterations: int  # to measure
     min_settle: int = 5
     max_settle: int = 200
     max_seconds: float = 60.0  # a block never takes longer, settling included
     slow_start: bool = False  # minutes may pass before its first iteration, in silence (compile)
-    rounds_seconds: float = 0.0  # go on beyond ``iterations`` for at most this long, until every worker has delivered ROUNDS batches
-    cached_batches: bool = False  # feed the job from a few batches kept in memory: the ceiling of the data side
+    # go on beyond ``iterations`` for at most this long, until every worker has delivered ROUNDS
+    # batches
+    rounds_seconds: float = 0.0
+    # feed the job from a few batches kept in memory: the ceiling of the data side
+    cached_batches: bool = False
     level: bool = True  # False: a cheap switch, after which min_settle iterations are enough
 
 
@@ -141,29 +171,41 @@ class Plan:
 
 @dataclass(frozen=True)
 class Window:
-    """Timed consecutive iterations. Evaluation and whatever else runs between iterations of training is left out."""
+    """Timed consecutive iterations. Evaluation and whatever else runs between iterations of
+    training is left out.
+    """
 
     times_s: tuple[float, ...]  # one an iteration, wall time from optimizer step to optimizer step
     samples: tuple[float, ...]  # one an iteration
     phases_s: Mapping[str, float]  # PHASES -> total over the window
     data_s: tuple[float, ...] = ()  # the CPU's wait for the next batch, one an iteration
-    turnovers_s: tuple[float, ...] = ()  # time lost at each epoch end inside the window (not part of times_s)
+    # time lost at each epoch end inside the window (not part of times_s)
+    turnovers_s: tuple[float, ...] = ()
     epoch_iterations: int | None = None  # iterations an epoch has under this configuration
-    interruptions: int = 0  # iterations left out because the job did something else (evaluation) in them
+    # iterations left out because the job did something else (evaluation) in them
+    interruptions: int = 0
     peak_memory_gib: float = 0.0  # device memory on CUDA, resident set of the process tree on a CPU
-    cpu_pressure: float = 0.0  # share of the window in which runnable tasks waited for a CPU (PSI "some"), 0..1
-    foreign_load: float = 0.0  # CPU use of processes outside this session during the window, in cores
-    phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # one an iteration; {}: totals only
-    throttled: str = ""  # a clock or thermal limit active during the window, in words; "": none, or not readable
-    power_capped: bool = False  # the GPU was at its power cap at the window's start or end: no disturbance
-    session_load: float = 0.0  # CPU use of this session's own processes during the window, in cores; 0: not known
+    # share of the window in which runnable tasks waited for a CPU (PSI "some"), 0..1
+    cpu_pressure: float = 0.0
+    # CPU use of processes outside this session during the window, in cores
+    foreign_load: float = 0.0
+    # one an iteration; {}: totals only
+    phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # a clock or thermal limit active during the window, in words; "": none, or not readable
+    throttled: str = ""
+    # the GPU was at its power cap at the window's start or end: no disturbance
+    power_capped: bool = False
+    # CPU use of this session's own processes during the window, in cores; 0: not known
+    session_load: float = 0.0
     workers: int = 0  # of the training DataLoader, at the end of the window
-    # Fetching batches, in the training process and in its workers together: totals over the fetches that were looked at.
+    # Fetching batches, in the training process and in its workers together: totals over the fetches
+    # that were looked at.
     reader_cpu_s: float = 0.0
     reader_queued_s: float = 0.0  # ready to run, while others had the CPUs
     reader_wall_s: float = 0.0
     reader_fetches: float = 0.0  # 0: nothing is known of them (workers that are not forked, say)
-    # Of the training process over the iterations of the window, all its threads together (getrusage); 0: not known.
+    # Of the training process over the iterations of the window, all its threads together
+    # (getrusage); 0: not known.
     minor_faults: int = 0  # pages the kernel mapped, and mostly cleared, on first touch
     user_s: float = 0.0  # CPU seconds in the program
     system_s: float = 0.0  # CPU seconds in the kernel on its behalf
@@ -199,23 +241,32 @@ class Record:
 
     rank: int
     window: Window  # all iterations, first to last; the tuner finds where warm-up ends
-    losses: tuple[float | None, ...]  # what backward differentiated since the last step, summed; None if there was nothing, or it is complex
+    # what backward differentiated since the last step, summed; None if there was nothing, or it is
+    # complex
+    losses: tuple[float | None, ...]
     samples_before: tuple[float, ...]  # samples consumed before each step
     gradient_norms: tuple[float, ...] = ()  # before clipping, first probe_steps steps
     update_norms: tuple[float, ...] = ()  # of the parameter change, first probe_steps steps
-    gradient_sketch: tuple[float, ...] = ()  # count sketch of all gradients at the very first step, unscaled, before clipping;
-    # (): there was no gradient, it was not finite, or the step was skipped. Under a GradScaler of the job's own: as that scaled it
+    # count sketch of all gradients at the very first step, unscaled, before clipping;
+    gradient_sketch: tuple[float, ...] = ()
+    # (): there was no gradient, it was not finite, or the step was skipped. Under a GradScaler of
+    # the job's own: as that scaled it
     skipped: tuple[int, ...] = ()  # indexes of steps skipped by a gradient scaler
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # optimizer settings, parameter dtypes, train flags, dropout p, sampler …
-    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # autotune.metric(name, value)
-    metrics_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # samples consumed when each value of metrics was reported
+    # optimizer settings, parameter dtypes, train flags, dropout p, sampler …
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    # autotune.metric(name, value)
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # samples consumed when each value of metrics was reported
+    metrics_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     no_effect: Mapping[str, str] = field(default_factory=dict)
     seeds_seen: bool = False  # the job seeds itself, or the agent did
     ended_early: bool = False  # the job ended before the window was full
     trace: str = ""  # profile mode: path of the gzipped Chrome trace
     evidence: Evidence | None = None  # profile mode
-    operators: tuple[Mapping[str, Any], ...] = ()  # profile mode: rows of the operator table, by self time
-    notes: Mapping[str, Any] = field(default_factory=dict)  # e.g. loss_scale at the end, where the agent's scaler was in use
+    # profile mode: rows of the operator table, by self time
+    operators: tuple[Mapping[str, Any], ...] = ()
+    # e.g. loss_scale at the end, where the agent's scaler was in use
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -225,7 +276,8 @@ class Fault:
     rank: int
     where: str
     text: str  # traceback
-    unhooked: bool = False  # nothing has failed: the job has left the agent's sight, and ``text`` says how
+    # nothing has failed: the job has left the agent's sight, and ``text`` says how
+    unhooked: bool = False
 
 
 PROGRESS_S = 5.0  # between two messages that say no more than that
@@ -233,12 +285,17 @@ PROGRESS_S = 5.0  # between two messages that say no more than that
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent between two iterations or in an evaluation, at most once in :data:`PROGRESS_S`, so that a slow job is not taken for a hung one."""
+    """Sent between two iterations or in an evaluation, at most once in :data:`PROGRESS_S`, so that
+    a slow job is not taken for a hung one.
+    """
 
     rank: int
     iteration: int  # since the process started
-    slowest_s: float = 0.0  # the longest gap between two signs of life in this block, or since the job began to train; 0: there was none yet
-    in_block: int | None = None  # iterations of the running block that ended before the job died of an exception, said then only
+    # the longest gap between two signs of life in this block, or since the job began to train; 0:
+    # there was none yet
+    slowest_s: float = 0.0
+    # iterations of the running block that ended before the job died of an exception, said then only
+    in_block: int | None = None
 
 
 @dataclass(frozen=True)
@@ -248,7 +305,9 @@ class JobError:
     rank: int
     kind: str  # "oom", "crash", "restart" (the launcher has started the ranks again)
     text: str  # traceback
-    at_s: float  # time.monotonic(), one clock for all processes of a machine: the first is the cause of the others
+    # time.monotonic(), one clock for all processes of a machine: the first is the cause of the
+    # others
+    at_s: float
     pid: int = 0
 
 
@@ -269,13 +328,19 @@ class Extent:
 
 
 MESSAGES: dict[str, type] = {
-    cls.__name__: cls for cls in (Hello, Plan, BlockReport, PlanDone, Record, Fault, Progress, JobError, Pace, Extent)
+    cls.__name__: cls
+    for cls in (Hello, Plan, BlockReport, PlanDone, Record, Fault, Progress, JobError, Pace, Extent)
 }
 
 
 def dump(message: Any) -> bytes:
     """One message as a line of JSON."""
-    return json.dumps({"type": type(message).__name__, **encode(message)}, separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps(
+            {"type": type(message).__name__, **encode(message)}, separators=(",", ":")
+        ).encode()
+        + b"\n"
+    )
 
 
 def load(line: bytes | str) -> Any:
@@ -290,7 +355,8 @@ def load(line: bytes | str) -> Any:
         raise ValueError(f"not a message of this protocol: {line[:80]!r}")
     if cls is Hello and (version := data.get("schema_version")) != SCHEMA_VERSION:
         raise ValueError(
-            f"the job runs the agent of another autotune (protocol version {version}, this tuner has {SCHEMA_VERSION}): "
-            "remove autotune_trials from the job's PYTHONPATH or environment, or install the same version there"
+            f"the job runs the agent of another autotune (protocol version {version}, this tuner"
+            f" has {SCHEMA_VERSION}): remove autotune_trials from the job's PYTHONPATH or"
+            " environment, or install the same version there"
         )
     return decode(cls, data)

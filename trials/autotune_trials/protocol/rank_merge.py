@@ -1,7 +1,9 @@
-"""One report out of those of all ranks: rank 0's times, the samples of all, the mean of their losses.
+"""One report out of those of all ranks: rank 0's times, the samples of all, the mean of their
+losses.
 
-All ranks of a synchronous job take the same steps at the same time, so times are not averaged; each rank feeds its
-own samples, so those are added up. Each rank's loss is that of its own samples, and what the job's gradient descends is
+All ranks of a synchronous job take the same steps at the same time, so times are not averaged; each
+rank feeds its own samples, so those are added up. Each rank's loss is that of its own samples, and
+what the job's gradient descends is
 their mean: what it would log after an all-reduce.
 """
 
@@ -17,7 +19,9 @@ from autotune_trials.protocol.messages import BlockReport, Hello, Record, Window
 
 
 def merge_hellos(hellos: Mapping[int, Hello]) -> Hello:
-    """What the job is, from rank -> hello: rank 0's, with the samples of all and the memory of the smallest device."""
+    """What the job is, from rank -> hello: rank 0's, with the samples of all and the memory of the
+    smallest device.
+    """
     ordered = [hellos[rank] for rank in sorted(hellos)]
     first, jobs = ordered[0], [h.job for h in ordered]
     if len(ordered) == 1:
@@ -26,7 +30,10 @@ def merge_hellos(hellos: Mapping[int, Hello]) -> Hello:
         first.job,
         loader=_merged_loader([j.loader for j in jobs]),
         samples_per_step=_samples_per_step(jobs),
-        ddp=tuple(replace(d, seen_static=all(_seen_static(j, at) for j in jobs)) for at, d in enumerate(first.job.ddp)),
+        ddp=tuple(
+            replace(d, seen_static=all(_seen_static(j, at) for j in jobs))
+            for at, d in enumerate(first.job.ddp)
+        ),
     )
     memory_gib = min(h.machine.device_memory_gib for h in ordered)
     return replace(first, job=job, machine=replace(first.machine, device_memory_gib=memory_gib))
@@ -39,7 +46,9 @@ def merge_reports(reports: Mapping[int, BlockReport], device: str) -> BlockRepor
     windows = [r.window for r in ordered if r.window is not None]
     return replace(
         ordered[0],
-        window=merge_windows(windows, device) if len(windows) == len(ordered) and not error else None,
+        window=(
+            merge_windows(windows, device) if len(windows) == len(ordered) and not error else None
+        ),
         error=error,
         no_effect=_no_effect({r: reports[r].no_effect for r in sorted(reports)}),
         settled=all(r.settled for r in ordered),
@@ -53,12 +62,18 @@ def merge_records(records: Mapping[int, Record], device: str) -> Record:
     ordered = [records[rank] for rank in sorted(records)]
     if len(ordered) == 1:
         return ordered[0]
-    before = [r.samples_before for r in ordered if len(r.samples_before) == len(ordered[0].samples_before)]
+    before = [
+        r.samples_before for r in ordered if len(r.samples_before) == len(ordered[0].samples_before)
+    ]
     return replace(
         ordered[0],
         window=merge_windows([r.window for r in ordered], device),
         losses=mean_losses([r.losses for r in ordered]),
-        samples_before=tuple(map(sum, zip(*before, strict=True))) if len(before) == len(ordered) else ordered[0].samples_before,
+        samples_before=(
+            tuple(map(sum, zip(*before, strict=True)))
+            if len(before) == len(ordered)
+            else ordered[0].samples_before
+        ),
         no_effect=_no_effect({r: records[r].no_effect for r in sorted(records)}),
         ended_early=any(r.ended_early for r in ordered),
         notes={**ordered[0].notes, "ranks": len(ordered)},
@@ -68,7 +83,8 @@ def merge_records(records: Mapping[int, Record], device: str) -> Record:
 def merge_windows(windows: Sequence[Window], device: str) -> Window:
     """Rank 0's times with the samples of all ranks.
 
-    Device memory is each device's own, so the largest counts; the resident sets of CPU ranks share one memory and add up.
+    Device memory is each device's own, so the largest counts; the resident sets of CPU ranks share
+    one memory and add up.
     """
     first = windows[0]
     if len(windows) == 1:
@@ -79,13 +95,17 @@ def merge_windows(windows: Sequence[Window], device: str) -> Window:
         samples=_added([w.samples for w in windows]),
         peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
         cpu_pressure=max(w.cpu_pressure for w in windows),
-        session_load=max(w.session_load for w in windows),  # each rank sees the processes of all that run on its machine
-        foreign_load=min(w.foreign_load for w in windows),  # all see the same machine; the others count their neighbours in
+        # each rank sees the processes of all that run on its machine
+        session_load=max(w.session_load for w in windows),
+        # all see the same machine; the others count their neighbours in
+        foreign_load=min(w.foreign_load for w in windows),
     )
 
 
 def mean_losses(losses: Sequence[tuple[float | None, ...]]) -> tuple[float | None, ...]:
-    """Step by step the mean over those ranks that have a loss (of a pipeline, the last); as many steps as all have."""
+    """Step by step the mean over those ranks that have a loss (of a pipeline, the last); as many
+    steps as all have.
+    """
     steps = zip(*losses, strict=False)
     return tuple(_mean([loss for loss in step if loss is not None]) for step in steps)
 
@@ -97,7 +117,8 @@ def _mean(values: Sequence[float]) -> float | None:
 def _added(samples: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     if all(len(s) == len(samples[0]) for s in samples):
         return tuple(map(sum, zip(*samples, strict=True)))
-    own = sum(samples[0])  # one rank ended a step earlier: keep rank 0's pattern, scaled to everybody's mean
+    # one rank ended a step earlier: keep rank 0's pattern, scaled to everybody's mean
+    own = sum(samples[0])
     if not own:
         return samples[0]
     mean = sum(sum(s) / max(1, len(s)) for s in samples)
@@ -137,7 +158,11 @@ def _merged_loader(loaders: Sequence[LoaderFacts | None]) -> LoaderFacts | None:
 
 def _samples_per_step(jobs: Sequence[JobFacts]) -> float:
     """Of all ranks together, where each counts its own."""
-    return sum(j.samples_per_step for j in jobs) if all(j.sample_unit == "samples" for j in jobs) else jobs[0].samples_per_step
+    return (
+        sum(j.samples_per_step for j in jobs)
+        if all(j.sample_unit == "samples" for j in jobs)
+        else jobs[0].samples_per_step
+    )
 
 
 def _seen_static(job: JobFacts, at: int) -> bool:

@@ -44,7 +44,11 @@ class Connection:
     @property
     def dead(self) -> bool:
         """The process is gone (its forked workers may still hold the connection open)."""
-        return not self.open or (self.hello is not None and self.hello.pid != ELSEWHERE and not procfs.alive(self.hello.pid))
+        return not self.open or (
+            self.hello is not None
+            and self.hello.pid != ELSEWHERE
+            and not procfs.alive(self.hello.pid)
+        )
 
 
 def _understood(line: bytes) -> Any:

@@ -1,4 +1,6 @@
-"""The tuner's end of a session's socket: which processes have called, and what they have said, in the order in which it came."""
+"""The tuner's end of a session's socket: which processes have called, and what they have said, in
+the order in which it came.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from autotune_trials.supervisor.masking import Masks
 
 
 class Switchboard:
-    """One selector, also for what others register with it. Nothing is heard but while :meth:`turn` runs."""
+    """One selector, also for what others register with it. Nothing is heard but while :meth:`turn`
+    runs.
+    """
 
     def __init__(self, masks: Masks) -> None:
         self.selector = selectors.DefaultSelector()
@@ -89,7 +93,11 @@ class Switchboard:
             caller.setblocking(False)
             connection = Connection(caller, self._masks)
             self.connections.append(connection)
-            self.selector.register(caller, selectors.EVENT_READ, lambda _, connection=connection: self._on_message(connection))
+            self.selector.register(
+                caller,
+                selectors.EVENT_READ,
+                lambda _, connection=connection: self._on_message(connection),
+            )
 
     def _on_message(self, connection: Connection) -> None:
         self.inbox.extend((connection, message) for message in connection.receive())
@@ -98,7 +106,9 @@ class Switchboard:
 
 
 def _is_ours(caller: socket.socket) -> bool:
-    """Whether a process of this user is at the other end. Its directory keeps others out already; should somebody open that, this does."""
+    """Whether a process of this user is at the other end. Its directory keeps others out already;
+    should somebody open that, this does.
+    """
     if not hasattr(socket, "SO_PEERCRED"):  # not Linux
         return True
     credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

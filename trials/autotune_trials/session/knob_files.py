@@ -3,8 +3,10 @@
     Preparation ── start(…) ─▶ process ── start(…) ─▶ process … ── close() ─▶ /dev/shm as it was
                      └ the knobs' prepare(): variables, words, files in one folder that all processes of the run share
 
-The folder carries the mark of the process that made it: if that is killed, :func:`autotune_trials.supervisor.process_tags.sweep_stale` finds it.
-Whoever starts sessions on a machine has one of these there: the local executor, ``autotune launch``.
+The folder carries the mark of the process that made it: if that is killed,
+:func:`autotune_trials.supervisor.process_tags.sweep_stale` finds it.
+Whoever starts sessions on a machine has one of these there: the local executor, ``autotune
+launch``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ def silent(text: str) -> None:
 
 
 class Preparation:
-    """One run's preparations on one machine; the :class:`~autotune_spaces.base.Scratch` of its knobs. A context manager.
+    """One run's preparations on one machine; the :class:`~autotune_spaces.base.Scratch` of its
+    knobs. A context manager.
 
     ``say``: is told what is done that may take minutes.
     """
@@ -39,7 +42,9 @@ class Preparation:
 
     def folder(self) -> str:
         if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix=f"autotune-{process_tags.new_mark()}-", dir=self._parent)
+            self._folder = tempfile.mkdtemp(
+                prefix=f"autotune-{process_tags.new_mark()}-", dir=self._parent
+            )
         return self._folder
 
     def say(self, text: str) -> None:
@@ -60,12 +65,20 @@ class Preparation:
             began = perf_counter()
             start = knob.prepare(start, value, self)
             spent_s = perf_counter() - began
-            self._spent_s[knob.name, value] = max(spent_s, self._spent_s.get((knob.name, value), 0.0))
+            self._spent_s[knob.name, value] = max(
+                spent_s, self._spent_s.get((knob.name, value), 0.0)
+            )
         return start
 
     def cost_s(self, choices: Iterable[tuple[Knob, Value]]) -> float:
-        """What preparing them takes where nothing is prepared yet: in a run the first start pays, a job that is launched pays every time."""
-        return sum(self._spent_s.get((knob.name, value), 0.0) for knob, value in choices if knob.start_up_cost)
+        """What preparing them takes where nothing is prepared yet: in a run the first start pays, a
+        job that is launched pays every time.
+        """
+        return sum(
+            self._spent_s.get((knob.name, value), 0.0)
+            for knob, value in choices
+            if knob.start_up_cost
+        )
 
     def close(self) -> None:
         """Remove the files. Idempotent; a later :meth:`start` makes them anew."""
@@ -76,5 +89,10 @@ class Preparation:
     def __enter__(self) -> Preparation:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

@@ -1,4 +1,5 @@
-"""What the ranks of one job say, put together: which error was the first, and where all windows end.
+"""What the ranks of one job say, put together: which error was the first, and where all windows
+end.
 
 Pure functions of messages and text.
 """
@@ -13,8 +14,10 @@ from autotune_trials.protocol.messages import Extent, JobError, Pace, SessionCon
 
 # How a rank ends whose neighbour has gone: gloo, NCCL, the store, and torch's own words for it.
 PEER_GONE = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process (?:exited|has terminated)|connectFullMesh failed"
-    r"|NCCL (?:communicator|error).*(?:abort|remote)|DistNetworkError|recvValue failed|Timed out waiting \d+ms for (?:send|recv) operation"
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process (?:exited|has"
+    r" terminated)|connectFullMesh failed"
+    r"|NCCL (?:communicator|error).*(?:abort|remote)|DistNetworkError|recvValue failed|Timed out"
+    r" waiting \d+ms for (?:send|recv) operation"
     r"|Socket Timeout|Application timeout caused pair closure",
     re.IGNORECASE,
 )
@@ -33,14 +36,17 @@ def last_line(text: str) -> str:
 def first_cause(errors: Iterable[JobError]) -> JobError | None:
     """The error that all others follow from; None if all of these are only felt.
 
-    Ranks do the same work, so of several that run out of memory together one may fail in another way: memory it is then.
+    Ranks do the same work, so of several that run out of memory together one may fail in another
+    way: memory it is then.
     """
     causes = sorted((e for e in errors if not is_symptom(e)), key=lambda e: e.at_s)
     return next((e for e in causes if e.kind == "oom"), causes[0] if causes else None)
 
 
 def common_extent(paces: Sequence[Pace], config: SessionConfig) -> Extent:
-    """Where every rank ends its window: ``steps``, more to fill min_seconds, fewer to keep max_seconds, at the slowest one's pace."""
+    """Where every rank ends its window: ``steps``, more to fill min_seconds, fewer to keep
+    max_seconds, at the slowest one's pace.
+    """
     iteration_s = max(max(p.iteration_s for p in paces), 1e-6)
     steps = max(config.steps, math.ceil(config.min_seconds / iteration_s))
     steps = min(steps, max(config.max_steps, config.steps))

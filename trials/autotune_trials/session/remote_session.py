@@ -1,4 +1,5 @@
-"""The part of a session that runs on another machine: its share of the command, whose ranks the session itself speaks with.
+"""The part of a session that runs on another machine: its share of the command, whose ranks the
+session itself speaks with.
 
     session ──▶ torchrun, node 0 ── rank 0, 1 ──────── socket ──▶ session
                                                                     ▲ └ whoever relays (autotune/executors/cluster/relay.py)
@@ -26,14 +27,18 @@ SEND_S = 10.0  # for a rank to read what it is told
 
 @dataclass(frozen=True)
 class Heard:
-    """What the ranks here said: (number of the connection, message), a message of None where it hung up; and how their command ended, if so."""
+    """What the ranks here said: (number of the connection, message), a message of None where it
+    hung up; and how their command ended, if so.
+    """
 
     messages: Sequence[tuple[int, Any]] = ()
     ended: Diagnosis | None = None
 
 
 class Outpost(Session):
-    """Started and closed as any session. :meth:`give` may be called while another thread is in :meth:`take`; :meth:`close` waits for it."""
+    """Started and closed as any session. :meth:`give` may be called while another thread is in
+    :meth:`take`; :meth:`close` waits for it.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -49,7 +54,10 @@ class Outpost(Session):
                 return None
             if not self.board.inbox:
                 self.board.turn(patience_s)
-            messages = [(self._number(connection), _from_elsewhere(message)) for connection, message in self.board.inbox]
+            messages = [
+                (self._number(connection), _from_elsewhere(message))
+                for connection, message in self.board.inbox
+            ]
             self._note_training()
             self.board.inbox.clear()
             for connection in [c for c in self._numbers if not c.open]:
@@ -87,7 +95,11 @@ class Outpost(Session):
 
     def _ended(self) -> Diagnosis | None:
         if self.command.lost or self.command.error:
-            return Diagnosis("crash", self.command.lost or self.command.error, log_tail=classify.log_tail(self.paths))
+            return Diagnosis(
+                "crash",
+                self.command.lost or self.command.error,
+                log_tail=classify.log_tail(self.paths),
+            )
         status = self.command.exit_status
         if status is None:
             return None
@@ -99,5 +111,12 @@ def _from_elsewhere(message: Any) -> Any:
 
 
 def torchrun_variables(nodes: int, node: int, address: str, port: int) -> Mapping[str, str]:
-    """What torchrun is told on each of several nodes in the place of words: it reads an option from PET_<OPTION> (torch/distributed/argparse_util.py)."""
-    return {"PET_NNODES": str(nodes), "PET_NODE_RANK": str(node), "PET_MASTER_ADDR": address, "PET_MASTER_PORT": str(port)}
+    """What torchrun is told on each of several nodes in the place of words: it reads an option from
+    PET_<OPTION> (torch/distributed/argparse_util.py).
+    """
+    return {
+        "PET_NNODES": str(nodes),
+        "PET_NODE_RANK": str(node),
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": str(port),
+    }

@@ -83,55 +83,96 @@ class Session:
     """See the module. A context manager: leaving it ends the process tree.
 
     Args:
-        argv: the command; ``{trial_dir}`` and the keys of ``fill`` in braces are replaced, in ``env`` as well.
-        env: set over the environment of this process, and over what keeps the job's side effects harmless.
+        argv: the command; ``{trial_dir}`` and the keys of ``fill`` in braces are replaced, in
+            ``env`` as well.
+        env: set over the environment of this process, and over what keeps the job's side effects
+            harmless.
         overrides: variables that win over all others: those of process knobs.
         config: ``directory`` and ``socket`` are filled in here.
         cache_dir: where compiled kernels are kept, to be shared by the sessions of a run.
-        keep: None: what the job writes stays; else it is put back when the session ends, but for these patterns (see recorder.py).
+        keep: None: what the job writes stays; else it is put back when the session ends, but for
+            these patterns (see recorder.py).
         own: directories that are the tuner's.
         secrets: texts that are masked in the logs and in all that the job says.
-        hang_timeout_s: no word for this long, beside what a block may take, is a hang whatever the job does, and before it has trained.
+        hang_timeout_s: no word for this long, beside what a block may take, is a hang whatever the
+            job does, and before it has trained.
         shortest_hang_s: less is no hang, however fast its iterations.
         pace: what is known of the job's own, from its earlier sessions.
         unchanged: the job runs at its own settings, until a block or ``config`` sets others.
 
-    What a session that runs in part on other machines builds on (autotune/executors/cluster/spread.py): ``board``, where its ranks call and
-    what they have said; ``postmortem``, why it failed; :meth:`check_alive`.
+    What a session that runs in part on other machines builds on
+    (autotune/executors/cluster/spread.py): ``board``, where its ranks call and what they have said;
+    ``postmortem``, why it failed; :meth:`check_alive`.
     """
 
     def __init__(
-        self, argv: Sequence[str], workdir: Path, env: Mapping[str, str], paths: SessionPaths, config: SessionConfig, *,
-        overrides: Mapping[str, str] | None = None, fill: Mapping[str, str] | None = None, cache_dir: Path | None = None,
-        keep: Sequence[str] | None = None, own: Sequence[Path] = (), secrets: Sequence[str] = (),
-        startup_timeout_s: float = 600.0, hang_timeout_s: float = HANG_TIMEOUT_S, grace_s: float = 2.0,
-        shortest_hang_s: float = SHORTEST_S, pace: SlowestGap | None = None, unchanged: bool = False,
-    ) -> None:  # fmt: skip
-        self.paths, self.workdir = SessionPaths(Path(os.path.abspath(paths.root))), Path(os.path.abspath(workdir))
+        self,
+        argv: Sequence[str],
+        workdir: Path,
+        env: Mapping[str, str],
+        paths: SessionPaths,
+        config: SessionConfig,
+        *,
+        overrides: Mapping[str, str] | None = None,
+        fill: Mapping[str, str] | None = None,
+        cache_dir: Path | None = None,
+        keep: Sequence[str] | None = None,
+        own: Sequence[Path] = (),
+        secrets: Sequence[str] = (),
+        startup_timeout_s: float = 600.0,
+        hang_timeout_s: float = HANG_TIMEOUT_S,
+        grace_s: float = 2.0,
+        shortest_hang_s: float = SHORTEST_S,
+        pace: SlowestGap | None = None,
+        unchanged: bool = False,
+    ) -> None:
+        self.paths, self.workdir = (
+            SessionPaths(Path(os.path.abspath(paths.root))),
+            Path(os.path.abspath(workdir)),
+        )
         fill = {**(fill or {}), "trial_dir": str(self.paths.out)}
         self.argv = filled_command(argv, fill)
         self.mark = process_tags.new_mark()
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
         self.config, self._masks = config, Masks(secrets)
-        self.places = None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
-        self.outcome: Outcome | None = None  # of putting back what the job wrote, once the session has ended
-        self._startup_timeout_s, self._hang_timeout_s, self._grace_s = startup_timeout_s, hang_timeout_s, grace_s
-        self._shortest_hang_s, self._pace, self._work = shortest_hang_s, pace or SlowestGap(), Work(self.mark)
+        self.places = (
+            None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
+        )
+        # of putting back what the job wrote, once the session has ended
+        self.outcome: Outcome | None = None
+        self._startup_timeout_s, self._hang_timeout_s, self._grace_s = (
+            startup_timeout_s,
+            hang_timeout_s,
+            grace_s,
+        )
+        self._shortest_hang_s, self._pace, self._work = (
+            shortest_hang_s,
+            pace or SlowestGap(),
+            Work(self.mark),
+        )
         self._unchanged = unchanged and not config.knobs
         self.board = Switchboard(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._ranks: dict[int, Connection] = {}
         self._plans = 0
-        self._in_block: int | None = None  # iterations of the running block, said by a job that dies
+        # iterations of the running block, said by a job that dies
+        self._in_block: int | None = None
         self._progress_seen = self._closed = False
         self._backward_seen_s: float | None = None
         self.command = WatchedCommand(
-            self.argv, self.workdir, self.env, self.paths, self.mark,
-            grace_s=grace_s, selector=self.board.selector, on_exit=self.board.drain, secrets=self._masks.secrets,
-        )  # fmt: skip
+            self.argv,
+            self.workdir,
+            self.env,
+            self.paths,
+            self.mark,
+            grace_s=grace_s,
+            selector=self.board.selector,
+            on_exit=self.board.drain,
+            secrets=self._masks.secrets,
+        )
 
-    # ------------------------------------------------------------------------------------------- start
+    # ---------------------------------------------------------------------------------------- start
 
     def start(self) -> None:
         """Make the directory and start the command.
@@ -145,7 +186,9 @@ class Session:
                 folder.mkdir(parents=True, exist_ok=True)
             self._prepare_ledger()
             self.board.listen(self.mark)
-            self.config = replace(self.config, directory=str(self.paths.root), socket=self.board.address)
+            self.config = replace(
+                self.config, directory=str(self.paths.root), socket=self.board.address
+            )
             publish(self.paths.config, json.dumps(encode(self.config)))
             self._started_s = time.monotonic()
             self.postmortem.begin()
@@ -153,9 +196,15 @@ class Session:
             while not (self.command.pid or self.command.error or self.command.lost):
                 self.board.turn(1.0)
                 if time.monotonic() - self._started_s > WARDEN_S:
-                    raise self.postmortem.failure("crash", f"the watching process of this session did not start within {WARDEN_S:.0f} s")
+                    raise self.postmortem.failure(
+                        "crash",
+                        "the watching process of this session did not start within"
+                        f" {WARDEN_S:.0f} s",
+                    )
             if self.command.error:
-                raise self.postmortem.failure("crash", f"the command cannot be started: {self.command.error}")
+                raise self.postmortem.failure(
+                    "crash", f"the command cannot be started: {self.command.error}"
+                )
             if self.command.lost:
                 raise self.postmortem.failure("crash", self.command.lost)
         except BaseException:  # also Ctrl-C: whoever wanted it has not got it, to close it
@@ -166,14 +215,20 @@ class Session:
         if self.places is not None:
             (self.paths.written / "kept").mkdir(parents=True, exist_ok=True)
             text = self.places.dump()
-            (self.paths.written / "places").write_text(text, encoding="utf-8", errors="surrogateescape")
+            (self.paths.written / "places").write_text(
+                text, encoding="utf-8", errors="surrogateescape"
+            )
 
-    # ------------------------------------------------------------------------------------------- the conversation
+    # ----------------------------------------------------------------------------- the conversation
 
     @property
     def hello(self) -> Hello:
-        """Of rank 0, or of the lowest rank that runs here; what is counted, of all of them (see :mod:`.rank_merge`)."""
-        return merge_hellos({rank: c.hello for rank, c in self._ranks.items() if c.hello is not None})
+        """Of rank 0, or of the lowest rank that runs here; what is counted, of all of them (see
+        :mod:`.rank_merge`).
+        """
+        return merge_hellos(
+            {rank: c.hello for rank, c in self._ranks.items() if c.hello is not None}
+        )
 
     def wait_hello(self) -> Hello:
         """Wait until every rank trains; returns rank 0's Hello.
@@ -182,17 +237,21 @@ class Session:
             SessionFailed
         """
         deadline = self._started_s + self._startup_timeout_s
-        early: list[tuple[Connection, Any]] = []  # what quick ranks send while slow ones are still starting
+        # what quick ranks send while slow ones are still starting
+        early: list[tuple[Connection, Any]] = []
         while not self._ranks or len(self._ranks) < self.hello.job.world_size:
             arrived = self._next(1.0, "its first iterations were done")
             if arrived is None:
                 if time.monotonic() > deadline or self._never_steps():
-                    raise self.postmortem.of_slow_start(time.monotonic() - self._started_s, self._pids(), self._world_size())
+                    raise self.postmortem.of_slow_start(
+                        time.monotonic() - self._started_s, self._pids(), self._world_size()
+                    )
                 continue
             rank, message = arrived
             if isinstance(message, Hello):
                 self._welcome(rank, message)
-                deadline = max(deadline, time.monotonic() + self._hang_timeout_s)  # the other ranks are not far
+                # the other ranks are not far
+                deadline = max(deadline, time.monotonic() + self._hang_timeout_s)
             else:
                 early.append(arrived)
         self.board.inbox.extendleft(reversed(early))
@@ -201,14 +260,16 @@ class Session:
     def _welcome(self, rank: Connection, hello: Hello) -> None:
         known = self._ranks.get(hello.rank)
         if known is not None and not known.dead:
-            self.board.forget(rank)  # a second training process beside the first: its agent steps aside
+            # a second training process beside the first: its agent steps aside
+            self.board.forget(rank)
             return
         rank.hello = hello
         self._ranks[hello.rank] = rank
         self.postmortem.trains(hello.pid)
 
     def run_plan(self, blocks: Sequence[Block]) -> list[BlockReport]:
-        """Have all ranks run ``blocks``; reports come in that order, ranks merged (see :mod:`.rank_merge`).
+        """Have all ranks run ``blocks``; reports come in that order, ranks merged (see
+        :mod:`.rank_merge`).
 
         Raises:
             SessionFailed: with the finished blocks' reports in ``partial``.
@@ -217,14 +278,24 @@ class Session:
         self._in_block = None
         reports: dict[str, dict[int, BlockReport]] = {block.id: {} for block in blocks}
         working = set(self._ranks)
-        self._unchanged = self._unchanged and not any(block.knobs or block.cached_batches for block in blocks)
+        self._unchanged = self._unchanged and not any(
+            block.knobs or block.cached_batches for block in blocks
+        )
         try:
             for rank in self._ranks.values():
                 self.board.send(rank, Plan(self._plans, tuple(blocks)))
             while working:
-                allowed_s = max((b.max_seconds for b in blocks if len(reports[b.id]) < len(self._ranks)), default=0.0)
+                allowed_s = max(
+                    (b.max_seconds for b in blocks if len(reports[b.id]) < len(self._ranks)),
+                    default=0.0,
+                )
                 slow_start = any(b.slow_start and not reports[b.id] for b in blocks)
-                message = self._await(allowed_s, "the measurement was done", stray=self._stray(reports), slow_start=slow_start)
+                message = self._await(
+                    allowed_s,
+                    "the measurement was done",
+                    stray=self._stray(reports),
+                    slow_start=slow_start,
+                )
                 if isinstance(message, BlockReport) and message.id in reports:
                     reports[message.id][message.rank] = message
                 elif isinstance(message, PlanDone) and message.id == self._plans:
@@ -237,21 +308,30 @@ class Session:
         return [self._merged(block, reports[block.id]) for block in blocks]
 
     def _stray(self, reports: Mapping[str, Mapping[int, BlockReport]]) -> BlockReport | None:
-        """The report of a rank that gave up a block while others are still in it: they may wait for it as it waits for them."""
-        split = (of_block.values() for of_block in reports.values() if 0 < len(of_block) < len(self._ranks))
+        """The report of a rank that gave up a block while others are still in it: they may wait for
+        it as it waits for them.
+        """
+        split = (
+            of_block.values()
+            for of_block in reports.values()
+            if 0 < len(of_block) < len(self._ranks)
+        )
         return next((report for of_block in split for report in of_block if report.error), None)
 
     def _merged(self, block: Block, reports: Mapping[int, BlockReport]) -> BlockReport:
         missing = sorted(set(self._ranks) - set(reports))
         if missing:
-            return BlockReport(block.id, min(self._ranks), None, error=f"agent: no report from rank {missing[0]}")
+            return BlockReport(
+                block.id, min(self._ranks), None, error=f"agent: no report from rank {missing[0]}"
+            )
         return merge_reports(reports, self.hello.job.device)
 
     def wait_record(self, more: Callable[[Record], int] | None = None) -> Record:
         """Wait for what all ranks recorded; rank 0's losses and times, everybody's samples.
 
-        ``more`` is asked while the job waits: how many iterations the window should have in all; 0: it is long enough. At most
-        :data:`MOST_EXTENTS` times, as a longer window may show that its warm-up was longer, too.
+        ``more`` is asked while the job waits: how many iterations the window should have in all; 0:
+        it is long enough. At most :data:`MOST_EXTENTS` times, as a longer window may show that its
+        warm-up was longer, too.
 
         Raises:
             SessionFailed
@@ -270,7 +350,9 @@ class Session:
         records: dict[int, Record] = {}
         paces: dict[int, Pace] = {}
         while not self._ranks or len(records) < len(self._ranks):
-            message = self._await(self.config.max_seconds, "the window was full", bounded=self.config.max_seconds > 0)
+            message = self._await(
+                self.config.max_seconds, "the window was full", bounded=self.config.max_seconds > 0
+            )
             if isinstance(message, Record):
                 records[message.rank] = message
             elif isinstance(message, Pace):
@@ -282,29 +364,46 @@ class Session:
         return merge_records(records, self.hello.job.device)
 
     def end_job(self, patience_s: float) -> None:
-        """End the training processes, and wait until the command itself has ended: a profiler around it then has its report.
+        """End the training processes, and wait until the command itself has ended: a profiler
+        around it then has its report.
 
-        A training process that ignores TERM is killed. After ``patience_s`` nobody is waited for any more.
+        A training process that ignores TERM is killed. After ``patience_s`` nobody is waited for
+        any more.
         """
         pids = {pid for pid in self._pids().values() if process_tags.mark_of(pid) == self.mark}
         procfs.send(pids, signal.SIGTERM)
         began = time.monotonic()
         killed = False
-        while self.command.exit_status is None and not self.command.lost and time.monotonic() < began + patience_s:
+        while (
+            self.command.exit_status is None
+            and not self.command.lost
+            and time.monotonic() < began + patience_s
+        ):
             self.board.turn(0.2)
             if not killed and time.monotonic() > began + 5 * self._grace_s:
                 killed = True
-                procfs.send({pid for pid in pids if process_tags.mark_of(pid) == self.mark}, signal.SIGKILL)
+                procfs.send(
+                    {pid for pid in pids if process_tags.mark_of(pid) == self.mark}, signal.SIGKILL
+                )
 
-    # ------------------------------------------------------------------------------------------- waiting
+    # -------------------------------------------------------------------------------------- waiting
 
-    def _await(self, allowed_s: float, until: str, bounded: bool = True, stray: BlockReport | None = None, slow_start: bool = False) -> Any:
+    def _await(
+        self,
+        allowed_s: float,
+        until: str,
+        bounded: bool = True,
+        stray: BlockReport | None = None,
+        slow_start: bool = False,
+    ) -> Any:
         """The next message but Progress, which only says that the job lives.
 
         Args:
             allowed_s: how long the work asked for may take, beside the hang timeout.
-            bounded: False if nobody knows that; a silent job is then given time as long as it uses the CPU.
-            stray: a rank that has given up what the others still do; these must follow soon, or all wait for ever.
+            bounded: False if nobody knows that; a silent job is then given time as long as it uses
+                the CPU.
+            stray: a rank that has given up what the others still do; these must follow soon, or all
+                wait for ever.
             slow_start: silence says nothing before the first sign of life.
         """
         limit_s = STRAY_S if stray else allowed_s + self._hang_timeout_s
@@ -316,7 +415,8 @@ class Session:
             arrived = self._next(1.0, until)
             now = time.monotonic()
             if arrived is not None and isinstance(arrived[1], Hello):
-                self.board.forget(arrived[0])  # a process that came to train when all ranks were there: its agent steps aside
+                # a process that came to train when all ranks were there: its agent steps aside
+                self.board.forget(arrived[0])
             elif arrived is not None and isinstance(arrived[1], Progress):
                 last, self._progress_seen, judged = now, True, stray is None
                 slowest_s = max(slowest_s, self._heard_pace(arrived[1]))
@@ -324,11 +424,17 @@ class Session:
                 self._work.begin()
             elif arrived is not None:
                 return arrived[1]
-            elif judged and self._work.ceased(now, now - last, self._idle_limit_s(slowest_s, limit_s)):
+            elif judged and self._work.ceased(
+                now, now - last, self._idle_limit_s(slowest_s, limit_s)
+            ):
                 raise self._hang(now - last, slowest_s)
             elif now - last > (limit_s if stray else working_limit_s(slowest_s, limit_s)):
                 if stray is not None:
-                    raise self.postmortem.failure("crash", f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}")
+                    raise self.postmortem.failure(
+                        "crash",
+                        f"rank {stray.rank} gave up what the other ranks went on with:"
+                        f" {stray.error}",
+                    )
                 if bounded or self._progress_seen or extensions >= MOST_EXTENSIONS:
                     raise self._hang(now - last, slowest_s)
                 used_s = self._work.cpu_s()
@@ -344,9 +450,17 @@ class Session:
 
     def _idle_limit_s(self, slowest_s: float, full_s: float) -> float:
         """Of silence here, in which signs of life younger than PROGRESS_S may not have been sent."""
-        if any(connection.hello is not None and connection.hello.pid == ELSEWHERE for connection in self._ranks.values()):
+        if any(
+            connection.hello is not None and connection.hello.pid == ELSEWHERE
+            for connection in self._ranks.values()
+        ):
             return full_s  # whether a process of another machine does anything is not seen here
-        return idle_limit_s(slowest_s, full_s, self._shortest_hang_s * (UNCHANGED if self._unchanged else 1)) + PROGRESS_S
+        return (
+            idle_limit_s(
+                slowest_s, full_s, self._shortest_hang_s * (UNCHANGED if self._unchanged else 1)
+            )
+            + PROGRESS_S
+        )
 
     def _next(self, timeout_s: float, until: str) -> tuple[Connection, Any] | None:
         """The next message, or None after ``timeout_s``.
@@ -381,18 +495,27 @@ class Session:
             return
         if self.command.exit_status == 0 and self._ranks and not dead:
             return  # the command put the training in the background
-        last_words = time.monotonic() + LAST_WORDS_S  # a launcher needs a moment to end after its ranks
-        while self.command.exit_status is None and not self.board.inbox and time.monotonic() < last_words:
+        # a launcher needs a moment to end after its ranks
+        last_words = time.monotonic() + LAST_WORDS_S
+        while (
+            self.command.exit_status is None
+            and not self.board.inbox
+            and time.monotonic() < last_words
+        ):
             self.board.turn(0.2)
         if self.board.inbox:
             return
         if self.command.exit_status is not None:
             raise self.postmortem.of_exit(self.command.exit_status, until)
         hello = self._ranks[dead[0]].hello
-        raise self.postmortem.of_silent_rank(dead[0], hello is not None and procfs.alive(hello.pid), until)
+        raise self.postmortem.of_silent_rank(
+            dead[0], hello is not None and procfs.alive(hello.pid), until
+        )
 
     def _of_ranks(self, first: JobError) -> SessionFailed:
-        """Why a distributed job fails, from what its ranks say: the others wait for the one that failed, or die of its end."""
+        """Why a distributed job fails, from what its ranks say: the others wait for the one that
+        failed, or die of its end.
+        """
         errors, heard_s = [first], time.monotonic()
         while True:
             self.board.turn(0.05)
@@ -403,26 +526,35 @@ class Session:
                 return self.postmortem.of_errors(errors)
 
     def _never_steps(self) -> bool:
-        """backward() has been called for long, and no optimizer ever stepped: waiting longer would not help."""
+        """backward() has been called for long, and no optimizer ever stepped: waiting longer would
+        not help.
+        """
         crumbs = classify.crumbs_of(self.paths)
         if "backward" not in crumbs or "step" in crumbs:
             return False
         if self._backward_seen_s is None:
-            self._backward_seen_s = time.monotonic()  # not the file's time: the system's clock may be set meanwhile
+            # not the file's time: the system's clock may be set meanwhile
+            self._backward_seen_s = time.monotonic()
         return time.monotonic() - self._backward_seen_s > 2 * self._hang_timeout_s
 
     def _hang(self, silent_s: float, slowest_s: float) -> SessionFailed:
         before = f" (never more than {slowest_s:.2g} s before)" if slowest_s else ""
-        return self.postmortem.hang(self._pids(), f"no sign of progress for {silent_s:.0f} s{before}")
+        return self.postmortem.hang(
+            self._pids(), f"no sign of progress for {silent_s:.0f} s{before}"
+        )
 
     def _pids(self) -> dict[int, int]:
         """rank -> process, of those that train."""
-        return {rank: connection.hello.pid for rank, connection in self._ranks.items() if connection.hello is not None}
+        return {
+            rank: connection.hello.pid
+            for rank, connection in self._ranks.items()
+            if connection.hello is not None
+        }
 
     def _world_size(self) -> int:
         return self.hello.job.world_size if self._ranks else 0
 
-    # ------------------------------------------------------------------------------------------- the end
+    # -------------------------------------------------------------------------------------- the end
 
     def close(self) -> None:
         """End every process of the session, and wait until they are gone. Idempotent."""
@@ -437,10 +569,12 @@ class Session:
         finally:
             self.command.close()
             self.board.close()
-            if gone and self.paths.written.exists():  # interrupted while the job still writes: the warden does it, or the next run
+            # interrupted while the job still writes: the warden does it, or the next run
+            if gone and self.paths.written.exists():
                 uninterrupted(self._put_back)
             self._masks.file(self.paths.agent_log)
-            for dump in self.paths.root.glob("stacks-*.txt"):  # opened by every process, asked for by few
+            # opened by every process, asked for by few
+            for dump in self.paths.root.glob("stacks-*.txt"):
                 if not dump.stat().st_size:
                     dump.unlink()
 
@@ -455,15 +589,22 @@ class Session:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 def uninterrupted(what: Callable[[], None]) -> None:
-    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is done.
+    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is
+    done.
 
-    In a thread of its own: an exception raised for a signal reaches the main thread wherever that is, also while it blocks the signal
-    itself, since any other thread of the process (the live table's, the tracking's) takes it then.
+    In a thread of its own: an exception raised for a signal reaches the main thread wherever that
+    is, also while it blocks the signal itself, since any other thread of the process (the live
+    table's, the tracking's) takes it then.
     """
     begun, done = threading.Event(), threading.Event()
     failures: list[BaseException] = []
@@ -478,8 +619,10 @@ def uninterrupted(what: Callable[[], None]) -> None:
             done.set()
 
     try:
-        threading.Thread(target=work, name="autotune-put-back").start()  # no daemon: it ends before the process does
-    except BaseException as error:  # there can be no further thread, at the limit of processes, say; or the Ctrl-C itself
+        # no daemon: it ends before the process does
+        threading.Thread(target=work, name="autotune-put-back").start()
+    # there can be no further thread, at the limit of processes, say; or the Ctrl-C itself
+    except BaseException as error:
         if not isinstance(error, RuntimeError):
             failures.insert(0, error)
         if not begun.wait(1.0):

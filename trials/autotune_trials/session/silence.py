@@ -4,8 +4,9 @@
                                                                        │ its processes work   │ until the full limit
                                                                        │ and they do nothing  │ 50 times the slowest gap
 
-A sign of life is an iteration, or a batch of an evaluation. A job that computes in silence (an evaluation, a compile, a checkpoint being
-written) is given the full limit; one whose processes stand still is judged by its own pace. Until it has trained there is none.
+A sign of life is an iteration, or a batch of an evaluation. A job that computes in silence (an
+evaluation, a compile, a checkpoint being written) is given the full limit; one whose processes
+stand still is judged by its own pace. Until it has trained there is none.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from autotune_trials.supervisor import process_tags, procfs
 
 GAPS = 50  # silence this many times as long as the slowest gap so far is no slow iteration any more
 SHORTEST_S = 15.0  # below this nothing is a hang: a disk that spins up, a share that answers late
-UNCHANGED = 4  # times as long for the job's own settings: what it does there is its own doing, and taking it for hung ends the whole run
-SLOW_GAPS = 3  # at most so many gaps, where they are longer than the full limit: 50 of a job's compile would take an hour
+# times as long for the job's own settings: what it does there is its own doing, and taking it for
+# hung ends the whole run
+UNCHANGED = 4
+# at most so many gaps, where they are longer than the full limit: 50 of a job's compile would take
+# an hour
+SLOW_GAPS = 3
 IDLE_CORES = 0.05  # CPU use below which the processes of a session do nothing
 
 
@@ -32,12 +37,16 @@ def idle_limit_s(slowest_s: float, full_s: float, shortest_s: float = SHORTEST_S
 
 
 def working_limit_s(slowest_s: float, full_s: float) -> float:
-    """Seconds of silence after which a job is hung whatever it does: a slow one is not, only because its iterations are long."""
+    """Seconds of silence after which a job is hung whatever it does: a slow one is not, only
+    because its iterations are long.
+    """
     return max(full_s, SLOW_GAPS * slowest_s)
 
 
 class SlowestGap:
-    """The slowest gap between two signs of life of the job at its own settings, over all its sessions."""
+    """The slowest gap between two signs of life of the job at its own settings, over all its
+    sessions.
+    """
 
     def __init__(self) -> None:
         self.slowest_s = 0.0
@@ -47,7 +56,9 @@ class SlowestGap:
 
 
 class Work:
-    """Whether the processes of one session do anything. They are looked at twice in a silence only: looking costs the job CPU time."""
+    """Whether the processes of one session do anything. They are looked at twice in a silence only:
+    looking costs the job CPU time.
+    """
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
@@ -58,7 +69,9 @@ class Work:
         self._seen = None
 
     def ceased(self, now_s: float, silent_s: float, limit_s: float) -> bool:
-        """Whether nothing was done for half of ``limit_s`` or longer, at the end of a silence of at least ``limit_s``."""
+        """Whether nothing was done for half of ``limit_s`` or longer, at the end of a silence of at
+        least ``limit_s``.
+        """
         if self._seen is None:
             if silent_s > limit_s / 2:
                 self._seen = now_s, self.cpu_s()
@@ -77,7 +90,9 @@ class Work:
         return sum(stat[3] for stat in self._stats())
 
     def _only_waits(self) -> bool:
-        """None of them runs (a busy machine may give it little) or waits for a disk. False where nothing can be seen of them."""
+        """None of them runs (a busy machine may give it little) or waits for a disk. False where
+        nothing can be seen of them.
+        """
         stats = self._stats()
         return bool(stats) and not any(stat[0] in "RD" for stat in stats)
 

@@ -23,15 +23,36 @@ class WatchedCommand:
     Args:
         selector: events of the warden are registered here, for whoever turns it.
         secrets: texts that do not get into the logs.
-        on_exit: called before ``exit_status`` is set, while what the job sent last can still be read.
+        on_exit: called before ``exit_status`` is set, while what the job sent last can still be
+            read.
     """
 
     def __init__(
-        self, argv: Sequence[str], workdir: Path, env: dict[str, str], paths: SessionPaths, mark: str, *,
-        grace_s: float, selector: selectors.BaseSelector, on_exit: Callable[[], None], secrets: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self._argv, self._workdir, self._env, self._paths, self.mark = list(argv), workdir, env, paths, mark
-        self._grace_s, self._selector, self._on_exit, self._secrets = grace_s, selector, on_exit, list(secrets)
+        self,
+        argv: Sequence[str],
+        workdir: Path,
+        env: dict[str, str],
+        paths: SessionPaths,
+        mark: str,
+        *,
+        grace_s: float,
+        selector: selectors.BaseSelector,
+        on_exit: Callable[[], None],
+        secrets: Sequence[str] = (),
+    ) -> None:
+        self._argv, self._workdir, self._env, self._paths, self.mark = (
+            list(argv),
+            workdir,
+            env,
+            paths,
+            mark,
+        )
+        self._grace_s, self._selector, self._on_exit, self._secrets = (
+            grace_s,
+            selector,
+            on_exit,
+            list(secrets),
+        )
         self._control: socket.socket | None = None
         self._rest = b""
         self._ended = self._stopping = False
@@ -50,17 +71,31 @@ class WatchedCommand:
         """
         self._control, theirs = socket.socketpair()
         order = {
-            "argv": self._argv, "cwd": str(self._workdir), "env": self._env, "mark": self.mark,
-            "stdout": str(self._paths.stdout), "stderr": str(self._paths.stderr), "crumbs": str(self._paths.crumbs),
-            "remove": socket_dir, "tuner_pid": os.getpid(), "grace_s": self._grace_s,
+            "argv": self._argv,
+            "cwd": str(self._workdir),
+            "env": self._env,
+            "mark": self.mark,
+            "stdout": str(self._paths.stdout),
+            "stderr": str(self._paths.stderr),
+            "crumbs": str(self._paths.crumbs),
+            "remove": socket_dir,
+            "tuner_pid": os.getpid(),
+            "grace_s": self._grace_s,
             "secrets": self._secrets,
-            "put_back": isolated("autotune_trials.file_restore.restore", str(self._paths.root)) if self._paths.written.exists() else [],
-        }  # fmt: skip
+            "put_back": isolated("autotune_trials.file_restore.restore", str(self._paths.root))
+            if self._paths.written.exists()
+            else [],
+        }
         with theirs, open(self._paths.warden_log, "wb") as log:
             self.warden = subprocess.Popen(
-                isolated("autotune_trials.supervisor.supervisor", str(theirs.fileno())), pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
-            )  # fmt: skip
+                isolated("autotune_trials.supervisor.supervisor", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
         self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
         try:
             self._control.sendall(json.dumps(order).encode() + b"\n")
@@ -72,12 +107,16 @@ class WatchedCommand:
         if self._control is None:
             return
         try:
-            self._control.sendall(json.dumps({"do": "stop", "grace_s": self._grace_s}).encode() + b"\n")
+            self._control.sendall(
+                json.dumps({"do": "stop", "grace_s": self._grace_s}).encode() + b"\n"
+            )
         except OSError:  # the warden is gone; wait_until_gone sweeps
             pass
 
     def wait_until_gone(self, turn: Callable[[float], None]) -> None:
-        """Wait for the warden to end everything; if it cannot, kill it and all that carries the mark."""
+        """Wait for the warden to end everything; if it cannot, kill it and all that carries the
+        mark.
+        """
         if self.warden is None:
             return
         deadline = time.monotonic() + self._grace_s + process_tags.SWEEP_S + 5.0
@@ -122,9 +161,12 @@ class WatchedCommand:
                 self._ended, self.left = True, message["left"]
 
     def _on_warden_gone(self) -> None:
-        # "ended" without our asking and before the command's own end: somebody else has told the warden to stop.
+        # "ended" without our asking and before the command's own end: somebody else has told the
+        # warden to stop.
         if self._stopping or self.error or (self._ended and self.exit_status is not None):
             return
         process_tags.sweep(self.mark)
         trouble = classify.read_tail(self._paths.warden_log).strip().splitlines()
-        self.lost = "the watching process of this session was killed from outside" + (f": {trouble[-1]}" if trouble else "")
+        self.lost = "the watching process of this session was killed from outside" + (
+            f": {trouble[-1]}" if trouble else ""
+        )

@@ -1,4 +1,5 @@
-"""Secrets kept out of whatever is written down or handed on: text, the job's output, messages, the agent's log.
+"""Secrets kept out of whatever is written down or handed on: text, the job's output, messages, the
+agent's log.
 
 Which texts are secrets is decided by the tuner (``autotune/secrets.py``) and told to the session.
 """
@@ -18,7 +19,8 @@ class Masks:
     """Replaces each of ``secrets`` by ``***``."""
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
-        self.secrets = tuple(sorted({s for s in secrets if s}, key=len, reverse=True))  # one may contain another
+        # one may contain another
+        self.secrets = tuple(sorted({s for s in secrets if s}, key=len, reverse=True))
         self._in_json = tuple(json.dumps(secret)[1:-1].encode() for secret in self.secrets)
 
     def text(self, text: str) -> str:
@@ -48,7 +50,9 @@ class Masks:
         return [self._data(value) for value in data] if isinstance(data, list) else data
 
     def file(self, path: Path) -> None:
-        """Mask a small file that another process has written. Never raises: it is done while a session ends."""
+        """Mask a small file that another process has written. Never raises: it is done while a
+        session ends.
+        """
         try:
             before = path.read_bytes()
             if (after := self.data(before)) != before:

@@ -1,4 +1,6 @@
-"""The command's output on its way to the disk: its first and last part, without the secrets of the job."""
+"""The command's output on its way to the disk: its first and last part, without the secrets of the
+job.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ HEAD_BYTES = TAIL_BYTES = 4 << 20
 
 
 class CappedLog:
-    """A log file that keeps its first ``head`` and at least its last ``tail`` bytes, at any moment, on disk.
+    """A log file that keeps its first ``head`` and at least its last ``tail`` bytes, at any moment,
+    on disk.
 
     │ head │ … N bytes left out … │ last part, between tail and 2 × tail │
     """
@@ -45,7 +48,8 @@ class CappedLog:
 
 
 class Masked:
-    """A log without the secrets of the job in it, also where one is cut in two by the end of a read.
+    """A log without the secrets of the job in it, also where one is cut in two by the end of a
+    read.
 
     What may be the beginning of a secret is held back until more has come.
     """

@@ -1,4 +1,5 @@
-"""The mark that every process of a session carries in its environment, by which it is found wherever it has got to.
+"""The mark that every process of a session carries in its environment, by which it is found
+wherever it has got to.
 
 A mark says which tuner it belongs to, so what a killed tuner left behind is known as such.
 """
@@ -18,7 +19,9 @@ SWEEP_S = 5.0
 
 
 def new_mark() -> str:
-    """A session mark: which tuner it belongs to (pid namespace, pid, start time), and a random part."""
+    """A session mark: which tuner it belongs to (pid namespace, pid, start time), and a random
+    part.
+    """
     stat = stat_of(os.getpid())
     return f"{_namespace()}-{os.getpid()}-{stat[2] if stat else 0}-{os.urandom(4).hex()}"
 
@@ -31,7 +34,9 @@ def _namespace() -> str:
 
 
 def is_stale(mark: str) -> bool:
-    """True if the tuner that made ``mark`` is gone. Marks of another pid namespace (a container) are never judged."""
+    """True if the tuner that made ``mark`` is gone. Marks of another pid namespace (a container)
+    are never judged.
+    """
     found = re.fullmatch(r"(\d+)-(\d+)-(\d+)-[0-9a-f]+", mark)
     if found is None or found.group(1) != _namespace():
         return False
@@ -71,7 +76,8 @@ def sweep_stale(folders: tuple[str, ...] = ()) -> int:
     """End what earlier tuners left behind after tuner and warden were both killed.
 
     Args:
-        folders: directories in which session sockets are made; those of dead tuners (``autotune-<mark>-…``) are removed.
+        folders: directories in which session sockets are made; those of dead tuners
+            (``autotune-<mark>-…``) are removed.
     """
     stale = {mark for mark in map(mark_of, all_pids()) if mark and is_stale(mark)}
     for folder in folders:

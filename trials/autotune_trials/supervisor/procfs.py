@@ -1,4 +1,6 @@
-"""Processes as ``/proc`` shows them, and the few things one may ask of the kernel about them. Linux; elsewhere there are none to see."""
+"""Processes as ``/proc`` shows them, and the few things one may ask of the kernel about them.
+Linux; elsewhere there are none to see.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,13 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def stat_of(pid: int) -> tuple[str, int, int, float] | None:
-    """(state, parent, start time in ticks since boot, CPU seconds used) of a process, or None if it is gone."""
+    """(state, parent, start time in ticks since boot, CPU seconds used) of a process, or None if it
+    is gone.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # the name before ")" may hold anything
+            # the name before ")" may hold anything
+            fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -60,7 +65,9 @@ def send(pids: set[int], number: int) -> None:
 
 
 def find_prctl() -> Any:
-    """prctl(2), or None where there is none; looked up before the fork, where nothing may be loaded any more."""
+    """prctl(2), or None where there is none; looked up before the fork, where nothing may be loaded
+    any more.
+    """
     if not sys.platform.startswith("linux"):
         return None
     import ctypes

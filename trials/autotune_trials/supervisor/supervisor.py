@@ -4,14 +4,16 @@
       │                 │ subreaper: whatever loses its parent becomes a child of the warden
       └── dies ───▶ end of file on the socket: end everything, exit
 
-Ending is TERM to every process, a grace period, KILL, and a sweep by two independent traces: descent from the warden
-(a daemon that forked twice and left its process group still descends from it, since it is the subreaper) and the
-mark in the environment (for what got away from a warden that was killed itself).
+Ending is TERM to every process, a grace period, KILL, and a sweep by two independent traces:
+descent from the warden (a daemon that forked twice and left its process group still descends from
+it, since it is the subreaper) and the mark in the environment (for what got away from a warden that
+was killed itself).
 
-The warden also copies the command's output to the log files, keeping the first and the last part of each, so that a
-job that prints a gigabyte does not fill the disk.
+The warden also copies the command's output to the log files, keeping the first and the last part of
+each, so that a job that prints a gigabyte does not fill the disk.
 
-It runs isolated (:mod:`.isolated_python`): the standard library only, and of ours what needs nothing else.
+It runs isolated (:mod:`.isolated_python`): the standard library only, and of ours what needs
+nothing else.
 
     tuner → warden   one line of JSON, the order (see :class:`Order`); later ``{"do": "stop", "grace_s": 2.0}``
     warden → tuner   ``started`` (pid) or ``failed`` (text); ``exited`` (status); ``ended`` (killed, left)
@@ -45,14 +47,16 @@ from autotune_trials.supervisor.procfs import (
 )
 
 SHM = "/dev/shm"
-CLEANERS = (b"resource_tracker", b"torch_shm_manager")  # they remove shared memory once their clients are gone
+# they remove shared memory once their clients are gone
+CLEANERS = (b"resource_tracker", b"torch_shm_manager")
 CLEANERS_S = 0.5
 
 
 class Order(dict[str, Any]):
-    """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder), remove (folder),
-    tuner_pid, grace_s, and optionally put_back (a command, to be given the processes that are left), secrets (texts kept out of
-    the logs), and head_bytes and tail_bytes of the logs."""
+    """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder),
+    remove (folder), tuner_pid, grace_s, and optionally put_back (a command, to be given the
+    processes that are left), secrets (texts kept out of the logs), and head_bytes and tail_bytes of
+    the logs."""
 
 
 class Warden:
@@ -68,12 +72,18 @@ class Warden:
         self._before = _shared_memory()
 
     def run(self) -> int:
-        """Start the command, wait until it is to end, end all of it. Returns the command's exit status (128 + signal)."""
+        """Start the command, wait until it is to end, end all of it. Returns the command's exit
+        status (128 + signal).
+        """
         self._listen_to_signals()
         try:
             self._start()
         except OSError as error:
-            self._tell(event="failed", errno=error.errno, text=f"{error.strerror}: {error.filename or self._order['argv'][0]}")
+            self._tell(
+                event="failed",
+                errno=error.errno,
+                text=f"{error.strerror}: {error.filename or self._order['argv'][0]}",
+            )
             return 127
         self._tell(event="started", pid=self._child)
         try:
@@ -125,10 +135,15 @@ class Warden:
         pipes = {name: os.pipe() for name in ("stdout", "stderr")}
         try:
             child = subprocess.Popen(
-                order["argv"], cwd=order["cwd"], env=order["env"], stdin=subprocess.DEVNULL,
-                stdout=pipes["stdout"][1], stderr=pipes["stderr"][1],
-                start_new_session=True, preexec_fn=in_child,
-            )  # fmt: skip
+                order["argv"],
+                cwd=order["cwd"],
+                env=order["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=pipes["stdout"][1],
+                stderr=pipes["stderr"][1],
+                start_new_session=True,
+                preexec_fn=in_child,
+            )
         finally:
             for _, write in pipes.values():
                 os.close(write)
@@ -145,7 +160,9 @@ class Warden:
         self._watch_tuner()
 
     def _watch_tuner(self) -> None:
-        """A forked child of the tuner may hold the other end of the socket open: watch the tuner itself as well."""
+        """A forked child of the tuner may hold the other end of the socket open: watch the tuner
+        itself as well.
+        """
         pid = self._order["tuner_pid"]
         try:
             self._tuner = os.pidfd_open(pid)
@@ -178,7 +195,8 @@ class Warden:
 
     def _copy(self, fd: int, chunks: int) -> None:
         """Copy what is there from a pipe of the command to its log; forget the pipe at its end."""
-        for _ in range(chunks if fd in self._logs else 0):  # closed by an earlier event of the same turn
+        # closed by an earlier event of the same turn
+        for _ in range(chunks if fd in self._logs else 0):
             try:
                 data = os.read(fd, 1 << 16)
             except BlockingIOError:
@@ -239,7 +257,9 @@ class Warden:
             send(tree, signal.SIGCONT)  # a stopped process hears TERM only when it goes on
             if self._wait_until_gone(self._grace_s):
                 killed = self._kill()
-        self._reap()  # a command that ended at the same moment is not in the tree any more, and its status is not told yet
+        # a command that ended at the same moment is not in the tree any more, and its status is not
+        # told yet
+        self._reap()
         for fd in list(self._logs):
             self._copy(fd, 256)
         self._remove_shared_memory()
@@ -301,7 +321,9 @@ class Warden:
         return len(killed)
 
     def _remove_shared_memory(self) -> None:
-        """Delete segments (``torch_<pid>_…``) of this session's dead processes: a killed worker cannot do it itself."""
+        """Delete segments (``torch_<pid>_…``) of this session's dead processes: a killed worker
+        cannot do it itself.
+        """
         pids = self._seen | set(_crumb_pids(self._order["crumbs"]))
         for name, pid in _shared_memory() - self._before:  # not an older one of a recycled pid
             if pid in pids and not alive(pid):
@@ -317,7 +339,9 @@ def _shared_memory() -> set[tuple[str, int]]:
         names = os.listdir(SHM)
     except OSError:
         return set()
-    return {(name, int(found.group(1))) for name in names if (found := re.match(r"torch_(\d+)_", name))}
+    return {
+        (name, int(found.group(1))) for name in names if (found := re.match(r"torch_(\d+)_", name))
+    }
 
 
 def _crumb_pids(folder: str) -> Iterator[int]:
@@ -341,7 +365,9 @@ def _is_cleaner(pid: int) -> bool:
 
 
 def _enlarge(pipe: int) -> None:
-    """A bigger pipe (1 MiB, the system's usual limit), so that a chatty job rarely waits for the copying."""
+    """A bigger pipe (1 MiB, the system's usual limit), so that a chatty job rarely waits for the
+    copying.
+    """
     try:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
     except (OSError, AttributeError):

@@ -1,7 +1,7 @@
 """Calls a function once a module has been imported by the job, before anybody else sees the module.
 
-Libraries bind each other's functions by name (``from x import f``), so a function must be replaced as soon as its own module has
-been executed.
+Libraries bind each other's functions by name (``from x import f``), so a function must be replaced
+as soon as its own module has been executed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _wanted: dict[str, Callable[[Any], None]] = {}
 
 
 def call(name: str, function: Callable[[Any], None]) -> None:
-    """Call ``function(module)`` after the module ``name`` has been executed; at once if it has been already."""
+    """Call ``function(module)`` after the module ``name`` has been executed; at once if it has been
+    already.
+    """
     if name in sys.modules:
         _run(function, sys.modules[name])
         return
@@ -43,7 +45,9 @@ class _Finder:
 
 
 def _listen(loader: Any, name: str, function: Callable[[Any], None]) -> None:
-    """Shadow ``exec_module`` on this one loader object; what was only looked up and never executed is looked up again."""
+    """Shadow ``exec_module`` on this one loader object; what was only looked up and never executed
+    is looked up again.
+    """
     execute = getattr(loader, "exec_module", None)
     if execute is None:
         return

@@ -1,7 +1,8 @@
-"""Where every thread of a hung process stands: asked for by a signal, written by C code that needs no working interpreter.
+"""Where every thread of a hung process stands: asked for by a signal, written by C code that needs
+no working interpreter.
 
-The session's watchdog sends :data:`STACKS_SIGNAL` to the Python processes of a session that stopped making progress,
-and reads ``stacks-<pid>.txt``.
+The session's watchdog sends :data:`STACKS_SIGNAL` to the Python processes of a session that stopped
+making progress, and reads ``stacks-<pid>.txt``.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from typing import IO
 
 from autotune_trials.paths import SessionPaths
 
-# A real-time signal: jobs and schedulers use SIGUSR1 and SIGUSR2 for themselves (Slurm, submitit, Lightning).
+# A real-time signal: jobs and schedulers use SIGUSR1 and SIGUSR2 for themselves (Slurm, submitit,
+# Lightning).
 STACKS_SIGNAL = int(signal.SIGRTMIN) + 9 if hasattr(signal, "SIGRTMIN") else int(signal.SIGUSR2)
 
 _file: IO[str] | None = None  # kept open for the life of the process
 
 
 def install_stack_dump(paths: SessionPaths) -> bool:
-    """Write the stacks of all threads to ``paths.stacks(pid)`` whenever :data:`STACKS_SIGNAL` arrives.
+    """Write the stacks of all threads to ``paths.stacks(pid)`` whenever :data:`STACKS_SIGNAL`
+    arrives.
 
     Does nothing if the job handles that signal itself. Returns whether it is installed.
 

@@ -1,7 +1,8 @@
-"""From the interpreter's start to the agent at work: wait until the job has imported torch, then install.
+"""From the interpreter's start to the agent at work: wait until the job has imported torch, then
+install.
 
-Only ``os`` and ``sys`` are imported here, so that a process without torch (a launcher, a compiler worker, a
-shell helper) pays about a millisecond.
+Only ``os`` and ``sys`` are imported here, so that a process without torch (a launcher, a compiler
+worker, a shell helper) pays about a millisecond.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any
 
 from autotune_trials.agent.bootstrap import log
 
-KNOB_VARIABLES = "AUTOTUNE_KNOB_"  # as in autotune_spaces.knobs, which would cost every process some milliseconds
+# as in autotune_spaces.knobs, which would cost every process some milliseconds
+KNOB_VARIABLES = "AUTOTUNE_KNOB_"
 
 
 class TorchWatch:
-    """A finder that lets ``import torch`` happen as always, and calls :func:`on_torch` when it is done.
+    """A finder that lets ``import torch`` happen as always, and calls :func:`on_torch` when it is
+    done.
 
-    Libraries look torch up (``find_spec``) long before anyone imports it, so the watch ends when the module
-    has been *executed*, not when it was first looked up.
+    Libraries look torch up (``find_spec``) long before anyone imports it, so the watch ends when
+    the module has been *executed*, not when it was first looked up.
     """
 
     def __init__(self) -> None:
@@ -42,7 +45,9 @@ class TorchWatch:
         return spec
 
     def _listen(self, loader: Any) -> None:
-        """Shadow ``exec_module`` on this one loader object; type and everything else of it stay as they are."""
+        """Shadow ``exec_module`` on this one loader object; type and everything else of it stay as
+        they are.
+        """
         execute = loader.exec_module
 
         def exec_module(module: Any) -> None:
@@ -55,7 +60,9 @@ class TorchWatch:
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            log.write("torch is loaded by something that cannot be listened to; the agent stays out")
+            log.write(
+                "torch is loaded by something that cannot be listened to; the agent stays out"
+            )
 
 
 def watch() -> None:

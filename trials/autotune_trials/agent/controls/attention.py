@@ -101,7 +101,9 @@ class Attention:
 
 
 class AttentionControl(Control):
-    """Looks through the graphs of one iteration after each switch, where somebody asks. Values: "flash", "efficient", "cudnn", "math", None."""
+    """Looks through the graphs of one iteration after each switch, where somebody asks. Values:
+    "flash", "efficient", "cudnn", "math", None.
+    """
 
     name = "attention"
 

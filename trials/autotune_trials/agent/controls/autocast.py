@@ -3,13 +3,15 @@
     batch │ entry module called ─ enter │ forward, loss │ backward() ─ leave │ optimizer
                                           autocast on
 
-The region is entered at the first entry module of an iteration and left at backward, because the loss belongs into it
-(as in the usual ``with autocast(): loss = criterion(model(x), y)``). Inside an autocast region of the job's own, ours
+The region is entered at the first entry module of an iteration and left at backward, because the
+loss belongs into it (as in the usual ``with autocast(): loss = criterion(model(x), y)``). Inside an
+autocast region of the job's own, ours
 lasts for the module call alone: regions must nest.
 
-An iteration may end in the middle of the job's own one (a GAN steps its critic, then feeds what its generator made
-before to the critic again). Autocast is therefore switched off where the next batch is fetched; without a loader, a
-module that still gets a tensor of the old format is called under the old autocast.
+An iteration may end in the middle of the job's own one (a GAN steps its critic, then feeds what its
+generator made before to the critic again). Autocast is therefore switched off where the next batch
+is fetched; without a loader, a module that still gets a tensor of the old format is called under
+the old autocast.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class AutocastRegion:
         self._thread = 0
 
     def set(self, dtype: Any, at_batch: bool = False) -> None:
-        """Use ``dtype`` (a torch.dtype, None: no autocast) from the next iteration on; ``at_batch``: switch off where
-        the next batch is fetched."""
+        """Use ``dtype`` (a torch.dtype, None: no autocast) from the next iteration on;
+        ``at_batch``: switch off where the next batch is fetched."""
         self.leave()
         self.ending = dtype is None and self.dtype is not None and at_batch
         if not self.ending:
@@ -71,17 +73,21 @@ class AutocastRegion:
         return None
 
     def carry_on(self, device: str, inputs: Iterable[Any]) -> Context | None:
-        """A context for a call in evaluation or in backward whose inputs the region made, else None. Weights are cast for it alone: what is
-        cast without gradients must not serve a call with them."""
+        """A context for a call in evaluation or in backward whose inputs the region made, else
+        None. Weights are cast for it alone: what is cast without gradients must not serve a call
+        with them."""
         torch = self._torch
-        if self.dtype is None or not any(getattr(value, "dtype", None) is self.dtype for value in inputs):
+        if self.dtype is None or not any(
+            getattr(value, "dtype", None) is self.dtype for value in inputs
+        ):
             return None
         if self.inside is None and torch.is_autocast_enabled(device):
             return None  # a region of the job's own, or of a checkpoint's
         return self._confined(torch.autocast(device, dtype=self.dtype, cache_enabled=False))
 
     def enter(self, device: str, keep_weights: bool = True) -> Context | None:
-        """Enter the region, unless inside already. ``keep_weights``: those cast once serve the rest of it; without gradients they must not.
+        """Enter the region, unless inside already. ``keep_weights``: those cast once serve the rest
+        of it; without gradients they must not.
 
         Returns a context manager where the region must be confined to the module call, else None.
         """
@@ -101,7 +107,9 @@ class AutocastRegion:
         return None
 
     def leave(self) -> None:
-        """Leave the region if we are inside. Put off while a region of the job's own is open inside ours."""
+        """Leave the region if we are inside. Put off while a region of the job's own is open inside
+        ours.
+        """
         if self.inside is None or self._thread != threading.get_ident() or self._nesting() != 1:
             return
         context, self.inside = self.inside, None
@@ -118,7 +126,8 @@ class AutocastRegion:
             yield
         finally:
             context.__exit__(None, None, None)
-            # Only the outermost exit drops the casted weights, and that one is the job's: it may be after the next step.
+            # Only the outermost exit drops the casted weights, and that one is the job's: it may be
+            # after the next step.
             self._torch.clear_autocast_cache()
 
     def _nesting(self) -> int:
@@ -128,14 +137,17 @@ class AutocastRegion:
 
 
 class AutocastControl(Control):
-    """Enters and leaves the region where the loop calls for it. Values: "bfloat16", "float16", None."""
+    """Enters and leaves the region where the loop calls for it. Values: "bfloat16", "float16",
+    None.
+    """
 
     name = "autocast"
 
     def __init__(self, live: LiveJobControl) -> None:
         super().__init__(live)
         self.region = AutocastRegion(live.torch)
-        self.scaling: LossScaling | None = None  # float16 only; kept when it is switched off, with its scale
+        # float16 only; kept when it is switched off, with its scale
+        self.scaling: LossScaling | None = None
 
     @property
     def scale_used(self) -> float | None:
@@ -145,12 +157,21 @@ class AutocastControl(Control):
     def set(self, value: Any) -> None:
         live = self.live
         if value == "float16" and not live.every_optimizer():
-            raise RuntimeError("float16 needs a torch optimizer, whose steps can be left out when gradients overflow")
-        at_batch = live.loaders is not None and live.loaders.training_state is not None and not live.state.stopped
+            raise RuntimeError(
+                "float16 needs a torch optimizer, whose steps can be left out when gradients"
+                " overflow"
+            )
+        at_batch = (
+            live.loaders is not None
+            and live.loaders.training_state is not None
+            and not live.state.stopped
+        )
         self.region.set(None if value is None else getattr(self.torch, value), at_batch)
         self.listen(self.region.in_use)
         if value == "float16":
-            self.scaling = self.scaling or LossScaling(live, LossScaler(self.torch, live.config.loss_scale))
+            self.scaling = self.scaling or LossScaling(
+                live, LossScaler(self.torch, live.config.loss_scale)
+            )
             live.events.listen(self.scaling)
         elif self.scaling is not None:
             live.events.forget(self.scaling)
@@ -165,17 +186,39 @@ class AutocastControl(Control):
             region.end()
             self.listen(region.in_use)
 
-    def batch_given(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+    def batch_given(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
         live = self.live
-        if live.state.iterations and self.region.dtype is not None and loader.training and not live.entries:
+        if (
+            live.state.iterations
+            and self.region.dtype is not None
+            and loader.training
+            and not live.entries
+        ):
             self.region.enter(live.device or "cpu")  # a job that calls no module: from the batch on
 
-    def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Context | None:
+    def module_called(
+        self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Context | None:
         region, state, device = self.region, self.live.state, self.live.device
-        if state.in_backward:  # a checkpoint, which has to compute as it did going forward, and sets autocast as it was around that
-            return (region.enter(device) if entry.checkpointed else None) or region.carry_on(device, args) or region.fade(device, args)
+        # a checkpoint, which has to compute as it did going forward, and sets autocast as it was
+        # around that
+        if state.in_backward:
+            return (
+                (region.enter(device) if entry.checkpointed else None)
+                or region.carry_on(device, args)
+                or region.fade(device, args)
+            )
         if not state.iterations and state.seen_gradless and not region.entered:
-            return None  # perhaps the second half of something, whose first half was computed without it: from the next iteration on
+            # perhaps the second half of something, whose first half was computed without it: from
+            # the next iteration on
+            return None
         return region.enter(device) or region.fade(device, args)
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:
@@ -185,7 +228,8 @@ class AutocastControl(Control):
             return carried
         region.leave()
         part = state.caches_gradients or (entry.checkpointed and entry.called_gradless)
-        if part and state.iterations:  # what comes back goes into the loss: both halves must be computed alike
+        # what comes back goes into the loss: both halves must be computed alike
+        if part and state.iterations:
             return region.enter(device, keep_weights=False)
         return None
 

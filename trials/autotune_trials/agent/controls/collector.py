@@ -1,6 +1,7 @@
 """Python's garbage collector: as the interpreter came, as the job set it, as a knob wants it.
 
-A module of its own and not part of :mod:`.live_job`, because what the interpreter came with has to be read before the job's first line.
+A module of its own and not part of :mod:`.live_job`, because what the interpreter came with has to
+be read before the job's first line.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from autotune_trials.agent.controls.control import Control
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
-_came_with: tuple[tuple[int, int, int], int] | None = None  # thresholds and frozen objects, before any line of the job
+# thresholds and frozen objects, before any line of the job
+_came_with: tuple[tuple[int, int, int], int] | None = None
 
 
 def note() -> None:
@@ -23,7 +25,9 @@ def note() -> None:
 
 
 def own_setting() -> str:
-    """What the job did to the collector, as a call; "" if nothing, or nobody noted how it was before."""
+    """What the job did to the collector, as a call; "" if nothing, or nobody noted how it was
+    before.
+    """
     if not gc.isenabled():
         return "gc.disable()"
     if _came_with is None:
@@ -55,7 +59,8 @@ class Collector:
         elif self._frozen and not freeze:
             self._frozen = False
             gc.unfreeze()
-            gc.collect()  # when the next full collection is due follows from how many objects the last one saw
+            # when the next full collection is due follows from how many objects the last one saw
+            gc.collect()
 
     def _set_threshold(self, threshold: int | None) -> None:
         if threshold is not None:
@@ -67,7 +72,9 @@ class Collector:
 
 
 class GcControl(Control):
-    """Values: "freeze" (what there is now is left out of later collections), a threshold (collect after so many new objects), None."""
+    """Values: "freeze" (what there is now is left out of later collections), a threshold (collect
+    after so many new objects), None.
+    """
 
     name = "gc"
 
@@ -76,6 +83,8 @@ class GcControl(Control):
         self.collector = Collector()
 
     def set(self, value: Any) -> None:
-        """Frozen is what there is when training begins, model and data among it: not what little there is when torch is imported."""
+        """Frozen is what there is when training begins, model and data among it: not what little
+        there is when torch is imported.
+        """
         begun = self.live.has_stepped or self.live.state.manual
         self.collector.set(value == "freeze" and begun, value if isinstance(value, int) else None)

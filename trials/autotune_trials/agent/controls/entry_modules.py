@@ -1,7 +1,8 @@
-"""Top-level modules the job calls in training: where compilation, memory format and autocast take hold.
+"""Top-level modules the job calls in training: where compilation, memory format and autocast take
+hold.
 
-An entry sits in the module's ``_compiled_call_impl`` slot, which ``Module.__call__`` asks first, and which torch
-itself leaves out of copies and pickles (EMA copies, ``torch.save(model)``).
+An entry sits in the module's ``_compiled_call_impl`` slot, which ``Module.__call__`` asks first,
+and which torch itself leaves out of copies and pickles (EMA copies, ``torch.save(model)``).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
 SLOT = "_compiled_call_impl"
-# Patches dynamo must not meet. Taking two away and putting them back costs a compiled call about 1 µs.
+# Patches dynamo must not meet. Taking two away and putting them back costs a compiled call about 1
+# µs.
 TRACED = ("Module.__call__", "autocast.__enter__", "Tensor.to", "Tensor.cuda")
 
 
 class SlotCall:
-    """What ``Module.__call__`` finds in the slot. Copied or pickled it becomes None, the slot's own default."""
+    """What ``Module.__call__`` finds in the slot. Copied or pickled it becomes None, the slot's own
+    default.
+    """
 
     _torchdynamo_disable = True
 
@@ -36,7 +40,9 @@ class SlotCall:
         self._exporting = live.torch.compiler.is_dynamo_compiling
 
     def _clone(self, module: Any) -> Any | None:
-        """What is called, if that is a clone, made of the module's dictionary (learn2learn, DataParallel)."""
+        """What is called, if that is a clone, made of the module's dictionary (learn2learn,
+        DataParallel).
+        """
         if self._exporting():  # torch.export traces this, and must not meet a frame
             return None
         called: Any = sys._getframe(2).f_locals.get("self")
@@ -72,7 +78,8 @@ class EntryCall(SlotCall):
     def __init__(self, entry: Entry, live: LiveJobControl) -> None:
         super().__init__(live)
         self.entry = entry
-        self.compiled: Any = None  # holds the module, and is held by it alone: a module that the job drops must go
+        # holds the module, and is held by it alone: a module that the job drops must go
+        self.compiled: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state, entry = self._state, self.entry
@@ -111,7 +118,8 @@ class Entry:
         self._graphs_before = 0
         self._blocks: list[weakref.ref[Any]] = []  # those that are compiled one by one
         self.shapes: set[tuple[Any, ...]] = set()  # of its inputs, in warm-up
-        self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}  # parameters whose layout we changed
+        # parameters whose layout we changed
+        self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}
         self._channels_last = False
         self.called_gradless = False  # in training
         self.checkpointed = False  # and by backward once more: such a call is a part of the forward
@@ -151,7 +159,11 @@ class Entry:
     def release(self) -> None:
         """Leave the slot only (the job is about to compile the module itself)."""
         module = self.module
-        if module is not None and isinstance(vars(module).get(SLOT), EntryCall) and vars(module)[SLOT] is self._call():
+        if (
+            module is not None
+            and isinstance(vars(module).get(SLOT), EntryCall)
+            and vars(module)[SLOT] is self._call()
+        ):
             del vars(module)[SLOT]
 
     # ------------------------------------------------------------------ calling
@@ -172,7 +184,9 @@ class Entry:
             return self._compiled_run(args, kwargs)
 
     def _compiled_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compile, where that is due: at first, and for other shapes. If the compiler fails, say so and run as before: a knob must not end the job."""
+        """Compile, where that is due: at first, and for other shapes. If the compiler fails, say so
+        and run as before: a knob must not end the job.
+        """
         try:
             result = self._call().compiled(*args, **kwargs)
         except Exception as error:
@@ -180,7 +194,9 @@ class Entry:
                 raise
             mode, self._mode, self._call().compiled = self._mode, None, None
             self._free_blocks()
-            self._live.loop.fail_knob(f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}")
+            self._live.loop.fail_knob(
+                f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}"
+            )
             return self.module._call_impl(*args, **kwargs)
         self._proven = True
         return result
@@ -192,7 +208,8 @@ class Entry:
         try:
             tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, self._torch.Tensor))
             self.shapes.add(tuple(tuple(x.shape) for x in tensors))
-        except Exception:  # arguments of the job's own classes may do anything when they are looked at
+        # arguments of the job's own classes may do anything when they are looked at
+        except Exception:
             log.write_exception("shapes")
 
     # ------------------------------------------------------------------ compiling
@@ -205,7 +222,8 @@ class Entry:
         if self._mode is not None:
             for entry in self._live.entries:
                 entry.take_gradients_out_of_graphs()
-            # After some variants dynamo stops compiling in silence; and one mode's code must not serve another.
+            # After some variants dynamo stops compiling in silence; and one mode's code must not
+            # serve another.
             torch._dynamo.reset()
         self._free_blocks()
         call, self._mode, self._proven = self._call(), mode, False
@@ -226,7 +244,8 @@ class Entry:
             self._compile_blocks(compile)
             call.compiled = module._call_impl
             return
-        # A plain function, because compiling an instance of a class from torch.nn itself does nothing, in silence.
+        # A plain function, because compiling an instance of a class from torch.nn itself does
+        # nothing, in silence.
         target = module._call_impl if _has_hooks(module) else module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -249,14 +268,18 @@ class Entry:
         self._blocks.clear()
 
     def compile_anew(self) -> None:
-        """If it is compiled: something that compiled code holds is another now, and dynamo does not look for it."""
+        """If it is compiled: something that compiled code holds is another now, and dynamo does not
+        look for it.
+        """
         mode = self._mode
         if mode is not None:
             self.set_compiled(None)
             self.set_compiled(mode)
 
     def take_gradients_out_of_graphs(self) -> None:
-        """CUDA graphs leave ``.grad`` in memory that is freed with them; the job may still read it, or add to it."""
+        """CUDA graphs leave ``.grad`` in memory that is freed with them; the job may still read it,
+        or add to it.
+        """
         if self._mode in CUDA_GRAPHS:
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
@@ -270,10 +293,11 @@ class Entry:
         return _graphs(torch) - self._graphs_before
 
     def _keep_random_stream(self, compiled: bool) -> None:
-        """Compiled code draws the same random numbers as without, so that losses can be compared step by step.
+        """Compiled code draws the same random numbers as without, so that losses can be compared
+        step by step.
 
-        Dropout may be a function call that no module shows, so this is asked for whatever the model is made of. Code
-        that draws nothing is not changed by it.
+        Dropout may be a function call that no module shows, so this is asked for whatever the model
+        is made of. Code that draws nothing is not changed by it.
         """
         import torch._inductor.config as config
 
@@ -282,7 +306,9 @@ class Entry:
             if live.own_fallback_random is None:
                 live.own_fallback_random = config.fallback_random
             config.fallback_random = True
-        elif live.own_fallback_random is not None and not any(e.compiled for e in live.entries if e is not self):
+        elif live.own_fallback_random is not None and not any(
+            e.compiled for e in live.entries if e is not self
+        ):
             config.fallback_random, live.own_fallback_random = live.own_fallback_random, None
 
     # ------------------------------------------------------------------ memory format
@@ -291,11 +317,15 @@ class Entry:
         if on == self._channels_last:
             return
         if on:
-            movable = self._movable()  # raises for a lazy layer without weights yet: the next attempt finds them
+            # raises for a lazy layer without weights yet: the next attempt finds them
+            movable = self._movable()
             self._channels_last = True
             for parameter in movable:
                 wanted = self._format_of(parameter)
-                if wanted is not None and parameter.data.to(memory_format=wanted).stride() != parameter.stride():
+                if (
+                    wanted is not None
+                    and parameter.data.to(memory_format=wanted).stride() != parameter.stride()
+                ):
                     self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
                     self._relay(parameter, lambda t, f=wanted: t.to(memory_format=f))
             return
@@ -305,17 +335,32 @@ class Entry:
         self._own_strides.clear()
 
     def _movable(self) -> list[Any]:
-        """Parameters with memory of their own. Moved away from another tensor over the same memory (its twin in the model, the flat one that
-        the optimizer steps, that of other processes) a parameter would not follow it any more."""
+        """Parameters with memory of their own. Moved away from another tensor over the same memory
+        (its twin in the model, the flat one that the optimizer steps, that of other processes) a
+        parameter would not follow it any more."""
         parameters = list(self.module.parameters())
         mine = {id(p) for p in parameters}
-        stepped = [p for o in self._live.every_optimizer() for g in o.param_groups for p in g["params"] if id(p) not in mine]
+        stepped = [
+            p
+            for o in self._live.every_optimizer()
+            for g in o.param_groups
+            for p in g["params"]
+            if id(p) not in mine
+        ]
         taken = {_memory(p)[0] for p in stepped}
         places = Counter(_memory(p) for p in parameters)
-        return [p for p in parameters if places[_memory(p)] == 1 and _memory(p)[0] not in taken and (p.is_cuda or not p.is_shared())]
+        return [
+            p
+            for p in parameters
+            if places[_memory(p)] == 1
+            and _memory(p)[0] not in taken
+            and (p.is_cuda or not p.is_shared())
+        ]
 
     def _relay(self, parameter: Any, convert: Any) -> None:
-        """Lay out ``parameter``, its gradient and its optimizer state (momenta) anew; the Parameter object stays."""
+        """Lay out ``parameter``, its gradient and its optimizer state (momenta) anew; the Parameter
+        object stays.
+        """
         with self._torch.no_grad():
             parameter.data = convert(parameter.data)
             if parameter.grad is not None and parameter.grad.layout == self._torch.strided:
@@ -327,7 +372,9 @@ class Entry:
                         state[key] = convert(value)
 
     def _laid_out(self, value: Any) -> Any:
-        """As ``value.to(memory_format=…)`` does it in people's own code: with one channel ``contiguous`` would leave the strides alone."""
+        """As ``value.to(memory_format=…)`` does it in people's own code: with one channel
+        ``contiguous`` would leave the strides alone.
+        """
         if isinstance(value, self._torch.Tensor) and value.layout == self._torch.strided:
             wanted = self._format_of(value)
             if wanted is not None:
@@ -347,7 +394,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and (
-        "out of memory" in text or "can't allocate memory" in text or "cannot allocate memory" in text
+        "out of memory" in text
+        or "can't allocate memory" in text
+        or "cannot allocate memory" in text
     )
 
 
@@ -357,7 +406,9 @@ def _is_compilers(error: Exception) -> bool:
 
 
 def compile_notes(entries: Sequence[Entry]) -> dict[str, Any]:
-    """What dynamo counted since a knob compiled ``entries``: graphs and graph breaks. Empty if none did."""
+    """What dynamo counted since a knob compiled ``entries``: graphs and graph breaks. Empty if none
+    did.
+    """
     if not any(entry.compiled for entry in entries):
         return {}
     counters = sys.modules["torch._dynamo.utils"].counters
@@ -372,16 +423,25 @@ def _graphs(torch: Any) -> int:
 
 
 def _memory(tensor: Any) -> tuple[int, int]:
-    """(which storage, where in it): alike for tensors over the same memory. A DTensor has no address to ask for."""
+    """(which storage, where in it): alike for tensors over the same memory. A DTensor has no
+    address to ask for.
+    """
     return int(tensor.untyped_storage()._cdata), int(tensor.storage_offset())
 
 
 def _has_hooks(module: Any) -> bool:
     return bool(sys.modules["torch.nn.modules.module"]._has_any_global_hook()) or any(
         getattr(module, name, None)
-        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        for name in (
+            "_forward_hooks",
+            "_forward_pre_hooks",
+            "_backward_hooks",
+            "_backward_pre_hooks",
+        )
     )
 
 
 def _with_strides(torch: Any, tensor: Any, strides: tuple[int, ...]) -> Any:
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return torch.empty_strided(
+        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)

@@ -49,7 +49,7 @@ class LiveJobControl(Listener):
         self.patches, self.timer = patches, timer
         self.events, self.state = loop.events, loop.state
         # called when an entry is about to be compiled
-        self.before_compile: Callable[[], None] = lambda: (None)
+        self.before_compile: Callable[[], None] = lambda: None
         self.loaders: LoaderHooks | None = None
         self.device = ""  # "cpu" or "cuda", known with the first tensor
         self.cuda: Any = None  # the torch.device trained on, with its index, if it is a GPU

@@ -45,10 +45,11 @@ class LossScaling(Listener):
 class LossScaler:
     """What torch.amp.GradScaler does, from outside of the job.
 
-    The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so that everything the
-    job does with them (clipping, logging) sees true gradients. An overflow leaves out the optimizer's step: a fused
-    kernel looks for itself, of another optimizer the gradients are taken away for the duration of ``step``, which
-    takes one synchronisation. Usual scales are powers of two, so scaling itself is exact.
+    The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so
+    that everything the job does with them (clipping, logging) sees true gradients. An overflow
+    leaves out the optimizer's step: a fused kernel looks for itself, of another optimizer the
+    gradients are taken away for the duration of ``step``, which takes one synchronisation. Usual
+    scales are powers of two, so scaling itself is exact.
     """
 
     def __init__(self, torch: Any, scale: float | None = None) -> None:
@@ -57,7 +58,8 @@ class LossScaler:
         self._first_scale = INITIAL_SCALE if scale is None else float(scale)
         self._scale: Any = None  # on the device of the first loss, where it is updated, too
         self._good_steps: Any = None
-        self._overflow: dict[tuple[int, Any], Any] = {}  # (id of optimizer, device) -> found_inf: 0 or 1
+        # (id of optimizer, device) -> found_inf: 0 or 1
+        self._overflow: dict[tuple[int, Any], Any] = {}
         self._stepped: list[Any] = []  # found_inf of this iteration's steps
         self._withheld: dict[int, list[tuple[Any, Any]]] = {}
 
@@ -74,7 +76,9 @@ class LossScaler:
     def scaled(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
         """The arguments of backward with the scale in them."""
         if isinstance(tensors, (list, tuple)):
-            given = gradients if isinstance(gradients, (list, tuple)) else [gradients] * len(tensors)
+            given = (
+                gradients if isinstance(gradients, (list, tuple)) else [gradients] * len(tensors)
+            )
             pairs = [self.scaled(t, g) for t, g in zip(tensors, given, strict=True)]
             return [p[0] for p in pairs], [p[1] for p in pairs]
         scale = self._scale_on(tensors.device)
@@ -98,7 +102,9 @@ class LossScaler:
                     found.masked_fill_(~torch.isfinite(grad).all(), 1.0)
 
     def before_step(self, optimizer: Any) -> None:
-        """Have the step left out if its gradients overflowed. Waits for the device, but for a fused optimizer."""
+        """Have the step left out if its gradients overflowed. Waits for the device, but for a fused
+        optimizer.
+        """
         keys = [k for k in self._overflow if k[0] == id(optimizer)]
         if not keys:
             return
@@ -110,7 +116,9 @@ class LossScaler:
         if _skips_by_itself(optimizer):
             optimizer.grad_scale, optimizer.found_inf = None, found  # as GradScaler tells it
         elif found and id(optimizer) not in self._withheld:
-            parameters = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+            parameters = [
+                p for g in optimizer.param_groups for p in g["params"] if p.grad is not None
+            ]
             self._withheld[id(optimizer)] = [(p, p.grad) for p in parameters]
             for p in parameters:
                 p.grad = None
@@ -123,15 +131,20 @@ class LossScaler:
             parameter.grad = grad
 
     def update(self) -> Any:
-        """The iteration has ended: halve the scale after an overflow, double it after 2000 clean ones.
+        """The iteration has ended: halve the scale after an overflow, double it after 2000 clean
+        ones.
 
         Returns:
-            Whether a step was left out: False, or a tensor that is true if so, which waits for the device once it is asked.
+            Whether a step was left out: False, or a tensor that is true if so, which waits for the
+                device once it is asked.
         """
         if not self._stepped:
             return False
         torch, scale = self._torch, self._scale
-        found, self._stepped = torch.stack([f.to(scale.device, non_blocking=True) for f in self._stepped]).amax(), []
+        found, self._stepped = (
+            torch.stack([f.to(scale.device, non_blocking=True) for f in self._stepped]).amax(),
+            [],
+        )
         torch._amp_update_scale_(scale, self._good_steps, found, 2.0, 0.5, GROWTH_INTERVAL)
         return found
 
@@ -143,7 +156,9 @@ class LossScaler:
         return self._scale.to(device, non_blocking=True)
 
     def _by_kind(self, optimizers: Iterable[Any]) -> list[tuple[tuple[int, Any, bool], list[Any]]]:
-        """Gradients by (optimizer, device, can the fused check take them); a parameter in two optimizers counts once."""
+        """Gradients by (optimizer, device, can the fused check take them); a parameter in two
+        optimizers counts once.
+        """
         torch = self._torch
         kinds: dict[tuple[int, Any, Any], list[Any]] = {}
         seen: set[int] = set()
@@ -158,15 +173,25 @@ class LossScaler:
                         grad = grad._values()
                     kinds.setdefault((id(optimizer), grad.device, grad.dtype), []).append(grad)
         fused = (torch.float32, torch.float16)
-        return [((owner, device, dtype in fused), grads) for (owner, device, dtype), grads in kinds.items()]
+        return [
+            ((owner, device, dtype in fused), grads)
+            for (owner, device, dtype), grads in kinds.items()
+        ]
 
 
 def _skips_by_itself(optimizer: Any) -> bool:
     """Whether its kernel takes ``found_inf``.
 
-    Not of SGD's first step with momentum: that hands on momenta nobody has written if it is left out (torch 2.13).
+    Not of SGD's first step with momentum: that hands on momenta nobody has written if it is left
+    out (torch 2.13).
     """
     groups = optimizer.param_groups
     if not all(g.get("fused") for g in groups) or not step_is_torchs(type(optimizer)):
         return False
-    return all(optimizer.state.get(p) for g in groups if g.get("momentum") for p in g["params"] if p.grad is not None)
+    return all(
+        optimizer.state.get(p)
+        for g in groups
+        if g.get("momentum")
+        for p in g["params"]
+        if p.grad is not None
+    )

@@ -3,12 +3,14 @@
     job      next(loader) ── model(x) ── loss.backward() ── … ── optimizer.step()
     here              model │ x[:8] │ x[8:16] │ x[16:24] │ …  one result, of the whole batch
 
-The job's loop sees the batches, losses, backward calls and steps it would see without: the optimizer's batch, clipping,
-schedules, averages of weights and step counts are not touched, whatever they are. Gradients are the same sums, in
+The job's loop sees the batches, losses, backward calls and steps it would see without: the
+optimizer's batch, clipping, schedules, averages of weights and step counts are not touched,
+whatever they are. Gradients are the same sums, in
 another order. The model must treat the samples of a batch one by one: see :mod:`.separability`.
 
-The other way to keep the optimizer's batch, smaller batches from the loader and steps withheld, was rejected: the job
-would count, log, clip and end by iterations that are none, and no one outside can see whether it does.
+The other way to keep the optimizer's batch, smaller batches from the loader and steps withheld, was
+rejected: the job would count, log, clip and end by iterations that are none, and no one outside can
+see whether it does.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.entry_modules import SLOT
-from autotune_trials.agent.controls.sample_slices import Call, Inseparable, cut, join, leaves_of, lengths_of, rows_of
+from autotune_trials.agent.controls.sample_slices import (
+    Call,
+    Inseparable,
+    cut,
+    join,
+    leaves_of,
+    lengths_of,
+    rows_of,
+)
 from autotune_trials.agent.controls.separability import adds_losses, why_inseparable
 from autotune_trials.measure.clock import AWAY
 
@@ -39,7 +49,8 @@ class MicroBatch:
         self._split = 0  # batches computed in portions
         self._refusal = ""  # why batches are left whole from now on
         self._calls: Counter[int] = Counter()  # by id of entry
-        self._known: dict[tuple[Any, ...], str] = {}  # (id of entry, samples of the whole, of a part, what is cut) -> why not
+        # (id of entry, samples of the whole, of a part, what is cut) -> why not
+        self._known: dict[tuple[Any, ...], str] = {}
         self._looked_back: set[int] = set()  # ids of entries
         self._in_model = False
 
@@ -58,7 +69,9 @@ class MicroBatch:
     def _run(self, entry: Entry, call: Call) -> Any:
         rows = rows_of(self._torch, call) or 0
         if not rows:
-            self._refuse("what the model is called with holds no tensor, and cannot be cut into samples")
+            self._refuse(
+                "what the model is called with holds no tensor, and cannot be cut into samples"
+            )
         if self._calls[id(entry)] <= FIRST_CALLS or self._refusal or rows <= self.size:
             return self._one_pass(entry, call)
         parts, lengths = cut(self._torch, call, rows, self.size), lengths_of(rows, self.size)
@@ -81,18 +94,22 @@ class MicroBatch:
         return result
 
     def _allows(self, entry: Entry, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
-        """Whether the model gives the same for ``whole`` as for ``parts``; asked of the model once a size, and once for each choice of
+        """Whether the model gives the same for ``whole`` as for ``parts``; asked of the model once
+        a size, and once for each choice of
         arguments that are cut: a mask is, where it happens to be as long as the batch."""
         uncut = tuple(a is b for a, b in zip(leaves_of(whole), leaves_of(parts[0]), strict=True))
         key = (id(entry), sum(lengths), lengths[0], uncut)
         if key not in self._known:
             if self._live.state.in_backward:
-                return False  # a checkpoint computes again what it computed before this could be asked
+                # a checkpoint computes again what it computed before this could be asked
+                return False
             clock = self._live.timer.clock
             phase = clock.phase
             clock.switch(AWAY)
             self._in_model = True  # what it raises is out-of-memory, and the model's
-            self._known[key] = why_inseparable(self._torch, own_module(entry.module), whole, parts, lengths)
+            self._known[key] = why_inseparable(
+                self._torch, own_module(entry.module), whole, parts, lengths
+            )
             self._in_model = False
             clock.switch(phase)
         if self._known[key]:
@@ -110,14 +127,18 @@ class MicroBatch:
         module = own_module(entry.module)
         if module is entry.module:
             return join(self._torch, [self._one_pass(entry, part) for part in parts], lengths)
-        with _replaced(module, self._portioned(module)):  # one pass of the wrapper, which prepares one exchange of gradients
+        # one pass of the wrapper, which prepares one exchange of gradients
+        with _replaced(module, self._portioned(module)):
             return self._one_pass(entry, call)
 
     def _portioned(self, module: Any) -> Any:
         def call_in_portions(*args: Any, **kwargs: Any) -> Any:
             call: Call = (args, kwargs)
             rows = rows_of(self._torch, call) or 0
-            results = [module._call_impl(*part[0], **part[1]) for part in cut(self._torch, call, rows, self.size)]
+            results = [
+                module._call_impl(*part[0], **part[1])
+                for part in cut(self._torch, call, rows, self.size)
+            ]
             return join(self._torch, results, lengths_of(rows, self.size))
 
         return call_in_portions
@@ -128,7 +149,9 @@ class MicroBatch:
 
     def effect(self) -> str | None:
         """Why nothing changed, or None."""
-        return self._refusal or (None if self._split else f"no call of the model had more than {self.size} samples")
+        return self._refusal or (
+            None if self._split else f"no call of the model had more than {self.size} samples"
+        )
 
 
 class MicroBatchControl(Control):
@@ -146,7 +169,9 @@ class MicroBatchControl(Control):
 
 
 def own_module(module: Any) -> Any:
-    """The job's own module inside DistributedDataParallel, which counts passes and exchanges gradients for each."""
+    """The job's own module inside DistributedDataParallel, which counts passes and exchanges
+    gradients for each.
+    """
     return module.module if type(module).__name__ == "DistributedDataParallel" else module
 
 

@@ -1,4 +1,6 @@
-"""An optimizer of the job's class and settings over other parameters, for trials that the job does not notice."""
+"""An optimizer of the job's class and settings over other parameters, for trials that the job does
+not notice.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from typing import Any
 TRIED = 67  # numbers: whole vectors of any processor, and some left over
 
 
-def copy_of(torch: Any, optimizer: Any, implementation: str | None, parameters: Callable[[Any], Iterable[Any]]) -> Any:
+def copy_of(
+    torch: Any,
+    optimizer: Any,
+    implementation: str | None,
+    parameters: Callable[[Any], Iterable[Any]],
+) -> Any:
     """Without state, and made without its constructor, which the agent listens to.
 
     Args:
@@ -43,10 +50,12 @@ def bare_step(optimizer: Any) -> Callable[[Any], object]:
 
 
 def fused_works(torch: Any, optimizer: Any) -> bool:
-    """Whether torch's fused kernel takes parameters like these and changes them: tried on a few numbers of each kind.
+    """Whether torch's fused kernel takes parameters like these and changes them: tried on a few
+    numbers of each kind.
 
-    SGD's leaves whole vectors of half precision on a CPU as they are, and says nothing (torch 2.13). Adagrad's constructor accepts a GPU
-    also where torch has no kernel for it, and its step raises. Waits for the device.
+    SGD's leaves whole vectors of half precision on a CPU as they are, and says nothing (torch
+    2.13). Adagrad's constructor accepts a GPU also where torch has no kernel for it, and its step
+    raises. Waits for the device.
     """
     kinds = {(p.device, p.dtype) for g in optimizer.param_groups for p in g["params"]}
     tried = [torch.zeros(TRIED, dtype=dtype, device=device) for device, dtype in kinds]

@@ -25,7 +25,8 @@ class OptimizerControl:
         self._own_amp_flag: Any = None
         self._hooks: tuple[Any, ...] = ()
         self._own_lr: list[Any] | None = None  # during a step under a factor
-        self._fused: dict[Any, bool] = {}  # devices and types of its parameters -> torch's fused kernel works for them
+        # devices and types of its parameters -> torch's fused kernel works for them
+        self._fused: dict[Any, bool] = {}
 
     @property
     def optimizer(self) -> Any:  # None once the job has dropped it
@@ -34,7 +35,11 @@ class OptimizerControl:
     def supported(self) -> tuple[str, ...]:
         """Implementations this optimizer can take here; () where its ``step`` is not torch's."""
         optimizer = self.optimizer
-        if optimizer is None or not step_is_torchs(type(optimizer)) or "foreach" not in optimizer.defaults:
+        if (
+            optimizer is None
+            or not step_is_torchs(type(optimizer))
+            or "foreach" not in optimizer.defaults
+        ):
             return ()
         groups = optimizer.param_groups
         if any(g.get("differentiable") or g.get("capturable") for g in groups):
@@ -44,7 +49,10 @@ class OptimizerControl:
             found.append("foreach")
         parameters = [p for g in groups for p in g["params"]]
         fusible = all(
-            p.is_floating_point() and p.device.type in ("cpu", "cuda") and p.layout == self._torch.strided for p in parameters
+            p.is_floating_point()
+            and p.device.type in ("cpu", "cuda")
+            and p.layout == self._torch.strided
+            for p in parameters
         )
         if "fused" in optimizer.defaults and fusible and self._fused_works(optimizer, parameters):
             found.append("fused")
@@ -68,7 +76,9 @@ class OptimizerControl:
         return "for-loop" if foreach is False else "default"
 
     def set(self, implementation: str | None) -> None:
-        """Switch; None goes back to the job's own. What this optimizer does not support leaves it as it is."""
+        """Switch; None goes back to the job's own. What this optimizer does not support leaves it
+        as it is.
+        """
         optimizer = self.optimizer
         if optimizer is None:
             return
@@ -84,7 +94,10 @@ class OptimizerControl:
         self._move_step_counters(optimizer)
 
     def _remember(self, optimizer: Any) -> None:
-        self._own, self._own_default = [_flags(g) for g in optimizer.param_groups], _flags(optimizer.defaults)
+        self._own, self._own_default = (
+            [_flags(g) for g in optimizer.param_groups],
+            _flags(optimizer.defaults),
+        )
         self._own_amp_flag = getattr(optimizer, "_step_supports_amp_scaling", None)
         self._hooks = (
             optimizer.register_state_dict_post_hook(lambda _, saved: self._as_own(saved)),
@@ -93,7 +106,8 @@ class OptimizerControl:
 
     def _write(self, optimizer: Any) -> None:
         fused = self._set_to == "fused"
-        for settings in (optimizer.defaults, *optimizer.param_groups):  # the defaults for groups that the job adds
+        # the defaults for groups that the job adds
+        for settings in (optimizer.defaults, *optimizer.param_groups):
             settings.update(_written(settings, (self._set_to == "foreach", fused)))
         optimizer._step_supports_amp_scaling = fused  # how a GradScaler tells a fused optimizer
 
@@ -105,7 +119,9 @@ class OptimizerControl:
 
     def _write_own(self, optimizer: Any) -> None:
         optimizer.defaults.update(_written(optimizer.defaults, self._own_default))
-        for group, own in zip(optimizer.param_groups, self._own_of(optimizer.param_groups), strict=True):
+        for group, own in zip(
+            optimizer.param_groups, self._own_of(optimizer.param_groups), strict=True
+        ):
             group.update(_written(group, own))
         if self._own_amp_flag is None:
             vars(optimizer).pop("_step_supports_amp_scaling", None)
@@ -113,14 +129,25 @@ class OptimizerControl:
             optimizer._step_supports_amp_scaling = self._own_amp_flag
 
     def _own_of(self, groups: list[Any]) -> list[Flags]:
-        """The job's own flags of each group; of those that were added since, what they would have been given."""
+        """The job's own flags of each group; of those that were added since, what they would have
+        been given.
+        """
         return [*self._own, *[self._own_default] * (len(groups) - len(self._own))][: len(groups)]
 
     def _as_own(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """What the optimizer saves, with the implementation that is the job's own: without the agent it is loaded as if there had been none."""
-        groups = [{**g, **_written(g, own)} for g, own in zip(saved["param_groups"], self._own_of(saved["param_groups"]), strict=True)]
+        """What the optimizer saves, with the implementation that is the job's own: without the
+        agent it is loaded as if there had been none.
+        """
+        groups = [
+            {**g, **_written(g, own)}
+            for g, own in zip(
+                saved["param_groups"], self._own_of(saved["param_groups"]), strict=True
+            )
+        ]
         state = dict(saved["state"])
-        for index in (index for group in groups if not _counts_on_device(group) for index in group["params"]):
+        for index in (
+            index for group in groups if not _counts_on_device(group) for index in group["params"]
+        ):
             step: Any = state.get(index, {}).get("step")
             if self._torch.is_tensor(step) and step.device.type != "cpu":
                 state[index] = {**state[index], "step": step.cpu()}
@@ -132,7 +159,8 @@ class OptimizerControl:
         if self._set_to in self.supported():
             self._write(optimizer)
             self._move_step_counters(optimizer)
-        else:  # the hooks stay: torch is going through them, and those of the job's come after this one
+        # the hooks stay: torch is going through them, and those of the job's come after this one
+        else:
             self._write_own(optimizer)
 
     def scale_lr(self, factor: float) -> None:
@@ -158,13 +186,19 @@ class OptimizerControl:
         """Fused kernels count steps on the parameter's device, the others on the host."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                step: Any = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+                step: Any = (
+                    optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+                )
                 if self._torch.is_tensor(step):
-                    optimizer.state[parameter]["step"] = step.to(parameter.device if _counts_on_device(group) else "cpu")
+                    optimizer.state[parameter]["step"] = step.to(
+                        parameter.device if _counts_on_device(group) else "cpu"
+                    )
 
 
 class OptimizerImplementation(Control):
-    """Values: one of IMPLEMENTATIONS; None is the job's own. Step counters are moved to where each expects them."""
+    """Values: one of IMPLEMENTATIONS; None is the job's own. Step counters are moved to where each
+    expects them.
+    """
 
     name = "optimizer_impl"
 
@@ -178,8 +212,12 @@ def _flags(settings: Any) -> Flags:
 
 
 def _written(settings: Any, flags: Flags) -> dict[str, Any]:
-    """What ``settings`` (of a group, or its defaults) are to hold for ``flags``: only some optimizers know of fused."""
-    return dict(zip(("foreach", "fused") if "fused" in settings else ("foreach",), flags, strict=False))
+    """What ``settings`` (of a group, or its defaults) are to hold for ``flags``: only some
+    optimizers know of fused.
+    """
+    return dict(
+        zip(("foreach", "fused") if "fused" in settings else ("foreach",), flags, strict=False)
+    )
 
 
 def _counts_on_device(group: Any) -> Any:

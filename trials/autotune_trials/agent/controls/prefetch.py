@@ -54,7 +54,9 @@ class Prefetch:
         if not self._moved:
             return "the job moves no tensor of its batches by a plain .to(device) or .cuda()"
         if self._pageable:
-            return "the batches are not in pinned memory, so that no copy runs beside the computation"
+            return (
+                "the batches are not in pinned memory, so that no copy runs beside the computation"
+            )
         return "the job changes its batches before it moves them, or has moved each kind only once"
 
     def on_batch(self, loader: TrackedLoader, batch: Any) -> None:
@@ -115,7 +117,8 @@ class CudaPrefetch(Control):
 
     name, own = "cuda_prefetch", False
 
-    prefetch: Prefetch | None = None  # while batches are copied ahead; asked by the patch on Tensor.to (patches/transfer.py)
+    # while batches are copied ahead; asked by the patch on Tensor.to (patches/transfer.py)
+    prefetch: Prefetch | None = None
 
     def set(self, value: Any) -> None:
         if value != (self.prefetch is not None):
@@ -125,6 +128,13 @@ class CudaPrefetch(Control):
     def effect(self) -> str | None:
         return self.prefetch.effect() if self.prefetch is not None else None
 
-    def batch_given(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+    def batch_given(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
         if self.prefetch is not None and loader.training:
             self.prefetch.on_batch(loader, batch)

@@ -10,7 +10,9 @@ from autotune_spaces.facts import DdpFacts
 
 
 class Replicas:
-    """Every one built, in order. ``asked`` is what the job gave the constructor, whatever a knob made of it."""
+    """Every one built, in order. ``asked`` is what the job gave the constructor, whatever a knob
+    made of it.
+    """
 
     def __init__(self) -> None:
         self._built: list[tuple[Any, Mapping[str, Any], str]] = []
@@ -20,18 +22,27 @@ class Replicas:
 
     def modules(self) -> list[Any]:
         """Those that still live."""
-        return [module for module in (reference() for reference, _, _ in self._built) if module is not None]
+        return [
+            module
+            for module in (reference() for reference, _, _ in self._built)
+            if module is not None
+        ]
 
     def facts(self) -> tuple[DdpFacts, ...]:
         found = ((reference(), asked, site) for reference, asked, site in self._built)
-        return tuple(_facts(module, asked, site) for module, asked, site in found if module is not None)
+        return tuple(
+            _facts(module, asked, site) for module, asked, site in found if module is not None
+        )
 
 
 def _facts(module: Any, asked: Mapping[str, Any], site: str) -> DdpFacts:
     cap = asked.get("bucket_cap_mb")
     return DdpFacts(
         site=site,
-        gradients_mib=sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad) / 2**20,
+        gradients_mib=sum(
+            p.numel() * p.element_size() for p in module.parameters() if p.requires_grad
+        )
+        / 2**20,
         bucket_cap_mb=None if cap is None else float(cap),
         gradient_as_bucket_view=bool(asked.get("gradient_as_bucket_view")),
         static_graph=bool(asked.get("static_graph")),
@@ -42,7 +53,9 @@ def _facts(module: Any, asked: Mapping[str, Any], site: str) -> DdpFacts:
 
 
 def _seen_static(module: Any) -> bool:
-    """DDP's own count: the parameters that took part were the same in every backward so far. False where it cannot be asked."""
+    """DDP's own count: the parameters that took part were the same in every backward so far. False
+    where it cannot be asked.
+    """
     try:
         return bool(module.reducer._ddp_graph_static())
     except Exception:  # another torch, another reducer: the safe side

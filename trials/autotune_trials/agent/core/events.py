@@ -6,8 +6,8 @@
               epoch_ended                         backward_ended        iteration_ending
                                                                         iteration_ended
 
-and now and then: device_found, loader_built, optimizer_built, manual_step, started_over, metric_told,
-closure_called.
+and now and then: device_found, loader_built, optimizer_built, manual_step, started_over,
+metric_told, closure_called.
 
 A listener overrides the methods it wants to hear; the others cost nothing. Listeners are called in
 the order they were added, and what is raised ends the agent.

@@ -1,9 +1,9 @@
 """What is due when the job comes to a point of its loop for the first time.
 
-    first batch, first backward      a marker for failure reports; knobs held on what there is by
-                                     now; the clock begins
-    first step of each optimizer     knobs held on it
-    first iteration's end            a marker
+first batch, first backward      a marker for failure reports; knobs held on what there is by
+                                 now; the clock begins
+first step of each optimizer     knobs held on it
+first iteration's end            a marker
 """
 
 from __future__ import annotations

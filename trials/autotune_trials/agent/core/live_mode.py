@@ -1,8 +1,8 @@
 """Live sessions: plans of blocks, one configuration after another in the running job.
 
-    WARMUP ── Hello ─▶ wait for Plan ─▶ block, block, … ─▶ PlanDone ─▶ wait for Plan ─▶ …
+WARMUP ── Hello ─▶ wait for Plan ─▶ block, block, … ─▶ PlanDone ─▶ wait for Plan ─▶ …
 
-    block   apply knobs │ SETTLING … │ MEASURING … │ report       counted in iterations
+block   apply knobs │ SETTLING … │ MEASURING … │ report       counted in iterations
 """
 
 from __future__ import annotations

@@ -7,10 +7,20 @@ class LoopState:
     """Written by the training loop's events, and by those that are named; everybody may read it."""
 
     __slots__ = (
-        "stopped", "iterations", "backwards", "backwards_at_first", "manual",
-        "in_backward", "in_step", "inside_entry", "training_called", "closure_calls",
-        "capturing", "seen_gradless", "caches_gradients",
-    )  # fmt: skip
+        "stopped",
+        "iterations",
+        "backwards",
+        "backwards_at_first",
+        "manual",
+        "in_backward",
+        "in_step",
+        "inside_entry",
+        "training_called",
+        "closure_calls",
+        "capturing",
+        "seen_gradless",
+        "caches_gradients",
+    )
 
     def __init__(self) -> None:
         self.stopped = False  # the agent has stepped aside

@@ -1,8 +1,8 @@
 """Fixed and profile runs: knobs hold from the start, every iteration from the first is recorded.
 
-    WARMUP ── Hello ─▶ RECORDING ── the window is full ─▶ DONE: Record, then wait for the end
-                           │  └─ profile runs ─▶ PROFILING ─▶ WATCHING ─┘  │
-                           └──────────── an Extent: it goes on ────────────┘
+WARMUP ── Hello ─▶ RECORDING ── the window is full ─▶ DONE: Record, then wait for the end
+                       │  └─ profile runs ─▶ PROFILING ─▶ WATCHING ─┘  │
+                       └──────────── an Extent: it goes on ────────────┘
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class TrainingLoop:
         self.fail, self._step_aside = fail, step_aside
         self.fail_knob: Callable[[str], None] = log.write  # a setting could not be kept
         # told of errors of the job's on their way through it
-        self.on_error: Callable[[BaseException], None] = lambda error: (None)
+        self.on_error: Callable[[BaseException], None] = lambda error: None
         self.device = ""  # type of the device trained on
         self._lead = Lead()
         self._captured = False  # backward or a step, in a CUDA graph of the job's
@@ -73,7 +73,6 @@ class TrainingLoop:
             self.fail("optimizer_built")
 
     # ------------------------------------------------------------------ batches
-
 
     # Told by the loader hooks, which catch what is raised.
     def on_loader(self, built: Any, frame: FrameType) -> None:

@@ -1,4 +1,6 @@
-"""What a DataLoader is set to, where it was built, and whether an IterableDataset shares its data among workers."""
+"""What a DataLoader is set to, where it was built, and whether an IterableDataset shares its data
+among workers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from typing import Any, NamedTuple
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.dataloader.index_stream import batches_in
 
-SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order", "batch_size")
+SETTINGS = (
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "in_order",
+    "batch_size",
+)
 DEFAULT_PREFETCH = 2  # torch's own, where workers are used
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -21,7 +30,9 @@ _SCANS = 400  # functions looked at in one dataset
 
 
 class Settings(NamedTuple):
-    """What decides how the source of an iterator is built (its batch size lies in the index stream)."""
+    """What decides how the source of an iterator is built (its batch size lies in the index
+    stream).
+    """
 
     num_workers: int
     prefetch_factor: int | None
@@ -41,7 +52,9 @@ class Settings(NamedTuple):
         )
 
     def override(self, overrides: Mapping[str, Any]) -> Settings:
-        """With ``overrides``. torch refuses prefetch_factor and persistent_workers without workers: both go then."""
+        """With ``overrides``. torch refuses prefetch_factor and persistent_workers without workers:
+        both go then.
+        """
 
         def pick(name: str) -> Any:
             value = overrides.get(name)
@@ -51,10 +64,14 @@ class Settings(NamedTuple):
         if workers == 0:
             return Settings(0, None, False, pin, self.in_order)
         prefetch = int(pick("prefetch_factor") or DEFAULT_PREFETCH)
-        return Settings(workers, prefetch, bool(pick("persistent_workers")), pin, bool(pick("in_order")))
+        return Settings(
+            workers, prefetch, bool(pick("persistent_workers")), pin, bool(pick("in_order"))
+        )
 
     def write(self, shadow: Any, own: Settings) -> None:
-        """Into the ``__dict__`` of ``shadow``: a DataLoader's attributes are frozen once it is built."""
+        """Into the ``__dict__`` of ``shadow``: a DataLoader's attributes are frozen once it is
+        built.
+        """
         if self == own:
             return
         shadow.__dict__.update(self._asdict())
@@ -63,7 +80,9 @@ class Settings(NamedTuple):
 
 
 def rebatches(data: Any, loader: Any) -> bool:
-    """Whether batches come from exactly torch's BatchSampler, so that another batch size is the same sampler."""
+    """Whether batches come from exactly torch's BatchSampler, so that another batch size is the
+    same sampler.
+    """
     return type(loader.batch_sampler) is data.BatchSampler
 
 
@@ -72,27 +91,43 @@ def is_iterable(data: Any, loader: Any) -> bool:
 
 
 def own_batch_size(data: Any, loader: Any) -> int | None:
-    """The size of ``loader``'s batches, None if a batch sampler of the job's own decides or nothing batches."""
+    """The size of ``loader``'s batches, None if a batch sampler of the job's own decides or nothing
+    batches.
+    """
     return int(loader.batch_sampler.batch_size) if rebatches(data, loader) else None
 
 
 def epoch_batches(data: Any, loader: Any, size: int | None) -> int | None:
-    """Batches an epoch of ``loader`` gives with ``size`` samples a batch; None if it cannot be told."""
+    """Batches an epoch of ``loader`` gives with ``size`` samples a batch; None if it cannot be
+    told.
+    """
     try:
-        if type(loader).__len__ is not data.DataLoader.__len__ and size == own_batch_size(data, loader):
+        if type(loader).__len__ is not data.DataLoader.__len__ and size == own_batch_size(
+            data, loader
+        ):
             return len(loader)
         if size is None or not rebatches(data, loader):
             return len(loader.dataset) if is_iterable(data, loader) else len(loader._index_sampler)
-        samples = len(loader.dataset) if is_iterable(data, loader) else len(loader.batch_sampler.sampler)
+        samples = (
+            len(loader.dataset) if is_iterable(data, loader) else len(loader.batch_sampler.sampler)
+        )
         return batches_in(samples, size, loader.drop_last or loader.batch_sampler.drop_last)
     except Exception:  # no len(), or one of the job's own that raises
         return None
 
 
 def describe(
-    data: Any, loader: Any, key: str, site: str, size: int | None, asked_worker_info: bool, batch: tuple[int, int] = (0, 0)
+    data: Any,
+    loader: Any,
+    key: str,
+    site: str,
+    size: int | None,
+    asked_worker_info: bool,
+    batch: tuple[int, int] = (0, 0),
 ) -> LoaderFacts:
-    """The facts of ``loader``; ``size``: the batch size the job built it with; ``batch``: (bytes, tensors) of one."""
+    """The facts of ``loader``; ``size``: the batch size the job built it with; ``batch``: (bytes,
+    tensors) of one.
+    """
     own, iterable = Settings.of(loader), is_iterable(data, loader)
     try:
         samples: int | None = len(loader.dataset)
@@ -109,7 +144,9 @@ def describe(
         prefetch_factor=own.prefetch_factor,
         persistent_workers=own.persistent_workers,
         pin_memory=own.pin_memory,
-        drop_last=bool(loader.drop_last or getattr(loader.batch_sampler, "drop_last", False) is True),
+        drop_last=bool(
+            loader.drop_last or getattr(loader.batch_sampler, "drop_last", False) is True
+        ),
         iterable=iterable,
         length=epoch_batches(data, loader, size),
         samples=samples,
@@ -137,27 +174,40 @@ def _sampled(data: Any, loader: Any) -> tuple[int, ...]:
 def starts_anew(context: Any) -> str:
     """Why worker processes would run the job's script from its top, "" if they would not.
 
-    Forked workers go on where they are. Others import the script first, as ``__mp_main__``: all of it that does not stand under
-    ``if __name__ == "__main__":``. Such a script fails, or trains once more in every worker.
+    Forked workers go on where they are. Others import the script first, as ``__mp_main__``: all of
+    it that does not stand under ``if __name__ == "__main__":``. Such a script fails, or trains once
+    more in every worker.
     """
     multiprocessing = context or sys.modules["torch"].multiprocessing
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    method = (
+        multiprocessing.get_start_method(allow_none=True)
+        or multiprocessing.get_all_start_methods()[0]
+    )
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if method == "fork" or not script or _guarded(script):
         return ""
-    return f'they are started by "{method}", and {os.path.basename(script)} has no line `if __name__ == "__main__":`'
+    return (
+        f'they are started by "{method}", and {os.path.basename(script)} has no line `if __name__'
+        ' == "__main__":`'
+    )
 
 
 @functools.cache
 def _guarded(script: str) -> bool:
-    """Whether some of ``script`` is only run when it is the program; True as well if it cannot be read."""
+    """Whether some of ``script`` is only run when it is the program; True as well if it cannot be
+    read.
+    """
     try:
         with open(script, encoding="utf-8") as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
         return True
     tests = (node.test for node in tree.body if isinstance(node, ast.If))
-    return any(isinstance(part, ast.Name) and part.id == "__name__" for test in tests for part in ast.walk(test))
+    return any(
+        isinstance(part, ast.Name) and part.id == "__name__"
+        for test in tests
+        for part in ast.walk(test)
+    )
 
 
 def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, int] | None:
@@ -167,9 +217,11 @@ def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, in
 
 
 def construction_frame(built: Any, frame: FrameType | None) -> FrameType | None:
-    """The frame, ``frame`` or a caller of it, that built ``built``: outside torch, ourselves, constructors of its subclasses and what is
-    wrapped around them (Lightning)."""
-    torch_directory = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
+    """The frame, ``frame`` or a caller of it, that built ``built``: outside torch, ourselves,
+    constructors of its subclasses and what is wrapped around them (Lightning)."""
+    torch_directory = (
+        os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
+    )
     while frame is not None:
         code = frame.f_code
         own = code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is built
@@ -185,11 +237,13 @@ def site_of(spot: tuple[CodeType, int] | None) -> str:
 
 
 def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
-    """Whether the code of ``dataset`` (or of ``worker_init_fn``) refers to ``get_worker_info``: then several workers
-    share its data out; otherwise each would deliver all of it.
+    """Whether the code of ``dataset`` (or of ``worker_init_fn``) refers to ``get_worker_info``:
+    then several workers share its data out; otherwise each would deliver all of it.
 
-    Looks through the methods of its classes, the functions and classes they name, and the objects it wraps. The code
-    is read, not run, so a dataset that asks in a way not seen here counts as not sharing: the safe side.
+    Looks through the methods of its classes, the functions and classes they name, and the objects
+    it wraps. The code
+    is read, not run, so a dataset that asks in a way not seen here counts as not sharing: the safe
+    side.
     """
     pending: list[Any] = [dataset] if worker_init_fn is None else [dataset, worker_init_fn]
     visited: set[int] = set()
@@ -207,7 +261,11 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
             scope = getattr(item, "__globals__", {})
             pending += [scope[name] for name in names if _worth_a_look(scope.get(name))]
             cells = getattr(item, "__closure__", None) or ()
-            pending += [cell.cell_contents for cell in cells if _filled(cell) and _worth_a_look(cell.cell_contents)]
+            pending += [
+                cell.cell_contents
+                for cell in cells
+                if _filled(cell) and _worth_a_look(cell.cell_contents)
+            ]
         elif isinstance(item, type):
             if "Sharding" in item.__name__:
                 return True
@@ -215,14 +273,20 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
                 if not _of_library(base):
                     pending += [_function(value) for value in vars(base).values()]
         elif isinstance(item, (list, tuple)):
-            pending += [part for part in item[:16] if _worth_a_look(part) or hasattr(part, "__dict__")]
+            pending += [
+                part for part in item[:16] if _worth_a_look(part) or hasattr(part, "__dict__")
+            ]
         elif hasattr(item, "func") and hasattr(item, "keywords"):  # functools.partial
             pending += [item.func, *item.args]
         elif hasattr(item, "__dict__") and not isinstance(item, type(sys)):
             if "webdataset" in type(item).__module__ and "split" in type(item).__name__:
                 return True
             pending.append(type(item))
-            pending += [part for part in vars(item).values() if _worth_a_look(part) or hasattr(part, "__dict__")]
+            pending += [
+                part
+                for part in vars(item).values()
+                if _worth_a_look(part) or hasattr(part, "__dict__")
+            ]
             pending += [part for part in vars(item).values() if isinstance(part, (list, tuple))]
     return False
 

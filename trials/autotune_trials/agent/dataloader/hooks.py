@@ -8,15 +8,17 @@
 
     on_batch_start(loader)                                  before waiting
     on_batch(loader, batch, samples, wait_s, turnover_s)    ``turnover_s`` only for the first batch of a later epoch:
-                                                            all the time lost at the turn; ``wait_s`` is then 0
+                                                            all the time lost at the turn;
+                                                            ``wait_s`` is then 0
     on_epoch_end(loader)                                    also where a stretched epoch begins again
     on_loader(loader, frame)                                one was built, called from ``frame``
     on_fault(where, text)                                   trouble, which is put right already
 
-where ``loader`` is a ``TrackedLoader`` (``key``, ``training``). The training loader is the one whose batches are
-followed by backward. Another loader takes its place only after three batches of its own with backward in a row, so
-that a batch fetched before an evaluation does not make the evaluation loader the training loader for a moment.
-A job that builds its loader anew for every epoch has one *family* of loaders with one key, that of its first.
+where ``loader`` is a ``TrackedLoader`` (``key``, ``training``). The training loader is the one
+whose batches are followed by backward. Another loader takes its place only after three batches of
+its own with backward in a row, so that a batch fetched before an evaluation does not make the
+evaluation loader the training loader for a moment. A job that builds its loader anew for every
+epoch has one *family* of loaders with one key, that of its first.
 """
 
 from __future__ import annotations
@@ -63,7 +65,14 @@ class LoaderEvents(Protocol):
 
     def on_batch_start(self, loader: TrackedLoader) -> None: ...
 
-    def on_batch(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None: ...
+    def on_batch(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None: ...
 
     def on_epoch_end(self, loader: TrackedLoader) -> None: ...
 
@@ -77,7 +86,14 @@ class _NoEvents:
 
     def on_batch_start(self, loader: TrackedLoader) -> None: ...
 
-    def on_batch(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None: ...
+    def on_batch(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None: ...
 
     def on_epoch_end(self, loader: TrackedLoader) -> None: ...
 
@@ -90,7 +106,8 @@ class Credit(Listener):
     def __init__(self, hooks: LoaderHooks) -> None:
         self._hooks = hooks
         self._looked_at = 0  # which batch met an evaluation
-        self._credited: Any = None  # mark of the iterator that was credited last, without doubts, and which pass of its loader
+        # mark of the iterator that was credited last, without doubts, and which pass of its loader
+        self._credited: Any = None
         self._pass = 0
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
@@ -105,7 +122,12 @@ class Credit(Listener):
             return
         doubtful = self._looked_at == hooks.given
         last = hooks.last
-        if last is not None and last is self._credited and last[1].passes == self._pass and not doubtful:
+        if (
+            last is not None
+            and last is self._credited
+            and last[1].passes == self._pass
+            and not doubtful
+        ):
             hooks.credited = hooks.given  # as usual
             return
         hooks.credit_backward(doubtful)
@@ -114,13 +136,16 @@ class Credit(Listener):
 
 
 class LoaderHooks:
-    """Everything the DataLoader patches know, and the way to take them back. See the module's docstring."""
+    """Everything the DataLoader patches know, and the way to take them back. See the module's
+    docstring.
+    """
 
     def __init__(self, data: Any, events: LoaderEvents, config: SessionConfig) -> None:
         self.data = data
         self.events = events
         self.patches = PatchSet()
-        self.held = config.mode != "live"  # settings are held from the start; epochs end as they should
+        # settings are held from the start; epochs end as they should
+        self.held = config.mode != "live"
         self.selected = config.loader_key  # key of the family the settings are for
         self.overrides: dict[str, Any] = {}
         self.version = 0  # goes up with every change an iterator has to look at
@@ -133,7 +158,8 @@ class LoaderHooks:
         self.own_s = 0.0  # spent on the agent's account while the job waited for its batch
         self.closed = False
         self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
-        self.given = self.credited = 0  # batches so far, and those of them that were there at the last backward
+        # batches so far, and those of them that were there at the last backward
+        self.given = self.credited = 0
         self.asking: TrackedLoader | None = None
         self.training_state: TrackedLoader | None = None
         self.known_facts: LoaderFacts | None = None
@@ -155,23 +181,31 @@ class LoaderHooks:
 
     @property
     def training(self) -> TrainingLoader | None:
-        """The training loader's control; None while there is none (with settings held from the start: always there)."""
+        """The training loader's control; None while there is none (with settings held from the
+        start: always there).
+        """
         return self.control if self.held or self.training_state is not None else None
 
     @property
     def training_mark(self) -> Any:
         """Of the iterator that the latest batch came from, if that is the one trained on."""
-        return self.last if self.last is not None and self.last[0] is self._training_iterator else None
+        return (
+            self.last if self.last is not None and self.last[0] is self._training_iterator else None
+        )
 
     def facts(self) -> LoaderFacts | None:
         return self.known_facts
 
     def set_stretch(self, on: bool) -> None:
-        """Start the training loader again when it ends, so that the job's loop over it does not end."""
+        """Start the training loader again when it ends, so that the job's loop over it does not
+        end.
+        """
         self.stretch = bool(on)
 
     def serve_cached(self, on: bool) -> None:
-        """Give the training loop copies of at most 8 batches instead of new ones: what a free loader would give."""
+        """Give the training loop copies of at most 8 batches instead of new ones: what a free
+        loader would give.
+        """
         if self.cached != bool(on):
             self.cached = bool(on)
             self.version += 1
@@ -187,14 +221,21 @@ class LoaderHooks:
         return iterator._settings if iterator is not None else None
 
     def source_in_force(self) -> dict[str, Any] | None:
-        """The same, read from the running source itself, with the batch size and the worker processes that there are."""
+        """The same, read from the running source itself, with the batch size and the worker
+        processes that there are.
+        """
         iterator = self._training_iterator()
         source = iterator._source if iterator is not None else None
         if source is None:
             return None
         workers = len(getattr(source, "_workers", ()))
         prefetch = getattr(source, "_prefetch_factor", None) if workers else None
-        return {**iterator._settings._asdict(), "num_workers": workers, "prefetch_factor": prefetch, "batch_size": iterator._stream.size}
+        return {
+            **iterator._settings._asdict(),
+            "num_workers": workers,
+            "prefetch_factor": prefetch,
+            "batch_size": iterator._stream.size,
+        }
 
     def reader_spent(self) -> Spent:
         """What fetching batches of the training loader has taken so far."""
@@ -203,7 +244,9 @@ class LoaderHooks:
         return meter.spent() if meter is not None else Spent()
 
     def meter_of(self, state: TrackedLoader) -> ReaderMeter | None:
-        """What times the fetches of ``state``; None where nobody asks, or the system gives no memory for it."""
+        """What times the fetches of ``state``; None where nobody asks, or the system gives no
+        memory for it.
+        """
         if not self._meters_wanted or self.closed:
             return None
         try:
@@ -214,8 +257,10 @@ class LoaderHooks:
             return None
 
     def drain(self, limit_s: float) -> None:
-        """Throw away as many batches as the workers keep ready, for at most ``limit_s``, when the job asks for the
-        next one; at the end of the epoch it stops. The job sees later batches, and its samples are not counted."""
+        """Throw away as many batches as the workers keep ready, for at most ``limit_s``, when the
+        job asks for the next one; at the end of the epoch it stops. The job sees later batches, and
+        its samples are not counted.
+        """
         if self.stretch and not self.cached:
             self.to_drain, self.drain_until_s = self.queue_depth(), perf_counter() + limit_s
             self.version += bool(self.to_drain)
@@ -226,12 +271,24 @@ class LoaderHooks:
 
     def drains(self, iterator: Any) -> bool:
         """Whether ``iterator`` is to throw a batch away."""
-        return self.to_drain > 0 and iterator is self._training_iterator() and perf_counter() < self.drain_until_s
+        return (
+            self.to_drain > 0
+            and iterator is self._training_iterator()
+            and perf_counter() < self.drain_until_s
+        )
 
     def epoch_iterations(self) -> int | None:
-        """Batches an epoch of the training loader has under the settings now; None if it cannot be told."""
+        """Batches an epoch of the training loader has under the settings now; None if it cannot be
+        told.
+        """
         state, iterator = self.training_state, self._training_iterator()
-        template = iterator._template if iterator is not None else state.loader() if state is not None else None
+        template = (
+            iterator._template
+            if iterator is not None
+            else state.loader()
+            if state is not None
+            else None
+        )
         if state is None or template is None:
             return self.known_facts.length if self.known_facts is not None else None
         return epoch_batches(self.data, template, self._size(state, template))
@@ -239,8 +296,9 @@ class LoaderHooks:
     def credit_backward(self, doubtful: bool = False) -> None:
         """A backward ran: whose batch came last, trains.
 
-        ``doubtful``: that batch has met an evaluation before. It may have been fetched for that alone, by a job that trains without
-        a DataLoader; where it happens again and again, it is a teacher that looks at it first.
+        ``doubtful``: that batch has met an evaluation before. It may have been fetched for that
+        alone, by a job that trains without a DataLoader; where it happens again and again, it is a
+        teacher that looks at it first.
         """
         if self.given == self.credited or self.last is None:
             return
@@ -261,7 +319,9 @@ class LoaderHooks:
 
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader of the key we were told."""
-        return self.training_state or next((s for s in self._states.values() if s.key == self.selected), None)
+        return self.training_state or next(
+            (s for s in self._states.values() if s.key == self.selected), None
+        )
 
     def _credit(self, state: TrackedLoader, iterator: Any) -> None:
         holder = self.holder()
@@ -276,9 +336,17 @@ class LoaderHooks:
         if template is not None:
             try:
                 self.known_facts = describe(
-                    self.data, template, state.key, state.site, state.batch_size, state.asked_worker_info, state.batch
+                    self.data,
+                    template,
+                    state.key,
+                    state.site,
+                    state.batch_size,
+                    state.asked_worker_info,
+                    state.batch,
                 )
-            except Exception:  # a sampler or dataset of the job's own that cannot be described; fault() tells the tuner
+            # a sampler or dataset of the job's own that cannot be described; fault() tells the
+            # tuner
+            except Exception:
                 self.fault("loader facts")
         if self.selected != state.key:
             self.selected = state.key
@@ -286,7 +354,9 @@ class LoaderHooks:
 
     # -- what iterators ask
 
-    def wanted(self, state: TrackedLoader, own: Settings, template: Any) -> tuple[Settings, int | None]:
+    def wanted(
+        self, state: TrackedLoader, own: Settings, template: Any
+    ) -> tuple[Settings, int | None]:
         """Settings and batch size in force for ``state``."""
         if self.closed or state.key != self.selected or not self.overrides:
             return own, state.batch_size
@@ -295,12 +365,19 @@ class LoaderHooks:
             self._refuse_workers_that_start_anew(state, want, template)
         return (own if want == state.refused else want), self._size(state, template)
 
-    def _refuse_workers_that_start_anew(self, state: TrackedLoader, want: Settings, template: Any) -> None:
-        """Such workers would train as well, each a whole job of its own, and the job wait for a batch for ever."""
+    def _refuse_workers_that_start_anew(
+        self, state: TrackedLoader, want: Settings, template: Any
+    ) -> None:
+        """Such workers would train as well, each a whole job of its own, and the job wait for a
+        batch for ever.
+        """
         why = starts_anew(template.multiprocessing_context)
         if why:
             state.refused = want
-            self.report(f"loader settings num_workers={want.num_workers}", f"workers would run the job's script from its top again: {why}")
+            self.report(
+                f"loader settings num_workers={want.num_workers}",
+                f"workers would run the job's script from its top again: {why}",
+            )
 
     def _size(self, state: TrackedLoader, template: Any) -> int | None:
         size = self.overrides.get("batch_size")
@@ -309,7 +386,9 @@ class LoaderHooks:
         return int(size) if rebatches(self.data, template) else state.batch_size
 
     def changed(self) -> None:
-        """The overrides are others: running iterators look at the next batch, loaders not yet iterated at once."""
+        """The overrides are others: running iterators look at the next batch, loaders not yet
+        iterated at once.
+        """
         self.version += 1
         for state in list(self._states.values()):
             state.refused = None
@@ -323,13 +402,16 @@ class LoaderHooks:
         size = self._size(state, loader)
         if size != own_batch_size(self.data, loader):
             sampler = loader.batch_sampler
-            loader.__dict__["batch_sampler"] = self.data.BatchSampler(sampler.sampler, size, sampler.drop_last)
+            loader.__dict__["batch_sampler"] = self.data.BatchSampler(
+                sampler.sampler, size, sampler.drop_last
+            )
             if loader.batch_size is not None:
                 loader.__dict__["batch_size"] = size
 
     def state_of(self, loader: Any) -> TrackedLoader:
         state = self._states.get(id(loader))
-        if state is None or state.loader() is not loader:  # a copy, or built before the hooks were there
+        # a copy, or built before the hooks were there
+        if state is None or state.loader() is not loader:
             state = self.track(loader, f"{type(loader.dataset).__name__}:0")
         return state
 
@@ -344,7 +426,14 @@ class LoaderHooks:
             length = None if is_iterable(self.data, loader) else len(loader.dataset)
         except Exception:
             length = None
-        family = (site, type(loader.dataset), length, type(loader.sampler), state.batch_size, loader.drop_last)
+        family = (
+            site,
+            type(loader.dataset),
+            length,
+            type(loader.sampler),
+            state.batch_size,
+            loader.drop_last,
+        )
         state.key = self._families.setdefault(family, state.key)
         identity, states = id(loader), self._states
         states[identity] = state
@@ -361,11 +450,18 @@ class LoaderHooks:
         return state
 
     def _origin(self, loader: Any) -> tuple[str, Any] | None:
-        """Where the loader was built that ``loader`` stands in for: accelerate builds each anew around its batch sampler."""
+        """Where the loader was built that ``loader`` stands in for: accelerate builds each anew
+        around its batch sampler.
+        """
         sampler = loader.batch_sampler
         for state in self._states.values():
             other = state.loader()
-            if sampler is not None and other is not None and state.passes == 0 and other.batch_sampler is sampler:
+            if (
+                sampler is not None
+                and other is not None
+                and state.passes == 0
+                and other.batch_sampler is sampler
+            ):
                 return state.site, state.spot
         return None
 
@@ -384,7 +480,10 @@ class LoaderHooks:
     def refuse(self, state: TrackedLoader, want: Settings) -> None:
         """``want`` could not be built: report it, and leave this loader at the job's own settings."""
         state.refused = want
-        self.fault("loader settings " + ", ".join(f"{name}={value}" for name, value in want._asdict().items()))
+        self.fault(
+            "loader settings "
+            + ", ".join(f"{name}={value}" for name, value in want._asdict().items())
+        )
 
     def step_aside(self, where: str) -> None:
         """The agent's own code failed: report it and be gone."""
@@ -394,7 +493,9 @@ class LoaderHooks:
     # -- patches
 
     def uninstall(self) -> None:
-        """Take every patch back. Iterators still in use go back to the job's own settings at their next batch."""
+        """Take every patch back. Iterators still in use go back to the job's own settings at their
+        next batch.
+        """
         if self.closed:
             return
         self.closed, self.stretch, self.cached = True, False, False
@@ -442,7 +543,8 @@ def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> Lo
                 return switchable(hooks, hooks.state_of(self), self)
             except Exception:
                 trouble = traceback.format_exc()
-            iterator = original(self)  # an error of the job's own comes again here, as the job would see it
+            # an error of the job's own comes again here, as the job would see it
+            iterator = original(self)
             hooks.report("DataLoader._get_iterator", trouble)
             return iterator
 
@@ -452,7 +554,8 @@ def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> Lo
         @functools.wraps(original)
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
-            if hooks.metering is not None:  # in a forked worker it stays what it was when the source was built
+            # in a forked worker it stays what it was when the source was built
+            if hooks.metering is not None:
                 try:
                     hooks.metering.attach(fetcher, worker._worker_info)
                 except Exception:
@@ -473,7 +576,9 @@ def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> Lo
         return get_worker_info
 
     patches.add("DataLoader.__init__", data_module.DataLoader, "__init__", make_init)
-    patches.add("DataLoader._get_iterator", data_module.DataLoader, "_get_iterator", make_get_iterator)
+    patches.add(
+        "DataLoader._get_iterator", data_module.DataLoader, "_get_iterator", make_get_iterator
+    )
     patches.add("create_fetcher", data_module._DatasetKind, "create_fetcher", make_create_fetcher)
     public = data_module.torch.utils.data
     if getattr(public, "get_worker_info", None) is worker.get_worker_info:

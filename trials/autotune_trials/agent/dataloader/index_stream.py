@@ -1,14 +1,15 @@
 """The job's sampler, with a way back.
 
-Workers are handed indices ahead of time. When the source of a running iterator is replaced, the indices handed
-out but not delivered yet go back to the head of the stream, so that the epoch loses and repeats nothing:
+Workers are handed indices ahead of time. When the source of a running iterator is replaced, the
+indices handed out but not delivered yet go back to the head of the stream, so that the epoch loses
+and repeats nothing:
 
     sampler ──▶ [put back] ──▶ batches of ``size`` ──▶ handed out ──▶ delivered
                     ▲                                      │
                     └────────────── put_back ◀─────────────┘
 
-With torch's own BatchSampler the stream holds samples and can batch them anew with another size. With a batch
-sampler of the job's own, or ``batch_size=None``, it passes whole items on.
+With torch's own BatchSampler the stream holds samples and can batch them anew with another size.
+With a batch sampler of the job's own, or ``batch_size=None``, it passes whole items on.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ class IndexStream:
     """What a DataLoader's iterator draws its indices from: stands in for ``loader._index_sampler``."""
 
     def __init__(self, source: Any, *, rebatches: bool, size: int | None, iterable: bool) -> None:
-        """``source``: the job's (batch) sampler; ``rebatches``: it is exactly torch's BatchSampler; ``size``: samples
-        a batch, None where the source decides; ``iterable``: the indices of an IterableDataset mean nothing."""
+        """``source``: the job's (batch) sampler; ``rebatches``: it is exactly torch's BatchSampler;
+        ``size``: samples a batch, None where the source decides; ``iterable``: the indices of an
+        IterableDataset mean nothing.
+        """
         self.source = source
         self.rebatches = rebatches
         self.size = size
         self.iterable = iterable
         self.last: Any = None  # the item pulled last
         self.tracks = False  # remember what was handed out; only worker processes run ahead
-        self.seeds: EpochSeeds | None = None  # of this epoch's batches, where their random numbers are matched
+        # of this epoch's batches, where their random numbers are matched
+        self.seeds: EpochSeeds | None = None
         self.number = 0  # items drawn in this epoch and not put back
         self._starts = 0
         self._back: deque[Any] = deque()
@@ -44,8 +48,10 @@ class IndexStream:
         self._ended = False
 
     def begin(self, starts: int) -> None:
-        """Start an epoch. ``starts``: how often the job's own iterator would call ``iter(sampler)`` (torch's worker
-        iterator does it twice); samplers that draw random numbers there must be called just as often."""
+        """Start an epoch. ``starts``: how often the job's own iterator would call ``iter(sampler)``
+        (torch's worker iterator does it twice); samplers that draw random numbers there must be
+        called just as often.
+        """
         self._starts = starts
         self._back.clear()
         self._pulls = None
@@ -62,7 +68,8 @@ class IndexStream:
     def __iter__(self) -> IndexStream:
         if self._starts > 0:
             self._starts -= 1
-            if not self.rebatches:  # BatchSampler.__iter__ is a generator: nothing runs before its first item
+            # BatchSampler.__iter__ is a generator: nothing runs before its first item
+            if not self.rebatches:
                 self._pulls = iter(self.source)
         return self
 
@@ -102,16 +109,22 @@ class IndexStream:
         raise StopIteration
 
     def undelivered(self, iterator: Any) -> list[Any]:
-        """Items handed to the workers of ``iterator`` that have not come out of it, in the order of the stream."""
+        """Items handed to the workers of ``iterator`` that have not come out of it, in the order of
+        the stream.
+        """
         tasks = getattr(iterator, "_task_info", ())
         return [self._handed[number] for number in sorted(self._handed) if number in tasks]
 
     def handed(self) -> list[Any]:
-        """All items handed out that nothing is known of: what an iterator drew that failed to start."""
+        """All items handed out that nothing is known of: what an iterator drew that failed to
+        start.
+        """
         return [self._handed[number] for number in sorted(self._handed)]
 
     def put_back(self, items: list[Any]) -> None:
-        """Take ``items`` back to the head of the stream, before the source of the iterator is replaced."""
+        """Take ``items`` back to the head of the stream, before the source of the iterator is
+        replaced.
+        """
         self.number -= len(items)
         if self.rebatches:
             items = [sample for batch in items for sample in batch] + self._tail

@@ -1,4 +1,5 @@
-"""The iterator handed to the job in place of torch's own: its source can be rebuilt under the running loop.
+"""The iterator handed to the job in place of torch's own: its source can be rebuilt under the
+running loop.
 
     for batch in loader:          DataLoader._get_iterator ──▶ SwitchableIterator
                                         │ __next__                     │ delegates
@@ -8,9 +9,9 @@
               └─▶ undelivered indices back to the          sampler is an IndexStream
                   stream, workers ended, source rebuilt
 
-As long as no setting differs from the job's own, the source is what torch would have built, fed the same indices and
-drawing the same random numbers. It holds no reference to the loader, as torch's own does not, so that workers end
-when the job drops either.
+As long as no setting differs from the job's own, the source is what torch would have built, fed the
+same indices and drawing the same random numbers. It holds no reference to the loader, as torch's
+own does not, so that workers end when the job drops either.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher, workers_find_us
-from autotune_trials.agent.dataloader.worker_ends import end_half_started, end_workers, ended_or_too_many
+from autotune_trials.agent.dataloader.worker_ends import (
+    end_half_started,
+    end_workers,
+    ended_or_too_many,
+)
 from autotune_trials.agent.loop.batches import bytes_of, copy_batch, samples_of, weight_of
 
 if TYPE_CHECKING:
@@ -35,29 +40,37 @@ if TYPE_CHECKING:
 CACHED_BATCHES = 8
 CACHED_BYTES = 512 * 2**20  # fewer are kept if they are large
 _END = object()
-_MIX = 0x9E3779B97F4A7C15  # spreads the seeds of rebuilt sources (the golden ratio, as in splitmix64)
+# spreads the seeds of rebuilt sources (the golden ratio, as in splitmix64)
+_MIX = 0x9E3779B97F4A7C15
 
 
 @functools.cache
 def iterator_class(data: Any) -> type:
-    """SwitchableIterator for ``data``, the module torch.utils.data.dataloader. Made late: no torch at import time."""
+    """SwitchableIterator for ``data``, the module torch.utils.data.dataloader. Made late: no torch
+    at import time.
+    """
 
     class SwitchableIterator(data._BaseDataLoaderIter):
-        def __init__(self, hooks: LoaderHooks, state: TrackedLoader, loader: Any) -> None:  # torch's own is not called: the source is one
+        # torch's own is not called: the source is one
+        def __init__(self, hooks: LoaderHooks, state: TrackedLoader, loader: Any) -> None:
             self._hooks = hooks
             self._state = state
             self._source: Any = None
             self._mark = (weakref.ref(self), state)
             self._process = os.getpid()
             self._credited = False  # a batch of it was followed by backward
-            self._kept: list[tuple[Any, float]] = []  # batches served again and again while the ceiling is measured
+            # batches served again and again while the ceiling is measured
+            self._kept: list[tuple[Any, float]] = []
             self._next_kept = 0
-            self._ahead: deque[tuple[Any, float, float]] = deque()  # (batch, samples, waited) fetched before the job asked
-            self._failure: BaseException | None = None  # of the job's dataset, met while fetching ahead
+            # (batch, samples, waited) fetched before the job asked
+            self._ahead: deque[tuple[Any, float, float]] = deque()
+            # of the job's dataset, met while fetching ahead
+            self._failure: BaseException | None = None
             self._special = True  # the next batch is not an ordinary one
             self._exhausted = False
             self._version = 0
-            self._start_s: float | None = None  # it took to start the epoch whose first batch is due
+            # it took to start the epoch whose first batch is due
+            self._start_s: float | None = None
             self._rebuilding_since: float | None = None
             state.iterators.add(self)
             self._begin(loader, new=True)
@@ -114,7 +127,8 @@ def iterator_class(data: Any) -> type:
                 raise failure
             if self._version != hooks.version:
                 self._adjust()
-            if self._source is None:  # the last attempt to build it ended in an error of the job's own
+            # the last attempt to build it ended in an error of the job's own
+            if self._source is None:
                 self._build(self._own, private_seed=True)
             if hooks.cached and self._credited and self._kept and (self._next_kept or self._full()):
                 batch, samples = self._kept[self._next_kept % len(self._kept)]
@@ -137,7 +151,10 @@ def iterator_class(data: Any) -> type:
                 return self._turn(asked)
             wait_s, turnover_s = clock() - asked, None
             if self._rebuilding_since is not None:
-                hooks.last_rebuild_s, self._rebuilding_since = clock() - self._rebuilding_since, None
+                hooks.last_rebuild_s, self._rebuilding_since = (
+                    clock() - self._rebuilding_since,
+                    None,
+                )
             if self._start_s is not None:
                 wait_s, self._start_s = wait_s + self._start_s, None
                 if state.passes > 1:
@@ -152,7 +169,9 @@ def iterator_class(data: Any) -> type:
             return self._give(batch, samples, wait_s, turnover_s)
 
         def _drain(self) -> None:
-            """Throw away what the workers have ready; what a source just built has ready is nothing."""
+            """Throw away what the workers have ready; what a source just built has ready is
+            nothing.
+            """
             hooks = self._hooks
             if self._rebuilding_since is None and self._start_s is None:
                 while hooks.drains(self):
@@ -173,7 +192,9 @@ def iterator_class(data: Any) -> type:
             return batch
 
         def ahead(self, count: int) -> list[Any]:
-            """The next ``count`` batches, fetched now and handed out later; fewer at the end of the epoch, and where settings change next."""
+            """The next ``count`` batches, fetched now and handed out later; fewer at the end of the
+            epoch, and where settings change next.
+            """
             unchanged = self._version == self._hooks.version and not self._hooks.cached
             if not self._exhausted and self._source is not None and unchanged:
                 self._special = True
@@ -190,7 +211,10 @@ def iterator_class(data: Any) -> type:
             return [batch for batch, _, _ in self._ahead][:count]
 
         def _full(self) -> bool:
-            return len(self._kept) >= CACHED_BATCHES or sum(bytes_of(b) for b, _ in self._kept) >= CACHED_BYTES
+            return (
+                len(self._kept) >= CACHED_BATCHES
+                or sum(bytes_of(b) for b, _ in self._kept) >= CACHED_BYTES
+            )
 
         def _samples(self, batch: Any) -> float:
             stream = self._stream
@@ -202,7 +226,9 @@ def iterator_class(data: Any) -> type:
         # -- epochs
 
         def _begin(self, loader: Any, new: bool) -> None:
-            """Start an epoch as the job asks for it: ``new`` by ``iter(loader)``, else by torch's ``_reset``."""
+            """Start an epoch as the job asks for it: ``new`` by ``iter(loader)``, else by torch's
+            ``_reset``.
+            """
             began, hooks, state = clock(), self._hooks, self._state
             self._exhausted, self._credited = False, False
             self._failure = None
@@ -210,7 +236,8 @@ def iterator_class(data: Any) -> type:
             self._template = template = shadow_of(data, loader)
             self._own = Settings.of(template)
             self._version = hooks.version
-            if not rebatches(data, template):  # also where a subclass put its own sampler in after construction
+            # also where a subclass put its own sampler in after construction
+            if not rebatches(data, template):
                 state.batch_size = None
             want, size = hooks.wanted(state, self._own, template)
             if new:
@@ -227,15 +254,25 @@ def iterator_class(data: Any) -> type:
             self._special, self._start_s, self._rebuilding_since = True, clock() - began, None
 
         def _epoch_seeds(self) -> EpochSeeds | None:
-            """Where the random numbers of batches are matched: what seeds them in the epoch that begins."""
+            """Where the random numbers of batches are matched: what seeds them in the epoch that
+            begins.
+            """
             template = self._template
-            if not self._hooks.match_streams or self._stream.iterable or not workers_find_us(template.multiprocessing_context):
+            if (
+                not self._hooks.match_streams
+                or self._stream.iterable
+                or not workers_find_us(template.multiprocessing_context)
+            ):
                 return None
-            return EpochSeeds(template.generator or data.torch.default_generator, self._state.passes)
+            return EpochSeeds(
+                template.generator or data.torch.default_generator, self._state.passes
+            )
 
         def _start(self, want: Settings, starts: int, draws_seed: bool) -> None:
-            """Put a source over the stream, from its beginning. ``starts``, ``draws_seed``: how often the job's own
-            iterator would start the sampler here, and whether it would draw a seed for its workers."""
+            """Put a source over the stream, from its beginning. ``starts``, ``draws_seed``: how
+            often the job's own iterator would start the sampler here, and whether it would draw a
+            seed for its workers.
+            """
             stream, state = self._stream, self._state
             stream.begin(starts)
             idle = self._source if self._source is not None else state.take_idle(self._template)
@@ -253,10 +290,15 @@ def iterator_class(data: Any) -> type:
             self._build(want, private_seed=not draws_seed)
 
         def _reusable(self, idle: Any, want: Settings) -> bool:
-            return not getattr(idle, "_shutdown", True) and getattr(idle, "_autotune_settings", want) == want
+            return (
+                not getattr(idle, "_shutdown", True)
+                and getattr(idle, "_autotune_settings", want) == want
+            )
 
         def _turn(self, asked: float) -> Any:
-            """The source has ended: end the job's epoch, or stretch it by starting the source again."""
+            """The source has ended: end the job's epoch, or stretch it by starting the source
+            again.
+            """
             hooks, state = self._hooks, self._state
             try:
                 hooks.events.on_epoch_end(state)
@@ -315,7 +357,9 @@ def iterator_class(data: Any) -> type:
             return self._settings != self._own and ended_or_too_many(error)
 
         def _go_back(self) -> Any:
-            """Workers have ended: the next batch under the job's own settings. Called where the error is handled."""
+            """Workers have ended: the next batch under the job's own settings. Called where the
+            error is handled.
+            """
             stream, want = self._stream, self._settings
             undelivered = [] if stream.iterable else stream.undelivered(self._source)
             end_workers(self._source)
@@ -344,7 +388,8 @@ def iterator_class(data: Any) -> type:
         def _built(self, want: Settings, private_seed: bool) -> Any:
             stream, hooks, state = self._stream, self._hooks, self._state
             shadow = self._shadow(want)
-            if private_seed:  # what the job's own iterator would not draw must not come from the job's generator
+            # what the job's own iterator would not draw must not come from the job's generator
+            if private_seed:
                 shadow.__dict__["generator"] = state.private_generator(data)
             stream.tracks = want.num_workers > 0 and not stream.iterable
             self._settings = want
@@ -354,7 +399,11 @@ def iterator_class(data: Any) -> type:
                 if want == self._own:
                     source = hooks.original_get_iterator(shadow)
                 else:  # not through the loader: it would warn of more workers than cores
-                    kind = "_MultiProcessingDataLoaderIter" if want.num_workers else "_SingleProcessDataLoaderIter"
+                    kind = (
+                        "_MultiProcessingDataLoaderIter"
+                        if want.num_workers
+                        else "_SingleProcessDataLoaderIter"
+                    )
                     source = getattr(data, kind)(shadow)
             finally:
                 hooks.asking = hooks.metering = None
@@ -376,7 +425,10 @@ def iterator_class(data: Any) -> type:
             shadow = self._shadow(want)
             shadow.__dict__["generator"] = self._state.private_generator(data)
             probe = data._BaseDataLoaderIter(shadow)
-            self._source._pin_memory, self._source._pin_memory_device = probe._pin_memory, probe._pin_memory_device
+            self._source._pin_memory, self._source._pin_memory_device = (
+                probe._pin_memory,
+                probe._pin_memory_device,
+            )
             self._settings = self._source._autotune_settings = want
 
         # -- the end
@@ -385,7 +437,11 @@ def iterator_class(data: Any) -> type:
             """Leave workers that a knob made persistent to the next iterator of this loader."""
             source = self._source
             own = self._own.persistent_workers and self._own.num_workers > 0
-            if self._settings.persistent_workers and not own and not getattr(source, "_shutdown", True):
+            if (
+                self._settings.persistent_workers
+                and not own
+                and not getattr(source, "_shutdown", True)
+            ):
                 self._state.park(source, self)
                 self._source = None
 
@@ -395,7 +451,8 @@ def iterator_class(data: Any) -> type:
                     self._park()
                     end_workers(self._source)
             except Exception:
-                pass  # the interpreter is going down; torch's own iterator has its own care for that
+                # the interpreter is going down; torch's own iterator has its own care for that
+                pass
 
         # -- whatever else torch's iterator is asked
 
@@ -418,10 +475,14 @@ def iterator_class(data: Any) -> type:
 
 
 def shadow_of(data: Any, loader: Any) -> Any:
-    """A copy of ``loader`` to be read by torch's iterators. Iterators it keeps are left out: they hold workers."""
+    """A copy of ``loader`` to be read by torch's iterators. Iterators it keeps are left out: they
+    hold workers.
+    """
     shadow = object.__new__(type(loader))
     shadow.__dict__.update(
-        (name, value) for name, value in loader.__dict__.items() if not isinstance(value, data._BaseDataLoaderIter)
+        (name, value)
+        for name, value in loader.__dict__.items()
+        if not isinstance(value, data._BaseDataLoaderIter)
     )
     shadow.__dict__["_iterator"] = None
     return shadow

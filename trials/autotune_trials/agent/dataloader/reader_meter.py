@@ -1,12 +1,16 @@
-"""How the reader spends its time: what fetching a batch takes, and how much of that it uses a CPU or waits for one.
+"""How the reader spends its time: what fetching a batch takes, and how much of that it uses a CPU
+or waits for one.
 
     _DatasetKind.create_fetcher ─▶ fetcher.fetch() is timed, in the training process or in a forked worker
                                        │ adds to its row
     training process ◀── totals ── memory that both share, a row each
 
-A reader that waits (network storage) keeps no core busy, and many more workers than cores can wait at the same time; one that
-computes (decoding) cannot be helped by more workers than cores. Waiting *for a CPU* is no waiting: on a busy machine a reader that
-computes would pass for one that waits. Workers that are not forked do not find the shared memory: of them nothing is known.
+A reader that waits (network storage) keeps no core busy, and many more workers than cores can wait
+at the same time; one that
+computes (decoding) cannot be helped by more workers than cores. Waiting *for a CPU* is no waiting:
+on a busy machine a reader that
+computes would pass for one that waits. Workers that are not forked do not find the shared memory:
+of them nothing is known.
 
 About 4 µs a fetch, and of fetches below a millisecond only every eighth is looked at.
 """
@@ -47,10 +51,13 @@ class ReaderMeter:
     def __init__(self, decoding: bool = False) -> None:
         """``decoding``: workers time how long PIL decodes, too."""
         self._decoding = decoding
-        self._cells = memoryview(mmap.mmap(-1, ROWS * _WIDTH * 8)).cast("d")  # anonymous and shared: it outlives a fork
+        # anonymous and shared: it outlives a fork
+        self._cells = memoryview(mmap.mmap(-1, ROWS * _WIDTH * 8)).cast("d")
 
     def attach(self, fetcher: Any, worker_info: Any) -> None:
-        """Time ``fetcher``, which this process has just made; ``worker_info``: torch's, None in the training process."""
+        """Time ``fetcher``, which this process has just made; ``worker_info``: torch's, None in the
+        training process.
+        """
         row = 0 if worker_info is None else 1 + int(worker_info.id)
         if row >= ROWS:
             return
@@ -79,7 +86,9 @@ class ReaderMeter:
         return timed_fetch
 
     def _time_decoding(self, at: int) -> None:
-        """In this worker, which ends with its source: PIL reads a picture's pixels in ``load``, at first use."""
+        """In this worker, which ends with its source: PIL reads a picture's pixels in ``load``, at
+        first use.
+        """
         from PIL.ImageFile import ImageFile
 
         kind: Any = ImageFile
@@ -112,6 +121,7 @@ def _queued_s() -> float:
         if file is None:
             file = _files[who] = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         return int(os.pread(file, 80, 0).split()[1]) / 1e9 if file >= 0 else 0.0
-    except (OSError, ValueError, IndexError):  # a kernel without it, or the job has closed our descriptor
+    # a kernel without it, or the job has closed our descriptor
+    except (OSError, ValueError, IndexError):
         _files[who] = -1
         return 0.0

@@ -18,7 +18,8 @@ class TrackedLoader:
 
     def __init__(self, hooks: LoaderHooks, loader: Any, site: str, number: int) -> None:
         self.hooks = hooks
-        self.loader = self.identity = weakref.ref(loader)  # identity: without a callback, the same one for all who ask, also when it is dead
+        # identity: without a callback, the same one for all who ask, also when it is dead
+        self.loader = self.identity = weakref.ref(loader)
         self.site = site
         self.spot: Any = None  # (code, line) that built it, None if that is not known
         self.number = number
@@ -28,7 +29,8 @@ class TrackedLoader:
         self.idle: Any = None  # a source with workers that a knob made persistent
         self.idle_state: Any = None
         self.batch = (0, 0)  # (bytes, tensors) of one of its batches
-        self.mark: Any = (lambda: None, self)  # (weak, self) of the iterator that its latest batch came from
+        # (weak, self) of the iterator that its latest batch came from
+        self.mark: Any = (lambda: None, self)
         self.passes = 0  # epochs started
         self.end_s = 0.0  # waited for the end of the last one
         self.seed = 0  # of the last source
@@ -42,25 +44,35 @@ class TrackedLoader:
 
     @property
     def is_other(self) -> bool:
-        """Another loader than the one trained on, as far as that is known; one that is built anew for every epoch is the same."""
+        """Another loader than the one trained on, as far as that is known; one that is built anew
+        for every epoch is the same.
+        """
         known = self.hooks.training_state
         return known is not None and known is not self and self.key != known.key
 
     def ahead(self, count: int) -> list[Any]:
-        """The next ``count`` batches of the iterator in use, fetched now; fewer at the end of its epoch."""
+        """The next ``count`` batches of the iterator in use, fetched now; fewer at the end of its
+        epoch.
+        """
         iterator = self.mark[0]()
         return iterator.ahead(count) if iterator is not None else []
 
     def take_idle(self, template: Any) -> Any:
-        """The idle source, if its workers still hold the dataset as it is now. The caller closes it or uses it."""
+        """The idle source, if its workers still hold the dataset as it is now. The caller closes it
+        or uses it.
+        """
         idle, self.idle = self.idle, None
         if idle is not None and self.idle_state != plain_state(template.dataset):
-            end_workers(idle)  # the job changed its dataset between epochs, which its own short-lived workers would see
+            # the job changed its dataset between epochs, which its own short-lived workers would
+            # see
+            end_workers(idle)
             return None
         return idle
 
     def park(self, source: Any, iterator: Any) -> None:
-        others = [other for other in self.iterators if other is not iterator and other._source is not None]
+        others = [
+            other for other in self.iterators if other is not iterator and other._source is not None
+        ]
         if self.idle is not None or others or self.loader() is None or self.hooks.closed:
             end_workers(source)
             return
@@ -78,7 +90,11 @@ class TrackedLoader:
 def plain_state(dataset: Any) -> dict[str, Any]:
     """The numbers, words and flags among a dataset's attributes."""
     attributes = getattr(dataset, "__dict__", {})
-    return {name: value for name, value in attributes.items() if isinstance(value, (int, float, str, bool))}
+    return {
+        name: value
+        for name, value in attributes.items()
+        if isinstance(value, (int, float, str, bool))
+    }
 
 
 class TrainingLoader:
@@ -91,19 +107,32 @@ class TrainingLoader:
         """Override constructor arguments; None gives one back to the job's own value.
 
         Raises:
-            ValueError: not a setting that can be switched, or a batch size where the job's own sampler makes batches.
+            ValueError: not a setting that can be switched, or a batch size where the job's own
+                sampler makes batches.
         """
         hooks = self._hooks
         unknown = sorted(set(settings) - set(SETTINGS))
         if unknown:
-            raise ValueError(f"{', '.join(unknown)}: the DataLoader can be switched in {', '.join(SETTINGS)} only")
+            raise ValueError(
+                f"{', '.join(unknown)}: the DataLoader can be switched in {', '.join(SETTINGS)}"
+                " only"
+            )
         known = hooks.known_facts
-        if settings.get("batch_size") is not None and known is not None and known.batch_size is None:
-            raise ValueError("the batches of this DataLoader are made by the job itself, not by batch_size")
+        if (
+            settings.get("batch_size") is not None
+            and known is not None
+            and known.batch_size is None
+        ):
+            raise ValueError(
+                "the batches of this DataLoader are made by the job itself, not by batch_size"
+            )
         for name, value in settings.items():
             least = {"batch_size": 1, "prefetch_factor": 1}.get(name, 0)
             if value is not None and (not isinstance(value, int) or value < least):
-                raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}, True or False")
+                raise ValueError(
+                    f"{name} is {value!r}, expected a whole number of at least {least}, True or"
+                    " False"
+                )
         before = dict(hooks.overrides)
         for name, value in settings.items():
             if value is None:

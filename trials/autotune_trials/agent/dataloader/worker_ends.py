@@ -1,4 +1,6 @@
-"""What an error says of the end of DataLoader workers: whether somebody killed one, whether there are too many, and what is left of them."""
+"""What an error says of the end of DataLoader workers: whether somebody killed one, whether there
+are too many, and what is left of them.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 PATIENCE_S = 5.0  # with a worker, or the thread that feeds it, that does not end
-KILLED = "a DataLoader worker is killed by signal: Killed"  # as torch says it, where it has seen the signal
+# as torch says it, where it has seen the signal
+KILLED = "a DataLoader worker is killed by signal: Killed"
 
 
 def was_killed(error: BaseException | None) -> bool:
-    """By torch's words, or, where it says no more than "exited unexpectedly", by the exit codes of the workers it found gone."""
+    """By torch's words, or, where it says no more than "exited unexpectedly", by the exit codes of
+    the workers it found gone.
+    """
     return any("is killed by signal: Killed" in str(e) or _found_killed(e) for e in _chain(error))
 
 
@@ -27,20 +32,25 @@ _ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
 
 
 def ended_or_too_many(error: BaseException) -> bool:
-    """Whether workers ended, or found no memory, descriptors or room in /dev/shm: with other settings the job would go on.
+    """Whether workers ended, or found no memory, descriptors or room in /dev/shm: with other
+    settings the job would go on.
 
     What the job's own dataset raises in a worker is none of that.
     """
     text = str(error)
     if isinstance(error, OSError) and error.errno in _ERRORS:
         return True
-    return isinstance(error, (RuntimeError, OSError, MemoryError)) and bool(_ENDED.match(text) or _TOO_MANY.search(text))
+    return isinstance(error, (RuntimeError, OSError, MemoryError)) and bool(
+        _ENDED.match(text) or _TOO_MANY.search(text)
+    )
 
 
 def end_half_started(error: BaseException) -> None:
-    """``error`` came while torch started workers one by one: end those that run, and give back their descriptors.
+    """``error`` came while torch started workers one by one: end those that run, and give back
+    their descriptors.
 
-    torch itself does so when the iterator is collected, and not completely: its ``_shutdown_workers`` asks for what only a finished one has.
+    torch itself does so when the iterator is collected, and not completely: its
+    ``_shutdown_workers`` asks for what only a finished one has.
     """
     trace = error.__traceback__
     while trace is not None:
@@ -52,7 +62,9 @@ def end_half_started(error: BaseException) -> None:
 
 
 def end_workers(source: Any) -> None:
-    """End the workers of torch's iterator ``source``, and give back their descriptors: the next source may need them at once."""
+    """End the workers of torch's iterator ``source``, and give back their descriptors: the next
+    source may need them at once.
+    """
     if hasattr(source, "_workers_status"):  # all of them had started
         source._shutdown_workers()
         if not source._shutdown:
@@ -85,10 +97,15 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _found_killed(error: BaseException) -> bool:
-    """``torch.utils.data.dataloader``, ``_try_get_data``: the processes are in ``failed_workers`` where it raises."""
+    """``torch.utils.data.dataloader``, ``_try_get_data``: the processes are in ``failed_workers``
+    where it raises.
+    """
     trace = error.__traceback__
     while trace is not None:
-        if any(getattr(worker, "exitcode", None) == -signal.SIGKILL for worker in trace.tb_frame.f_locals.get("failed_workers") or ()):
+        if any(
+            getattr(worker, "exitcode", None) == -signal.SIGKILL
+            for worker in trace.tb_frame.f_locals.get("failed_workers") or ()
+        ):
             return True
         trace = trace.tb_next
     return False

@@ -1,4 +1,6 @@
-"""What the job runs with, read back from its own objects: the proof that a knob was applied, and not only asked for."""
+"""What the job runs with, read back from its own objects: the proof that a knob was applied, and
+not only asked for.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def in_force(agent: Agent) -> dict[str, Any]:
-    """As JSON data: the loader that feeds training (None: there is none), threads, optimizers, autocast, compiled graphs."""
+    """As JSON data: the loader that feeds training (None: there is none), threads, optimizers,
+    autocast, compiled graphs.
+    """
     live, autocast = agent.live, agent.live.get(AutocastControl).region
     return {
         "loader": agent.loaders.source_in_force(),

@@ -1,4 +1,5 @@
-"""Notes where in the source the job builds, calls and steps what knobs are about. Only in warm-up: nothing timed pays for it.
+"""Notes where in the source the job builds, calls and steps what knobs are about. Only in warm-up:
+nothing timed pays for it.
 
 What goes wrong in here costs the sites, and nothing else.
 """
@@ -14,7 +15,14 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites, SettingSite, SourceCall
+from autotune_spaces.sites import (
+    BackwardSite,
+    BuiltSite,
+    ForwardSite,
+    JobSites,
+    SettingSite,
+    SourceCall,
+)
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.events import Events, Listener
 from autotune_trials.agent.dataloader.facts import construction_frame
@@ -24,14 +32,15 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
     from autotune_trials.agent.core.agent import Agent
 
-MOST = 32  # different calls of one sort; a job with more is not one that a patch could be written for
+# different calls of one sort; a job with more is not one that a patch could be written for
+MOST = 32
 
 
 class Built(NamedTuple):
     """An object of the job and the call that built it.
 
-    A loader that nothing but ``for batch in DataLoader(…)`` names is gone with that line, and known by its weak reference alone, of
-    which an object has one and the same for all who ask.
+    A loader that nothing but ``for batch in DataLoader(…)`` names is gone with that line, and known
+    by its weak reference alone, of which an object has one and the same for all who ask.
     """
 
     reference: Any  # weak
@@ -58,7 +67,9 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class SiteRecorder(Listener):
-    """One a process. ``open`` until the facts are asked for; in sessions that are not asked it never is."""
+    """One a process. ``open`` until the facts are asked for; in sessions that are not asked it
+    never is.
+    """
 
     def __init__(self, torch: Any, events: Events, wanted: bool) -> None:
         self.open, self._events = wanted, events
@@ -82,17 +93,32 @@ class SiteRecorder(Listener):
         spot = self._construction(loader, frame)
         if spot is not None:
             dataset = loader.dataset
-            self._loaders = [b for b in self._loaders if b.reference() is not None or b.dataset is not None][-256:]
-            self._loaders.append(Built(weakref.ref(loader), type(loader), spot, id(dataset), _weak(dataset), None))
+            self._loaders = [
+                b for b in self._loaders if b.reference() is not None or b.dataset is not None
+            ][-256:]
+            self._loaders.append(
+                Built(weakref.ref(loader), type(loader), spot, id(dataset), _weak(dataset), None)
+            )
 
     @guarded
     def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
         spot = self._construction(optimizer, frame)
         if spot is not None:
             lr = optimizer.defaults.get("lr")
-            uniform = isinstance(lr, float | int) and all(g.get("lr") == lr for g in optimizer.param_groups)
+            uniform = isinstance(lr, float | int) and all(
+                g.get("lr") == lr for g in optimizer.param_groups
+            )
             self._optimizers = [b for b in self._optimizers if b.reference() is not None]
-            self._optimizers.append(Built(weakref.ref(optimizer), type(optimizer), spot, 0, None, float(lr) if uniform else None))
+            self._optimizers.append(
+                Built(
+                    weakref.ref(optimizer),
+                    type(optimizer),
+                    spot,
+                    0,
+                    None,
+                    float(lr) if uniform else None,
+                )
+            )
 
     @guarded
     def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -103,8 +129,16 @@ class SiteRecorder(Listener):
             return
         key = (id(module), _key(stack))
         if key not in self._forwards and len(self._forwards) < MOST:
-            images = tuple((str(name), d) for name, value in (*enumerate(args), *kwargs.items()) if (d := self._image(value)))
-            self._forwards[key] = (type(module).__name__, spots(frame, self._torch_directory, module), images)
+            images = tuple(
+                (str(name), d)
+                for name, value in (*enumerate(args), *kwargs.items())
+                if (d := self._image(value))
+            )
+            self._forwards[key] = (
+                type(module).__name__,
+                spots(frame, self._torch_directory, module),
+                images,
+            )
         if self._first < 0 and key in self._forwards:
             self._first = list(self._forwards).index(key)
 
@@ -163,38 +197,70 @@ class SiteRecorder(Listener):
         return JobSites(
             program=sources.name(program) if program and sources.own(program) else "",
             loader=self._loader(agent, sources),
-            optimizers=tuple(s for s in (self._optimizer(c.optimizer, sources) for c in agent.live.controls) if s is not None),
-            forwards=tuple(ForwardSite(name, _led_by(stack, sources), images) for name, stack, images in self._forwards.values()),
-            backwards=tuple(BackwardSite(_led_by(stack, sources), first) for stack, first in self._backwards.values()),
+            optimizers=tuple(
+                s
+                for s in (self._optimizer(c.optimizer, sources) for c in agent.live.controls)
+                if s is not None
+            ),
+            forwards=tuple(
+                ForwardSite(name, _led_by(stack, sources), images)
+                for name, stack, images in self._forwards.values()
+            ),
+            backwards=tuple(
+                BackwardSite(_led_by(stack, sources), first)
+                for stack, first in self._backwards.values()
+            ),
             steps=tuple(sources.call(stack[0]) for stack in self._steps.values()),
             transfers=tuple(sources.call(stack[0]) for stack in self._transfers.values()),
-            settings=tuple(SettingSite(name, sources.call(stack[0])) for name, stack in self._settings.values() if stack),
+            settings=tuple(
+                SettingSite(name, sources.call(stack[0]))
+                for name, stack in self._settings.values()
+                if stack
+            ),
         )
 
     def _loader(self, agent: Agent, sources: Sources) -> BuiltSite | None:
-        """The training loader; where a library made it of one that the job had built (accelerate, Lightning), that one."""
+        """The training loader; where a library made it of one that the job had built (accelerate,
+        Lightning), that one.
+        """
         state = agent.loaders.training_state if agent.loaders is not None else None
-        mine = next((b for b in self._loaders if state is not None and b.reference is state.identity), None)
+        mine = next(
+            (b for b in self._loaders if state is not None and b.reference is state.identity), None
+        )
         if mine is None:
             return None
         if not sources.own(mine.spot.code.co_filename):
             data = mine.dataset
-            origins = [b for b in self._loaders if data is not None and b.dataset is data and sources.own(b.spot.code.co_filename)]
+            origins = [
+                b
+                for b in self._loaders
+                if data is not None and b.dataset is data and sources.own(b.spot.code.co_filename)
+            ]
             mine = origins[-1] if origins else mine
-        others = {b.about for b in self._loaders if _key((b.spot,)) == _key((mine.spot,))} - {mine.about}
-        return BuiltSite(sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), len(others))
+        others = {b.about for b in self._loaders if _key((b.spot,)) == _key((mine.spot,))} - {
+            mine.about
+        }
+        return BuiltSite(
+            sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), len(others)
+        )
 
     def _optimizer(self, optimizer: Any, sources: Sources) -> BuiltSite | None:
         mine = next((b for b in self._optimizers if b.reference() is optimizer), None)
         if mine is None or optimizer is None:
             return None
         others = sum(_key((b.spot,)) == _key((mine.spot,)) for b in self._optimizers) - 1
-        return BuiltSite(sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), others, mine.lr)
+        return BuiltSite(
+            sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), others, mine.lr
+        )
 
 
 def _led_by(stack: tuple[Spot, ...], sources: Sources) -> tuple[SourceCall, ...]:
     """The call itself, and the job's own that led to it."""
-    return tuple(sources.call(spot) for index, spot in enumerate(stack) if not index or sources.own(spot.code.co_filename))
+    return tuple(
+        sources.call(spot)
+        for index, spot in enumerate(stack)
+        if not index or sources.own(spot.code.co_filename)
+    )
 
 
 def _key(stack: tuple[Spot, ...]) -> tuple[tuple[int, int], ...]:

@@ -1,8 +1,10 @@
-"""The first steps under the magnifying glass: gradient norm, update norm, and a sketch of the very first gradients.
+"""The first steps under the magnifying glass: gradient norm, update norm, and a sketch of the very
+first gradients.
 
     backward ──▶ gradient norm, sketch │ clipping │ parameters remembered ─ step ─▶ how far they went
 
-What cannot be measured (parameters of a kind torch's functions refuse) ends the probe, not the agent.
+What cannot be measured (parameters of a kind torch's functions refuse) ends the probe, not the
+agent.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Probe(Listener):
     def backward_ended(self) -> None:
         if self.norms.left:
             self.norms.after_backward(self._live.parameters())
-        if self.sketch.wanted and not (self._live.state.in_step and self.sketch.taken):  # of a closure's gradients, the first
+        # of a closure's gradients, the first
+        if self.sketch.wanted and not (self._live.state.in_step and self.sketch.taken):
             self.sketch.take(self._live.parameters())
 
     def step_started(self, optimizer: Any) -> None:
@@ -79,8 +82,9 @@ class Probe(Listener):
 class NormProbe:
     """Gradient norm before clipping and norm of the parameter change, for the first steps of a run.
 
-    Of more than 2**22 parameters the change is estimated from every k-th row of each tensor: a copy of them all is not kept beside
-    the model, where it might not fit, and would count in its peak memory.
+    Of more than 2**22 parameters the change is estimated from every k-th row of each tensor: a copy
+    of them all is not kept beside the model, where it might not fit, and would count in its peak
+    memory.
     """
 
     def __init__(self, torch: Any, steps: int) -> None:
@@ -98,7 +102,9 @@ class NormProbe:
         """Take the norm of all gradients; the last backward before the step counts."""
         grads = [own_shard(p.grad) for p in parameters if p.grad is not None]
         with self._torch.no_grad():
-            self._gradient = self._norm([g.coalesce()._values() if g.is_sparse else g for g in grads])
+            self._gradient = self._norm(
+                [g.coalesce()._values() if g.is_sparse else g for g in grads]
+            )
 
     @_ends_probe
     def before_step(self, optimizer: Any) -> None:
@@ -133,10 +139,14 @@ class NormProbe:
         self._gradient, self._changes = None, []
 
     def norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(gradient norms, update norms), one a probed step; 0.0 where there was none; empty if the probe failed."""
+        """(gradient norms, update norms), one a probed step; 0.0 where there was none; empty if the
+        probe failed.
+        """
         if self.failure:
             return (), ()
-        return tuple(_numbers(self._torch, self._gradients)), tuple(_numbers(self._torch, self._updates))
+        return tuple(_numbers(self._torch, self._gradients)), tuple(
+            _numbers(self._torch, self._updates)
+        )
 
     def _norm(self, tensors: list[Any]) -> Scalar | None:
         if not tensors:
@@ -153,9 +163,10 @@ class NormProbe:
 class GradientSketch:
     """A count sketch of all gradients at the first step (Charikar, Chen & Farach-Colton 2002).
 
-    Each element goes with a random sign into one of 1024 buckets, always the same one: the sketch is linear, and its
-    norm is the gradient's within about 1 / sqrt(2 * 1024) = 2 %. So the distance of two runs' gradients can be told without
-    keeping either. Of more than 2**22 elements every k-th of each tensor counts. 8 KiB, about 30 ms on a CPU.
+    Each element goes with a random sign into one of 1024 buckets, always the same one: the sketch
+    is linear, and its norm is the gradient's within about 1 / sqrt(2 * 1024) = 2 %. So the distance
+    of two runs' gradients can be told without keeping either. Of more than 2**22 elements every
+    k-th of each tensor counts. 8 KiB, about 30 ms on a CPU.
     """
 
     def __init__(self, torch: Any, wanted: bool) -> None:
@@ -181,7 +192,9 @@ class GradientSketch:
             self._sums = {}
 
     def values(self) -> tuple[float, ...]:
-        """The sketch, 1024 numbers; () if there was no gradient or it was not finite. Waits for the device."""
+        """The sketch, 1024 numbers; () if there was no gradient or it was not finite. Waits for the
+        device.
+        """
         if not self._sums:
             return ()
         sums = sum(s.cpu() for s in self._sums.values())
@@ -192,7 +205,8 @@ class GradientSketch:
         torch = self._torch
         plain = (torch.Tensor, torch.nn.Parameter)
         total = sum(p.numel() for p in parameters if p.requires_grad)
-        stride = 1 if total <= SKETCHED else -(-total // SKETCHED) | 1  # odd: no whole column of a matrix is left out
+        # odd: no whole column of a matrix is left out
+        stride = 1 if total <= SKETCHED else -(-total // SKETCHED) | 1
         generator = torch.Generator()  # its own: the job's streams are not touched
         for number, parameter in enumerate(parameters):
             grad = own_shard(parameter.grad)
@@ -203,7 +217,10 @@ class GradientSketch:
                 self._add_dense(grad, stride, generator)
             elif grad.layout == torch.sparse_coo:
                 values, places = _sampled(torch, grad.coalesce(), stride)
-                self._add(values, self._buckets(-(-grad.numel() // stride), generator).to(grad.device)[places])
+                self._add(
+                    values,
+                    self._buckets(-(-grad.numel() // stride), generator).to(grad.device)[places],
+                )
 
     def _add_dense(self, grad: Any, stride: int, generator: Any) -> None:
         flat = (grad if grad.is_contiguous() else off_heap.copy(self._torch, grad)).view(-1)
@@ -211,7 +228,9 @@ class GradientSketch:
             self._add(piece, self._buckets(len(piece), generator).to(grad.device))
 
     def _buckets(self, number: int, generator: Any) -> Any:
-        return self._torch.empty(number, dtype=self._torch.int32).random_(0, 2 * BUCKETS, generator=generator)
+        return self._torch.empty(number, dtype=self._torch.int32).random_(
+            0, 2 * BUCKETS, generator=generator
+        )
 
     def _add(self, values: Any, buckets: Any) -> None:
         torch, device = self._torch, values.device
@@ -224,12 +243,16 @@ class GradientSketch:
 
 
 def own_shard(tensor: Any) -> Any:
-    """What of a DTensor (FSDP) lies in this process, without asking the other ranks for theirs; any other tensor as it is."""
+    """What of a DTensor (FSDP) lies in this process, without asking the other ranks for theirs; any
+    other tensor as it is.
+    """
     return tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
 
 
 def _sampled(torch: Any, grad: Any, stride: int) -> tuple[Any, Any]:
-    """Values of a coalesced sparse gradient at every ``stride``-th place of the dense tensor, and which places."""
+    """Values of a coalesced sparse gradient at every ``stride``-th place of the dense tensor, and
+    which places.
+    """
     values, indices = grad.values(), grad.indices()
     inner = math.prod(grad.shape[grad.sparse_dim() :])
     outer = torch.zeros_like(indices[0])

@@ -1,4 +1,6 @@
-"""What the agent tells the tuner about the job: :class:`JobFacts`, and the fingerprint of its settings."""
+"""What the agent tells the tuner about the job: :class:`JobFacts`, and the fingerprint of its
+settings.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
 
 # Settings of a param group that choose an implementation, not a computation.
-IMPLEMENTATION_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable", "initial_lr", "param_names")
+IMPLEMENTATION_SETTINGS = (
+    "params",
+    "foreach",
+    "fused",
+    "capturable",
+    "differentiable",
+    "initial_lr",
+    "param_names",
+)
 
 
 def rank(torch: Any) -> int:
@@ -58,7 +68,9 @@ def startup_s() -> float:
 
 
 def job_facts(agent: Agent) -> JobFacts:
-    """The job as the agent has seen it so far. Called at the end of warm-up, before any knob is touched."""
+    """The job as the agent has seen it so far. Called at the end of warm-up, before any knob is
+    touched.
+    """
     torch, live = agent.torch, agent.live
     loader: LoaderFacts | None = agent.loaders.facts()
     counted = agent.samples.counted and agent.state.iterations > 0
@@ -103,22 +115,29 @@ def process_facts() -> ProcessFacts:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         opened = len(os.listdir("/proc/self/fd"))
         own_gib = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 2**30
-        return ProcessFacts(max(0.0, own_gib), opened, 0 if most == resource.RLIM_INFINITY else most)
+        return ProcessFacts(
+            max(0.0, own_gib), opened, 0 if most == resource.RLIM_INFINITY else most
+        )
     except (ImportError, OSError, ValueError):  # no Linux
         return ProcessFacts()
 
 
 def _backwards_per_step(agent: Agent) -> float:
-    """From the end of the first iteration on: what comes before may lack a part (GANs step several times)."""
+    """From the end of the first iteration on: what comes before may lack a part (GANs step several
+    times).
+    """
     if agent.state.iterations < 2:
         return float(agent.state.backwards)
-    return float((agent.state.backwards - agent.state.backwards_at_first) / (agent.state.iterations - 1))
+    return float(
+        (agent.state.backwards - agent.state.backwards_at_first) / (agent.state.iterations - 1)
+    )
 
 
 def fingerprint(agent: Agent) -> dict[str, Any]:
     """Settings that must not change unless a knob declared it, as JSON data.
 
-    Delayed effects (weight decay × 10 shows nothing in the loss for a long while) are caught here, not by the loss.
+    Delayed effects (weight decay × 10 shows nothing in the loss for a long while) are caught here,
+    not by the loss.
     """
     live = agent.live
     modules = [m for e in live.entries for m in e.module.modules()]
@@ -127,12 +146,18 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
     return {
         "optimizers": [_settings(o) for o in live.optimizers],
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
-        "frozen_parameters": sum(p.numel() for e in live.entries for p in e.module.parameters() if not p.requires_grad),
+        "frozen_parameters": sum(
+            p.numel() for e in live.entries for p in e.module.parameters() if not p.requires_grad
+        ),
         "parameter_dtypes": _count(_dtype(p) for p in parameters),
         "optimizer_state_dtypes": sorted({d for o in live.optimizers for d in _state_dtypes(o)}),
         "modules_in_training": sum(m.training for m in modules),
         "modules_in_evaluation": sum(not m.training for m in modules),
-        "dropout": [float(m.p) for m in modules if "Dropout" in type(m).__name__ and isinstance(getattr(m, "p", None), (int, float))],
+        "dropout": [
+            float(m.p)
+            for m in modules
+            if "Dropout" in type(m).__name__ and isinstance(getattr(m, "p", None), (int, float))
+        ],
         "loss_modules": sorted(agent.traits.loss_modules),
         "scaler": agent.traits.scaler,
         "sampler": _sampler(agent),
@@ -171,7 +196,9 @@ def _model(torch: Any, entry: Entry) -> ModelFacts:
     return ModelFacts(
         name=type(shown).__name__,
         parameters=sum(p.numel() for p in module.parameters()),
-        convolutions=sum(k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds),
+        convolutions=sum(
+            k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds
+        ),
         dropouts=sum(drops(m) for m in module.modules()),
         batch_norms=sum("BatchNorm" in k for k in kinds),
         repeated_blocks=sum(map(len, repeated_blocks(torch, module))),
@@ -181,7 +208,9 @@ def _model(torch: Any, entry: Entry) -> ModelFacts:
 
 def _is_sharded(module: Any) -> bool:
     """FSDP: ``fully_shard`` gives a module a class of its own."""
-    return any(cls.__name__ in ("FSDPModule", "FullyShardedDataParallel") for cls in type(module).__mro__)
+    return any(
+        cls.__name__ in ("FSDPModule", "FullyShardedDataParallel") for cls in type(module).__mro__
+    )
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
@@ -193,7 +222,9 @@ def _settings(optimizer: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON data: numbers and words as they are, scalar tensors as numbers, the rest by its type."""
+    """A setting as JSON data: numbers and words as they are, scalar tensors as numbers, the rest by
+    its type.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
@@ -243,7 +274,8 @@ def _own_graphs(agent: Agent) -> bool:
 
 
 def _matmul_precision(torch: Any) -> str:
-    with contextlib.suppress(RuntimeError):  # raises once the job has used the newer fp32_precision settings
+    # raises once the job has used the newer fp32_precision settings
+    with contextlib.suppress(RuntimeError):
         return str(torch.get_float32_matmul_precision())
     return ""
 

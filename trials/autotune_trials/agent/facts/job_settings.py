@@ -1,4 +1,6 @@
-"""What the job sets outside torch, as far as it concerns a knob: variables, cores, Python's garbage collector."""
+"""What the job sets outside torch, as far as it concerns a knob: variables, cores, Python's garbage
+collector.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,29 @@ if TYPE_CHECKING:
 
 # Variables with which a job sets by itself what a knob would set.
 VARIABLES = (
-    "LD_PRELOAD", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDNN_CONV_WSCAP_DBG", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
-    "OMP_PROC_BIND", "OMP_PLACES", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE",
-    "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_",
-)  # fmt: skip
+    "LD_PRELOAD",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "CUDNN_CONV_WSCAP_DBG",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_NVLS_ENABLE",
+    "GLIBC_TUNABLES",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_MMAP_MAX_",
+)
 
 
 def own_settings(live: LiveJobControl) -> dict[str, str]:
-    """Name -> value, of what is set. Asked for before any live knob is switched; process knobs show as the job's own."""
+    """Name -> value, of what is set. Asked for before any live knob is switched; process knobs show
+    as the job's own.
+    """
     found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     if hasattr(os, "sched_getaffinity"):
         found["cpus"] = as_list(os.sched_getaffinity(0))

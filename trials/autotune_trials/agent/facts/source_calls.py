@@ -1,7 +1,7 @@
 """From frames of the running job to the call expressions they stand at.
 
-What is noted while the job runs is a :class:`Spot` (a code object and an instruction in it: no frame is kept alive); a
-:class:`SourceCall` is made of it afterwards.
+What is noted while the job runs is a :class:`Spot` (a code object and an instruction in it: no
+frame is kept alive); a :class:`SourceCall` is made of it afterwards.
 """
 
 from __future__ import annotations
@@ -30,12 +30,21 @@ class Spot(NamedTuple):
 
 
 def spots(frame: FrameType | None, torch_directory: str, module: Any = None) -> tuple[Spot, ...]:
-    """``frame`` and its callers outside torch and ourselves, innermost first; with what ``module`` is called in each."""
+    """``frame`` and its callers outside torch and ourselves, innermost first; with what ``module``
+    is called in each.
+    """
     found = []
     for caller in itertools.islice(_callers(frame), DEEPEST):
         code = caller.f_code
         if not code.co_filename.startswith((torch_directory, _OURS, "<frozen ")):
-            found.append(Spot(code, caller.f_lineno or 0, caller.f_lasti, name_of(module, caller) if module is not None else ""))
+            found.append(
+                Spot(
+                    code,
+                    caller.f_lineno or 0,
+                    caller.f_lasti,
+                    name_of(module, caller) if module is not None else "",
+                )
+            )
     return tuple(found)
 
 
@@ -55,24 +64,43 @@ def name_of(value: Any, frame: FrameType) -> str:
         if frame.f_globals.get(name) is value:
             return name
     owner = here.get("self")
-    modules = getattr(owner, "_modules", None)  # of an nn.Module; others may call a list so (skorch)
-    attributes = {**getattr(owner, "__dict__", {}), **(modules if isinstance(modules, Mapping) else {})}
-    return next((f"self.{name}" for name, held in attributes.items() if held is value and name.isidentifier()), "")
+    # of an nn.Module; others may call a list so (skorch)
+    modules = getattr(owner, "_modules", None)
+    attributes = {
+        **getattr(owner, "__dict__", {}),
+        **(modules if isinstance(modules, Mapping) else {}),
+    }
+    return next(
+        (
+            f"self.{name}"
+            for name, held in attributes.items()
+            if held is value and name.isidentifier()
+        ),
+        "",
+    )
 
 
 class Sources:
     """Makes a SourceCall of a Spot."""
 
     def __init__(self, root: str, own: Any) -> None:
-        """``root``: the directory the job was started in; ``own``: filename -> is it the job's own code?"""
+        """``root``: the directory the job was started in; ``own``: filename -> is it the job's own
+        code?
+        """
         self._root = os.path.realpath(root)
         self._own = own
         self._scripts = os.path.join(os.path.realpath(sysconfig.get_path("scripts") or ""), "")
-        self._libraries = sorted({os.path.realpath(p) for p in (*sys.path, sysconfig.get_path("stdlib")) if p}, key=len, reverse=True)
+        self._libraries = sorted(
+            {os.path.realpath(p) for p in (*sys.path, sysconfig.get_path("stdlib")) if p},
+            key=len,
+            reverse=True,
+        )
 
     def own(self, filename: str) -> bool:
         """The job's own source; the start script that an installer wrote is not."""
-        return bool(self._own(filename)) and not os.path.realpath(filename).startswith(self._scripts)
+        return bool(self._own(filename)) and not os.path.realpath(filename).startswith(
+            self._scripts
+        )
 
     def name(self, filename: str) -> str:
         """``filename`` without what differs between machines, where that can be left out."""
@@ -80,7 +108,10 @@ class Sources:
             return filename
         path = os.path.realpath(filename)
         roots = [self._root] if self.own(filename) else self._libraries
-        return next((path[len(root) + 1 :] for root in roots if path.startswith(os.path.join(root, ""))), path)
+        return next(
+            (path[len(root) + 1 :] for root in roots if path.startswith(os.path.join(root, ""))),
+            path,
+        )
 
     def call(self, spot: Spot) -> SourceCall:
         code = spot.code
@@ -94,13 +125,24 @@ class Sources:
             text = "".join(lines)[start:]
         function = getattr(code, "co_qualname", code.co_name)
         return SourceCall(
-            self.name(code.co_filename), line, start, end_line, end, text[:LONGEST], function, self.own(code.co_filename), spot.binding
+            self.name(code.co_filename),
+            line,
+            start,
+            end_line,
+            end,
+            text[:LONGEST],
+            function,
+            self.own(code.co_filename),
+            spot.binding,
         )
 
 
 def _position(spot: Spot) -> tuple[int, int, int | None, int | None]:
     """Line, last line, and columns in bytes of UTF-8."""
-    found = next(itertools.islice(spot.code.co_positions(), spot.instruction // 2, None), (None, None, None, None))
+    found = next(
+        itertools.islice(spot.code.co_positions(), spot.instruction // 2, None),
+        (None, None, None, None),
+    )
     line = found[0] or spot.line
     return line, found[1] or line, found[2], found[3]
 

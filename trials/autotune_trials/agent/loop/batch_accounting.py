@@ -1,14 +1,16 @@
 """Which of the batches that were fetched an iteration trained on.
 
-Some loops fetch ahead. accelerate (and so the Trainer of transformers) holds one batch back, to know the last of an epoch
-when it gives it out; the first iteration then sees two batches, and the last of an epoch none:
+Some loops fetch ahead. accelerate (and so the Trainer of transformers) holds one batch back, to
+know the last of an epoch when it gives it out; the first iteration then sees two batches, and the
+last of an epoch none:
 
     fetched   b0 b1 │ b2 │ b3 │ … │ end │ b0' b1' │ …          ahead = 1: what the first iteration fetched more than the second
     trained   b0    │ b1 │ b2 │ … │ bn  │ b0'     │ …
 
-Batches that only went through an evaluation (on the training loader itself, as graph examples do) were trained on by none, nor
-were those of a pass that ended before any training, if the loader is then begun anew (an evaluation by a copy of the model). Of
-several loaders walked together the training loader's batch stands for all; where loaders take turns, each batch counts.
+Batches that only went through an evaluation (on the training loader itself, as graph examples do)
+were trained on by none, nor were those of a pass that ended before any training, if the loader is
+then begun anew (an evaluation by a copy of the model). Of several loaders walked together the
+training loader's batch stands for all; where loaders take turns, each batch counts.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Trained(NamedTuple):
     counted: bool  # a batch of the training loader was fetched, or had been
     wait_s: float
     turnovers_s: tuple[float, ...]
-    first_fetched_ahead: float  # samples the very first iteration was credited with, and this one trained on
+    # samples the very first iteration was credited with, and this one trained on
+    first_fetched_ahead: float
     in_turn: bool  # on a batch of another loader than usual: loaders take turns
 
 
@@ -73,7 +76,9 @@ class Consumption:
 
     @property
     def walks_together(self) -> bool:
-        """Most iterations train on batches of several loaders: when one ends, the loop over them ends."""
+        """Most iterations train on batches of several loaders: when one ends, the loop over them
+        ends.
+        """
         return self._walked_together > MOST * self._taken
 
     @property
@@ -81,7 +86,9 @@ class Consumption:
         """How other loaders than the training one are trained on; "" if they are not."""
         if self.walks_together:
             return "batches of several DataLoaders together"
-        return "batches of several DataLoaders in turn" if self._in_turn > SOME * self._taken else ""
+        return (
+            "batches of several DataLoaders in turn" if self._in_turn > SOME * self._taken else ""
+        )
 
     def go_on_with_first(self) -> None:
         """The first iteration, just taken, is not over."""
@@ -93,15 +100,26 @@ class Consumption:
         self._ahead = self._iterations = 0
 
     def passed_in_vain(self, loader: TrackedLoader) -> bool:
-        """The latest pass was over ``loader`` as well, went to its end, and nothing was trained meanwhile or since."""
+        """The latest pass was over ``loader`` as well, went to its end, and nothing was trained
+        meanwhile or since.
+        """
         return self._pass_ended and not self._pass_trained and self._passed is loader
 
     def leave_out_pass(self) -> None:
         """All batches of the latest pass were for an evaluation."""
         mark = self.mark
-        self.batches = [b._replace(samples=None, left_out=True) if b.mark is mark else b for b in self.batches]
+        self.batches = [
+            b._replace(samples=None, left_out=True) if b.mark is mark else b for b in self.batches
+        ]
 
-    def fetch(self, loader: TrackedLoader, mark: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+    def fetch(
+        self,
+        loader: TrackedLoader,
+        mark: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
         """The job has been given a batch; ``mark`` identifies the iterator."""
         if self.evaluated:
             self.settle()
@@ -109,7 +127,12 @@ class Consumption:
         if mark is self._ended:
             self._ended = None  # a stretched epoch goes on
         if mark is not self.mark:
-            self.mark, self._passed, self._pass_trained, self._pass_ended = mark, loader, False, False
+            self.mark, self._passed, self._pass_trained, self._pass_ended = (
+                mark,
+                loader,
+                False,
+                False,
+            )
         self.batches.append(Batch(loader, mark, samples, wait_s, turnover_s))
 
     def drop_others(self) -> None:
@@ -122,15 +145,20 @@ class Consumption:
         self.trained = self._pass_trained = True
 
     def end_epoch(self, mark: Any, trained: bool) -> None:
-        """The iterator of ``mark`` has nothing left; ``trained``: a backward ran since the job began."""
+        """The iterator of ``mark`` has nothing left; ``trained``: a backward ran since the job
+        began.
+        """
         self.settle()
         self._ended = mark
         self._pass_ended = self._pass_ended or mark is self.mark
-        if not trained:  # a whole pass over the data before training: statistics, a first evaluation
+        # a whole pass over the data before training: statistics, a first evaluation
+        if not trained:
             self.batches = [b._replace(samples=None) if b.mark is mark else b for b in self.batches]
 
     def take(self, interruptions: Interruptions) -> Trained:
-        """The iteration ends. ``interruptions``: say whether waiting for other loaders than the training one is part of it."""
+        """The iteration ends. ``interruptions``: say whether waiting for other loaders than the
+        training one is part of it.
+        """
         alone = self.trained and not self.evaluated
         if self.evaluated:
             self.settle()
@@ -143,7 +171,9 @@ class Consumption:
         in_turn = alone and bool(batches) and not mine
         self._taken += 1
         self._in_turn += in_turn
-        self._walked_together += bool(mine) and any(b.loader.is_other and b.samples is not None for b in batches)
+        self._walked_together += bool(mine) and any(
+            b.loader.is_other and b.samples is not None for b in batches
+        )
         mine = batches[-1:] if in_turn else mine
         wait_s = sum(b.wait_s for b in (batches if interruptions.other_loader_counts else mine))
         turnovers = tuple(b.turnover_s for b in mine if b.turnover_s is not None)
@@ -164,10 +194,19 @@ class Consumption:
         else:
             self._take_in([batch])
             samples = self._consume()
-        return Trained(samples, True, batch.wait_s, () if batch.turnover_s is None else (batch.turnover_s,), 0.0, False)
+        return Trained(
+            samples,
+            True,
+            batch.wait_s,
+            () if batch.turnover_s is None else (batch.turnover_s,),
+            0.0,
+            False,
+        )
 
     def settle(self, left_out: bool = False) -> None:
-        """The job is done with the latest batch. Was it only evaluated, nobody trained on it; ``left_out``: nor does its time count."""
+        """The job is done with the latest batch. Was it only evaluated, nobody trained on it;
+        ``left_out``: nor does its time count.
+        """
         if self.evaluating:
             self.batches[-1] = self.batches[-1]._replace(samples=None, left_out=left_out)
         self.evaluated = False
@@ -185,7 +224,9 @@ class Consumption:
         return same
 
     def _learn(self, first: int, same: bool) -> float:
-        """In the second iteration: how many batches of the first, all of which it was credited with, were fetched ahead."""
+        """In the second iteration: how many batches of the first, all of which it was credited
+        with, were fetched ahead.
+        """
         second = len(self._held) - first
         if not same or second <= 0 or self._drawn is self._ended:
             second = first
@@ -197,7 +238,8 @@ class Consumption:
     def _consume(self) -> float:
         held = self._held
         if self._iterations == 1:
-            return sum(held)  # all of it, until the second iteration shows what was fetched ahead; kept for _learn
+            # all of it, until the second iteration shows what was fetched ahead; kept for _learn
+            return sum(held)
         keep = 0 if self._drawn is self._ended else self._ahead
         samples = 0.0
         while len(held) > keep:

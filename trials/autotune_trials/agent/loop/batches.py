@@ -1,4 +1,6 @@
-"""How many samples a batch holds, and copies of a batch: batches are whatever the job's collate function makes."""
+"""How many samples a batch holds, and copies of a batch: batches are whatever the job's collate
+function makes.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ MAX_SIZES = 64  # places looked at in one batch
 def samples_of(batch: Any, expected: int | None = None) -> float:
     """Samples in ``batch``.
 
-    ``num_graphs`` where there is one (torch-geometric counts graphs, its tensors nodes); else ``expected``, if a first
-    dimension or a list in the batch has that length; else the first dimension of the first tensor; else the length of
-    the first list; else 1.
+    ``num_graphs`` where there is one (torch-geometric counts graphs, its tensors nodes); else
+    ``expected``, if a first dimension or a list in the batch has that length; else the first
+    dimension of the first tensor; else the length of the first list; else 1.
     """
     if type(batch) in (list, tuple) and batch:  # the common (inputs, targets), without the walk
         shape = getattr(batch[0], "shape", None)
@@ -40,7 +42,9 @@ def samples_of(batch: Any, expected: int | None = None) -> float:
 
 
 def _sizes(item: Any, depth: int) -> Iterator[tuple[int, bool]]:
-    """(length, is it a tensor) of everything in ``item`` that has a length along its first dimension."""
+    """(length, is it a tensor) of everything in ``item`` that has a length along its first
+    dimension.
+    """
     shape = getattr(item, "shape", None)
     if shape is not None:
         if len(shape):
@@ -69,8 +73,8 @@ def _parts(item: Any) -> list[Any]:
 
 
 def copy_batch(batch: Any) -> Any:
-    """A copy that shares no tensor with ``batch``; pinned tensors stay pinned. What cannot be copied is passed on as
-    it is."""
+    """A copy that shares no tensor with ``batch``; pinned tensors stay pinned. What cannot be
+    copied is passed on as it is."""
     clone = getattr(batch, "clone", None)
     if clone is not None and hasattr(batch, "is_pinned"):
         if hasattr(batch, "detach") and batch.device.type == "cpu" and batch.is_pinned():
@@ -86,7 +90,9 @@ def copy_batch(batch: Any) -> Any:
         return {key: copy_batch(value) for key, value in batch.items()}
     try:
         return clone() if clone is not None else copy.deepcopy(batch)
-    except Exception:  # what cannot be copied (an open file, a lock) is shared: only a job that changes its batch in place would notice
+    # what cannot be copied (an open file, a lock) is shared: only a job that changes its batch in
+    # place would notice
+    except Exception:
         return batch
 
 

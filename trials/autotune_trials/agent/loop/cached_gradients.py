@@ -1,14 +1,18 @@
-"""Which of the values that backward is called on are the loss, where gradients are cached on their way into the model.
+"""Which of the values that backward is called on are the loss, where gradients are cached on their
+way into the model.
 
-Losses over batches that are too large for one pass (GradCache, the cached losses of sentence-transformers) go back in two parts:
+Losses over batches that are too large for one pass (GradCache, the cached losses of
+sentence-transformers) go back in two parts:
 
     model(x₁) model(x₂) … without gradients ─▶ outputs, detached ─▶ loss.backward()     ends at the outputs, whose .grad is kept
     model(x₁) ─▶ dot(output, its .grad).backward(), model(x₂) ─▶ …                      carries that on: a value that means nothing
 
-or the first part is done piece by piece inside the loss function, and the job gets a single number of their sum, detached, whose
-backward does the second part from a hook. That number stands for what was differentiated before it.
+or the first part is done piece by piece inside the loss function, and the job gets a single number
+of their sum, detached, whose backward does the second part from a hook. That number stands for what
+was differentiated before it.
 
-An ordinary job's graphs are looked at in its first iterations only; one that caches gradients does it in each.
+An ordinary job's graphs are looked at in its first iterations only; one that caches gradients does
+it in each.
 """
 
 from __future__ import annotations
@@ -44,14 +48,18 @@ class CachedGradients:
     def __init__(self, torch: Any, state: LoopState, parameters: Callable[[], list[Any]]) -> None:
         """``parameters``: tells what is trained."""
         self._torch, self._state, self._parameters = torch, state, parameters
-        self.under_way = False  # backward has ended in something else than parameters, and the iteration goes on
+        # backward has ended in something else than parameters, and the iteration goes on
+        self.under_way = False
         self._ends: list[Any] = []  # such tensors, while backward runs
-        self._gradients: list[weakref.ref[Any]] = []  # that it left in them; the job may keep these alone
+        # that it left in them; the job may keep these alone
+        self._gradients: list[weakref.ref[Any]] = []
 
     def after_backward(self) -> None:
         """Backward has ended."""
         if self._ends:
-            self._gradients += [weakref.ref(leaf.grad) for leaf in self._ends if leaf.grad is not None]
+            self._gradients += [
+                weakref.ref(leaf.grad) for leaf in self._ends if leaf.grad is not None
+            ]
             self._ends = []
 
     def end_iteration(self) -> None:
@@ -61,7 +69,9 @@ class CachedGradients:
     def judge(self, tensors: Any, gradients: Any) -> Value:
         """``backward`` is called on ``tensors`` with ``gradients`` for them or None."""
         state = self._state
-        if not state.caches_gradients and (state.iterations >= ITERATIONS or state.backwards >= BACKWARDS):
+        if not state.caches_gradients and (
+            state.iterations >= ITERATIONS or state.backwards >= BACKWARDS
+        ):
             return Value.LOSS
         try:
             value = self._judged(tensors, gradients)
@@ -75,12 +85,24 @@ class CachedGradients:
         roots = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
         given = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
         kept = {_storage(gradient) for ref in self._gradients if (gradient := ref()) is not None}
-        if kept and (any(_storage(g) in kept for g in given if g is not None) or any(_multiplies(root.grad_fn, kept) for root in roots)):
+        if kept and (
+            any(_storage(g) in kept for g in given if g is not None)
+            or any(_multiplies(root.grad_fn, kept) for root in roots)
+        ):
             return Value.CARRIED
         leaves = _leaves(roots)
         parameters = {id(p) for p in self._parameters()}
-        others = [leaf for leaf in leaves if id(leaf) not in parameters and not isinstance(leaf, self._torch.nn.Parameter)]
-        if self.under_way and others and len(others) == len(leaves) and all(leaf.numel() == 1 for leaf in others):
+        others = [
+            leaf
+            for leaf in leaves
+            if id(leaf) not in parameters and not isinstance(leaf, self._torch.nn.Parameter)
+        ]
+        if (
+            self.under_way
+            and others
+            and len(others) == len(leaves)
+            and all(leaf.numel() == 1 for leaf in others)
+        ):
             return Value.TOTAL
         self._ends, self.under_way = others, self.under_way or bool(others)
         return Value.LOSS

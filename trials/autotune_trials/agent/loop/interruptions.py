@@ -1,8 +1,10 @@
-"""Whether something other than training happened in an iteration: an evaluation, batches of another loader.
+"""Whether something other than training happened in an iteration: an evaluation, batches of another
+loader.
 
-What happens in most iterations (a second loader, a look at a batch before it is trained on) is part of training, unless there is
-many times more of it than usual: a whole evaluation is none, whatever the loop does with single batches. What it was is often
-known only afterwards; its time is then taken back.
+What happens in most iterations (a second loader, a look at a batch before it is trained on) is part
+of training, unless there is
+many times more of it than usual: a whole evaluation is none, whatever the loop does with single
+batches. What it was is often known only afterwards; its time is then taken back.
 
     batch │ model(x) without gradients │ model(x) ── backward │ step      a look: the batch is trained on
     batch │ model(x) without gradients │ batch │ model(x) …               an evaluation: the batch never is
@@ -22,13 +24,16 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.loop_state import LoopState
     from autotune_trials.agent.loop.timer import Timer
 
-USUAL_SHARE = 0.5  # what happens in more iterations than this is part of training, not an interruption
+# what happens in more iterations than this is part of training, not an interruption
+USUAL_SHARE = 0.5
 EXCESS = 4.0  # times the usual number in one iteration is something else
 REMEMBERED = 31  # iterations that say what the usual number is
 
 
 class Habit:
-    """One thing that is not training, counted by iterations: is it usual, and is it as often as usual?"""
+    """One thing that is not training, counted by iterations: is it usual, and is it as often as
+    usual?
+    """
 
     def __init__(self, state: LoopState) -> None:
         self._state = state
@@ -119,7 +124,9 @@ class Interruptions:
             self._take_back(since)
 
     def leave_out_batch(self) -> bool:
-        """The latest batch met nothing but calls without gradients. Returns whether it is no part of the iteration."""
+        """The latest batch met nothing but calls without gradients. Returns whether it is no part
+        of the iteration.
+        """
         self._since, self.calls = None, 0
         self.noted = True
         self._evaluated.note()
@@ -129,7 +136,9 @@ class Interruptions:
         return True
 
     def leave_out_pass(self) -> None:
-        """A whole pass over the data met no training; a batch of the next one has just been waited for."""
+        """A whole pass over the data met no training; a batch of the next one has just been waited
+        for.
+        """
         self.noted = True
         self._evaluated.note()
         if self._pass is not None:

@@ -1,7 +1,7 @@
 """How long each iteration took, and what it trained on.
 
-    batch_requested ── waiting ── batch_given ── the model … ── batch_requested ── … ── epoch_ended
-       │ what the last batch was for is known now  │ DATA                            │ AWAY
+batch_requested ── waiting ── batch_given ── the model … ── batch_requested ── … ── epoch_ended
+   │ what the last batch was for is known now  │ DATA                            │ AWAY
 """
 
 from __future__ import annotations

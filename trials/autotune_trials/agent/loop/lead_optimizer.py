@@ -3,8 +3,8 @@
     critic.step()  generator.step()  │ critic.step()  generator.step()  │ …      in turns: the last of the turn ends it
     critic.step()  │ critic.step()  │ critic.step()  generator.step()  │ …       in no fixed turn: the first that stepped does
 
-The turn is what steps until the first one steps again. If a later turn differs, the first one leads from then on, and another only
-once that one has fallen silent (a job that trains in phases).
+The turn is what steps until the first one steps again. If a later turn differs, the first one leads
+from then on, and another only once that one has fallen silent (a job that trains in phases).
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Lead:
 
     @property
     def same_turn(self) -> bool:
-        """Whether the step just judged belongs to the turn whose end the one before it was taken for."""
+        """Whether the step just judged belongs to the turn whose end the one before it was taken
+        for.
+        """
         return not self._complete and not self._broken and len(self._turn) > 1
 
     def _is_lead(self, stepping: Any) -> bool:

@@ -11,7 +11,8 @@ Scalar = Any  # a float, or a detached scalar tensor that is read later
 class LossMeter:
     """What backward differentiated, summed up over an iteration.
 
-    Of a tensor that is no scalar, that is ``sum(tensor * gradient)`` with the gradient backward was given for it.
+    Of a tensor that is no scalar, that is ``sum(tensor * gradient)`` with the gradient backward was
+    given for it.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -21,8 +22,15 @@ class LossMeter:
         self._steps: list[list[Scalar]] = []
 
     def add(self, tensors: Any, gradients: Any = None) -> None:
-        """``backward`` is called on ``tensors`` (one or several), with ``gradients`` for them or None."""
-        if gradients is None and type(tensors) is self._tensor and not tensors.is_cuda and tensors.numel() == 1:
+        """``backward`` is called on ``tensors`` (one or several), with ``gradients`` for them or
+        None.
+        """
+        if (
+            gradients is None
+            and type(tensors) is self._tensor
+            and not tensors.is_cuda
+            and tensors.numel() == 1
+        ):
             value = tensors.item()  # the usual case, quickly
             if type(value) is float:
                 self._current.append(value)
@@ -72,7 +80,13 @@ class LossMeter:
         sums: list[float | None] = []
         for step in self._steps:
             numbers = [v if isinstance(v, float) else next(read) for v in step]
-            sums.append(math.fsum(numbers) if _all_finite(numbers) and numbers else sum(numbers) if numbers else None)
+            sums.append(
+                math.fsum(numbers)
+                if _all_finite(numbers) and numbers
+                else sum(numbers)
+                if numbers
+                else None
+            )
         return sums
 
     def _scalar(self, value: Any) -> Scalar | None:
@@ -88,7 +102,8 @@ class LossMeter:
                 return None
             if value.device.type == "cpu":
                 return float(value.item())
-            return value.detach().clone()  # what the job or a CUDA graph writes there later must not count
+            # what the job or a CUDA graph writes there later must not count
+            return value.detach().clone()
 
     def _product(self, tensor: Any, gradient: Any) -> Scalar | None:
         """What backward differentiates when it is given a gradient."""
@@ -106,7 +121,9 @@ def read_scalars(torch: Any, tensors: list[Any]) -> list[float]:
         return []
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         if len({t.device for t in tensors}) == 1:
-            return [float(v) for v in torch.stack([t.reshape(()).double() for t in tensors]).tolist()]
+            return [
+                float(v) for v in torch.stack([t.reshape(()).double() for t in tensors]).tolist()
+            ]
         return [float(t) for t in tensors]
 
 

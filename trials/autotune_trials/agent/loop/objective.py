@@ -1,14 +1,16 @@
 """Whether a loss compares the samples of a batch with each other, read off its autograd graph.
 
-Contrastive losses multiply all samples of a batch with all others (CLIP, SimCLR, in-batch negatives), cross-correlation
-losses sum a product over the batch (Barlow Twins), metric losses take all distances. There the batch size is part of the
+Contrastive losses multiply all samples of a batch with all others (CLIP, SimCLR, in-batch
+negatives), cross-correlation losses sum a product over the batch (Barlow Twins), metric losses take
+all distances. There the batch size is part of the
 objective: with another one, another loss is trained. In the graph they all look alike:
 
     activations (B, d)  @  activations (d, B)      the product of a batch with a batch
     activations (d, B)  @  activations (B, d)      a product summed over the batch
     cdist, pdist of activations (B, d)
 
-Weights made of parameters alone (low-rank adapters) are no activations. Comparisons written with broadcasting are not seen.
+Weights made of parameters alone (low-rank adapters) are no activations. Comparisons written with
+broadcasting are not seen.
 """
 
 from __future__ import annotations
@@ -22,36 +24,53 @@ from autotune_trials.agent.bootstrap.log import write_exception
 
 NODES = 20_000  # looked at in one graph; a node takes about 1 µs
 PARAMETER_NODES = 32  # of a matrix made of parameters alone
-PRODUCTS = {"MmBackward0": 0, "AddmmBackward0": 1, "BmmBackward0": 0}  # -> which input is the left factor
+# -> which input is the left factor
+PRODUCTS = {"MmBackward0": 0, "AddmmBackward0": 1, "BmmBackward0": 0}
 DISTANCES = ("CdistBackward0", "EuclideanDistBackward0")
 LOOKUPS = ("Embedding", "Index", "Gather", "Take")  # of a parameter, by what the data says
 
 
 def comparison(losses: Any, batch: int) -> str:
-    """How ``losses`` (one tensor or several) compare the ``batch`` samples of their batch, in words; "" if they are not seen to."""
+    """How ``losses`` (one tensor or several) compare the ``batch`` samples of their batch, in
+    words; "" if they are not seen to.
+    """
     if batch < 2:
         return ""
     try:
-        return _search([loss.grad_fn for loss in (losses if isinstance(losses, (list, tuple)) else [losses])], batch)
+        return _search(
+            [loss.grad_fn for loss in (losses if isinstance(losses, (list, tuple)) else [losses])],
+            batch,
+        )
     except Exception:  # what autograd shows of its graph is not promised
         write_exception("looking through the loss")
         return ""
 
 
 def losses_beside(torch: Any, outputs: list[Any]) -> str:
-    """Name of a function of somebody's own, in the graphs that end in the nodes ``outputs``, that takes a single number to train
-    through beside what it passes on: an auxiliary loss put into the backward of a model. "" if there is none."""
+    """Name of a function of somebody's own, in the graphs that end in the nodes ``outputs``, that
+    takes a single number to train
+    through beside what it passes on: an auxiliary loss put into the backward of a model. "" if
+    there is none.
+    """
     custom = torch.autograd.function.BackwardCFunction
     for node in nodes(outputs):
         if isinstance(node, custom) and len(node.next_functions) > 1:
-            beside = [i for i, (following, _) in enumerate(node.next_functions) if following is not None and following.next_functions]
-            if any(_is_number(node, i) for i in beside) and any(not _is_number(node, i) for i in beside):
+            beside = [
+                i
+                for i, (following, _) in enumerate(node.next_functions)
+                if following is not None and following.next_functions
+            ]
+            if any(_is_number(node, i) for i in beside) and any(
+                not _is_number(node, i) for i in beside
+            ):
                 return str(node.name()).removesuffix("Backward")
     return ""
 
 
 def nodes(outputs: list[Any]) -> Iterator[Any]:
-    """The nodes of the graphs that end in ``outputs``, each once, and no more than NODES. None among them is no node."""
+    """The nodes of the graphs that end in ``outputs``, each once, and no more than NODES. None
+    among them is no node.
+    """
     pending, seen = list(outputs), set[Any]()
     while pending and len(seen) < NODES:
         node = pending.pop()
@@ -80,10 +99,18 @@ def _comparison_at(node: Any, batch: int) -> str:
         return ""
     at = PRODUCTS.get(name, 0)
     left, right = _matrix(node, at), _matrix(node, at + 1)
-    if not left or not right or any(_of_parameters(node.next_functions[i][0]) for i in (at, at + 1)):
+    if (
+        not left
+        or not right
+        or any(_of_parameters(node.next_functions[i][0]) for i in (at, at + 1))
+    ):
         return ""
     if name in DISTANCES:
-        return f"the distances between its {batch} samples" if _holds(left[0], batch) and _holds(right[0], batch) else ""
+        return (
+            f"the distances between its {batch} samples"
+            if _holds(left[0], batch) and _holds(right[0], batch)
+            else ""
+        )
     if left[1] == batch and left[0] != batch:
         return f"a product summed over its {batch} samples"
     if _holds(left[0], batch) and _holds(right[1], batch):
@@ -97,7 +124,9 @@ def _holds(rows: int, batch: int) -> bool:
 
 
 def _matrix(node: Any, which: int) -> tuple[int, ...]:
-    """Shape of an input as a matrix, () if it is none or has no gradient. einsum makes batches of one matrix."""
+    """Shape of an input as a matrix, () if it is none or has no gradient. einsum makes batches of
+    one matrix.
+    """
     shape = _shape(node, which)
     if len(shape) == 3 and shape[0] == 1:
         shape = shape[1:]
@@ -113,13 +142,19 @@ def _shape(node: Any, which: int) -> tuple[int, ...]:
 
 
 def _of_parameters(node: Any) -> bool:
-    """Made of parameters alone: a small graph into which no data goes. A tensor that gradients are cached at holds outputs of the model."""
+    """Made of parameters alone: a small graph into which no data goes. A tensor that gradients are
+    cached at holds outputs of the model.
+    """
     parameter = sys.modules["torch"].nn.Parameter
     pending: list[Any] = [node]
     seen: set[Any] = set()
     while pending:
         node = pending.pop()
-        if node is None or len(seen) > PARAMETER_NODES or any(word in node.name() for word in LOOKUPS):
+        if (
+            node is None
+            or len(seen) > PARAMETER_NODES
+            or any(word in node.name() for word in LOOKUPS)
+        ):
             return False
         if not isinstance(getattr(node, "variable", None), (parameter, type(None))):
             return False

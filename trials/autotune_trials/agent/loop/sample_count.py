@@ -16,7 +16,8 @@ class SampleCount:
     def __init__(self) -> None:
         self.total = 0.0
         self.counted = False
-        self._first: Any = None  # the first iteration, until the second shows what was fetched ahead in it
+        # the first iteration, until the second shows what was fetched ahead in it
+        self._first: Any = None
 
     def start_over(self) -> None:
         """The next iteration is the first."""
@@ -25,7 +26,9 @@ class SampleCount:
     def add(self, iteration: Iteration, trained: Trained, given: float | None) -> None:
         """``iteration`` has ended; ``given``: what the job says itself."""
         iteration.wait_s, iteration.turnovers = trained.wait_s, trained.turnovers_s
-        number, found = (trained.samples, trained.counted) if given is None else (float(given), True)
+        number, found = (
+            (trained.samples, trained.counted) if given is None else (float(given), True)
+        )
         if trained.first_fetched_ahead and given is None and self._first is not None:
             self._first.samples -= trained.first_fetched_ahead
             self.total -= trained.first_fetched_ahead

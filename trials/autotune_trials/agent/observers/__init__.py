@@ -1,4 +1,5 @@
-"""Watching a few dozen iterations of the job closely: profile runs only, after everything timed and after torch.profiler.
+"""Watching a few dozen iterations of the job closely: profile runs only, after everything timed and
+after torch.profiler.
 
     Watch ──▶ observers, each with one kind of evidence      begin │ end_iteration … │ finish ──▶ fields of Evidence
                 iterations   times, phases, time away, time without a core
@@ -8,8 +9,8 @@
                 settings     optimizers (tried out), loader, models, memory, governors
                 calls        tensors read out, prints, files written, copies of arrays, tensors made on the host, transfers
 
-A further observer is one class after :class:`Observer` and one line in :mod:`watch`. What fails steps aside and is named in
-``Evidence.blind``; the job and the other observers go on.
+A further observer is one class after :class:`Observer` and one line in :mod:`watch`. What fails
+steps aside and is named in ``Evidence.blind``; the job and the other observers go on.
 """
 
 from autotune_trials.agent.observers.observer import Observer

@@ -14,8 +14,11 @@ class AllCalls(CallObserver):
         outputs.install(self)
         collectives.install(self)
         if self._compiled():
-            # dynamo guards on the identity of functions like torch.randn: a patch would make it compile again
-            self.blind["copies"] = "the job is compiled, and watching torch's functions would make it compile again"
+            # dynamo guards on the identity of functions like torch.randn: a patch would make it
+            # compile again
+            self.blind["copies"] = (
+                "the job is compiled, and watching torch's functions would make it compile again"
+            )
         else:
             copies.install(self)
             casts.install(self)
@@ -24,4 +27,8 @@ class AllCalls(CallObserver):
         """Something of the job runs through dynamo."""
         utils = sys.modules.get("torch._dynamo.utils")
         graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
-        return bool(self.agent.traits.compiles or graphs or any(entry.compiled for entry in self.agent.live.entries))
+        return bool(
+            self.agent.traits.compiles
+            or graphs
+            or any(entry.compiled for entry in self.agent.live.entries)
+        )

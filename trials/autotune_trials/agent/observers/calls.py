@@ -4,7 +4,8 @@
     copies     tensors made of arrays and lists, tensors made on the host and then moved, moves to the device
     outputs    prints, log lines, files written
 
-Only the outermost call counts: a ``print`` of a tensor is one print, not the forty calls that format it.
+Only the outermost call counts: a ``print`` of a tensor is one print, not the forty calls that
+format it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class About(NamedTuple):
     nbytes: int = 0
 
 
-Describe = Callable[[tuple[Any, ...], dict[str, Any], Any], "About | None"]  # (args, kwargs, result); None: of no interest
+# (args, kwargs, result); None: of no interest
+Describe = Callable[[tuple[Any, ...], dict[str, Any], Any], "About | None"]
 
 
 @dataclass
@@ -77,18 +79,25 @@ class CallObserver(Observer):
 
     def finish(self) -> dict[str, Any]:
         self.agent.patches.restore(*reversed(self._names))
-        fields: dict[str, Any] = {"calls": tuple(self._calls(t) for t in self._tallies.values()), "blind": self.blind}
+        fields: dict[str, Any] = {
+            "calls": tuple(self._calls(t) for t in self._tallies.values()),
+            "blind": self.blind,
+        }
         for more in self._at_end:
             fields.update(more())
         return fields
 
-    # ------------------------------------------------------------------ for readouts, copies and outputs
+    # ------------------------------------------------------------- for readouts, copies and outputs
 
-    def watch_calls(self, owner: Any, attribute: str, describe: Describe, of_tensor: bool = False) -> None:
-        """Time ``owner.attribute``. Nothing happens where this torch or library has no such function.
+    def watch_calls(
+        self, owner: Any, attribute: str, describe: Describe, of_tensor: bool = False
+    ) -> None:
+        """Time ``owner.attribute``. Nothing happens where this torch or library has no such
+        function.
 
         Args:
-            of_tensor: a method of Tensor. torch hands methods to ``__torch_function__`` of Tensor subclasses by looking
+            of_tensor: a method of Tensor. torch hands methods to ``__torch_function__`` of Tensor
+                subclasses by looking
                 them up in the class, and some compare them: these must find torch's own.
         """
         if getattr(owner, attribute, None) is None:
@@ -100,7 +109,12 @@ class CallObserver(Observer):
         def make(patch: Patch, original: Any) -> Any:
             @functools.wraps(original)
             def watched(*args: Any, **kwargs: Any) -> Any:
-                if self._inside or not patch.active or threading.get_ident() != self._thread or self.agent.state.stopped:
+                if (
+                    self._inside
+                    or not patch.active
+                    or threading.get_ident() != self._thread
+                    or self.agent.state.stopped
+                ):
                     return original(*args, **kwargs)
                 self._inside = True
                 began = perf_counter()
@@ -146,7 +160,14 @@ class CallObserver(Observer):
 
     # ------------------------------------------------------------------ within
 
-    def _note(self, describe: Describe, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, seconds: float) -> None:
+    def _note(
+        self,
+        describe: Describe,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        seconds: float,
+    ) -> None:
         if self._failure:
             return
         self.last_s = seconds

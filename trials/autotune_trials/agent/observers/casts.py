@@ -1,6 +1,8 @@
-"""Half precision that goes up to float32 in the middle of a model: operators that autocast keeps in float32, and the job's own casts.
+"""Half precision that goes up to float32 in the middle of a model: operators that autocast keeps in
+float32, and the job's own casts.
 
-Only where the job computes in half precision. Nothing is watched in compiled jobs: there casts are fused away.
+Only where the job computes in half precision. Nothing is watched in compiled jobs: there casts are
+fused away.
 """
 
 from __future__ import annotations
@@ -14,14 +16,63 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
 
 KIND = "cast"
-# What autocast runs in float32 on CUDA or on a CPU (https://docs.pytorch.org/docs/stable/amp.html, "Autocast Op Reference").
+# What autocast runs in float32 on CUDA or on a CPU (https://docs.pytorch.org/docs/stable/amp.html,
+# "Autocast Op Reference").
 FUNCTIONAL = (
-    "softmax", "log_softmax", "softmin", "softplus", "layer_norm", "group_norm", "rms_norm", "local_response_norm", "normalize", "cosine_similarity",
-    "pdist", "interpolate", "grid_sample", "pad", "avg_pool3d", "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss",
-    "cross_entropy", "nll_loss", "kl_div", "cosine_embedding_loss", "hinge_embedding_loss",
-)  # fmt: skip
-METHODS = ("float", "softmax", "log_softmax", "exp", "expm1", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sinh", "tan", "norm",
-           "cumprod", "cumsum", "prod", "renorm", "erfinv", "acos", "asin", "cosh", "dist", "quantile", "logsumexp", "polygamma")  # fmt: skip
+    "softmax",
+    "log_softmax",
+    "softmin",
+    "softplus",
+    "layer_norm",
+    "group_norm",
+    "rms_norm",
+    "local_response_norm",
+    "normalize",
+    "cosine_similarity",
+    "pdist",
+    "interpolate",
+    "grid_sample",
+    "pad",
+    "avg_pool3d",
+    "binary_cross_entropy",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "cross_entropy",
+    "nll_loss",
+    "kl_div",
+    "cosine_embedding_loss",
+    "hinge_embedding_loss",
+)
+METHODS = (
+    "float",
+    "softmax",
+    "log_softmax",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "pow",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+    "norm",
+    "cumprod",
+    "cumsum",
+    "prod",
+    "renorm",
+    "erfinv",
+    "acos",
+    "asin",
+    "cosh",
+    "dist",
+    "quantile",
+    "logsumexp",
+    "polygamma",
+)
 
 
 def install(calls: CallObserver) -> None:
@@ -54,6 +105,10 @@ class _Raised:
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
         torch = self._torch
         given = args[0] if args else kwargs.get("input")
-        if given is None or getattr(result, "dtype", None) is not torch.float32 or getattr(given, "dtype", None) not in (torch.bfloat16, torch.float16):
+        if (
+            given is None
+            or getattr(result, "dtype", None) is not torch.float32
+            or getattr(given, "dtype", None) not in (torch.bfloat16, torch.float16)
+        ):
             return None
         return About(KIND, given.device.type, f"{self._name} of {shape_of(given)}", bytes_of(given))

@@ -1,8 +1,8 @@
 """Time in collective operations that nothing hides, on this rank's training thread.
 
-    blocking calls     dist.all_reduce(…) …              the time of the call
-    asynchronous ones  work.wait()                       the time of the wait
-    DDP                its reducer works in C++          its own statistics: exchange of gradients beyond the end of backward
+blocking calls     dist.all_reduce(…) …              the time of the call
+asynchronous ones  work.wait()                       the time of the wait
+DDP                its reducer works in C++          its own statistics: exchange of gradients beyond the end of backward
 """
 
 from __future__ import annotations
@@ -14,10 +14,25 @@ from autotune_trials.agent.facts.job_facts import world_size
 from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
 
 NAMES = (
-    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
-    "all_to_all_single", "gather", "scatter", "barrier", "monitored_barrier", "all_gather_object", "gather_object", "broadcast_object_list",
-    "scatter_object_list", "recv",
-)  # fmt: skip
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "gather",
+    "scatter",
+    "barrier",
+    "monitored_barrier",
+    "all_gather_object",
+    "gather_object",
+    "broadcast_object_list",
+    "scatter_object_list",
+    "recv",
+)
 KIND = "collective"
 EXCHANGE = "DistributedDataParallel's exchange of gradients"
 
@@ -48,13 +63,22 @@ class _Named:
         tensor = next((a for a in (*args, *kwargs.values()) if hasattr(a, "element_size")), None)
         if tensor is None:
             return About(KIND, "", self._name)
-        return About(KIND, tensor.device.type, f"{self._name} of {shape_of(tensor)}", bytes_of(tensor))
+        return About(
+            KIND, tensor.device.type, f"{self._name} of {shape_of(tensor)}", bytes_of(tensor)
+        )
 
 
 def _watch_exchange(calls: CallObserver) -> None:
-    """Ask DDP's logger for every iteration (by default it looks at one in a hundred); it changes nothing else."""
+    """Ask DDP's logger for every iteration (by default it looks at one in a hundred); it changes
+    nothing else.
+    """
     parallel = calls.torch.nn.parallel.DistributedDataParallel
-    models = {m for entry in calls.agent.live.entries for m in entry.module.modules() if isinstance(m, parallel)}
+    models = {
+        m
+        for entry in calls.agent.live.entries
+        for m in entry.module.modules()
+        if isinstance(m, parallel)
+    }
     for model in models:
         model._set_ddp_runtime_logging_sample_rate(1)
 
@@ -64,9 +88,20 @@ def _watch_exchange(calls: CallObserver) -> None:
         if model not in models:
             return
         told = model._get_ddp_logging_data()
-        exposed_ns = told.get("backward_comm_time", 0) - told.get("backward_compute_comm_overlap_time", 0)
+        exposed_ns = told.get("backward_comm_time", 0) - told.get(
+            "backward_compute_comm_overlap_time", 0
+        )
         if exposed_ns > 0:
-            calls.add(About(KIND, calls.agent.live.device, EXCHANGE, told.get("total_parameter_size_bytes", 0)), calls.here(), exposed_ns / 1e9)
+            calls.add(
+                About(
+                    KIND,
+                    calls.agent.live.device,
+                    EXCHANGE,
+                    told.get("total_parameter_size_bytes", 0),
+                ),
+                calls.here(),
+                exposed_ns / 1e9,
+            )
 
     calls.watch_calls(parallel, "_pre_forward", read)
 

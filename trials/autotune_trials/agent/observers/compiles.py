@@ -3,8 +3,10 @@
     CompileLog        from the job's start, profile runs only: every graph break with its line. Breaks happen once, in warm-up
     CompileObserver   the watched window: recompilations, their reasons, and what they cost
 
-Dynamo keeps a record of each compilation (``torch._dynamo.utils.get_compilation_metrics``) with its reason and its seconds; of graph
-breaks it only logs, so its log function is listened to. Both are private to torch: what is not there is named in ``Evidence.blind``.
+Dynamo keeps a record of each compilation (``torch._dynamo.utils.get_compilation_metrics``) with its
+reason and its seconds; of graph
+breaks it only logs, so its log function is listened to. Both are private to torch: what is not
+there is named in ``Evidence.blind``.
 """
 
 from __future__ import annotations
@@ -28,17 +30,21 @@ if TYPE_CHECKING:
 
 PATCH = "dynamo.log_graph_break"
 LONGEST_REASON = 300
-MOST_EXCESS = 2.0  # times what dynamo says it compiled: what an iteration took longer than that was something else
+# times what dynamo says it compiled: what an iteration took longer than that was something else
+MOST_EXCESS = 2.0
 
 Line = tuple[str, int, str]  # file, line, function
 
 
 class CompileLog:
-    """Listens to dynamo's graph breaks. :meth:`attach` is called when something is about to be compiled; idempotent."""
+    """Listens to dynamo's graph breaks. :meth:`attach` is called when something is about to be
+    compiled; idempotent.
+    """
 
     def __init__(self, patches: PatchSet) -> None:
         self._patches = patches
-        self.breaks: dict[tuple[Line, ...], list[Any]] = {}  # the stack that was traced, outermost first: [reason, count]
+        # the stack that was traced, outermost first: [reason, count]
+        self.breaks: dict[tuple[Line, ...], list[Any]] = {}
         self.trouble = ""
 
     def attach(self) -> None:
@@ -47,7 +53,9 @@ class CompileLog:
         try:
             import torch._dynamo.symbolic_convert as convert
 
-            self._patches.add(PATCH, convert.InstructionTranslatorBase, "log_graph_break", self._listen)
+            self._patches.add(
+                PATCH, convert.InstructionTranslatorBase, "log_graph_break", self._listen
+            )
         except Exception as error:
             log.write_exception("compiles")
             self.trouble = f"this torch's dynamo could not be listened to: {type(error).__name__}"
@@ -62,17 +70,28 @@ class CompileLog:
         return log_graph_break
 
     def _note(self, translator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """``args``: (code_options, reason, exc); the exception knows the stack of the job's code that was traced."""
+        """``args``: (code_options, reason, exc); the exception knows the stack of the job's code
+        that was traced.
+        """
         try:
             error = kwargs.get("exc", args[2] if len(args) > 2 else None)
             if getattr(error, "logged", False):
                 return
             stack = getattr(error, "real_stack", None)
             if stack:
-                lines = tuple((str(frame.filename), int(frame.lineno or 0), str(frame.name)) for frame in stack)
+                lines = tuple(
+                    (str(frame.filename), int(frame.lineno or 0), str(frame.name))
+                    for frame in stack
+                )
             else:
                 code = translator.f_code
-                lines = ((str(code.co_filename), int(getattr(translator, "lineno", 0) or code.co_firstlineno), str(code.co_name)),)
+                lines = (
+                    (
+                        str(code.co_filename),
+                        int(getattr(translator, "lineno", 0) or code.co_firstlineno),
+                        str(code.co_name),
+                    ),
+                )
             known = self.breaks.setdefault(lines, [one_line(str(error)), 0])
             known[1] += 1
         except Exception:
@@ -86,7 +105,8 @@ class CompileObserver(Observer):
         super().__init__(watch)
         self._began = 0.0
         self._times: list[float] = []
-        self._compiling: list[float] = []  # seconds dynamo had spent in all, at the end of each iteration
+        # seconds dynamo had spent in all, at the end of each iteration
+        self._compiling: list[float] = []
 
     def begin(self) -> None:
         self._began = time.time()
@@ -103,13 +123,21 @@ class CompileObserver(Observer):
             return {"compiled": False}
         found = metrics()
         listening = self.agent.modules.compiles
-        blind = {"graph breaks": listening.trouble} if listening is not None and listening.trouble else {}
+        blind = (
+            {"graph breaks": listening.trouble}
+            if listening is not None and listening.trouble
+            else {}
+        )
         breaks = listening.breaks.items() if listening is not None else ()
-        left = [GraphBreak("break", reason, self._place(self._own(lines)), count) for lines, (reason, count) in breaks]
+        left = [
+            GraphBreak("break", reason, self._place(self._own(lines)), count)
+            for lines, (reason, count) in breaks
+        ]
         return {
-            "breaks": tuple(left + self._recompiles(found)), "compiled": any(m.entire_frame_compile_time_s for m in found),
+            "breaks": tuple(left + self._recompiles(found)),
+            "compiled": any(m.entire_frame_compile_time_s for m in found),
             "blind": blind,
-        }  # fmt: skip
+        }
 
     def _recompiles(self, found: list[Any]) -> list[GraphBreak]:
         """Those of the window by line; and functions dynamo has given up, whenever that was."""
@@ -122,7 +150,11 @@ class CompileObserver(Observer):
             number = str(each.compile_id)
             reason = getattr(each, "recompile_reason", None)
             if reason and number not in lines:
-                lines[number] = user_line(reason) or (str(each.co_filename), int(each.co_firstlineno or 0), str(each.co_name))
+                lines[number] = user_line(reason) or (
+                    str(each.co_filename),
+                    int(each.co_firstlineno or 0),
+                    str(each.co_name),
+                )
                 if each.fail_type:
                     given_up[lines[number]] = guard(reason)
             line = lines.get(number)
@@ -133,17 +165,27 @@ class CompileObserver(Observer):
                 counts[line] = counts.get(line, 0) + 1
                 reasons[line] = guard(reason)
         scale = self._scale(sum(seconds.values()))
-        again = [GraphBreak("recompile", reasons[line], self._place(line), count, seconds[line] * scale) for line, count in counts.items()]
+        again = [
+            GraphBreak("recompile", reasons[line], self._place(line), count, seconds[line] * scale)
+            for line, count in counts.items()
+        ]
         limit = [
             GraphBreak("recompile", reason, self._place(line), sum(lines[n] == line for n in lines))
-            for line, reason in given_up.items() if line not in counts
+            for line, reason in given_up.items()
+            if line not in counts
         ]
         return again + limit
 
     def _scale(self, told_s: float) -> float:
-        """What the iterations that compiled took longer than the others, over what dynamo tells: it leaves out a part."""
-        usual = [t for t, compiled in zip(self._times, self._compiling, strict=False) if not compiled]
-        excess = sum(t for t, compiled in zip(self._times, self._compiling, strict=False) if compiled)
+        """What the iterations that compiled took longer than the others, over what dynamo tells: it
+        leaves out a part.
+        """
+        usual = [
+            t for t, compiled in zip(self._times, self._compiling, strict=False) if not compiled
+        ]
+        excess = sum(
+            t for t, compiled in zip(self._times, self._compiling, strict=False) if compiled
+        )
         if not usual or not told_s:
             return 1.0
         excess -= median(usual) * sum(map(bool, self._compiling))
@@ -157,8 +199,13 @@ class CompileObserver(Observer):
         import linecache
 
         file, number, function = line
-        return Place(file, number, re.sub(r"^torch_dynamo_resume_in_|_at_\d+$", "", function), linecache.getline(file, number).strip(),
-                     self.watch.places.own(file))  # fmt: skip
+        return Place(
+            file,
+            number,
+            re.sub(r"^torch_dynamo_resume_in_|_at_\d+$", "", function),
+            linecache.getline(file, number).strip(),
+            self.watch.places.own(file),
+        )
 
 
 def metrics() -> list[Any]:
@@ -180,7 +227,11 @@ def guard(reason: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Dynamo's words on one line: what happened and the explanation, without hints, contexts and links."""
+    """Dynamo's words on one line: what happened and the explanation, without hints, contexts and
+    links.
+    """
     lines = [line.strip() for line in text.strip().splitlines()]
-    explained = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
+    explained = [
+        line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")
+    ]
     return ". ".join(dict.fromkeys([*lines[:1], *explained]))[:LONGEST_REASON]

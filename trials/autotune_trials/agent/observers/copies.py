@@ -1,4 +1,6 @@
-"""Tensors made of arrays and lists, tensors made on the host and then moved, and moves to the device themselves."""
+"""Tensors made of arrays and lists, tensors made on the host and then moved, and moves to the
+device themselves.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,21 @@ from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of,
 from autotune_trials.agent.observers.places import Spot
 from autotune_trials.protocol.evidence import Transfer
 
-MAKERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "zeros", "ones", "full", "empty", "arange", "linspace", "eye")
+MAKERS = (
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "normal",
+    "bernoulli",
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+    "arange",
+    "linspace",
+    "eye",
+)
 SMALL_BYTES = 4096  # of a tensor made on the host: below this a move is all launch cost
 
 
@@ -35,14 +51,24 @@ def from_data(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Abo
         return None
     if result.numel() < 2 or (hasattr(data, "__array__") and shares(data, result)):
         return None
-    what = f"a {type(data).__name__} of {len(data)}" if sequence else f"a {type(data).__module__.partition('.')[0]} array"
-    return About("tensor_from_array", result.device.type, f"{shape_of(result)} of {what}", bytes_of(result))
+    what = (
+        f"a {type(data).__name__} of {len(data)}"
+        if sequence
+        else f"a {type(data).__module__.partition('.')[0]} array"
+    )
+    return About(
+        "tensor_from_array", result.device.type, f"{shape_of(result)} of {what}", bytes_of(result)
+    )
 
 
 def shares(data: Any, result: Any) -> bool:
     """``as_tensor`` of an array with a dtype that torch has shares its memory."""
     interface = getattr(data, "__array_interface__", None)
-    return result.device.type == "cpu" and interface is not None and interface["data"][0] == result.data_ptr()
+    return (
+        result.device.type == "cpu"
+        and interface is not None
+        and interface["data"][0] == result.data_ptr()
+    )
 
 
 class Moves:
@@ -77,7 +103,9 @@ class Moves:
         pinned = target == "cuda" and bool(tensor.is_pinned())
         non_blocking = bool(kwargs.get("non_blocking", any(a is True for a in args[2:])))
         spot = self._calls.here()
-        known = self._transfers.setdefault((id(spot[0]), spot[1], pinned, non_blocking), [spot, 0, 0, 0.0])
+        known = self._transfers.setdefault(
+            (id(spot[0]), spot[1], pinned, non_blocking), [spot, 0, 0, 0.0]
+        )
         known[1:] = known[1] + 1, known[2] + bytes_of(tensor), known[3] + seconds
         return None
 
@@ -86,13 +114,20 @@ class Moves:
         return {
             "transfers": tuple(
                 Transfer(place(spot), count, nbytes, seconds, pinned, non_blocking)
-                for (_, _, pinned, non_blocking), (spot, count, nbytes, seconds) in self._transfers.items()
+                for (_, _, pinned, non_blocking), (
+                    spot,
+                    count,
+                    nbytes,
+                    seconds,
+                ) in self._transfers.items()
             )
         }
 
 
 def prime_device_context(torch: Any) -> None:
-    """``with torch.device("cuda")`` works from a set of torch's functions, kept from its first use on: not of ours."""
+    """``with torch.device("cuda")`` works from a set of torch's functions, kept from its first use
+    on: not of ours.
+    """
     module = sys.modules.get("torch.utils._device")
     constructors = getattr(module, "_device_constructors", None)
     if constructors is not None:

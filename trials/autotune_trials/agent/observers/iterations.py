@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 
 class IterationObserver(Observer):
-    """Times as the phase clock has them. ``queued_s`` is the kernel's own count (schedstat) of how long the training
-    thread was ready to run while other processes had all cores: such time is nobody's fault in the job."""
+    """Times as the phase clock has them. ``queued_s`` is the kernel's own count (schedstat) of how
+    long the training
+    thread was ready to run while other processes had all cores: such time is nobody's fault in the
+    job.
+    """
 
     name = "iterations"
 
@@ -29,7 +32,9 @@ class IterationObserver(Observer):
 
     def begin(self) -> None:
         try:
-            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(
+                f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC
+            )
             self._queued.append(self._read())
         except (OSError, ValueError, IndexError):
             self._queued = []
@@ -43,11 +48,14 @@ class IterationObserver(Observer):
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        self.agent.timer.finish()  # on a device the phases are read from events that may still be under way
+        # on a device the phases are read from events that may still be under way
+        self.agent.timer.finish()
         iterations, queued = self._iterations, self._queued
         return {
             "times_s": tuple(sum(i.spent[:AWAY]) for i in iterations),
-            "phase_times_s": {name: tuple(i.spent[n] for i in iterations) for n, name in enumerate(PHASES)},
+            "phase_times_s": {
+                name: tuple(i.spent[n] for i in iterations) for n, name in enumerate(PHASES)
+            },
             "away_s": tuple(i.spent[AWAY] for i in iterations),
             "samples": tuple(i.samples for i in iterations),
             "queued_s": tuple(b - a for a, b in zip(queued, queued[1:])),

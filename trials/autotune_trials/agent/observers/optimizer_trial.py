@@ -1,4 +1,6 @@
-"""What a step of an optimizer takes by each of torch's implementations, on copies of its parameters. The job's own are not touched."""
+"""What a step of an optimizer takes by each of torch's implementations, on copies of its
+parameters. The job's own are not touched.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ LONGEST_S = 0.4  # for one implementation: the job waits
 
 
 def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
-    """``own_s``, ``best_s`` and ``best`` (foreach, fused) of one step, in seconds; ``untried``: why there are none. {} where there is nothing
-    to choose."""
+    """``own_s``, ``best_s`` and ``best`` (foreach, fused) of one step, in seconds; ``untried``: why
+    there are none. {} where there is nothing to choose."""
     torch, optimizer = agent.torch, control.optimizer
     parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
     others = [name for name in control.supported() if name != "for-loop"]
@@ -30,7 +32,12 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
         return {}
     needed = COPIES * sum(p.numel() * p.element_size() for p in parameters) / 2**30
     if needed > ROOM * _free_gib(torch, parameters[0].device):
-        return {"untried": "there is no room for a copy of the optimizer's parameters, to try other implementations on"}
+        return {
+            "untried": (
+                "there is no room for a copy of the optimizer's parameters, to try other"
+                " implementations on"
+            )
+        }
     own = _step_s(torch, optimizer, None)
     tried = {name: _step_s(torch, optimizer, name) for name in others}
     best = min(tried, key=lambda name: tried[name])
@@ -39,7 +46,12 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
 
 def _step_s(torch: Any, optimizer: Any, implementation: str | None) -> float:
     """Seconds of the quickest step; None: as the optimizer is set now."""
-    scratch = copy_of(torch, optimizer, implementation, lambda group: [_clone(torch, p) for p in group["params"] if p.requires_grad])
+    scratch = copy_of(
+        torch,
+        optimizer,
+        implementation,
+        lambda group: [_clone(torch, p) for p in group["params"] if p.requires_grad],
+    )
     step = bare_step(optimizer)
     device = next(p for g in scratch.param_groups for p in g["params"]).device
     times: list[float] = []

@@ -14,7 +14,9 @@ NUMPY = ("save", "savez", "savez_compressed", "savetxt")
 
 
 def install(calls: CallObserver) -> None:
-    """Watch prints, log records, and the ways files are usually written, as far as their libraries are loaded."""
+    """Watch prints, log records, and the ways files are usually written, as far as their libraries
+    are loaded.
+    """
     torch, loaded = calls.torch, sys.modules.get
 
     def printed(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About:

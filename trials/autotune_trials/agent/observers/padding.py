@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
     from autotune_trials.agent.observers.watch import Watch
 
-MASK = "attention_mask"  # rows of 0 (padding) and 1, by the name that tokenizers and models agree on
+# rows of 0 (padding) and 1, by the name that tokenizers and models agree on
+MASK = "attention_mask"
 
 
 class PaddingObserver(Observer, Listener):
@@ -24,13 +25,21 @@ class PaddingObserver(Observer, Listener):
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        self._counts: list[tuple[Any, int]] = []  # (what counts, tokens) of each batch; read when the window is over
+        # (what counts, tokens) of each batch; read when the window is over
+        self._counts: list[tuple[Any, int]] = []
         self._failure: Exception | None = None
 
     def begin(self) -> None:
         self.agent.events.listen(self)
 
-    def batch_given(self, loader: TrackedLoader, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> None:
+    def batch_given(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
         if loader.training and self._failure is None:
             self._look(batch)
 

@@ -22,7 +22,8 @@ class PauseObserver(Observer):
         super().__init__(watch)
         self._thread = threading.get_ident()
         self._began = 0.0
-        self._pauses: dict[tuple[int, int, int, int], list[Any]] = {}  # [spot, count, seconds, the longest]
+        # [spot, count, seconds, the longest]
+        self._pauses: dict[tuple[int, int, int, int], list[Any]] = {}
 
     def begin(self) -> None:
         gc.callbacks.append(self._on_collection)
@@ -34,7 +35,12 @@ class PauseObserver(Observer):
         return {
             "pauses": tuple(
                 Pause(index, seconds, generation, place(spot), count, longest)
-                for (index, generation, _, _), (spot, count, seconds, longest) in self._pauses.items()
+                for (index, generation, _, _), (
+                    spot,
+                    count,
+                    seconds,
+                    longest,
+                ) in self._pauses.items()
             )
         }
 
@@ -47,7 +53,13 @@ class PauseObserver(Observer):
             return
         if not self._began:
             return  # the window opened in the middle of a collection
-        seconds, index, generation = perf_counter() - self._began, self.watch.index, int(info.get("generation", 0))
+        seconds, index, generation = (
+            perf_counter() - self._began,
+            self.watch.index,
+            int(info.get("generation", 0)),
+        )
         spot = self.watch.places.spot(sys._getframe(1))
-        known = self._pauses.setdefault((index, generation, id(spot[0]), spot[1]), [spot, 0, 0.0, 0.0])
+        known = self._pauses.setdefault(
+            (index, generation, id(spot[0]), spot[1]), [spot, 0, 0.0, 0.0]
+        )
         known[1:] = known[1] + 1, known[2] + seconds, max(known[3], seconds)

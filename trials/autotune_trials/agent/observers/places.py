@@ -12,7 +12,8 @@ from typing import Any
 
 from autotune_trials.protocol.evidence import Place
 
-Spot = tuple[Any, int]  # (code object, line): what is noted while the job runs; a Place is made of it afterwards
+# (code object, line): what is noted while the job runs; a Place is made of it afterwards
+Spot = tuple[Any, int]
 
 
 class Places:
@@ -23,7 +24,9 @@ class Places:
 
     def __init__(self, torch: Any) -> None:
         paths = sysconfig.get_paths()
-        roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths}
+        roots = {
+            paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths
+        }
         roots |= {p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")}
         roots.add(os.path.dirname(os.path.abspath(torch.__file__)))
         ours = set()
@@ -33,7 +36,9 @@ class Places:
                 ours.add(os.path.dirname(os.path.abspath(str(module.__file__))))
         roots |= ours
         self._ours = tuple(os.path.join(root, "") for root in ours)
-        self._roots = tuple({os.path.join(form, "") for root in roots for form in (root, os.path.realpath(root))})
+        self._roots = tuple(
+            {os.path.join(form, "") for root in roots for form in (root, os.path.realpath(root))}
+        )
         main = getattr(sys.modules.get("__main__"), "__file__", None)
         self._own: dict[str, bool] = {os.path.abspath(main): True, main: True} if main else {}
         self._trees: dict[str, ast.Module | None] = {}
@@ -43,7 +48,9 @@ class Places:
         known = self._own.get(filename)
         if known is None:
             generated = filename.startswith("<") or not filename
-            known = self._own[filename] = not generated and not os.path.abspath(filename).startswith(self._roots)
+            known = self._own[filename] = not generated and not os.path.abspath(
+                filename
+            ).startswith(self._roots)
         return known
 
     def spot(self, frame: Any) -> Spot:
@@ -52,18 +59,25 @@ class Places:
         caller = frame
         while caller is not None:
             code = caller.f_code
-            if known.get(code.co_filename) or (code.co_filename not in known and own(code.co_filename)):
+            if known.get(code.co_filename) or (
+                code.co_filename not in known and own(code.co_filename)
+            ):
                 return code, caller.f_lineno or 0
             caller = caller.f_back
         return frame.f_code, frame.f_lineno or 0
 
     def innermost(self, stack: Sequence[Spot]) -> Spot:
         """The same of another thread's stack, innermost frame first."""
-        return next(((code, line or 0) for code, line in stack if self.own(code.co_filename)), (stack[0][0], stack[0][1] or 0))
+        return next(
+            ((code, line or 0) for code, line in stack if self.own(code.co_filename)),
+            (stack[0][0], stack[0][1] or 0),
+        )
 
     def leaf(self, stack: Sequence[Spot]) -> Any:
         """Code of the innermost frame that is not ours."""
-        return next((code for code, _ in stack if not code.co_filename.startswith(self._ours)), stack[0][0])
+        return next(
+            (code for code, _ in stack if not code.co_filename.startswith(self._ours)), stack[0][0]
+        )
 
     def place(self, spot: Spot) -> Place:
         code, line = spot
@@ -72,19 +86,25 @@ class Places:
         return Place(name, line, function, linecache.getline(name, line).strip(), self.own(name))
 
     def lines(self, spot: Spot, block: bool = False) -> tuple[int, int]:
-        """First and last line of the statement at ``spot``; of compound statements the head only, unless ``block``
-        asks for all of a ``with``."""
+        """First and last line of the statement at ``spot``; of compound statements the head only,
+        unless ``block`` asks for all of a ``with``."""
         code, line = spot
         found = (line, line)
         tree = self._tree(code.co_filename)
         for node in ast.walk(tree) if tree is not None else ():
-            if not isinstance(node, ast.stmt) or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if not isinstance(node, ast.stmt) or isinstance(
+                node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+            ):
                 continue
             last = node.end_lineno or node.lineno
             body = getattr(node, "body", None)
-            if body and not (block and isinstance(node, (ast.With, ast.AsyncWith)) and line < body[0].lineno):
+            if body and not (
+                block and isinstance(node, (ast.With, ast.AsyncWith)) and line < body[0].lineno
+            ):
                 last = body[0].lineno - 1 if body[0].lineno > node.lineno else node.lineno
-            if node.lineno <= line <= last and (found == (line, line) or last - node.lineno < found[1] - found[0]):
+            if node.lineno <= line <= last and (
+                found == (line, line) or last - node.lineno < found[1] - found[0]
+            ):
                 found = (node.lineno, last)
         return found
 

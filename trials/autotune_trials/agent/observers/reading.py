@@ -1,4 +1,6 @@
-"""What the workers of the DataLoader did meanwhile: fetching batches, and decoding pictures as a part of it."""
+"""What the workers of the DataLoader did meanwhile: fetching batches, and decoding pictures as a
+part of it.
+"""
 
 from __future__ import annotations
 

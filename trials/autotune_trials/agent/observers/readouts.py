@@ -1,4 +1,6 @@
-"""Tensors turned into what Python can look at. On a device each of these waits until the device has caught up."""
+"""Tensors turned into what Python can look at. On a device each of these waits until the device has
+caught up.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,31 @@ from typing import Any
 from autotune_trials.agent.observers.calls import About, CallObserver, Describe, shape_of
 
 METHODS = {
-    "item": "item", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy", "cpu": "cpu", "__bool__": "bool", "__float__": "float",
-    "__int__": "int", "__index__": "int", "__repr__": "repr", "__format__": "format",
-}  # fmt: skip
+    "item": "item",
+    "tolist": "tolist",
+    "numpy": "numpy",
+    "__array__": "numpy",
+    "cpu": "cpu",
+    "__bool__": "bool",
+    "__float__": "float",
+    "__int__": "int",
+    "__index__": "int",
+    "__repr__": "repr",
+    "__format__": "format",
+}
 
 
 def install(calls: CallObserver) -> None:
-    """Watch methods of Tensor, ``to("cpu")`` (with the moves of :mod:`copies`), and ``torch.cuda.synchronize``."""
+    """Watch methods of Tensor, ``to("cpu")`` (with the moves of :mod:`copies`), and
+    ``torch.cuda.synchronize``.
+    """
     torch = calls.torch
     for method, kind in METHODS.items():
         calls.watch_calls(torch.Tensor, method, describe(kind), of_tensor=True)
     if torch.cuda.is_available():
-        calls.watch_calls(torch.cuda, "synchronize", lambda args, kwargs, result: About("synchronize", "cuda"))
+        calls.watch_calls(
+            torch.cuda, "synchronize", lambda args, kwargs, result: About("synchronize", "cuda")
+        )
 
 
 def describe(kind: str) -> Describe:

@@ -4,8 +4,8 @@
     training thread  ──python──▌C call that keeps the GIL▐──torch op──
     sampler             •     waits for the interpreter ─•    •      a look counts for all ticks since the last one
 
-Ticks are set beforehand and at random, not counted from the last look: looks that had to wait all end where such a call
-ends, and what follows within the next milliseconds would never be seen.
+Ticks are set beforehand and at random, not counted from the last look: looks that had to wait all
+end where such a call ends, and what follows within the next milliseconds would never be seen.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from autotune_trials.agent.observers.watch import Watch
 
 INTERVAL_S = 0.002  # a look takes some 20 µs: 1 % of one core
-# How soon the interpreter hands over to a waiting thread, while we watch. At its usual 5 ms every look into plain Python code
-# would slip to the next torch call, which gives the interpreter up by itself, and lines of Python would hardly be seen.
+# How soon the interpreter hands over to a waiting thread, while we watch. At its usual 5 ms every
+# look into plain Python code would slip to the next torch call, which gives the interpreter up by
+# itself, and lines of Python would hardly be seen.
 SWITCH_S = 20e-6
 
-Key = tuple[int, int, int, int, int]  # iteration, phase, ids of the code objects with the line between them: hashing code is slow
+# iteration, phase, ids of the code objects with the line between them: hashing code is slow
+Key = tuple[int, int, int, int, int]
 
 
 class SamplerObserver(Observer):
@@ -72,7 +74,9 @@ class SamplerObserver(Observer):
         return {
             "frames": tuple(
                 Frames(key[0], NAMES[key[1]], place(spot), seconds, leaf_name(leaf))
-                for key, (seconds, spot, leaf) in sorted(self._seen.items(), key=lambda item: item[0])
+                for key, (seconds, spot, leaf) in sorted(
+                    self._seen.items(), key=lambda item: item[0]
+                )
             ),
             "sampler_s": self._spent,
         }
@@ -103,10 +107,13 @@ class SamplerObserver(Observer):
 def stack_of(thread: int) -> list[Spot]:
     """Code and line of every frame of ``thread``, innermost first; [] if it has ended.
 
-    Done in one call that runs in C from beginning to end, during which the thread cannot go on. Step by step it could return from
-    a frame that is being looked at, and reading ``f_back`` then reads freed memory (seen as crashes, Python 3.11). Garbage
-    collection pauses in that call: the frame objects made there may start one, whose callbacks and finalizers are Python again and
-    let the thread go on (seen as a standstill). No frame is kept either: what its locals hold would live longer than meant.
+    Done in one call that runs in C from beginning to end, during which the thread cannot go on.
+    Step by step it could return from a frame that is being looked at, and reading ``f_back`` then
+    reads freed memory (seen as crashes, Python 3.11). Garbage
+    collection pauses in that call: the frame objects made there may start one, whose callbacks and
+    finalizers are Python again and
+    let the thread go on (seen as a standstill). No frame is kept either: what its locals hold would
+    live longer than meant.
     """
     first = map(itemgetter(thread), starmap(sys._current_frames, ((),)))
     frames = takewhile(bool, accumulate(chain(first, repeat("f_back")), getattr))

@@ -1,6 +1,8 @@
-"""What stands still while iterations go by: the optimizers, the loader, the models, memory, the CPU's governor.
+"""What stands still while iterations go by: the optimizers, the loader, the models, memory, the
+CPU's governor.
 
-Asked once, when the window is over. Optimizers are also tried out: a few steps by each implementation torch has, on copies.
+Asked once, when the window is over. Optimizers are also tried out: a few steps by each
+implementation torch has, on copies.
 """
 
 from __future__ import annotations
@@ -36,12 +38,15 @@ class StandingObserver(Observer):
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
         return {
             "class": type(optimizer).__name__,
-            "foreach": group.get("foreach"), "fused": group.get("fused"), "capturable": group.get("capturable"),
-            "tensors": len(parameters), "parameters": sum(p.numel() for p in parameters),
+            "foreach": group.get("foreach"),
+            "fused": group.get("fused"),
+            "capturable": group.get("capturable"),
+            "tensors": len(parameters),
+            "parameters": sum(p.numel() for p in parameters),
             "device": parameters[0].device.type if parameters else "",
             "place": self._place(control.spot),
             **try_out(self.agent, control),
-        }  # fmt: skip
+        }
 
     def _loader(self) -> dict[str, Any]:
         hooks = self.agent.loaders
@@ -49,7 +54,10 @@ class StandingObserver(Observer):
         if state is None:
             return {}
         settings = hooks.settings_in_force()
-        return {"place": self._place(state.spot), **(settings._asdict() if settings is not None else {})}
+        return {
+            "place": self._place(state.spot),
+            **(settings._asdict() if settings is not None else {}),
+        }
 
     def _memory(self) -> dict[str, float]:
         found = {"host_used_gib": resident_gib(), "host_total_gib": memory_gib()}
@@ -64,7 +72,13 @@ class StandingObserver(Observer):
         if spot is None:
             return None
         place = self.watch.places.place(spot)
-        return {"file": place.file, "line": place.line, "function": place.function, "code": place.code, "own": place.own}
+        return {
+            "file": place.file,
+            "line": place.line,
+            "function": place.function,
+            "code": place.code,
+            "own": place.own,
+        }
 
 
 def _model(entry: Entry) -> dict[str, Any]:
@@ -83,7 +97,9 @@ def governors() -> tuple[str, ...]:
     found = []
     for cpu in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
         try:
-            with open(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", encoding="ascii") as file:
+            with open(
+                f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", encoding="ascii"
+            ) as file:
                 found.append(file.read().strip())
         except (OSError, UnicodeDecodeError):
             continue

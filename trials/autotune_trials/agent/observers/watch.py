@@ -1,4 +1,6 @@
-"""The watched window: runs the observers, and makes :class:`~autotune_trials.protocol.evidence.Evidence` of what they saw."""
+"""The watched window: runs the observers, and makes
+:class:`~autotune_trials.protocol.evidence.Evidence` of what they saw.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, ended in rever
     IterationObserver,
 )
 
-MOST = 20  # times watch_steps: iterations watched at most, so that evidence of a very quick job stays small
+# times watch_steps: iterations watched at most, so that evidence of a very quick job stays small
+MOST = 20
 
 
 class Watch:
@@ -61,7 +64,9 @@ class Watch:
             try:
                 observer = kind(self)
             except Exception:
-                self._blind[kind.name] = log.write_exception(f"watching {kind.name}").strip().splitlines()[-1]
+                self._blind[kind.name] = (
+                    log.write_exception(f"watching {kind.name}").strip().splitlines()[-1]
+                )
                 continue
             self._observers.append(observer)
             try:
@@ -89,7 +94,9 @@ class Watch:
                 self._blind.update(found.pop("blind", {}))
                 fields.update(found)
             except Exception:
-                self._blind[observer.name] = log.write_exception(f"watching {observer.name}").strip().splitlines()[-1]
+                self._blind[observer.name] = (
+                    log.write_exception(f"watching {observer.name}").strip().splitlines()[-1]
+                )
         self._observers = []
         return Evidence(**fields, blind=self._blind)
 
@@ -98,7 +105,10 @@ class Watch:
         config = self.agent.config
         if self.index < config.watch_steps:
             return False
-        longest = perf_counter() - self._began >= config.watch_seconds or self.index >= MOST * config.watch_steps
+        longest = (
+            perf_counter() - self._began >= config.watch_seconds
+            or self.index >= MOST * config.watch_steps
+        )
         return not self._alone or longest
 
     def _abandon(self) -> None:
@@ -108,7 +118,9 @@ class Watch:
 
     def _drop(self, observer: Observer) -> None:
         """The exception being handled is this observer's."""
-        self._blind[observer.name] = log.write_exception(f"watching {observer.name}").strip().splitlines()[-1]
+        self._blind[observer.name] = (
+            log.write_exception(f"watching {observer.name}").strip().splitlines()[-1]
+        )
         self._observers.remove(observer)
         try:
             observer.finish()

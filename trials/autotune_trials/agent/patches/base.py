@@ -14,7 +14,9 @@ _fork_hooked: list[bool] = []  # once it is
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep dynamo from tracing into ``function``: what ``torch.compiler.disable`` marks, without importing dynamo."""
+    """Keep dynamo from tracing into ``function``: what ``torch.compiler.disable`` marks, without
+    importing dynamo.
+    """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
 
@@ -22,11 +24,13 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 class Patch:
     """``owner.attribute`` replaced by ``make(original)``.
 
-    ``active`` is False once the patch is taken back: a wrapper that somebody else has wrapped or kept checks it
-    and behaves as the original.
+    ``active`` is False once the patch is taken back: a wrapper that somebody else has wrapped or
+    kept checks it and behaves as the original.
     """
 
-    def __init__(self, name: str, owner: Any, attribute: str, make: Callable[[Patch, Any], Any]) -> None:
+    def __init__(
+        self, name: str, owner: Any, attribute: str, make: Callable[[Patch, Any], Any]
+    ) -> None:
         self.name, self.owner, self.attribute, self._make = name, owner, attribute, make
         self.original = getattr(owner, attribute)
         self._own = vars(owner).get(attribute, _ABSENT)
@@ -40,8 +44,12 @@ class Patch:
             return
         if self._wrapper is None:
             self._wrapper = self._make(self, self.original)
-            if isinstance(self.owner, ModuleType):  # where pickle finds it: in the next process that is the original
-                self._wrapper.__module__, self._wrapper.__qualname__ = self.owner.__name__, self.attribute
+            # where pickle finds it: in the next process that is the original
+            if isinstance(self.owner, ModuleType):
+                self._wrapper.__module__, self._wrapper.__qualname__ = (
+                    self.owner.__name__,
+                    self.attribute,
+                )
         self.active = True
         present = vars(self.owner).get(self.attribute, _ABSENT)
         if present is self._wrapper or (self._above is not None and present is self._above):
@@ -49,7 +57,9 @@ class Patch:
         setattr(self.owner, self.attribute, self._wrapper)
 
     def restore(self) -> None:
-        """Give the original back. Idempotent. If others have patched on top of us, their patch stays."""
+        """Give the original back. Idempotent. If others have patched on top of us, their patch
+        stays.
+        """
         if not self.active:
             return
         self.active = False
@@ -82,7 +92,9 @@ class PatchSet:
     def __contains__(self, name: str) -> bool:
         return name in self._patches or name in self._undo
 
-    def add(self, name: str, owner: Any, attribute: str, make: Callable[[Patch, Any], Any]) -> Patch:
+    def add(
+        self, name: str, owner: Any, attribute: str, make: Callable[[Patch, Any], Any]
+    ) -> Patch:
         """Apply a patch under ``name``; a second call with the same name changes nothing."""
         patch = self._patches.get(name)
         if patch is None:
@@ -95,7 +107,9 @@ class PatchSet:
         self._undo[name or f"undo {id(undo)}"] = undo
 
     def at_fork(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in children that are forked. Python forgets no such hook: one for all of them asks this list."""
+        """Call ``function`` in children that are forked. Python forgets no such hook: one for all
+        of them asks this list.
+        """
         if not _fork_hooked:
             _fork_hooked.append(True)
             os.register_at_fork(after_in_child=_after_fork)

@@ -14,9 +14,15 @@ if TYPE_CHECKING:
 
 
 def install(
-    patches: PatchSet, torch: Any, modules: ModuleWatch, traits: JobTraits, on_scaled: Callable[[Any, Any], None] | None
+    patches: PatchSet,
+    torch: Any,
+    modules: ModuleWatch,
+    traits: JobTraits,
+    on_scaled: Callable[[Any, Any], None] | None,
 ) -> None:
-    """Watch ``torch.compile``, the construction of a GradScaler, and the losses it scales (``on_scaled(loss, scaled)``; None: nobody asks)."""
+    """Watch ``torch.compile``, the construction of a GradScaler, and the losses it scales
+    (``on_scaled(loss, scaled)``; None: nobody asks).
+    """
 
     def make_compile(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)

@@ -1,4 +1,6 @@
-"""Finding the modules a job calls at top level in training. Only until warm-up is over: it costs on every module call."""
+"""Finding the modules a job calls at top level in training. Only until warm-up is over: it costs on
+every module call.
+"""
 
 from __future__ import annotations
 

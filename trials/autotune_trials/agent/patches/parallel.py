@@ -1,4 +1,6 @@
-"""DistributedDataParallel: what the job builds it with. Its knobs give it other arguments further in (autotune_spaces/ddp.py)."""
+"""DistributedDataParallel: what the job builds it with. Its knobs give it other arguments further
+in (autotune_spaces/ddp.py).
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,18 @@ def install(patches: PatchSet, torch: Any, live: LiveJobControl) -> None:
                 return
             try:
                 asked = signature.bind(self, *args, **kwargs).arguments
-                live.built.add(self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site())
+                live.built.add(
+                    self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site()
+                )
             except Exception:
                 live.loop.fail("DistributedDataParallel.__init__")
 
         return __init__
 
     if torch.distributed.is_available():
-        patches.add("DistributedDataParallel.__init__", torch.nn.parallel.DistributedDataParallel, "__init__", make)
+        patches.add(
+            "DistributedDataParallel.__init__",
+            torch.nn.parallel.DistributedDataParallel,
+            "__init__",
+            make,
+        )

@@ -1,6 +1,8 @@
-"""Files written from C++ and Rust, which Python's audit events do not show: noted before they are written (see file_watch.py).
+"""Files written from C++ and Rust, which Python's audit events do not show: noted before they are
+written (see file_watch.py).
 
-Unlike the other patches these are not taken back when the agent steps aside: a job that is told to end may save once more.
+Unlike the other patches these are not taken back when the agent steps aside: a job that is told to
+end may save once more.
 """
 
 from __future__ import annotations

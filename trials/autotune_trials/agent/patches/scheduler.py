@@ -1,7 +1,7 @@
 """Learning-rate schedulers stand still in a live session.
 
-Blocks are compared with each other, so the learning rate must not drift between them, and a stretched epoch must
-not drive a scheduler past its end.
+Blocks are compared with each other, so the learning rate must not drift between them, and a
+stretched epoch must not drive a scheduler past its end.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from autotune_trials.agent.patches.base import Patch, PatchSet
 
 
 def freeze(patches: PatchSet, torch: Any) -> None:
-    """Make ``step`` of every scheduler class do nothing. A scheduler's first step, in its constructor, still runs."""
+    """Make ``step`` of every scheduler class do nothing. A scheduler's first step, in its
+    constructor, still runs.
+    """
 
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not patch.active or not hasattr(self, "_last_lr") or getattr(self, "_is_initial", False):
+            if (
+                not patch.active
+                or not hasattr(self, "_last_lr")
+                or getattr(self, "_is_initial", False)
+            ):
                 return original(self, *args, **kwargs)
             return None
 

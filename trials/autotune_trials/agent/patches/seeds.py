@@ -1,4 +1,6 @@
-"""Seeded runs: every seed the job sets is moved by the session's offset; a job that sets none is seeded once."""
+"""Seeded runs: every seed the job sets is moved by the session's offset; a job that sets none is
+seeded once.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,17 @@ def install(patches: PatchSet, torch: Any, traits: JobTraits, offset: int) -> No
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def seed(*args: Any, **kwargs: Any) -> Any:
-            # torch.manual_seed seeds CUDA through functions that are patched too: move a seed only once
+            # torch.manual_seed seeds CUDA through functions that are patched too: move a seed only
+            # once
             if not patch.active or getattr(inside, "seed", False):
                 return original(*args, **kwargs)
             traits.seeds = True
             inside.seed = True
             try:
                 args = tuple(_moved(a, offset) for a in args[:1]) + args[1:]
-                kwargs = {k: _moved(v, offset) if k in ("seed", "a") else v for k, v in kwargs.items()}
+                kwargs = {
+                    k: _moved(v, offset) if k in ("seed", "a") else v for k, v in kwargs.items()
+                }
                 return original(*args, **kwargs)
             finally:
                 inside.seed = False
@@ -52,6 +57,8 @@ def install(patches: PatchSet, torch: Any, traits: JobTraits, offset: int) -> No
 
 
 def _moved(value: Any, offset: int) -> Any:
-    """Seeds people write are small; large ones (DataLoader workers) are drawn from a generator already moved."""
+    """Seeds people write are small; large ones (DataLoader workers) are drawn from a generator
+    already moved.
+    """
     human = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
     return value + offset if human else value

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def site(depth: int = 2) -> str:
-    """"file.py:12" of the first caller outside torch and this package."""
+    """ "file.py:12" of the first caller outside torch and this package."""
     frame: Any = sys._getframe(depth)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
@@ -25,8 +25,12 @@ def site(depth: int = 2) -> str:
     return "?"
 
 
-def install(patches: PatchSet, torch: Any, knobs: Knobs, traits: JobTraits, sites: SiteRecorder) -> None:
-    """Note where the job calls ``torch.set_num_threads``, and, while sites are recorded, ``set_float32_matmul_precision``."""
+def install(
+    patches: PatchSet, torch: Any, knobs: Knobs, traits: JobTraits, sites: SiteRecorder
+) -> None:
+    """Note where the job calls ``torch.set_num_threads``, and, while sites are recorded,
+    ``set_float32_matmul_precision``.
+    """
 
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
@@ -49,4 +53,9 @@ def install(patches: PatchSet, torch: Any, knobs: Knobs, traits: JobTraits, site
 
     patches.add("torch.set_num_threads", torch, "set_num_threads", make)
     if sites.open:
-        patches.add("torch.set_float32_matmul_precision", torch, "set_float32_matmul_precision", make_precision)
+        patches.add(
+            "torch.set_float32_matmul_precision",
+            torch,
+            "set_float32_matmul_precision",
+            make_precision,
+        )

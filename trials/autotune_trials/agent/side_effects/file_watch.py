@@ -1,10 +1,12 @@
-"""Sees what the job writes, in every process of a trial, and has it noted before it happens (see recorder.py).
+"""Sees what the job writes, in every process of a trial, and has it noted before it happens (see
+recorder.py).
 
     open, os.remove, os.rename, os.mkdir, …   Python's own audit events: nothing is replaced, the job calls what it always calls
     torch.save, torch.jit.save, safetensors   write from C++ and Rust, which raise none    patches/saving.py, when they are imported
     mlflow, wandb                             addresses given in the code                  trackers.py, when they are imported
 
-Only where the session has a ledger, which ``launch`` never has. An event that is not about writing costs a look-up in a dictionary.
+Only where the session has a ledger, which ``launch`` never has. An event that is not about writing
+costs a look-up in a dictionary.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def watch() -> None:
 
 
 def _run(part: str, name: str, module: Any) -> None:
-    """Call ``name`` of our module ``part``, which is imported only now: most processes need none of them."""
+    """Call ``name`` of our module ``part``, which is imported only now: most processes need none of
+    them.
+    """
     import importlib
 
     getattr(importlib.import_module(f"autotune_trials.agent.{part}"), name)(module)
@@ -72,7 +76,9 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _note(what: Callable[[Ledger], None]) -> None:
-    """Have the ledger note something. What the ledger does itself raises events as well: those are passed over."""
+    """Have the ledger note something. What the ledger does itself raises events as well: those are
+    passed over.
+    """
     if _ledger is None or getattr(_inside, "noting", False):
         return
     _inside.noting = True
@@ -96,7 +102,11 @@ def _on_remove(path: Any, folder: int = -1) -> None:
 
 
 def _on_rename(source: Any, target: Any, source_folder: int = -1, target_folder: int = -1) -> None:
-    _note(lambda ledger: ledger.renames(resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)))
+    _note(
+        lambda ledger: ledger.renames(
+            resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)
+        )
+    )
 
 
 def _on_mkdir(path: Any, mode: int = 0, folder: int = -1) -> None:
@@ -118,7 +128,11 @@ def _on_truncate(path: Any, length: int = 0) -> None:
 
 
 def _on_link(source: Any, target: Any, source_folder: int = -1, target_folder: int = -1) -> None:
-    _note(lambda ledger: ledger.links(resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)))
+    _note(
+        lambda ledger: ledger.links(
+            resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)
+        )
+    )
 
 
 def _on_symlink(source: Any, target: Any, folder: int = -1) -> None:
@@ -137,4 +151,3 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "os.chmod": _on_mode,
     "os.utime": _on_mode,
 }
-

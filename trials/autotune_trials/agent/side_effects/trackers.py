@@ -1,5 +1,7 @@
-"""Experiment trackers of the job's own, during trials: MLflow stays in the trial's directory and W&B offline, also where the job's
-code says otherwise. The variables that say the same are set by launch_environment.py; these are for addresses given in the code."""
+"""Experiment trackers of the job's own, during trials: MLflow stays in the trial's directory and
+W&B offline, also where the job's code says otherwise. The variables that say the same are set by
+launch_environment.py; these are for addresses given in the code.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from typing import Any
 
 
 def keep_mlflow_here(module: Any) -> None:
-    """``module``: mlflow.tracking._tracking_service.utils. Whatever address the code gives, it is the session's.
+    """``module``: mlflow.tracking._tracking_service.utils. Whatever address the code gives, it is
+    the session's.
 
-    ``env:`` of job.yaml wins over the session's own address, so a user who wants the trials in a store of theirs can say so.
+    ``env:`` of job.yaml wins over the session's own address, so a user who wants the trials in a
+    store of theirs can say so.
     """
     here = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not here:
@@ -30,7 +34,9 @@ def keep_mlflow_here(module: Any) -> None:
 
 
 def keep_wandb_offline(module: Any) -> None:
-    """``module``: wandb. ``wandb.init(mode="online", dir=…)`` stays offline and in the session's directory."""
+    """``module``: wandb. ``wandb.init(mode="online", dir=…)`` stays offline and in the session's
+    directory.
+    """
     original, folder = module.init, os.environ.get("WANDB_DIR")
     allowed = os.environ.get("WANDB_MODE", "offline")  # env: of job.yaml wins
 

@@ -1,8 +1,11 @@
-"""What a module keeps beside its weights, and the random streams: noted before a call, compared after it, put back.
+"""What a module keeps beside its weights, and the random streams: noted before a call, compared
+after it, put back.
 
-Looked at are buffers, and whatever a module has as attributes of its own: numbers, tensors, and the lists, dicts and plain
-objects that hold them. Weights are only compared, by their norms: a copy of them all may not fit beside the model, so what a
-forward does to them (a slow copy that follows them) happens once before it is seen.
+Looked at are buffers, and whatever a module has as attributes of its own: numbers, tensors, and the
+lists, dicts and plain
+objects that hold them. Weights are only compared, by their norms: a copy of them all may not fit
+beside the model, so what a forward does to them (a slow copy that follows them) happens once before
+it is seen.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ from typing import Any
 DEPTH = 2  # containers within containers
 MEMBERS = 64  # of one container
 _WORDS = (bool, int, float, complex, str, bytes, type(None))
-_SAID = {"tensor": "keeps a tensor of its last pass, which the job may use", "other": "changes its own {} in each pass"}
+_SAID = {
+    "tensor": "keeps a tensor of its last pass, which the job may use",
+    "other": "changes its own {} in each pass",
+}
 _CONTAINERS = (list, tuple, dict, set, deque)
 
 
@@ -28,20 +34,35 @@ class Kept:
         self.modules = list(module.modules())
         self._torchs = {*vars(torch.nn.Module()), "_compiled_call_impl"}
         self._training = [m.training for m in self.modules]
-        self._buffers = [(m, name, b, b.detach().clone()) for m in self.modules for name, b in m._buffers.items() if b is not None]
+        self._buffers = [
+            (m, name, b, b.detach().clone())
+            for m in self.modules
+            for name, b in m._buffers.items()
+            if b is not None
+        ]
         self._attributes = [self._own(m) for m in self.modules]
-        self._members = [{name: _copy(value) for name, value in own.items()} for own in self._attributes]
-        self._marks = [{name: _marks(torch, value) for name, value in own.items()} for own in self._attributes]
+        self._members = [
+            {name: _copy(value) for name, value in own.items()} for own in self._attributes
+        ]
+        self._marks = [
+            {name: _marks(torch, value) for name, value in own.items()} for own in self._attributes
+        ]
         self._weights = self._norms()
         self._streams = _random_states(torch)
 
     def changed(self) -> str:
         """What a call has changed, in words; "" if nothing."""
-        if any(not _same_stream(self._torch, a, b) for a, b in zip(self._streams, _random_states(self._torch), strict=True)):
+        if any(
+            not _same_stream(self._torch, a, b)
+            for a, b in zip(self._streams, _random_states(self._torch), strict=True)
+        ):
             return "the model draws random numbers, not only in layers of dropout"
         for module, name, before, value in self._buffers:
             if module._buffers.get(name) is not before or not self._torch.equal(before, value):
-                return f"{type(module).__name__} changes its own {name} in each pass (as batch normalisation does)"
+                return (
+                    f"{type(module).__name__} changes its own {name} in each pass (as batch"
+                    " normalisation does)"
+                )
         if self._norms() != self._weights:
             return "the model changes its own weights in each pass"
         for module, marks in zip(self.modules, self._marks, strict=True):
@@ -71,30 +92,54 @@ class Kept:
         return {name: value for name, value in vars(module).items() if name not in self._torchs}
 
     def _norms(self) -> list[Any]:
-        """Of the weights in the order of the modules, with where they lie; those of types without a norm by that alone."""
+        """Of the weights in the order of the modules, with where they lie; those of types without a
+        norm by that alone.
+        """
         found = []
         for module in self.modules:
             for weight in module._parameters.values():
                 if weight is not None:
-                    usual = weight.is_floating_point() and weight.element_size() > 1 and weight.layout == self._torch.strided
+                    usual = (
+                        weight.is_floating_point()
+                        and weight.element_size() > 1
+                        and weight.layout == self._torch.strided
+                    )
                     norm = self._torch.linalg.vector_norm(weight.detach()) if usual else None
                     found.append((id(weight), weight._version, norm))
-        return [(which, version, None if norm is None else float(norm)) for which, version, norm in found]
+        return [
+            (which, version, None if norm is None else float(norm))
+            for which, version, norm in found
+        ]
 
 
 def _marks(torch: Any, value: Any, depth: int = 0) -> list[Any]:
-    """``value`` as a list that differs where something in it was changed. It holds its tensors, so that none takes another's place."""
+    """``value`` as a list that differs where something in it was changed. It holds its tensors, so
+    that none takes another's place.
+    """
     if isinstance(value, torch.Tensor):
         return [(value, None if value.is_inference() else value._version)]
     if isinstance(value, _WORDS):
         return [repr(value)]  # so that a nan is the same nan
     if isinstance(value, torch.nn.Module) or depth > DEPTH:
         return []
-    members = value.values() if isinstance(value, dict) else value if isinstance(value, _CONTAINERS) else None
+    members = (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, _CONTAINERS)
+        else None
+    )
     if members is None:
-        members = getattr(value, "__dict__", {}).values() if depth == 0 and not isinstance(value, type) and not callable(value) else ()
+        members = (
+            getattr(value, "__dict__", {}).values()
+            if depth == 0 and not isinstance(value, type) and not callable(value)
+            else ()
+        )
     size = [len(members)] if hasattr(members, "__len__") else []
-    return [*size, *(mark for member in _first(members) for mark in _marks(torch, member, depth + 1))]
+    return [
+        *size,
+        *(mark for member in _first(members) for mark in _marks(torch, member, depth + 1)),
+    ]
 
 
 def _first(members: Any) -> Iterator[Any]:
@@ -122,20 +167,34 @@ def _copy(value: Any) -> Any:
 
 def _refill(value: Any, before: Any) -> None:
     """Give a container its members back."""
-    if before is None or (len(value) == len(before) and all(a is b for a, b in zip(_flat(value), _flat(before), strict=True))):
+    if before is None or (
+        len(value) == len(before)
+        and all(a is b for a, b in zip(_flat(value), _flat(before), strict=True))
+    ):
         return
     value.clear()
     value.extend(before) if hasattr(value, "extend") else value.update(before)
 
 
 def _flat(value: Any) -> list[Any]:
-    return [part for item in value.items() for part in item] if isinstance(value, dict) else list(value)
+    return (
+        [part for item in value.items() for part in item]
+        if isinstance(value, dict)
+        else list(value)
+    )
 
 
 def _random_states(torch: Any) -> list[Any]:
     numpy = sys.modules.get("numpy")
-    states = [torch.get_rng_state(), random.getstate(), numpy.random.get_state(legacy=False) if numpy is not None else None]
-    return [*states, torch.stack(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else None]
+    states = [
+        torch.get_rng_state(),
+        random.getstate(),
+        numpy.random.get_state(legacy=False) if numpy is not None else None,
+    ]
+    return [
+        *states,
+        torch.stack(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else None,
+    ]
 
 
 def _same_stream(torch: Any, a: Any, b: Any) -> bool:

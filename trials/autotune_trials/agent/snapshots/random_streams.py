@@ -1,4 +1,6 @@
-"""The global random streams of a process: torch's on the CPU, ``random``'s and numpy's, each as far as it is imported."""
+"""The global random streams of a process: torch's on the CPU, ``random``'s and numpy's, each as far
+as it is imported.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 
 def seed_streams(seed: int) -> None:
     """Seed all of them."""
-    # Not through torch.manual_seed and the like: a seeded session moves what the job passes to them.
+    # Not through torch.manual_seed and the like: a seeded session moves what the job passes to
+    # them.
     sys.modules["torch"].default_generator.manual_seed(seed)
     _unpatched(random.seed)(seed)
     numpy_random = _numpy_random()

@@ -1,9 +1,11 @@
-"""The door into the user's process: Python runs this file at start-up because its folder is on PYTHONPATH.
+"""The door into the user's process: Python runs this file at start-up because its folder is on
+PYTHONPATH.
 
     AUTOTUNE_SESSION set? ── no ──▶ only hand over to the environment's own sitecustomize
            │ yes
     make autotune_trials and autotune_spaces importable, from their files, without touching sys.path
-    (the job may run in another virtual environment, and may have modules called ``trials`` or ``autotune``)
+    (the job may run in another virtual environment, and may have modules called ``trials`` or
+    ``autotune``)
            │
     leave a watch on the import of torch; processes that never import torch pay for nothing else
            │
@@ -31,7 +33,9 @@ def _register(name: str, directory: str) -> None:
 
 
 def _find_spaces(trials: str) -> str:
-    """The folder of autotune_spaces: beside autotune_trials when installed, under search_spaces/ in the source tree."""
+    """The folder of autotune_spaces: beside autotune_trials when installed, under search_spaces/ in
+    the source tree.
+    """
     beside = os.path.dirname(trials)
     places = [
         os.path.join(beside, "autotune_spaces"),
@@ -46,7 +50,8 @@ def _find_spaces(trials: str) -> str:
 
 
 def _wake(here: str) -> None:
-    trials = os.path.dirname(os.path.dirname(os.path.dirname(here)))  # agent/bootstrap/inject lies below it
+    # agent/bootstrap/inject lies below it
+    trials = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     _register("autotune_trials", trials)
     _register("autotune_spaces", _find_spaces(trials))
     from autotune_trials.agent.bootstrap import start

@@ -41,6 +41,7 @@ test-all: test slow faults compat browser ## Run all tests, one tier after anoth
 
 check: $(STAMP) ## Lint, types, and the direction of imports
 	$(RUN) -m ruff check autotune trials search_spaces tests examples benchmarks docker
+	$(RUN) -m ruff format --check autotune trials search_spaces tests benchmarks docker
 	$(RUN) -m mypy
 	$(PYTEST) -q tests/house/test_imports.py
 

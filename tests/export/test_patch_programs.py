@@ -65,8 +65,19 @@ CASES = {
 
 
 def patch_of(folder: Path, name: str, job: JobFacts) -> str:
-    knobs = {knob: TunedKnob(value, None, None, RULE if knob == "batch_size" else {}) for knob, value in KNOBS.items()}
-    return FORMATS["diff"].write(TunedConfig(name, ("python", "train.py"), folder, knobs=knobs, provenance=Provenance(sites=job.sites)))
+    knobs = {
+        knob: TunedKnob(value, None, None, RULE if knob == "batch_size" else {})
+        for knob, value in KNOBS.items()
+    }
+    return FORMATS["diff"].write(
+        TunedConfig(
+            name,
+            ("python", "train.py"),
+            folder,
+            knobs=knobs,
+            provenance=Provenance(sites=job.sites),
+        )
+    )
 
 
 @pytest.mark.slow
@@ -80,10 +91,23 @@ def test_a_program_is_patched_as_a_person_would(tmp_path: Path, name: str) -> No
     job = record(folder, "train.py", *words[:-1], "10000")
     reasons = refusals(folder, source, job.sites, KNOBS, **RULE)
     assert set(reasons) == set(refused) and all(refused[knob] in reasons[knob] for knob in refused)
-    subprocess.run(["patch", "-p1", "--quiet"], cwd=folder, input=patch_of(folder, name, job), text=True, check=True)
+    subprocess.run(
+        ["patch", "-p1", "--quiet"],
+        cwd=folder,
+        input=patch_of(folder, name, job),
+        text=True,
+        check=True,
+    )
     after = (folder / "train.py").read_text()
     assert changed_lines(source, after) == wanted
     assert comments(after) == comments(source)
     env = {**os.environ, "PYTHONPATH": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "train.py", *words], cwd=folder, env=env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "train.py", *words],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == f"done {words[-1]}", done.stderr

@@ -40,17 +40,17 @@ from autotune.results import (
 )
 from autotune.secrets import mask_command
 from autotune.stages.budget import needed_s
-from autotune.stages.build_up import credit
 from autotune.stages.compile_cache import pack_compile_cache
 from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, sharpen, simplify
 from autotune.stages.context import OVER, RunContext
 from autotune.stages.converge import converge
-from autotune.stages.culprit import culprits
+from autotune.stages.decisions.build_up import credit
+from autotune.stages.decisions.culprit import culprits
 from autotune.stages.explain import explain, trace_trials
-from autotune.stages.fresh import first_look_s
+from autotune.stages.measuring.fresh import first_look_s
+from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.model_study import PRIOR_DROPPED
 from autotune.stages.observe import FIRST_RUN, observe
-from autotune.stages.pairs import Pairs
 from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
 from autotune.words import duration_words

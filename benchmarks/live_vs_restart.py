@@ -37,9 +37,9 @@ from autotune.executors.local import LocalExecutor
 from autotune.job.configs import in_words, normalise
 from autotune.job.load import load_job
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
-from autotune.stages.live import LiveComparison
+from autotune.stages.measuring.live_comparison import LiveComparison
 from autotune.stages.observe import choose_knobs
 from autotune.tracking import open_tracker
 from autotune.verdict.timing import cost_per_sample, drop_start, warm_up_end, winsorized_mean

@@ -38,7 +38,7 @@ from autotune.executors.replay import ReplayExecutor, ReplayTable
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.search import proposer, stopping
 from autotune.stages.context import RunContext
 from autotune.stages.observe import observe

@@ -34,7 +34,7 @@ from autotune.executors.cluster import lane
 from autotune.executors.cluster.executor import RayExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.stages.search import search

@@ -33,9 +33,9 @@ def compare(
     """
     from autotune.cli.show import find_result, print_captured
     from autotune.errors import InputError
-    from autotune.report.compare_terminal import print_comparison
-    from autotune.report.comparison import compare as compare_results
     from autotune.report.result_file import load_result, shown_from
+    from autotune.report.terminal.compare import print_comparison
+    from autotune.report.text.comparison import compare as compare_results
 
     paths = [find_result(run) for run in (run_a, run_b)]
     if paths[0].resolve() == paths[1].resolve():
@@ -54,7 +54,7 @@ def compare(
     with shown_from(*paths):
         print_captured(lambda console: print_comparison(console, comparison))
     if html is not None:
-        from autotune.report.compare_page import write_comparison
+        from autotune.report.page.compare import write_comparison
 
         try:
             with shown_from(*paths):

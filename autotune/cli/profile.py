@@ -148,7 +148,7 @@ def profile_job(
     from autotune.executors.side_effects import summary
     from autotune.journal import Journal
     from autotune.report.profile import status, write_profile
-    from autotune.report.terminal import QuietProgress
+    from autotune.report.terminal.plain import QuietProgress
     from autotune.results import Profile
     from autotune.stages.context import RunContext
     from autotune.stages.profile import explain_alone
@@ -197,8 +197,8 @@ def profile_job(
 def _print(found: Profile, directory: Path, job: Path) -> None:
     import sys
 
-    from autotune.report import words
     from autotune.report.profile import profile_text
+    from autotune.report.text import words
 
     width = None
     if sys.stdout.isatty():

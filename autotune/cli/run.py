@@ -170,7 +170,7 @@ def _tune_job(
     from autotune.history.use import open_history
     from autotune.journal import Journal
     from autotune.report.result_file import load_result, write_result
-    from autotune.report.terminal import open_progress
+    from autotune.report.terminal.plain import open_progress
     from autotune.stages.context import RunContext, Stop, interrupted
     from autotune.tracking import open_tracker, preflight, records
     from autotune.tuner import tune
@@ -301,7 +301,7 @@ def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
     """tuned.yaml, report.html, the findings and the plots that stand by themselves."""
     from autotune.export.tuned import build_tuned, write_tuned
     from autotune.report import findings_file
-    from autotune.report.html import write_loss_plot, write_report
+    from autotune.report.page.html import write_loss_plot, write_report
     from autotune.report.plots import write_waterfall_plot
 
     write_tuned(build_tuned(result, spec, run_dir), run_dir / "tuned.yaml")

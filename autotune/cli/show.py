@@ -165,7 +165,7 @@ def progress_words(journal: Path) -> str:
     """How far a journal came, in words. Reads it without its lock: the run may be at work."""
     import json
 
-    from autotune.report.words import duration_words, plural
+    from autotune.report.text.words import duration_words, plural
 
     kinds: dict[str, int] = {}
     elapsed_s = 0.0
@@ -185,11 +185,11 @@ def progress_words(journal: Path) -> str:
 
 
 def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
-    from autotune.report.closing import print_closing, print_trials
-    from autotune.report.findings import print_findings
-    from autotune.report.gains_terminal import print_gains
-    from autotune.report.operators import print_operators
-    from autotune.report.summary import print_result_summary
+    from autotune.report.terminal.closing import print_closing, print_trials
+    from autotune.report.terminal.gains import print_gains
+    from autotune.report.text.findings import print_findings
+    from autotune.report.text.operators import print_operators
+    from autotune.report.text.summary import print_result_summary
 
     printers: dict[str, Callable[[Console], None]] = {
         "closing": lambda console: print_closing(console, result, run_dir),
@@ -217,8 +217,8 @@ def print_captured(write: Callable[[Console], None]) -> None:
 
     from rich.console import Console
 
-    from autotune.report import words
-    from autotune.report.closing import PLAIN_WIDTH
+    from autotune.report.terminal.closing import PLAIN_WIDTH
+    from autotune.report.text import words
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"

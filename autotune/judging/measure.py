@@ -20,8 +20,8 @@ from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.converge import Asked, check_loss
 from autotune.stages.explain import case, describe, measured_peaks, profile, profiled
+from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import explain_failure
-from autotune.stages.pairs import Pairs
 from autotune.stages.profile import observed
 from autotune.tuner import environment
 from autotune.verdict.difference import LOOKS, Difference, difference

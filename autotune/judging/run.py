@@ -44,7 +44,7 @@ def judge_job(
     """
     from autotune.cli.run import move_aside
     from autotune.executors import executor_for
-    from autotune.report.terminal import open_progress
+    from autotune.report.terminal.plain import open_progress
     from autotune.stages.context import RunContext, Stop, interrupted
     from autotune.tracking.untracked import Untracked
 

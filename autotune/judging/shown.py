@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.explain.records import Finding
 from autotune.judging.records import Judgement, SideRecord
-from autotune.report import story, words
-from autotune.report.compare_terminal import finding_words, signed_words
-from autotune.report.comparison import OperatorRow, apart, changed_operators
+from autotune.report.terminal.compare import finding_words, signed_words
+from autotune.report.text import story, words
+from autotune.report.text.comparison import OperatorRow, apart, changed_operators
 from autotune.words import duration_words
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import Any
 
 from autotune.explain.records import Side
 from autotune.job.run_dir import PROFILE_SUMMARY
-from autotune.report import story, words
-from autotune.report.closing import PLAIN_WIDTH, time_section
-from autotune.report.findings import print_findings
-from autotune.report.html import render
-from autotune.report.operators import row_words
-from autotune.report.summary import TOOLS, print_summary, result_summary
-from autotune.report.written import written_lines
+from autotune.report.page.html import render
+from autotune.report.terminal.closing import PLAIN_WIDTH, time_section
+from autotune.report.text import story, words
+from autotune.report.text.findings import print_findings
+from autotune.report.text.operators import row_words
+from autotune.report.text.summary import TOOLS, print_summary, result_summary
+from autotune.report.text.written import written_lines
 from autotune.results import Interval, LossVerdict, Profile, Result
 from autotune_trials.paths import publish
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune.explain.records import Finding
-from autotune.report import words
+from autotune.report.text import words
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

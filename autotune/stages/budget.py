@@ -13,7 +13,7 @@ import math
 
 from autotune.results import Observation
 from autotune.stages.context import RunContext
-from autotune.stages.fresh import FEWEST_PAIRS, first_look_s, pair_s
+from autotune.stages.measuring.fresh import FEWEST_PAIRS, first_look_s, pair_s
 
 # of the budget at most: beyond it a live search learns little that fresh processes do not tell
 # better

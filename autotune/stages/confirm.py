@@ -18,10 +18,10 @@ from autotune.job.configs import key_of, process_part, without
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
-from autotune.stages.fresh import needs_fresh_process, pair_s
-from autotune.stages.kept_session import BlockFailed
-from autotune.stages.live import LiveComparison
-from autotune.stages.pairs import PROCESS_PAIRS, Pairs
+from autotune.stages.measuring.fresh import needs_fresh_process, pair_s
+from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.live_comparison import LiveComparison
+from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs
 from autotune.verdict.speedup import (
     LOOKS,
     MINIMUM_GAIN,

@@ -21,7 +21,7 @@ from autotune.job.configs import numerics_of
 from autotune.job.spec import Metric
 from autotune.results import LossVerdict, MetricVerdict, Observation
 from autotune.stages.context import RunContext
-from autotune.stages.pairs import Pairs, SharedBaseline
+from autotune.stages.measuring.pairs import Pairs, SharedBaseline
 from autotune.verdict.loss import (
     RULES,
     LossDecision,
@@ -40,7 +40,7 @@ SHOWN_DIFFERENCES = 4  # settings named in the reason; the rest is counted
 
 
 class SeededRuns(Protocol):
-    """Runs of both sides by seed, made on demand: :class:`~autotune.stages.pairs.Pairs`, or a
+    """Runs of both sides by seed, made on demand: :class:`~autotune.stages.measuring.pairs.Pairs`, or a
     stand-in whose truth is known.
     """
 

@@ -27,7 +27,7 @@ from autotune.explain.timeline import idle_share, kernels_per_step, timeline
 from autotune.explain.trace import Trace, read_trace
 from autotune.findings import Case, judge
 from autotune.job.configs import key_of
-from autotune.report.roofline import write_roofline_plot
+from autotune.report.plots.roofline import write_roofline_plot
 from autotune.results import Observation, Trial
 from autotune.stages.context import RunContext
 from autotune.stages.nsight import captured

@@ -23,10 +23,10 @@ from autotune.results import Interval, KnobGain, Observation, Trial
 from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import KnobVerdict, Plot
 from autotune.stages.context import RunContext
-from autotune.stages.lanes import MOST_LOST, spread
+from autotune.stages.measuring.lanes import MOST_LOST, spread
+from autotune.stages.measuring.plots import LivePlots
 from autotune.stages.model_study import MOSTLY, ModelStudy
 from autotune.stages.observe import explain_failure
-from autotune.stages.plots import LivePlots
 from autotune_spaces.base import Value
 
 

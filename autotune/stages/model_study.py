@@ -24,11 +24,11 @@ from autotune.search.seeds import guess
 from autotune.secrets import mask_command
 from autotune.stages.budget import search_ends_s
 from autotune.stages.context import RunContext
-from autotune.stages.fresh import understated
-from autotune.stages.kept_session import BlockFailed
-from autotune.stages.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
+from autotune.stages.measuring.fresh import understated
+from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
+from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.proposals import to_blame
-from autotune.stages.room import MIN_ITERATIONS
 from autotune_spaces.base import Config, Knob, Numerics, Scope, Value
 from autotune_spaces.codec import decode, encode
 

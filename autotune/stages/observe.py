@@ -21,10 +21,10 @@ from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
-from autotune.stages.fresh import FreshRuns
-from autotune.stages.kept_session import BlockFailed
-from autotune.stages.lanes import MOST_LOST
-from autotune.stages.live import LiveComparison
+from autotune.stages.measuring.fresh import FreshRuns
+from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.lanes import MOST_LOST
+from autotune.stages.measuring.live_comparison import LiveComparison
 from autotune.tracking.records import record_baseline
 from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.speedup import noise_of

@@ -18,7 +18,7 @@ from autotune.search.proposer import Proposer
 from autotune.search.stopping import best_of, plateau
 from autotune.stages.budget import SEARCH_SHARE
 from autotune.stages.context import RunContext
-from autotune.stages.kept_session import TOO_MANY_WORKERS
+from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.tracking.records import record_trial
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode

@@ -29,13 +29,13 @@ from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of
 from autotune.stages.budget import proof_begins_s
 from autotune.stages.context import RunContext
-from autotune.stages.fresh import needs_fresh_process, pair_s
-from autotune.stages.kept_session import BlockFailed
-from autotune.stages.lanes import MOST_LOST, spread
-from autotune.stages.live import CLEAR_LOSS, LiveComparison
+from autotune.stages.measuring.fresh import needs_fresh_process, pair_s
+from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.lanes import MOST_LOST, spread
+from autotune.stages.measuring.live_comparison import CLEAR_LOSS, LiveComparison
+from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs, prepared_s
 from autotune.stages.model_search import Found, search_live
 from autotune.stages.observe import explain_failure
-from autotune.stages.pairs import PROCESS_PAIRS, Pairs, prepared_s
 from autotune.stages.proposals import PROMISING, Proposal, Proposals, learn, store
 from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, choose

@@ -24,7 +24,7 @@ from autotune.job.configs import key_of, normalise
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker

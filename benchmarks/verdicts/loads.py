@@ -47,7 +47,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
-from autotune.stages.fresh import REMEASURED  # noqa: E402
+from autotune.stages.measuring.fresh import REMEASURED  # noqa: E402
 from autotune.verdict.difference import LOOKS as JUDGE_LOOKS  # noqa: E402
 from autotune.verdict.difference import Difference, difference  # noqa: E402
 from autotune.verdict.sequential import robust_mean, t_quantile  # noqa: E402

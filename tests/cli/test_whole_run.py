@@ -61,7 +61,7 @@ convergence: {{steps: 60}}
 """
 SHORTER = """\
 from autotune.cli import main
-from autotune.stages import fresh
+from autotune.stages.measuring import fresh
 fresh.MIN_SECONDS = 0.3
 raise SystemExit(main())
 """

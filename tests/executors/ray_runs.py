@@ -19,7 +19,7 @@ from autotune.executors.cluster import guard
 from autotune.executors.cluster.executor import RayExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
-from autotune.report.terminal import QuietProgress
+from autotune.report.terminal.plain import QuietProgress
 from autotune.stages.context import RunContext
 from autotune.tracking import open_tracker
 from autotune_trials.supervisor import process_tags, procfs

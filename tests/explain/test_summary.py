@@ -9,7 +9,7 @@ import pytest
 from autotune.explain.records import Operator, Peak, Side
 from autotune.explain.summary import Compute, Copies, compute_of, copies_of, metrics, summarize
 from autotune.explain.trace import Copy, Kernel, Stretch, Trace
-from autotune.report.summary import summary_table
+from autotune.report.text.summary import summary_table
 from autotune_trials.protocol.messages import Window
 
 # 20 slow iterations of warm-up, then 8 and 12 ms in turn, a quarter of each spent waiting for a

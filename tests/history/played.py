@@ -11,7 +11,7 @@ from autotune.history.use import History
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
-from autotune.report.terminal import JsonProgress
+from autotune.report.terminal.plain import JsonProgress
 from autotune.results import Result
 from autotune.stages.context import RunContext
 from autotune.tracking import open_tracker

@@ -18,7 +18,7 @@ from autotune.executors.local import LocalExecutor
 from autotune.export.compiled import FILE_NAME, VARIABLE, cache_variables, unpack
 from autotune.job.load import load_job
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.stages.compile_cache import pack_compile_cache
 from autotune.stages.context import RunContext
 from autotune.stages.observe import observe

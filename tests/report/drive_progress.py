@@ -11,7 +11,7 @@ from pathlib import Path
 from sample_results import samples
 
 from autotune.report.progress import Progress
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 
 
 def drive(progress: Progress, name: str = "tuned", pause_s: float = 0.0) -> None:

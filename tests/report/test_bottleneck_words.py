@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from sample_results import observation
 
-from autotune.report.story import ceiling_words
+from autotune.report.text.story import ceiling_words
 from autotune.stages.observe import name_bottleneck
 
 PARTS = replace(

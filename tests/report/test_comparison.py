@@ -14,9 +14,9 @@ from test_report_page import Page
 
 from autotune.cli import main
 from autotune.explain.records import Finding, Side
-from autotune.report import comparison as compared
-from autotune.report.compare_page import render
+from autotune.report.page.compare import render
 from autotune.report.result_file import load_result, write_result
+from autotune.report.text import comparison as compared
 from autotune.results import Interval, Result
 from autotune_trials.protocol.evidence import Place
 

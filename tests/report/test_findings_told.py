@@ -14,10 +14,10 @@ from sample_results import HOSTILE, hostile, keep, tuned
 
 from autotune.cli import main
 from autotune.explain.records import Explanation
-from autotune.report.closing import closing_text
-from autotune.report.findings import findings_story, print_findings
-from autotune.report.html import render
+from autotune.report.page.html import render
 from autotune.report.result_file import write_result
+from autotune.report.terminal.closing import closing_text
+from autotune.report.text.findings import findings_story, print_findings
 from autotune.results import Result
 
 RUN = Path("autotune-runs/digits-cnn")

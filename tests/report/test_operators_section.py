@@ -15,10 +15,10 @@ from test_report_page import Page
 from autotune.cli import main
 from autotune.explain.records import Explanation, Peak, Side
 from autotune.explain.roofline import judged
-from autotune.report.html import render
-from autotune.report.operators import TOP, peak_rows, section
+from autotune.report.page.html import render
+from autotune.report.plots.roofline import below_roof, roofline_svg, write_roofline_plot
 from autotune.report.result_file import write_result
-from autotune.report.roofline import below_roof, roofline_svg, write_roofline_plot
+from autotune.report.text.operators import TOP, peak_rows, section
 
 PEAKS = (
     Peak("float32", 100e9, 120e9, "a data sheet"),

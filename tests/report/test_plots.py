@@ -11,10 +11,10 @@ import pytest
 from sample_results import HOSTILE, samples, tuned
 
 from autotune.explain.records import BuildUp, Side, Span
-from autotune.report import timeline
 from autotune.report.plots import parallel_svg, trials_svg, waterfall_svg, write_waterfall_plot
 from autotune.report.plots.parallel import classes, varied
-from autotune.report.story import build_up_words
+from autotune.report.text import timeline
+from autotune.report.text.story import build_up_words
 from autotune.results import Result, Trial
 
 

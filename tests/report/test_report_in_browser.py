@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from sample_results import hostile, samples, tuned
 
-from autotune.report.compare_page import write_comparison
-from autotune.report.comparison import compare
-from autotune.report.html import write_report
+from autotune.report.page.compare import write_comparison
+from autotune.report.page.html import write_report
+from autotune.report.text.comparison import compare
 
 pytestmark = pytest.mark.browser
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 from sample_results import HOSTILE, hostile, samples, tuned
 
-from autotune.report import words
-from autotune.report.html import render, write_report
+from autotune.report.page.html import render, write_report
 from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
+from autotune.report.text import words
 from autotune.results import LossVerdict
 
 VOID = {"meta", "link", "br", "img", "hr"}

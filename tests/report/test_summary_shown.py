@@ -10,7 +10,7 @@ from sample_results import HOSTILE, tuned
 
 from autotune.cli import main
 from autotune.explain.records import KernelCounters, KernelTime, NsightFacts, PerfSummary
-from autotune.report.html import render
+from autotune.report.page.html import render
 from autotune.report.result_file import write_result
 from autotune.results import Result
 from autotune.tracking.records import record_result

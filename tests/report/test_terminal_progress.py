@@ -17,9 +17,9 @@ from drive_progress import drive
 from sample_results import samples
 from tiers import slow
 
-from autotune.report.live import RichProgress
 from autotune.report.progress import Progress
-from autotune.report.terminal import JsonProgress, PlainProgress, QuietProgress, open_progress
+from autotune.report.terminal.live_table import RichProgress
+from autotune.report.terminal.plain import JsonProgress, PlainProgress, QuietProgress, open_progress
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

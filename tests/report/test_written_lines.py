@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sample_results import tuned
 
-from autotune.report.closing import closing_text
-from autotune.report.written import written_lines
+from autotune.report.terminal.closing import closing_text
+from autotune.report.text.written import written_lines
 from autotune.results import Written
 
 

@@ -14,7 +14,7 @@ from autotune.executors.replay import Loss, ReplayExecutor, ReplayTable
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.results import Result
 from autotune.stages.context import RunContext
 from autotune.tracking import open_tracker

@@ -14,7 +14,7 @@ from autotune.stages.budget import (
     proof_begins_s,
     search_ends_s,
 )
-from autotune.stages.fresh import FEWEST_PAIRS, MIN_SECONDS, pair_s
+from autotune.stages.measuring.fresh import FEWEST_PAIRS, MIN_SECONDS, pair_s
 
 
 def asked(minutes: float, iteration_s: float) -> tuple[Any, Any]:

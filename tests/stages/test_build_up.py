@@ -16,8 +16,8 @@ from replayed import job as job_file
 from autotune.executors.replay import Loss
 from autotune.explain.importance import FEWEST_TRIALS, importance
 from autotune.results import Interval, KnobGain, Result, Trial
-from autotune.stages import build_up as stage
-from autotune.stages.build_up import Step, joined, own_gains, prefixes, without_later
+from autotune.stages.decisions import build_up as stage
+from autotune.stages.decisions.build_up import Step, joined, own_gains, prefixes, without_later
 
 THREE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
 

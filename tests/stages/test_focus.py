@@ -11,7 +11,7 @@ import pytest
 from replayed import Loss, Machine, job, run, table
 
 from autotune.search.focus import at_ceiling, knobs_that_matter
-from autotune.stages.kept_session import TOO_MANY_WORKERS
+from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.stages.proposals import to_blame
 from autotune_trials.protocol.messages import Block, BlockReport
 

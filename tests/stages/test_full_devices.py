@@ -11,11 +11,11 @@ import pytest
 from replayed import Loss, Machine, job, run, table
 
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.results import Observation
 from autotune.stages.context import RunContext
-from autotune.stages.kept_session import BlockFailed
-from autotune.stages.live import LiveComparison
+from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.live_comparison import LiveComparison
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config

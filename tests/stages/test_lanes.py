@@ -17,11 +17,11 @@ from replayed import Machine, job, table
 from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.job.configs import key_of
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
-from autotune.stages.lanes import MOST_LOST, spread
+from autotune.stages.measuring.lanes import MOST_LOST, spread
+from autotune.stages.measuring.pairs import Pairs, Seed, node_of
 from autotune.stages.observe import observe
-from autotune.stages.pairs import Pairs, Seed, node_of
 from autotune.stages.search import search
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config

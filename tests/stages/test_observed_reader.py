@@ -15,10 +15,10 @@ from tiers import slow
 from autotune.executors.local import LocalExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.results import Observation
-from autotune.stages import fresh
 from autotune.stages.context import RunContext
+from autotune.stages.measuring import fresh
 from autotune.stages.observe import copy_share, observe
 from autotune.tracking import open_tracker
 from autotune_trials.protocol.messages import Window

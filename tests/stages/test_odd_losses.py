@@ -15,12 +15,12 @@ from autotune.errors import BaselineError
 from autotune.executors.local import LocalExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.results import LossVerdict
-from autotune.stages import fresh
 from autotune.stages.context import RunContext
 from autotune.stages.converge import converge
-from autotune.stages.pairs import Pairs
+from autotune.stages.measuring import fresh
+from autotune.stages.measuring.pairs import Pairs
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Value
 

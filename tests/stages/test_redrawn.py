@@ -12,7 +12,7 @@ from replayed import Machine, job, table
 from torch import nn
 
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
 from autotune.stages.converge import asked
 from autotune.stages.observe import observe

@@ -16,10 +16,10 @@ from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
 from autotune.executors.replay import ReplayTable
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import KILLS, RunContext
-from autotune.stages.kept_session import BlockFailed
-from autotune.stages.live import LiveComparison
+from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.live_comparison import LiveComparison
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record

@@ -21,7 +21,7 @@ from autotune.errors import Interrupted
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
 from autotune.executors.replay import ReplayExecutor
 from autotune.journal import Journal
-from autotune.report.terminal import open_progress
+from autotune.report.terminal.plain import open_progress
 from autotune.stages import context as benches
 from autotune.stages.context import RunContext, Stop
 from autotune.tracking.untracked import Untracked

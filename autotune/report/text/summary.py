@@ -10,7 +10,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from autotune.explain.records import Explanation, NsightFacts, PerfSummary, Side
-from autotune.report import story, words
+from autotune.report.text import story, words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.explain.records import Finding
-from autotune.report import story, words
+from autotune.report.text import story, words
 from autotune.results import Result
 from autotune_trials.protocol.evidence import Place
 

@@ -26,8 +26,8 @@ from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.context import RunContext
-from autotune.stages.kept_session import BlockFailed
-from autotune.stages.live import LiveComparison
+from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.live_comparison import LiveComparison
 from autotune.verdict.speedup import LogRatio
 from autotune_spaces.base import Config, Scope, Value
 from autotune_spaces.codec import decode, encode

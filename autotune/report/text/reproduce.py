@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.export.fingerprint import COMPARED
-from autotune.report import story, words
+from autotune.report.text import story, words
 from autotune.results import Result
 
 FILES = {

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from autotune.job.configs import in_words, key_of, live_choices
 from autotune.results import Anatomy
 from autotune.stages.context import RunContext
-from autotune.stages.kept_session import BLOCK_LIMIT_S, COMPILE_LIMIT_S, KeptSession
-from autotune.stages.room import MIN_ITERATIONS
+from autotune.stages.measuring.kept_session import BLOCK_LIMIT_S, COMPILE_LIMIT_S, KeptSession
+from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
 from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
 from autotune_spaces.base import Config

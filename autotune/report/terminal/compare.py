@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.explain.records import Finding
-from autotune.report import comparison as compared
-from autotune.report import story, words
-from autotune.report.comparison import Comparison
+from autotune.report.text import comparison as compared
+from autotune.report.text import story, words
+from autotune.report.text.comparison import Comparison
 from autotune.results import Result
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.report import story, words
-from autotune.report.findings import findings_lines
-from autotune.report.story import headline
-from autotune.report.written import written_lines
+from autotune.report.text import story, words
+from autotune.report.text.findings import findings_lines
+from autotune.report.text.story import headline
+from autotune.report.text.written import written_lines
 from autotune.results import Result
 
 if TYPE_CHECKING:

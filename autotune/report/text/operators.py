@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.explain.peaks import UNITS
 from autotune.explain.records import Explanation, Operator, Peak
 from autotune.explain.roofline import rate_words
-from autotune.report import words
-from autotune.report.roofline import roofline_svg
+from autotune.report.plots.roofline import roofline_svg
+from autotune.report.text import words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,8 +20,13 @@ from dataclasses import dataclass, replace
 from autotune.job.configs import key_of, live_choices
 from autotune.results import Anatomy
 from autotune.stages.context import RunContext
-from autotune.stages.kept_session import COMPILE_LIMIT_S, BlockFailed, KeptSession, Outcome
-from autotune.stages.room import MIN_ITERATIONS
+from autotune.stages.measuring.kept_session import (
+    COMPILE_LIMIT_S,
+    BlockFailed,
+    KeptSession,
+    Outcome,
+)
+from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.verdict.timing import (
     anatomy,
     cost_per_sample,

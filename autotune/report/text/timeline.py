@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.explain.records import Side, Span
-from autotune.report import words
-from autotune.report.story import PHASE_WORDS
+from autotune.report.text import words
+from autotune.report.text.story import PHASE_WORDS
 from autotune.results import Result
 from autotune_trials.protocol.messages import PHASES
 

@@ -9,9 +9,9 @@ import os
 import sys
 from typing import IO
 
-from autotune.report import words
-from autotune.report.event_words import event_words
 from autotune.report.progress import Event, Progress
+from autotune.report.terminal.event_words import event_words
+from autotune.report.text import words
 
 EVENT_SCHEMA_VERSION = 2
 
@@ -20,7 +20,7 @@ class QuietProgress(Progress):
     """Warnings on stderr, and the closing screen at the end."""
 
     def show(self, event: Event) -> None:
-        from autotune.report.closing import closing_text
+        from autotune.report.terminal.closing import closing_text
 
         if event.kind == "warning":
             text = f"warning: {words.clean(event.data['text'])}"
@@ -60,7 +60,7 @@ class PlainProgress(Progress):
 
     def show(self, event: Event) -> None:
         if event.kind == "finished":
-            from autotune.report.closing import closing_text
+            from autotune.report.terminal.closing import closing_text
 
             self._line("")
             self._line(closing_text(event.source["result"], event.source["run_dir"]).rstrip("\n"))
@@ -92,7 +92,7 @@ def open_progress(
     if kind != "auto":
         raise ValueError(f"{kind!r} is not a way to show progress: auto, quiet, silent or json")
     if _can_draw(stream):
-        from autotune.report.live import RichProgress
+        from autotune.report.terminal.live_table import RichProgress
 
         return RichProgress(budget_s, stream, spent_s)
     return PlainProgress(stream)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from autotune.explain.records import Finding, Operator
 from autotune.export.fingerprint import COMPARED
-from autotune.report import story, words
+from autotune.report.text import story, words
 from autotune.results import Anatomy, Interval, Result
 
 MOST_OPERATORS = 8  # that changed most

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.report import words
 from autotune.report.progress import Event
-from autotune.report.story import ceiling_words
+from autotune.report.text import words
+from autotune.report.text.story import ceiling_words
 from autotune.results import Confirmation, LossVerdict, Observation, Trial
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from autotune.report import compare_terminal as rows
-from autotune.report import comparison as compared
-from autotune.report import story, words
-from autotune.report.comparison import Comparison
-from autotune.report.html import axis, page_environment
+from autotune.report.page.html import axis, page_environment
+from autotune.report.terminal import compare as rows
+from autotune.report.text import comparison as compared
+from autotune.report.text import story, words
+from autotune.report.text.comparison import Comparison
 from autotune_trials.paths import publish
 
 

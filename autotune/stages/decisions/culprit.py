@@ -14,7 +14,7 @@ from autotune.job.configs import normalise
 from autotune.results import LossVerdict, Observation
 from autotune.stages.context import RunContext
 from autotune.stages.converge import converge_alone
-from autotune.stages.pairs import Pairs
+from autotune.stages.measuring.pairs import Pairs
 from autotune_spaces.base import Config, Numerics, Value
 
 

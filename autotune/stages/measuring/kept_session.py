@@ -18,8 +18,8 @@ from autotune.errors import BaselineError
 from autotune.executors.base import LiveSession, SessionFailed
 from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
-from autotune.stages.lanes import MOST_LOST
-from autotune.stages.room import Room
+from autotune.stages.measuring.lanes import MOST_LOST
+from autotune.stages.measuring.room import Room
 from autotune_spaces.base import Config
 from autotune_trials.diagnosis.classify import KILLED, WORKERS_TOO_MANY
 from autotune_trials.protocol.messages import Block, BlockReport, Window

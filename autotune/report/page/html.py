@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.report import story, timeline, words
-from autotune.report.findings import findings_story
-from autotune.report.operators import section
 from autotune.report.plots import loss_svg, parallel_svg, trials_svg, waterfall_svg, write_loss_plot
-from autotune.report.reproduce import reproduce
-from autotune.report.summary import page_summary
+from autotune.report.text import story, timeline, words
+from autotune.report.text.findings import findings_story
+from autotune.report.text.operators import section
+from autotune.report.text.reproduce import reproduce
+from autotune.report.text.summary import page_summary
 from autotune.results import Anatomy, Interval, Result, Trial
 from autotune.secrets import mask_command
 from autotune_trials.paths import publish
@@ -58,13 +58,13 @@ def write_report(result: Result, run_dir: Path) -> Path:
 
 
 def page_environment() -> Environment:
-    """The template engine, with the words of :mod:`autotune.report.words` as filters; it escapes
+    """The template engine, with the words of :mod:`autotune.report.text.words` as filters; it escapes
     everything.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
-        loader=PackageLoader("autotune.report"),
+        loader=PackageLoader("autotune.report.page"),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -18,9 +18,9 @@ from collections import deque
 from types import TracebackType
 from typing import IO, Any
 
-from autotune.report import words
-from autotune.report.event_words import confirmed_words, observed_words
 from autotune.report.progress import Event, Progress
+from autotune.report.terminal.event_words import confirmed_words, observed_words
+from autotune.report.text import words
 from autotune.results import LossVerdict, Trial
 
 LAST_TRIALS = 8
@@ -132,7 +132,7 @@ class RichProgress(Progress):
         self._console.print(Padding(line, (0, 0, 0, indent)))
 
     def _finish(self, event: Event) -> None:
-        from autotune.report.closing import print_closing
+        from autotune.report.terminal.closing import print_closing
 
         self._stop()
         self._console.print()

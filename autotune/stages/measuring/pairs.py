@@ -22,8 +22,8 @@ from autotune.executors.base import NODE, PREPARATION_S, SessionFailed
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
 from autotune.stages.context import RunContext
-from autotune.stages.fresh import FreshRuns
-from autotune.stages.lanes import MOST_LOST, spread
+from autotune.stages.measuring.fresh import FreshRuns
+from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.observe import explain_failure
 from autotune.verdict.gradients import relative_error
 from autotune.verdict.speedup import LogRatio, noise_of

@@ -1,0 +1,1 @@
+"""Progress and results in the terminal."""

@@ -1,0 +1,1 @@
+"""Results in words and rows, for every way of showing them."""

@@ -41,11 +41,12 @@ from autotune.results import (
 from autotune.secrets import mask_command
 from autotune.stages.budget import needed_s
 from autotune.stages.compile_cache import pack_compile_cache
-from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, sharpen, simplify
+from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, sharpen
 from autotune.stages.context import OVER, RunContext
 from autotune.stages.converge import converge
 from autotune.stages.decisions.build_up import credit
 from autotune.stages.decisions.culprit import culprits
+from autotune.stages.decisions.simplify import simplify
 from autotune.stages.explain import explain, trace_trials
 from autotune.stages.measuring.fresh import first_look_s
 from autotune.stages.measuring.pairs import Pairs

@@ -1,6 +1,6 @@
 """What the stages tell while they work.
 
-    stage ── observed(…) ──▶ Progress ── Event ──▶ show(event)      one event, four ways to show it (terminal.py, live.py)
+    stage ── observed(…) ──▶ Progress ── Event ──▶ show(event)      one event, several ways to show it (terminal/)
 
 The stages call the methods of :class:`Progress`; each makes one :class:`Event`, plain data that
 docs/events.md

@@ -1,7 +1,6 @@
-"""CONFIRM: the finalists in fresh processes, against the baseline; and the smallest change that
-does it.
+"""CONFIRM: the finalists in fresh processes, against the baseline.
 
-    finalists ──▶ simplify (drop one knob at a time; what gives nothing goes back) ──▶ confirm (5 to 24 pairs)
+    finalists ──▶ simplify (decisions/simplify.py: what gives nothing goes back) ──▶ confirm (5 to 24 pairs)
 
 Adopted is only what the whole interval puts above "no gain"; a tie goes to the baseline. Only these
 figures are reported.
@@ -10,95 +9,28 @@ figures are reported.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.executors.base import SessionFailed
-from autotune.job.configs import key_of, process_part, without
-from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
+from autotune.job.configs import key_of
+from autotune.results import Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
-from autotune.stages.measuring.fresh import needs_fresh_process, pair_s
-from autotune.stages.measuring.kept_session import BlockFailed
-from autotune.stages.measuring.live_comparison import LiveComparison
-from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs
+from autotune.stages.measuring.fresh import pair_s
+from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.speedup import (
     LOOKS,
     MINIMUM_GAIN,
     SHARP,
-    LogRatio,
     decide,
     faster_text,
     half_width,
     sharpened,
 )
-from autotune_spaces.base import Config, Value
-from autotune_spaces.codec import decode, encode
+from autotune_spaces.base import Config
 
-VARIANTS = 3  # confirmations a run may try in all; alpha is split over them
-# of fresh processes, for a knob that needs them: three only where two leave it open
-FRESH_DROP_PAIRS = (2, 3)
-
-
-def simplify(
-    context: RunContext,
-    observation: Observation,
-    config: Config,
-    trials: Sequence[Trial],
-    settled: Sequence[KnobGain] = (),
-) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
-    """Drop each knob in turn, least promising first; returns (what remains, what each knob was
-    found to give).
-
-    A single knob has been measured against the baseline already, by the trial that tried it.
-
-    Args:
-        settled: what is known already: these knobs are not dropped again.
-    """
-    stored = context.journal.find("simplified", key_of(config))
-    if stored is not None:
-        return stored["config"], tuple(decode(KnobGain, g) for g in stored["gains"])
-    kept, gains = dict(config), list(settled)
-    known = {gain.knob for gain in settled}
-    process, own = process_part(config, context.spec.search_space), observation.anatomy
-    with LiveComparison(
-        context, process, observation.noise, own.iterations, own.peak_memory_gib
-    ) as live:
-        for name in _least_promising_first(config, trials):
-            if name not in kept or name in known:
-                continue  # went together with the knob it depends on
-            tried = _trial_gain(kept, trials)
-            gain = (
-                tried
-                if tried is not None
-                else _gain(context, live, observation, kept, name, trials)
-            )
-            worth = _worth(
-                context,
-                observation,
-                gain,
-                _start_up_s(context, name, kept, trials),
-                last=len(kept) == 1,
-            )
-            # beside a confirmed figure of the very same knob, a live one would only confuse
-            shown = _interval(gain) if gain is not None and tried is None else None
-            gains.append(
-                KnobGain(
-                    name,
-                    kept[name],
-                    shown,
-                    worth.keep,
-                    worth.reason,
-                    worth.start_up_s,
-                    worth.break_even_steps,
-                )
-            )
-            if not worth.keep:
-                kept = _without(kept, name, observation, context)
-                live.process_config = process_part(kept, context.spec.search_space)
-                context.progress.note(f"{name} dropped: {worth.reason}")
-    context.journal.append("simplified", key_of(config), {"config": kept, "gains": encode(gains)})
-    return kept, tuple(gains)
+# confirmations a run may try in all; alpha is split over them
+VARIANTS = 3
 
 
 def confirm(
@@ -221,152 +153,4 @@ def out_of_time_text(context: RunContext) -> str:
     return (
         f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (raise"
         " budget.minutes)"
-    )
-
-
-def _least_promising_first(config: Config, trials: Sequence[Trial]) -> list[str]:
-    alone = {
-        next(iter(t.config)): t.log_ratio or 0.0
-        for t in trials
-        if len(t.config) == 1 and t.log_ratio is not None
-    }
-    return sorted(config, key=lambda name: -alone.get(name, 0.0))
-
-
-def _without(
-    config: Config, name: str, observation: Observation, context: RunContext
-) -> dict[str, Value]:
-    from autotune.job.configs import normalise
-
-    return normalise(without(config, name), observation.defaults, context.spec.search_space)
-
-
-def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
-    """What the search measured of a configuration of one knob; None for larger ones."""
-    measured = (
-        [t for t in trials if dict(t.config) == dict(config) and t.log_ratio is not None]
-        if len(config) == 1
-        else []
-    )
-    if not measured:
-        return None
-    return LogRatio(
-        -(measured[-1].log_ratio or 0.0), measured[-1].standard_error or 0.0, measured[-1].pairs
-    )
-
-
-def _gain(
-    context: RunContext,
-    live: LiveComparison,
-    observation: Observation,
-    config: Config,
-    name: str,
-    trials: Sequence[Trial],
-) -> LogRatio | None:
-    """log(cost without the knob / cost with it); None if one of the two could not be measured.
-
-    What a trial's runs said is too good on average, as it was chosen for it, and so is measured
-    anew; but not where the time is up.
-    """
-    rest = without(config, name)
-    try:
-        if not needs_fresh_process(context.spec.search_space[name], config[name], observation):
-            return live.compare(rest, config, prune=False, enough=_settled).ratio
-        made = _pairs_of_the_trial(context, config, rest, trials)
-        if made is not None and context.out_of_time_at(f"drop-{name}|{key_of(config)}"):
-            made.ensure(PROCESS_PAIRS)
-            return made.gain(observation.noise)
-        live.close()  # two processes of the job side by side would spoil both
-        pairs = Pairs(context, config, rest, label=f"drop-{name}")
-        for count in FRESH_DROP_PAIRS:
-            pairs.ensure(count)
-            gain = pairs.gain(observation.noise)
-            if _settled(gain):
-                break
-        return gain
-    except (BlockFailed, SessionFailed):
-        return None
-
-
-def _pairs_of_the_trial(
-    context: RunContext, config: Config, rest: Config, trials: Sequence[Trial]
-) -> Pairs | None:
-    """Those in which the search compared just these two, in fresh processes."""
-    for trial in trials:
-        if (
-            trial.origin == "process"
-            and trial.state == "complete"
-            and key_of(trial.config) == key_of(config)
-        ):
-            pairs = Pairs(context, config, rest, label=f"trial{trial.number}")
-            return pairs if pairs.known(PROCESS_PAIRS) else None
-    return None
-
-
-def _settled(gain: LogRatio) -> bool:
-    """The minimum gain lies two standard errors from the estimate: more pairs would not change what
-    is done with the knob.
-    """
-    return abs(gain.estimate - math.log1p(MINIMUM_GAIN)) > 2 * gain.sigma
-
-
-def _interval(gain: LogRatio) -> Interval:
-    """Two standard errors to each side: a live figure, for orientation."""
-    return Interval(*(math.exp(gain.estimate + k * gain.sigma) for k in (0, -2, 2)))
-
-
-def _start_up_s(context: RunContext, name: str, config: Config, trials: Sequence[Trial]) -> float:
-    """What the knob costs once, at start: the settling time of the trial that tried it by itself."""
-    if not context.spec.search_space[name].start_up_cost:
-        return 0.0
-    with_it = [t for t in trials if t.config.get(name) == config[name] and t.settle_s]
-    return max((t.settle_s for t in sorted(with_it, key=lambda t: len(t.config))[:1]), default=0.0)
-
-
-@dataclass(frozen=True)
-class Worth:
-    """What is done with one knob."""
-
-    keep: bool
-    reason: str
-    start_up_s: float = 0.0
-    break_even_steps: int | None = None  # until the start-up cost is paid back
-
-
-def _worth(
-    context: RunContext,
-    observation: Observation,
-    gain: LogRatio | None,
-    start_up_s: float,
-    last: bool,
-) -> Worth:
-    """``last``: no other knob is left. Its gain is then for the confirmation to judge, which knows
-    more than one drop can show; whether it pays its start-up cost is decided here."""
-    if gain is None:
-        return Worth(True, "the job could not be measured without it", start_up_s)
-    factor = math.exp(gain.estimate)
-    if not last and (gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma):
-        return Worth(
-            False,
-            f"{factor:.2f}x on its own, within the noise or below {MINIMUM_GAIN:.0%}",
-            start_up_s,
-        )
-    if not start_up_s or gain.estimate <= 0:
-        return Worth(True, "" if last else f"{factor:.2f}x on its own", start_up_s)
-    saved_per_step_s = observation.anatomy.iteration_s * (1 - 1 / factor)
-    break_even = math.ceil(start_up_s / saved_per_step_s)
-    if break_even > context.spec.planned_steps:
-        return Worth(
-            False,
-            f"{factor:.2f}x, but its {start_up_s:.0f} s of start-up are paid back only after"
-            f" {break_even} steps",
-            start_up_s,
-            break_even,
-        )
-    return Worth(
-        True,
-        f"{factor:.2f}x on its own; its {start_up_s:.0f} s of start-up are paid back after"
-        f" {break_even} steps",
-        start_up_s,
-        break_even,
     )

@@ -6,7 +6,7 @@
     then, for all        values that need a new process, one by one on the best of the above, in fresh processes
 
 Live figures steer; they are never reported as the result. On a cluster every slot has a live
-session of its own, and as many trials are in flight as there are slots (lanes.py); each is compared
+session of its own, and as many trials are in flight as there are slots (measuring/lanes.py); each is compared
 with baseline blocks of its own session.
 """
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from autotune.explain.records import Explanation
@@ -14,6 +15,44 @@ from autotune_spaces.facts import JobFacts, Machine, ReaderFacts
 from autotune_trials.protocol.messages import Window
 
 RESULT_SCHEMA_VERSION = 2
+
+
+class Bottleneck(StrEnum):
+    """What most of an iteration's time goes into."""
+
+    LOADER = "loader"
+    EPOCH_ENDS = "epoch ends"
+    COMPUTE = "compute"
+    OPTIMIZER = "optimizer"
+    OVERHEAD = "overhead"
+    BALANCED = "balanced"
+
+
+class TrialState(StrEnum):
+    """How a trial of the search ended."""
+
+    COMPLETE = "complete"
+    PRUNED = "pruned"  # clearly slower after its first block
+    INFEASIBLE = "infeasible"  # it ran out of memory, or was killed again and again
+    FAILED = "failed"
+
+
+class LossState(StrEnum):
+    """What the loss check says of a configuration."""
+
+    UNCHANGED = "unchanged"
+    CHANGED = "changed"
+    UNDECIDED = "undecided"
+    NO_PROOF = "no-proof"  # the baseline's own loss cannot show it
+    NOT_NEEDED = "not-needed"  # nothing was changed
+
+
+class RunVerdict(StrEnum):
+    TUNED = "tuned"
+    KEEP_BASELINE = "keep-baseline"
+    PROFILE = "profile"  # of a profile's page: nothing was tuned
+
+
 # a ceiling below this is "1.00x": no loader would gain anything, whatever the noise made of it
 NO_FASTER = 1.005
 
@@ -62,7 +101,7 @@ class Observation:
     noise: float  # standard deviation of the log time per sample between baseline blocks
     # speed-up an infinitely fast loader would give; None if it could not be measured
     ceiling: float | None
-    bottleneck: str  # "loader", "epoch ends", "compute", "optimizer", "overhead", "balanced"
+    bottleneck: Bottleneck
     bottleneck_why: str  # one sentence with the figures
     domains: Mapping[str, tuple[Value, ...]]  # knobs in the search
     defaults: Mapping[str, Value]  # the job's own value of each
@@ -82,7 +121,7 @@ class Trial:
 
     number: int
     config: Mapping[str, Value]
-    state: str  # "complete", "pruned", "infeasible", "failed"
+    state: TrialState
     log_ratio: float | None = None  # log(time per sample, candidate / baseline): negative is faster
     standard_error: float | None = None
     # of blocks or fresh processes, candidate beside baseline; of the model's trials: its own blocks
@@ -136,9 +175,7 @@ class MetricVerdict:
 
 @dataclass(frozen=True)
 class LossVerdict:
-    # "unchanged", "changed", "undecided", "no-proof" (the baseline's own loss cannot show it),
-    # "not-needed"
-    verdict: str
+    verdict: LossState
     reason: str
     pairs: int
     steps: int
@@ -222,7 +259,7 @@ class Result:
     """result.json."""
 
     name: str
-    verdict: str  # "tuned", "keep-baseline"
+    verdict: RunVerdict
     reason: str
     speedup: Interval
     loss: LossVerdict

@@ -32,10 +32,12 @@ from autotune.results import (
     Confirmation,
     Interval,
     KnobGain,
+    LossState,
     LossVerdict,
     Observation,
     Rejected,
     Result,
+    RunVerdict,
     Trial,
 )
 from autotune.secrets import mask_command
@@ -58,7 +60,7 @@ from autotune.words import duration_words
 from autotune_spaces.base import Config, Numerics, Value
 from autotune_trials.paths import publish
 
-NOT_NEEDED = LossVerdict("not-needed", "nothing was changed", 0, 0)
+NOT_NEEDED = LossVerdict(LossState.NOT_NEEDED, "nothing was changed", 0, 0)
 NO_GAIN = Interval(1.0, 1.0, 1.0)
 NOT_THERE = 0.05  # log speed-up by which a single run may miss half of the recorded gain
 FASTER = "faster, and training converges the same way"
@@ -108,7 +110,7 @@ def tune(context: RunContext) -> Result:
     disturbed = list(context.journal.all("disturbed"))
     return Result(
         name=context.spec.name,
-        verdict="tuned" if proof.winner else "keep-baseline",
+        verdict=RunVerdict.TUNED if proof.winner else RunVerdict.KEEP_BASELINE,
         reason=proof.reason,
         speedup=proof.confirmation.speedup if proof.winner and proof.confirmation else NO_GAIN,
         loss=proof.loss,

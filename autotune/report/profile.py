@@ -21,7 +21,7 @@ from autotune.report.text.findings import print_findings
 from autotune.report.text.operators import row_words
 from autotune.report.text.summary import TOOLS, print_summary, result_summary
 from autotune.report.text.written import written_lines
-from autotune.results import Interval, LossVerdict, Profile, Result
+from autotune.results import Interval, LossState, LossVerdict, Profile, Result, RunVerdict
 from autotune_trials.paths import publish
 
 PAGE = "profile.html"
@@ -38,10 +38,10 @@ def as_result(profile: Profile) -> Result:
     sides = {setting_words(profile): side for side in profile.explanation.sides.values()}
     return Result(
         name=profile.name,
-        verdict="profile",
+        verdict=RunVerdict.PROFILE,
         reason="",
         speedup=nothing,
-        loss=LossVerdict("not-needed", "nothing was changed", 0, 0),
+        loss=LossVerdict(LossState.NOT_NEEDED, "nothing was changed", 0, 0),
         knobs={},
         baseline=profile.observation.defaults,
         observation=profile.observation,

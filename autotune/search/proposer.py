@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.job.configs import key_of, normalise
 from autotune.job.spec import SearchSpace
-from autotune.results import Trial
+from autotune.results import Trial, TrialState
 from autotune.search.memory import remember_less
 from autotune_spaces.base import Config, Value
 
@@ -143,8 +143,10 @@ class Proposer:
         copies, and it would propose nothing else.
         """
         if self._excluded & set(config.items()):
-            return Trial(-1, config, "infeasible")
-        return Trial(-1, config, "failed") if config else Trial(-1, config, "complete", 0.0)
+            return Trial(-1, config, TrialState.INFEASIBLE)
+        if config:
+            return Trial(-1, config, TrialState.FAILED)
+        return Trial(-1, config, TrialState.COMPLETE, 0.0)
 
     def _new_beside(self, config: dict[str, Value]) -> dict[str, Value] | None:
         """One that differs from ``config`` in one knob or a few: where a better one lies, if there

@@ -19,7 +19,7 @@ from typing import Protocol
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import numerics_of
 from autotune.job.spec import Metric
-from autotune.results import LossVerdict, MetricVerdict, Observation
+from autotune.results import LossState, LossVerdict, MetricVerdict, Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.pairs import Pairs, SharedBaseline
 from autotune.verdict.loss import (
@@ -122,7 +122,7 @@ def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None)
         differences = _fingerprint(runs, asked.declared)
         if differences:
             return LossVerdict(
-                "changed",
+                LossState.CHANGED,
                 f"settings differ that no knob declares: {differences}",
                 1,
                 0,
@@ -135,7 +135,7 @@ def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None)
     except SessionFailed as failure:
         return replace(
             verdict,
-            verdict="undecided",
+            verdict=LossState.UNDECIDED,
             reason=f"a further run failed ({failure})",
             pairs=len(runs.candidate),
         )
@@ -143,7 +143,7 @@ def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None)
 
 
 def _undecided(asked: Asked, reason: str, pairs: int) -> LossVerdict:
-    return LossVerdict("undecided", reason, pairs, 0, numerics=asked.numerics)
+    return LossVerdict(LossState.UNDECIDED, reason, pairs, 0, numerics=asked.numerics)
 
 
 def _fingerprint(runs: SeededRuns, declared: Collection[str]) -> str:
@@ -228,7 +228,7 @@ def _verdict(
     decision: LossDecision, metrics: tuple[MetricVerdict, ...], wanted: Collection[str]
 ) -> LossVerdict:
     verdict = LossVerdict(
-        {"more-pairs": "undecided"}.get(decision.state, decision.state),
+        LossState({"more-pairs": "undecided"}.get(decision.state, decision.state)),
         decision.reason,
         decision.pairs,
         decision.steps,
@@ -240,8 +240,8 @@ def _verdict(
         metrics,
     )
     for state, said in (
-        ("changed", "converges differently"),
-        ("undecided", "is neither clearly the same nor different"),
+        (LossState.CHANGED, "converges differently"),
+        (LossState.UNDECIDED, "is neither clearly the same nor different"),
     ):
         against = [m for m in metrics if m.verdict == state]
         if against:
@@ -252,7 +252,7 @@ def _verdict(
     if unjudged:
         return replace(
             verdict,
-            verdict="undecided",
+            verdict=LossState.UNDECIDED,
             reason=f"{unjudged[0].name} cannot be judged: {unjudged[0].reason}",
         )
     return verdict

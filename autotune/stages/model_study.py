@@ -17,7 +17,7 @@ from functools import partial
 from autotune.errors import BaselineError
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise
-from autotune.results import Anatomy, Observation, Trial
+from autotune.results import Anatomy, Observation, Trial, TrialState
 from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, Plot, SearchKnob
 from autotune.search.seeds import guess
@@ -83,7 +83,7 @@ class _Seen:
     wall_s: float = 0.0
     settle_s: float = 0.0  # of its first block
     parts: Anatomy | None = None
-    state: str = "complete"
+    state: TrialState = TrialState.COMPLETE
     reason: str = ""
     no_effect: dict[str, str] | None = None
     node: str = ""
@@ -366,7 +366,7 @@ class ModelStudy:
         if seen is not None:
             seen.blocks, seen.wall_s = seen.blocks + 1, seen.wall_s + block.wall_s
             if no_effect and seen.state == "complete":
-                seen.state, seen.no_effect = "failed", no_effect
+                seen.state, seen.no_effect = TrialState.FAILED, no_effect
                 seen.reason = "; ".join(f"{k} had no effect: {why}" for k, why in no_effect.items())
         self._exclude_useless(config, no_effect)
         self._note_times(block)
@@ -406,7 +406,7 @@ class ModelStudy:
             )
         seen = self._seen[key_of(config)]
         if seen.state == "complete":
-            seen.state, seen.reason = kind, reason
+            seen.state, seen.reason = TrialState(kind), reason
         self._failed.append(config)
         if set(config) <= set(self.names):
             self.model.failed(config)

@@ -23,7 +23,7 @@ from autotune.executors.base import SessionFailed
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise, without
 from autotune.job.spec import SearchSpace
-from autotune.results import KnobGain, Observation, Trial
+from autotune.results import KnobGain, Observation, Trial, TrialState
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of
@@ -218,7 +218,13 @@ def _search_live(context: RunContext, observation: Observation, trials: list[Tri
             f" {failure.detail}"
         )
         proposals.measured(
-            Trial(proposal.number, proposal.config, "failed", reason=reason, origin=proposal.origin)
+            Trial(
+                proposal.number,
+                proposal.config,
+                TrialState.FAILED,
+                reason=reason,
+                origin=proposal.origin,
+            )
         )
 
     spread(context, proposals.take, serve, give_up)
@@ -244,7 +250,7 @@ def _measure(
         return Trial(
             number,
             config,
-            failure.kind,
+            TrialState(failure.kind),
             reason=failure.reason,
             origin=origin,
             wall_s=time.monotonic() - started,
@@ -255,7 +261,9 @@ def _measure(
             raise
         raise explain_failure(context, failure) from failure
     useless = {k: why for k, why in comparison.no_effect.items() if k in config}
-    state = "failed" if useless else "pruned" if comparison.pruned else "complete"
+    state = TrialState.PRUNED if comparison.pruned else TrialState.COMPLETE
+    if useless:
+        state = TrialState.FAILED
     reason = "; ".join(f"{k} had no effect: {why}" for k, why in useless.items())
     if comparison.pruned:
         reason = (
@@ -352,11 +360,11 @@ def _measure_fresh(
         if not _useless(pairs) and pairs.log_speedups()[0] > -max(CLEAR_LOSS, 4 * noise):
             pairs.ensure(PROCESS_PAIRS)
     except SessionFailed as failure:
-        kind = "infeasible" if failure.kind in ("oom", "killed") else "failed"
+        no_room = failure.kind in ("oom", "killed")
         return Trial(
             number,
             config,
-            kind,
+            TrialState.INFEASIBLE if no_room else TrialState.FAILED,
             reason=str(failure),
             origin="process",
             wall_s=time.monotonic() - started,
@@ -365,7 +373,7 @@ def _measure_fresh(
         return Trial(
             number,
             config,
-            "failed",
+            TrialState.FAILED,
             reason=error.found,
             origin="process",
             wall_s=time.monotonic() - started,
@@ -377,7 +385,7 @@ def _measure_fresh(
         return Trial(
             number,
             config,
-            "failed",
+            TrialState.FAILED,
             reason=reason,
             origin="process",
             no_effect=useless,
@@ -391,7 +399,7 @@ def _measure_fresh(
     return Trial(
         number,
         config,
-        "pruned" if lost else "complete",
+        TrialState.PRUNED if lost else TrialState.COMPLETE,
         reference_ratio - gain.estimate,
         gain.standard_error,
         gain.pairs,

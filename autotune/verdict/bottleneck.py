@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotune.results import NO_FASTER, Anatomy
+from autotune.results import NO_FASTER, Anatomy, Bottleneck
 
 # Shares of the time above which a phase is named as the bottleneck. A fifth of the time is what a
 # perfect cure of that phase would give as a 1.25x speed-up: worth a headline; below it no single
@@ -82,9 +82,8 @@ def ceiling_sigma(noise: float) -> float:
 
 def name_bottleneck(
     parts: Anatomy, ceiling: float | None, noise: float = 0.0, *, restarts_workers: bool = False
-) -> tuple[str, str]:
-    """(kind, one sentence with the figures): "loader", "epoch ends", "optimizer", "overhead" or
-    "compute".
+) -> tuple[Bottleneck, str]:
+    """(kind, one sentence with the figures).
 
     Args:
         restarts_workers: the job starts its DataLoader workers anew for every epoch.
@@ -104,27 +103,29 @@ def name_bottleneck(
         bound = doubt
     if share.optimizer >= OPTIMIZER_SHARE:
         return (
-            "optimizer",
+            Bottleneck.OPTIMIZER,
             f"{share.optimizer:.0%} of the time is spent in the optimizer step{doubt}",
         )
     if share.other >= OTHER_SHARE:
         return (
-            "overhead",
+            Bottleneck.OVERHEAD,
             (
                 f"{share.other:.0%} of the time is spent outside loading, forward, backward and"
                 f" optimizer{doubt}"
             ),
         )
     return (
-        "compute",
+        Bottleneck.COMPUTE,
         f"{share.forward_backward:.0%} of the time is spent in forward and backward{bound}",
     )
 
 
-def _loader(parts: Anatomy, share: Shares, bound: str, restarts_workers: bool) -> tuple[str, str]:
+def _loader(
+    parts: Anatomy, share: Shares, bound: str, restarts_workers: bool
+) -> tuple[Bottleneck, str]:
     if share.loader < LOADER_SHARE:
         return (
-            "loader",
+            Bottleneck.LOADER,
             (
                 f"only {share.loader:.0%} of the time is spent waiting for batches, but what"
                 f" prepares them slows the rest down{bound}"
@@ -137,12 +138,12 @@ def _loader(parts: Anatomy, share: Shares, bound: str, restarts_workers: bool) -
             else ""
         )
         return (
-            "loader",
+            Bottleneck.LOADER,
             f"{share.waiting:.0%} of the time is spent waiting for the next batch{ends}{bound}",
         )
     restarts = ", where its workers are started anew" if restarts_workers else ""
     return (
-        "epoch ends",
+        Bottleneck.EPOCH_ENDS,
         (
             f"{share.epoch_ends:.0%} of the time goes at the end of epochs, {parts.turnover_s:.2g}"
             f" s every {parts.epoch_iterations} iterations{restarts}{bound}"

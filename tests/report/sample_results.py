@@ -490,7 +490,6 @@ def hostile() -> Result:
         observation=replace(
             base.observation,
             bottleneck_why=HOSTILE,
-            bottleneck=HOSTILE,
             withdrawn={HOSTILE: HOSTILE},
             anatomy=replace(base.observation.anatomy, phases_s={HOSTILE: 0.1}),
         ),
@@ -501,7 +500,7 @@ def hostile() -> Result:
         ),
         rejected=(Rejected(config, HOSTILE),) * 6,
         trials=(
-            replace(base.trials[0], config=config, state=HOSTILE),
+            replace(base.trials[0], config=config, reason=HOSTILE),
             replace(base.trials[4], reason=HOSTILE, config=config, no_effect={HOSTILE: HOSTILE}),
         ),
         environment={HOSTILE: HOSTILE, "nested": {HOSTILE: [HOSTILE]}, "odd": object()},

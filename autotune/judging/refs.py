@@ -47,8 +47,8 @@ def checked_out(side: Side, refs: Sequence[str], folder: Path) -> Iterator[tuple
             _git(root, "worktree", "add", "--detach", "--force", str(place), commit)
             made.append(place)
         yield tuple(
-            _moved(side, name, ref, root, place)
-            for name, ref, place in zip("AB", refs, made, strict=True)
+            replace(_moved(side, name, ref, root, place), commit=commit)
+            for name, ref, place, commit in zip("AB", refs, made, commits, strict=True)
         )
     finally:
         for place in made:

@@ -19,6 +19,7 @@ from autotune.export.launching import knobs_of
 from autotune.export.load import find_tuned, load_tuned
 from autotune.job import command as commands
 from autotune.job.load import load_job
+from autotune.job.sources import digests
 from autotune.job.spec import JobSpec, SearchSpace
 from autotune.secrets import mask_command
 from autotune_spaces.base import Value
@@ -36,6 +37,7 @@ class Side:
     knobs: dict[str, Value] = field(default_factory=dict)
     loader_key: str = ""
     worktree: Path | None = None  # of the commit it is
+    commit: str = ""
 
     @property
     def root(self) -> Path:
@@ -143,12 +145,22 @@ def common(a: Side, b: Side) -> tuple[Side, Side]:
 
 
 def digest(sides: Sequence[Side], loss: str) -> str:
-    """Identity of a judgement: the same one is resumed."""
+    """Identity of a judgement, the code of both sides included: the same one is resumed."""
     import hashlib
     import json
 
-    whole = [[s.spec.digest(), sorted(s.knobs.items()), s.loader_key] for s in sides]
-    return hashlib.sha256(json.dumps([whole, loss], default=repr).encode()).hexdigest()
+    whole = [
+        [
+            side.spec.digest(),
+            sorted(side.knobs.items()),
+            side.loader_key,
+            side.commit,
+            digests(side.spec.command, side.spec.workdir),
+        ]
+        for side in sides
+    ]
+    text = json.dumps([whole, loss], default=repr, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _is_tuned(path: Path) -> bool:

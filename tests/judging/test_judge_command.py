@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from autotune.judging.refs import checked_out
+from autotune.judging.sides import digest, load_side
+
 ROOT = Path(__file__).parents[2]
 TRAIN = """\
 import sys, time
@@ -135,6 +138,18 @@ def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
     assert git(repository, "worktree", "list").count("\n") == 1 and not git(
         repository, "status", "--porcelain"
     )
+
+
+def test_other_commits_are_another_judgement(repository: Path) -> None:
+    side = load_side("A", repository / "job" / "job.yaml")
+    identities = set()
+    for head in ("slowdown", "harmless", "slowdown"):
+        with checked_out(side, ("base", head), repository.parent / "worktrees") as sides:
+            identities.add(digest(sides, ""))
+    assert len(identities) == 2
+    before = digest((side, side), "")
+    (repository / "job" / "train.py").write_text(CHANGES["fault"])
+    assert digest((side, side), "") != before, "the code has changed"
 
 
 @pytest.mark.slow

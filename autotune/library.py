@@ -45,7 +45,7 @@ def tune(
     Raises:
         InputError, BaselineError, HookError, ClusterLost, Interrupted: see :mod:`autotune.errors`.
     """
-    from autotune.cli.run import tune_job
+    from autotune.running import tune_job
 
     spec = _spec(job)
     if minutes is not None:
@@ -99,7 +99,7 @@ def profile(job: JobSpec | Path | str, *, out: Path | str | None = None) -> Prof
     Raises:
         InputError, BaselineError, HookError: see :mod:`autotune.errors`.
     """
-    from autotune.cli.profile import profile_job
+    from autotune.profiling import profile_job
 
     spec = _spec(job)
     return profile_job(spec, {}, _directory(out, f"{spec.name}-profile"), shown=False)
@@ -114,8 +114,8 @@ def load_result(run: Path | str) -> Result:
     Raises:
         InputError: there is none, or it cannot be read.
     """
-    from autotune.cli.show import find_result
     from autotune.report.result_file import load_result as load
+    from autotune.run_directory import find_result
 
     return load(find_result(str(run)))
 

@@ -31,11 +31,12 @@ def compare(
 
     Example: autotune compare digits.1 digits --html compare.html
     """
-    from autotune.cli.show import find_result, print_captured
+    from autotune.cli.show import print_captured
     from autotune.errors import InputError
     from autotune.report.result_file import load_result, shown_from
     from autotune.report.terminal.compare import print_comparison
     from autotune.report.text.comparison import compare as compare_results
+    from autotune.run_directory import find_result
 
     paths = [find_result(run) for run in (run_a, run_b)]
     if paths[0].resolve() == paths[1].resolve():

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.explain.nsight import Tool
     from autotune.job.spec import JobSpec
     from autotune.results import Profile
     from autotune_spaces.base import Value
@@ -67,10 +63,11 @@ def profile(
     from autotune.cli.run import tools_asked
     from autotune.job.load import load_job
     from autotune.job.run_dir import PROFILE_SUMMARY, RUNS, check_run_dir
+    from autotune.profiling import profile_job
 
     spec = with_settings(load_job(job), settings or [])
     directory = (out or RUNS / f"{spec[0].name}-profile").absolute()
-    check_run_dir(directory)
+    check_run_dir(directory, "--out")
     found = profile_job(
         *spec, directory, nvtx_modules=nvtx_modules, tools=tools_asked(nsys, ncu), shown=not json
     )
@@ -126,72 +123,6 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
             )
         config[name] = value
     return spec, config
-
-
-def profile_job(
-    spec: JobSpec,
-    config: dict[str, Value],
-    directory: Path,
-    *,
-    nvtx_modules: int = 0,
-    tools: tuple[Tool, ...] = (),
-    shown: bool = True,
-) -> Profile:
-    """Profile ``spec`` with ``config`` and write summary.json, profile.html and the traces to
-    ``directory``.
-
-    Raises:
-        BaselineError, HookError: the job fails, or the agent cannot get in.
-        InputError: the disk is full, or read-only.
-    """
-    from autotune.cli.run import move_aside, open_executor
-    from autotune.executors.side_effects import summary
-    from autotune.journal import Journal
-    from autotune.report.profile import status, write_profile
-    from autotune.report.terminal.plain import QuietProgress
-    from autotune.results import Profile
-    from autotune.stages.context import RunContext
-    from autotune.stages.profile import explain_alone
-    from autotune.tracking.untracked import Untracked
-    from autotune.tuner import environment
-
-    began = time.monotonic()
-    move_aside(directory)
-    journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
-    with (
-        told_of_the_disk(directory, "run it again"),
-        closing(journal),
-        status(spec.name, shown) as say,
-        closing(open_executor(spec, directory, journal, say, say)) as executor,
-    ):
-        context = RunContext(
-            spec,
-            executor,
-            journal,
-            QuietProgress(),
-            Untracked(),
-            directory,
-            nsight=tools,
-            nvtx_modules=nvtx_modules,
-        )
-        observation, explanation, record = explain_alone(context, config)
-        notes = (
-            *explanation.notes,
-            *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes),
-        )
-        found = Profile(
-            spec.name,
-            config,
-            observation,
-            replace(explanation, notes=notes),
-            round(time.monotonic() - began, 1),
-            environment(context, observation),
-            dict(record.no_effect),
-            summary(directory, spec.workdir),
-        )
-    with told_of_the_disk(directory, "run it again"):
-        write_profile(found, directory)
-    return found
 
 
 def _print(found: Profile, directory: Path, job: Path) -> None:

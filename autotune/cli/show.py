@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.job.run_dir import PROFILE_SUMMARY, RUNS
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -66,6 +64,7 @@ def show(
     """Show the result of a finished run."""
     from autotune.errors import InputError
     from autotune.report.result_file import load_result, shown_from
+    from autotune.run_directory import find_result
 
     parts = {
         "summary": summary,
@@ -100,88 +99,6 @@ def show(
     wanted = [name for name, asked in parts.items() if asked]
     with shown_from(path):
         _print(result, path.parent, ORDER if everything else wanted or ["closing"])
-
-
-def find_result(run: str) -> Path:
-    """The result.json that ``run`` means.
-
-    Raises:
-        InputError: there is no such run, or it has no result yet; then it says how far the run
-            came.
-    """
-    from autotune.errors import InputError
-    from autotune.report.result_file import FILE_NAME
-
-    given = Path(run)
-    if given.is_file():
-        return given
-    directory = next((d for d in (given, RUNS / run) if d.is_dir()), None)
-    if directory is not None and (directory / FILE_NAME).is_file():
-        return directory / FILE_NAME
-    if directory is not None and (directory / PROFILE_SUMMARY).is_file():
-        raise InputError(
-            "this is a profile, in which nothing was tuned",
-            where=str(directory),
-            expected="a run's directory",
-            remedy=(
-                f"its page is {directory / 'profile.html'}; `autotune run JOB.yaml` tunes the job"
-            ),
-        )
-    if directory is None or not (directory / "journal.jsonl").is_file():
-        raise InputError(
-            "no run was made in this directory" if directory else "there is no such run",
-            where=run,
-            expected=f"a run directory, a name under {RUNS}/, or a result.json",
-            remedy=_known_runs(),
-        )
-    raise InputError(
-        f"this run has no result yet: {progress_words(directory / 'journal.jsonl')}",
-        where=str(directory),
-        expected=f"{FILE_NAME}, which a run writes at its end",
-        remedy=(
-            "if it is not running now, `autotune run JOB.yaml` with its job file "
-            f"{_run_dir_option(directory)}carries on where it stopped"
-        ),
-    )
-
-
-def _known_runs() -> str:
-    names = sorted(p.parent.name for p in RUNS.glob("*/journal.jsonl"))
-    return (
-        f"runs here: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
-        if names
-        else "`autotune run job.yaml` makes one"
-    )
-
-
-def _run_dir_option(directory: Path) -> str:
-    import shlex
-
-    default = directory.absolute().parent == RUNS.absolute()
-    return "" if default else f"and --run-dir {shlex.quote(str(directory))} "
-
-
-def progress_words(journal: Path) -> str:
-    """How far a journal came, in words. Reads it without its lock: the run may be at work."""
-    import json
-
-    from autotune.report.text.words import duration_words, plural
-
-    kinds: dict[str, int] = {}
-    elapsed_s = 0.0
-    for line in journal.read_bytes().splitlines():
-        try:
-            entry = json.loads(line)
-            kinds[entry["kind"]] = kinds.get(entry["kind"], 0) + 1
-            elapsed_s = float(entry["elapsed_s"])
-        except (ValueError, TypeError, KeyError):
-            break  # the torn last line of a killed run
-    if "observation" not in kinds:
-        return "the job was not fully observed yet"
-    said = f"the job was observed and {plural(kinds.get('trial', 0), 'trial')} finished"
-    if "simplified" in kinds:
-        said += ", finalists are being confirmed in fresh processes"
-    return f"{said}, after {duration_words(elapsed_s)}"
 
 
 def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:

@@ -17,9 +17,10 @@ from autotune.export.tuned import (
     TunedKnob,
 )
 from autotune.job.mistakes import Mistake, nearest, to_error
-from autotune.job.run_dir import PROFILE_SUMMARY, RUNS
+from autotune.job.run_dir import RUNS
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
 from autotune.results import CompileCache, Interval
+from autotune.run_directory import contents, refuse_others
 from autotune_spaces.codec import decode
 from autotune_spaces.knobs import create, names
 from autotune_spaces.sites import JobSites
@@ -52,14 +53,8 @@ def find_tuned(path: Path) -> Path:
     inside = path / FILE_NAME
     if inside.is_file():
         return inside
-    if (path / PROFILE_SUMMARY).is_file():
-        raise InputError(
-            "this is a profile, in which nothing was tuned",
-            where=str(path),
-            expected=f"a finished run's directory, or a {FILE_NAME}",
-            remedy="`autotune run job.yaml` tunes the job",
-        )
-    unfinished = (path / "journal.jsonl").is_file()
+    refuse_others(path, f"a finished run's directory, or a {FILE_NAME}")
+    unfinished = contents(path) == "run"
     raise InputError(
         f"no {FILE_NAME} in it" + (": the run has not finished" if unfinished else ""),
         where=str(path),

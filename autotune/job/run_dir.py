@@ -14,13 +14,16 @@ PROFILE_SUMMARY = "summary.json"  # in a directory that `autotune profile` made,
 MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
 
 
-def check_run_dir(path: Path) -> None:
+def check_run_dir(path: Path, option: str = "--run-dir") -> None:
     """Can a run be recorded in ``path``? Creates nothing that stays.
+
+    Args:
+        option: of the command, that names another directory.
 
     Raises:
         InputError: it is a file, cannot be written to, or its disk is full.
     """
-    place, remedy = path.absolute(), "choose another with --run-dir"
+    place, remedy = path.absolute(), f"choose another with {option}"
     if place.exists() and not place.is_dir():
         raise InputError(
             "it is a file", where=str(path), expected="a directory for the run", remedy=remedy
@@ -38,7 +41,7 @@ def check_run_dir(path: Path) -> None:
             probe.write(b"autotune")
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise _disk_full(path, place, 0) from None
+            raise _disk_full(path, place, 0, option) from None
         reason = error.strerror or str(error)
         raise InputError(
             f"cannot write in {place}: {reason}",
@@ -48,14 +51,14 @@ def check_run_dir(path: Path) -> None:
         ) from None
     free_mib = shutil.disk_usage(place).free / 2**20
     if free_mib < MIN_FREE_MIB:
-        raise _disk_full(path, place, free_mib)
+        raise _disk_full(path, place, free_mib, option)
 
 
-def _disk_full(path: Path, place: Path, free_mib: float) -> InputError:
+def _disk_full(path: Path, place: Path, free_mib: float, option: str) -> InputError:
     found = f"{free_mib:.0f} MiB free on the disk of {place}"
     return InputError(
         found,
         where=str(path),
         expected=f"at least {MIN_FREE_MIB} MiB",
-        remedy="make room, or choose another with --run-dir",
+        remedy=f"make room, or choose another with {option}",
     )

@@ -16,10 +16,9 @@ from autotune.judging.measure import judge_sides
 from autotune.judging.records import SCHEMA_VERSION, Judgement
 from autotune.judging.sides import Side, digest
 from autotune.report.result_file import finite
+from autotune.run_directory import JUDGEMENT
 from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
-
-FILE_NAME = "judgement.json"
 
 
 def judge_job(
@@ -42,9 +41,9 @@ def judge_job(
     Raises:
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
-    from autotune.cli.run import move_aside
     from autotune.executors import executor_for
     from autotune.report.terminal.plain import open_progress
+    from autotune.run_directory import move_aside
     from autotune.stages.context import RunContext, Stop, interrupted
     from autotune.tracking.untracked import Untracked
 
@@ -56,8 +55,8 @@ def judge_job(
     with told_of_the_disk(run_dir), ExitStack() as stack:
         journal = stack.enter_context(closing(Journal(run_dir / "journal.jsonl", clock)))
         _claim(journal, digest(sides, loss), run_dir)
-        if journal.find("finished") is not None and (run_dir / FILE_NAME).exists():
-            return load_judgement(run_dir / FILE_NAME)
+        if journal.find("finished") is not None and (run_dir / JUDGEMENT).exists():
+            return load_judgement(run_dir / JUDGEMENT)
         progress = stack.enter_context(
             open_progress(progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s)
         )
@@ -81,7 +80,7 @@ def judge_job(
         except KeyboardInterrupt as twice:
             raise interrupted() from twice
         it = replace(it, wall_s=round(journal.elapsed_s, 1))
-        publish(run_dir / FILE_NAME, to_json(it))
+        publish(run_dir / JUDGEMENT, to_json(it))
         journal.append("finished", "", {})
         return it
 

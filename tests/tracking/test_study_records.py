@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from empty_store import empty_store
 from sample_results import samples, tuned
 
-from autotune.cli.run import publish_outcome
 from autotune.explain.records import Finding, NotJudged, PerfSummary
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.report.result_file import write_result
 from autotune.results import Result
+from autotune.running import publish_outcome
 from autotune.tracking import open_tracker, records
 
 

@@ -1,0 +1,174 @@
+"""What lies in a directory of ours: a run, a profile or a judgement; how far it came; and how it is
+moved aside.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+from autotune.errors import InputError
+from autotune.job.run_dir import PROFILE_SUMMARY, RUNS
+from autotune.journal import Journal
+
+RESULT = "result.json"
+JOURNAL = "journal.jsonl"
+JUDGEMENT = "judgement.json"
+Contents = Literal["run", "profile", "judgement", ""]
+NOT_TUNED = {  # what it is -> the command that made it
+    "profile": "this is a profile, in which nothing was tuned",
+    "judgement": "this is a judgement, in which nothing was tuned",
+}
+
+
+def contents(directory: Path) -> Contents:
+    """What was recorded in ``directory``, finished or not; "": nothing of ours."""
+    study = _study(directory)
+    if (directory / PROFILE_SUMMARY).is_file():
+        return "profile"
+    if (directory / JUDGEMENT).is_file() or (study is not None and "name" not in study):
+        return "judgement"
+    if study is not None or (directory / RESULT).is_file():
+        return "run"
+    return "profile" if (directory / JOURNAL).is_file() else ""
+
+
+def find_result(run: str) -> Path:
+    """The result.json that ``run`` means.
+
+    Args:
+        run: a run's directory, its name under ``autotune-runs/``, or a result.json.
+
+    Raises:
+        InputError: there is no such run, or it has no result yet; then it says how far the run
+            came.
+    """
+    given = Path(run)
+    if given.is_file():
+        return given
+    directory = next((d for d in (given, RUNS / run) if d.is_dir()), None)
+    if directory is None:
+        raise _no_run("there is no such run", run)
+    if (directory / RESULT).is_file():
+        return directory / RESULT
+    refuse_others(directory, "a run's directory")
+    if not contents(directory):
+        raise _no_run("no run was made in this directory", run)
+    raise InputError(
+        f"this run has no result yet: {progress_words(directory / JOURNAL)}",
+        where=str(directory),
+        expected=f"{RESULT}, which a run writes at its end",
+        remedy=(
+            "if it is not running now, `autotune run JOB.yaml` with its job file "
+            f"{_run_dir_option(directory)}carries on where it stopped"
+        ),
+    )
+
+
+def refuse_others(directory: Path, expected: str) -> None:
+    """Raises:
+    InputError: ``directory`` holds a profile or a judgement.
+    """
+    it = contents(directory)
+    if it in NOT_TUNED:
+        page = {"profile": "profile.html", "judgement": JUDGEMENT}[it]
+        made = f"it is in {directory / page}; " if (directory / page).is_file() else ""
+        raise InputError(
+            NOT_TUNED[it],
+            where=str(directory),
+            expected=expected,
+            remedy=f"{made}`autotune run JOB.yaml` tunes the job",
+        )
+
+
+def progress_words(journal: Path) -> str:
+    """How far a run's journal came, in words. Reads it without its lock: the run may be at work."""
+    from autotune.report.text.words import duration_words, plural
+
+    kinds: dict[str, int] = {}
+    elapsed_s = 0.0
+    for entry in _entries(journal):
+        kinds[entry["kind"]] = kinds.get(entry["kind"], 0) + 1
+        elapsed_s = float(entry["elapsed_s"])
+    if "observation" not in kinds:
+        return "the job was not fully observed yet"
+    said = f"the job was observed and {plural(kinds.get('trial', 0), 'trial')} finished"
+    if "simplified" in kinds:
+        said += ", finalists are being confirmed in fresh processes"
+    return f"{said}, after {duration_words(elapsed_s)}"
+
+
+def move_aside(directory: Path, option: str = "--run-dir") -> None:
+    """Rename what an earlier command recorded to the first free ``<name>.1``, ``.2`` …; nothing is
+    deleted.
+
+    Args:
+        option: of the command, that names another directory.
+
+    Raises:
+        InputError: the run is still going on, what its last trial changed cannot be put back, or
+            the directory is not ours.
+    """
+    from autotune.executors.side_effects import restore_leftovers
+
+    if not directory.exists() or not any(directory.iterdir()):
+        return
+    if not contents(directory):
+        raise InputError(
+            "it holds something other than a run",
+            where=str(directory),
+            expected="an empty directory, a new one, or one of an earlier run",
+            remedy=f"name another with {option}",
+        )
+    if (directory / JOURNAL).exists():
+        with closing(Journal(directory / JOURNAL, lambda before: before)):
+            restore_leftovers(directory)
+    number = 1
+    while (target := directory.with_name(f"{directory.name}.{number}")).exists():
+        number += 1
+    directory.rename(target)
+
+
+def _no_run(found: str, run: str) -> InputError:
+    names = sorted(p.parent.name for p in RUNS.glob(f"*/{JOURNAL}") if contents(p.parent) == "run")
+    here = f"runs here: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
+    return InputError(
+        found,
+        where=run,
+        expected=f"a run directory, a name under {RUNS}/, or a {RESULT}",
+        remedy=here if names else "`autotune run job.yaml` makes one",
+    )
+
+
+def _run_dir_option(directory: Path) -> str:
+    """What `autotune run` needs to find ``directory`` again."""
+    study = _study(directory) or {}
+    default = (RUNS / str(study.get("name"))).absolute()
+    return (
+        "" if directory.absolute() == default else f"and --run-dir {shlex.quote(str(directory))} "
+    )
+
+
+def _study(directory: Path) -> dict[str, Any] | None:
+    """How the journal in ``directory`` says what it is of."""
+    if not (directory / JOURNAL).is_file():
+        return None
+    found = (e["data"] for e in _entries(directory / JOURNAL) if e["kind"] == "study")
+    study = next(found, None)
+    return study if isinstance(study, dict) else None
+
+
+def _entries(journal: Path) -> Iterator[dict[str, Any]]:
+    """Read without the lock, as far as it is whole."""
+    with open(journal, "rb") as file:
+        for line in file:
+            try:
+                entry = json.loads(line)
+                entry["kind"], entry["elapsed_s"], entry["data"]
+            except (ValueError, TypeError, KeyError):
+                return  # the torn last line of a killed run
+            yield entry

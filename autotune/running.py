@@ -1,0 +1,297 @@
+"""One run of ``autotune run``, from a JobSpec to its files; the same call again resumes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from autotune.disk import told_of_the_disk
+from autotune.errors import BaselineError, HookError, InputError, Interrupted
+
+if TYPE_CHECKING:
+    from autotune.executors.base import Executor
+    from autotune.explain.nsight import Tool
+    from autotune.job.spec import JobSpec
+    from autotune.journal import Journal
+    from autotune.report.progress import Progress
+    from autotune.results import Result
+    from autotune.tracking.base import Tracker
+
+FINISHED = "--fresh proves it again from the history, --fresh --no-history tunes it from nothing"
+
+
+def tune_job(
+    spec: JobSpec,
+    run_dir: Path,
+    *,
+    fresh: bool = False,
+    seed: int = 0,
+    offline: bool = False,
+    progress_kind: str = "auto",
+    tools: tuple[Tool, ...] = (),
+    store: Path | None = None,
+) -> Result:
+    """Tune ``spec`` in ``run_dir``: check, resume or start, run the stages, write what comes out.
+
+    Args:
+        store: the history of earlier runs; None: none is asked or told.
+
+    Raises:
+        InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
+    """
+    with told_of_the_disk(run_dir):
+        return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools, store)
+
+
+def _tune_job(
+    spec: JobSpec,
+    run_dir: Path,
+    fresh: bool,
+    seed: int,
+    offline: bool,
+    progress_kind: str,
+    tools: tuple[Tool, ...],
+    store: Path | None,
+) -> Result:
+    from autotune.executors.side_effects import summary
+    from autotune.history.use import open_history
+    from autotune.journal import Journal
+    from autotune.report.result_file import load_result, write_result
+    from autotune.report.terminal.plain import open_progress
+    from autotune.run_directory import move_aside
+    from autotune.stages.context import RunContext, Stop, interrupted
+    from autotune.tracking import open_tracker, preflight, records
+    from autotune.tuner import tune
+
+    other_torch = "" if fresh or store is None else _other_torch(spec, run_dir)
+    if fresh or other_torch:
+        move_aside(run_dir)
+    if not offline and not (run_dir / "result.json").exists():
+        preflight(spec.tracking.uri, run_dir)  # before anything is written
+    journal = Journal(run_dir / "journal.jsonl", _clock())
+    with (
+        closing(journal),
+        open_progress(
+            progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s
+        ) as progress,
+    ):
+        _claim(journal, spec, run_dir, seed)
+        if journal.find("finished") is not None and (run_dir / "result.json").exists():
+            result = load_result(run_dir / "result.json")
+            if edited := _edited(journal, spec):
+                progress.warning(
+                    f"{_listed(edited)} changed since this run ended: --fresh tunes the job as it"
+                    " is now"
+                )
+            progress.note(f"this job is tuned already: {_answer_words(result)}. {FINISHED}")
+            progress.finished(result, run_dir)
+            return result
+        if other_torch:
+            progress.note(
+                f"{other_torch}: the answer of the earlier run, which was moved aside, is proven"
+                " again"
+            )
+        if journal.find("observation") is not None:
+            progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
+        _compare_sources(journal, spec, progress)
+        tracker = open_tracker(
+            spec.tracking.uri,
+            spec.tracking.experiment or spec.name,
+            run_dir,
+            offline,
+            env=spec.env,
+            say=progress.warning,
+        )
+        records.begin(tracker, spec, run_dir)
+        history = None if store is None else open_history(store, progress.warning)
+        stop = Stop()
+        with (
+            _its_end_on_record(tracker),
+            closing(
+                open_executor(spec, run_dir, journal, progress.note, progress.warning)
+            ) as executor,
+            stop.listening(progress),
+        ):
+            try:
+                result = tune(
+                    RunContext(
+                        spec,
+                        executor,
+                        journal,
+                        progress,
+                        tracker,
+                        run_dir,
+                        seed,
+                        stop,
+                        tools,
+                        history=history,
+                    )
+                )
+            except (BaselineError, HookError):
+                # who stops the run as a whole, as clusters do, ends its job too: that is not the
+                # job's failure
+                stop.check()
+                raise
+            except KeyboardInterrupt as twice:  # or SIGTERM, and its time is up
+                raise interrupted() from twice
+            result = replace(result, written=summary(run_dir, spec.workdir))
+            write_result(result, run_dir / "result.json")
+            publish_outcome(result, spec, run_dir)
+            records.record_result(tracker, result, run_dir)
+            records.finish(tracker, "FINISHED", result)
+            if history is not None:
+                history.keep(spec, result, _number(journal))
+            journal.append("finished", "", {})
+        progress.finished(result, run_dir)
+        return result
+
+
+@contextmanager
+def _its_end_on_record(tracker: Tracker) -> Iterator[None]:
+    """A run that ends without a result says so in its study, however it ends: else that looks as if
+    it still went on.
+    """
+    from autotune.tracking import records
+
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):  # what ended the run matters more than that the disk is full now
+            records.finish(
+                tracker,
+                "KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED",
+            )
+        raise
+
+
+def open_executor(
+    spec: JobSpec,
+    run_dir: Path,
+    journal: Journal,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> Executor:
+    """Where the sessions of this run are: on machines of the kind that its first ones were on.
+
+    Raises:
+        InputError: see :func:`autotune.executors.executor_for`.
+    """
+    from autotune.executors import executor_for
+    from autotune.results import Observation
+    from autotune_spaces.codec import decode
+
+    observed = journal.find("observation")
+    like = decode(Observation, observed).machine if observed is not None else None
+    return executor_for(spec, run_dir, like=like, say=say, warn=warn)
+
+
+def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
+    """tuned.yaml, report.html, the findings and the plots that stand by themselves."""
+    from autotune.export.tuned import build_tuned, write_tuned
+    from autotune.report import findings_file
+    from autotune.report.page.html import write_loss_plot, write_report
+    from autotune.report.plots import write_waterfall_plot
+
+    write_tuned(build_tuned(result, spec, run_dir), run_dir / "tuned.yaml")
+    if result.loss.baseline_curve:
+        write_loss_plot(result, run_dir / "loss.png")
+    write_waterfall_plot(result, run_dir / "waterfall.png")
+    findings_file.write_findings(result, run_dir / findings_file.FILE_NAME)
+    write_report(result, run_dir)
+
+
+def _claim(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
+    """Write the study's identity into a new journal, or check that this is the same study.
+
+    Raises:
+        InputError: the directory holds a run of another job.
+    """
+    known = journal.find("study")
+    if known is None:
+        journal.append("study", "", {"digest": spec.digest(), "name": spec.name, "seed": seed})
+    elif known["digest"] != spec.digest():
+        raise InputError(
+            "this directory holds a run of another job, or the job file has changed since",
+            where=str(run_dir),
+            expected="the job it was started with (command, environment, search space, objective)",
+            remedy="--fresh moves the old run aside and starts anew, --run-dir names another place",
+        )
+
+
+def _number(journal: Journal) -> str:
+    """Of this run in the history: the same if a resumed run is kept once more."""
+    number = journal.find("number")
+    if number is None:
+        number = token_hex(16)
+        journal.append("number", "", number)
+    return str(number)
+
+
+def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> None:
+    """Say so if the job's code is not what this run has measured so far. Until something was
+    measured, what it is now counts.
+    """
+    from autotune.job.sources import digests
+
+    if journal.find("observation") is None:
+        journal.append("sources", "", digests(spec.command, spec.workdir))
+    elif edited := _edited(journal, spec):
+        progress.warning(
+            f"{_listed(edited)} changed since this run began: it would compare two versions of the"
+            " job. --fresh starts anew"
+        )
+
+
+def _edited(journal: Journal, spec: JobSpec) -> list[str]:
+    """Files of the job that are not what they were when its run began."""
+    from autotune.job.sources import changed, digests
+
+    return changed(journal.find("sources") or {}, digests(spec.command, spec.workdir))
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more} {'has' if len(names) == 1 else 'have'}"
+
+
+def _answer_words(result: Result) -> str:
+    from autotune.job.configs import in_words
+
+    return (
+        f"{result.speedup.estimate:.2f}x with {in_words(result.knobs)}"
+        if result.knobs
+        else "nothing was proven faster"
+    )
+
+
+def _other_torch(spec: JobSpec, run_dir: Path) -> str:
+    """Both versions of torch, where a finished run of this very job was made with another one; else
+    "".
+    """
+    from autotune.export.fingerprint import here
+    from autotune.journal import Journal
+    from autotune.report.result_file import load_result
+
+    if spec.executor.kind != "local" or not (run_dir / "result.json").exists():
+        return ""
+    with closing(Journal(run_dir / "journal.jsonl", _clock())) as journal:
+        study = journal.find("study") or {}
+        if journal.find("finished") is None or study.get("digest") != spec.digest():
+            return ""
+    before = load_result(run_dir / "result.json").observation.machine.torch_version
+    now = here(spec.command, {**os.environ, **spec.env}, spec.workdir).torch_version
+    return f"torch {before} → {now}" if now and before and now != before else ""
+
+
+def _clock() -> Callable[[float], float]:
+    """Tuning seconds so far, given what earlier processes spent; monotonic, so clock changes do not
+    matter.
+    """
+    started = time.monotonic()
+    return lambda before: before + time.monotonic() - started

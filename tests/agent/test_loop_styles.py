@@ -77,6 +77,15 @@ STYLES = [
     Style("no_loader", withdrawn=NO_LOADER, unit="iterations", outside=True),
     Style("rollouts", withdrawn=NO_LOADER, unit="iterations", outside=True, optimizers=("Adam",)),
     Style("manual_marks", withdrawn={"optimizer_impl": ""}, optimizers=(), facts={"manual": True}),
+    Style("by_hand", withdrawn={"optimizer_impl": ""}, optimizers=()),
+    Style("functional", withdrawn={"optimizer_impl": ""}, optimizers=()),
+    Style(
+        "raw_tensors",
+        withdrawn={"optimizer_impl": "", "amp_dtype": "", **NO_LOADER},
+        unit="iterations",
+        backwards=2,
+        optimizers=(),
+    ),
     Style("checkpoints"),
     Style("spawned", withdrawn={"num_workers": "__main__"}),
     Style("notebook"),
@@ -197,8 +206,8 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
-SAME_BITS = {"closure"}
-IN_FORCE = {"no_sync", "shell_script"}
+SAME_BITS = {"closure", "functional"}
+IN_FORCE = {"no_sync", "shell_script", "by_hand"}
 
 
 @pytest.mark.parametrize("style", some(STYLES, SAME_BITS))
@@ -276,9 +285,10 @@ def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
+    """After 50 backwards, and not at the job's end."""
+    tuner = executor(Style("fresh_leaves"), tmp_path)
     with pytest.raises(SessionFailed) as caught:
-        executor(Style("by_hand"), tmp_path, MAX_STEPS="200").run_fixed(
-            FixedRun({}, seed=0, steps=STEPS)
-        )
+        tuner.run_fixed(FixedRun({}, seed=0, steps=STEPS))
     assert caught.value.kind == "unhooked"
+    assert len(steps_in(tuner.spec.workdir / "steps.log")) < 2000
     assert "import autotune" in caught.value.detail and "autotune.step(" in caught.value.detail

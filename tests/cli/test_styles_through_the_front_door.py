@@ -108,6 +108,11 @@ def in_general(seen: Seen) -> None:
     assert seen["job"]["optimizers"]
 
 
+def without_optimizer(seen: Seen) -> None:
+    assert not seen["job"]["manual"] and seen["job"]["optimizers"] == []
+    assert "optimizer_impl" not in seen["domains"]
+
+
 CASES = [  # program, what is peculiar to it, samples a step
     ("own_modules", own_modules, 32),
     ("own_autocast", own_autocast, 32),
@@ -129,6 +134,9 @@ CASES = [  # program, what is peculiar to it, samples a step
     ("rollouts", in_general, 1),
     ("closure", closure, 128),
     ("manual_marks", manual_marks, 32),
+    ("by_hand", without_optimizer, 32),
+    ("functional", without_optimizer, 32),
+    ("raw_tensors", without_optimizer, 1),
     ("checkpoints", checkpoints, 32),
     ("spawned", in_general, 32),
     ("notebook", in_general, 32),
@@ -157,7 +165,7 @@ def test_the_agent_sees_the_job_as_it_is(
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
-    _, finished = tune("by_hand", tmp_path)
+    _, finished = tune("fresh_leaves", tmp_path)
     assert finished.returncode == 4
     assert "import autotune" in finished.stderr and "autotune.step(" in finished.stderr
     assert "Traceback" not in finished.stderr

@@ -161,4 +161,68 @@ ZOO = Program(
     (8,) * 32,
     files=("zoo.py",),
 )
-ALL = (*FRAMEWORKS, TRL, OPEN_CLIP, CHEMPROP, PYKEEN, SENTENCES, SKORCH, GRAPHS, ZOO)
+KERAS = Program(
+    "keras",
+    "keras",
+    "`fit` on torch: a training step and an optimizer of Keras' own",
+    "python keras_job.py {epochs} {out}",
+    truths.by_script,
+    (16,) * 20,
+    files=("keras_job.py",),
+    withdrawn={"optimizer_impl": "optimizer"},
+)
+FASTAI = Program(
+    "fastai",
+    "fastai",
+    "Learner: optimizer and DataLoader classes of its own, validation after every epoch",
+    "python fastai_job.py {epochs} {out}",
+    truths.by_script,
+    (16,) * 20,
+    files=("fastai_job.py",),
+    loader=None,
+    withdrawn={"optimizer_impl": "optimizer", "num_workers": "DataLoader"},
+)
+IGNITE = Program(
+    "ignite",
+    "pytorch-ignite",
+    "supervised trainer, an evaluator after every epoch",
+    "python ignite_job.py {epochs} {out}",
+    truths.by_script,
+    (16,) * 25,
+    files=("ignite_job.py",),
+)
+HYDRA = Program(
+    "hydra",
+    "hydra-core",
+    "`hydra.main`: its own flags, and a change of directory",
+    "python hydra_job.py +steps={steps} +width=64 +lr=0.003 hydra.run.dir={out}"
+    " hydra.job.chdir=True",
+    truths.by_script,
+    (16,) * 25,
+    files=("hydra_job.py",),
+)
+NOTEBOOK = Program(
+    "nbconvert",
+    "nbconvert",
+    "a notebook's training loop, exported as a script",
+    "python training.py {steps} {out}",
+    truths.by_script,
+    (16,) * 25,
+    maker="notebook.py",
+)
+ALL = (
+    *FRAMEWORKS,
+    TRL,
+    OPEN_CLIP,
+    CHEMPROP,
+    PYKEEN,
+    SENTENCES,
+    SKORCH,
+    GRAPHS,
+    ZOO,
+    KERAS,
+    FASTAI,
+    IGNITE,
+    HYDRA,
+    NOTEBOOK,
+)

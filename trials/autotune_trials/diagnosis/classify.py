@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune_trials.api import MARKING
 from autotune_trials.paths import CRUMBS, SessionPaths
 from autotune_trials.session.ranks import PEER_GONE
 
@@ -41,11 +42,6 @@ KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL
 WORKERS_GONE = re.compile(r"DataLoader worker \(pid\(s\) .* exited unexpectedly")
 # [rank1]: of torch, [default1]: of torchrun --tee
 RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")
-MARKING = (
-    "mark the iterations yourself, two lines in the training script:\n"
-    "    import autotune\n"
-    "    autotune.step(loss=loss, samples=len(batch))   # once an iteration, after the update"
-)
 LAUNCHER_ERRORS = (
     "ChildFailedError",
     "CalledProcessError",
@@ -294,8 +290,8 @@ _CAUSES = {
     ),
     "backward": (
         (
-            "backward() was called, but no torch.optim optimizer made a step: the job updates its"
-            " parameters itself"
+            "backward() was called, but no torch.optim optimizer made a step, and no other update of"
+            " the parameters was seen"
         ),
         MARKING[0].upper() + MARKING[1:],
     ),

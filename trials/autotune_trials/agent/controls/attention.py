@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.control import Control
-from autotune_trials.agent.loop.objective import nodes
+from autotune_trials.agent.loop.graph import nodes
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl

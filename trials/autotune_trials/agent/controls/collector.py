@@ -10,6 +10,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.control import Control
+from autotune_trials.agent.core.loop_state import Ending
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -86,5 +87,5 @@ class GcControl(Control):
         """Frozen is what there is when training begins, model and data among it: not what little
         there is when torch is imported.
         """
-        begun = self.live.has_stepped or self.live.state.manual
+        begun = self.live.has_stepped or self.live.state.ends_with is not Ending.STEP
         self.collector.set(value == "freeze" and begun, value if isinstance(value, int) else None)

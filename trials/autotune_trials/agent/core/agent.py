@@ -38,6 +38,7 @@ from autotune_trials.agent.loop.loss import LossMeter
 from autotune_trials.agent.loop.loss_reader import LossReader
 from autotune_trials.agent.loop.metrics import Metrics
 from autotune_trials.agent.loop.module_watch import ModuleWatch
+from autotune_trials.agent.loop.own_updates import OwnUpdates
 from autotune_trials.agent.loop.sample_count import SampleCount
 from autotune_trials.agent.loop.timer import Timer
 from autotune_trials.agent.loop.transfers import Transfers
@@ -84,6 +85,11 @@ class Agent:
             self.live.note_stepping,
             self.loop.learn_device,
         )
+        self.own_updates = OwnUpdates(
+            self.live,
+            self.loop.on_own_update,
+            lambda why: self.step_aside("no optimizer", why, unhooked=True),
+        )
         self.sites = SiteRecorder(torch, self.events, wanted=config.mode == SessionMode.LIVE)
         self.modules = ModuleWatch(self.live, self.knobs, self.traits)
         self.meter = IterationMeter(self.state, self.timer, self.consumption, self.samples)
@@ -107,7 +113,7 @@ class Agent:
 
     def _listen(self) -> None:
         """In this order all of them hear of an event."""
-        listeners: list[Listener] = [self.first_times, self.live]
+        listeners: list[Listener] = [self.first_times, self.live, self.own_updates]
         if self.mode.measures:
             listeners += [self.timer, self.meter]
         if self.sites.open:

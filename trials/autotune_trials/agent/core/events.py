@@ -1,10 +1,10 @@
 """What happens in the training loop, and who hears of it.
 
     job       next(loader)       model(x)         loss.backward()       optimizer.step()
-    events    batch_requested    module_called    backward_started      step_started
-              batch_given        evaluated        backward_arguments    step_ended
-              epoch_ended                         backward_ended        iteration_ending
-                                                                        iteration_ended
+    events    went_on            went_on          went_on               step_started
+              batch_requested    module_called    backward_started      step_ended
+              batch_given        evaluated        backward_arguments    iteration_ending
+              epoch_ended                         backward_ended        iteration_ended
 
 and now and then: device_found, loader_built, optimizer_built, manual_step, started_over,
 metric_told, closure_called.
@@ -40,6 +40,10 @@ class Listener:
 
     def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
         """An optimizer has been built, called from ``frame``."""
+
+    def went_on(self) -> None:
+        """The job asks for a batch, calls an entry module or begins a backward, or ends: if it has
+        changed its parameters since the last backward, it is done with that."""
 
     def batch_requested(self, loader: TrackedLoader) -> None:
         """The job asks for the next batch."""
@@ -97,7 +101,7 @@ class Listener:
     def started_over(self) -> None:
         """Iterations so far were miscounted, all of them are part of the first: the job marks its
         iterations itself
-        (``LoopState.manual``), or the turn of its optimizers is longer than it seemed."""
+        (``LoopState.ends_with``), or the turn of its optimizers is longer than it seemed."""
 
     def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
         """The iteration has ended: fill in what you know of it. ``samples``: what the job says
@@ -119,6 +123,7 @@ class Events:
     device_found: tuple[Callable[[Any], None], ...]
     loader_built: tuple[Callable[[Any, FrameType], None], ...]
     optimizer_built: tuple[Callable[[Any, FrameType], None], ...]
+    went_on: tuple[Callable[[], None], ...]
     batch_requested: tuple[Callable[[TrackedLoader], None], ...]
     batch_given: tuple[Callable[[TrackedLoader, Any, float, float, float | None], None], ...]
     epoch_ended: tuple[Callable[[TrackedLoader], None], ...]

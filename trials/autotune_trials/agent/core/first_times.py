@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.events import Events, Listener
+from autotune_trials.agent.core.loop_state import Ending
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -71,7 +72,9 @@ class FirstTimes(Listener):
     def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
         self._events.forget(self, "iteration_ending")
         log.crumb("step")
+        if self._state.ends_with is Ending.UPDATE:
+            self._knobs.hold(final=True)
 
     def started_over(self) -> None:
-        if self._state.manual:
+        if self._state.ends_with is Ending.MARK:
             self._knobs.hold(final=True)

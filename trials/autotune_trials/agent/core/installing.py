@@ -34,7 +34,7 @@ def install(agent: Agent) -> None:
     if agent.mode.measures:
         stack_dump.install_stack_dump(SessionPaths(Path(config.directory)))
         graphs.install(patches, torch, loop)
-        backward.install_grad(patches, torch, traits)
+        backward.install_grad(patches, torch, loop, traits)
         settings.install(patches, torch, agent.knobs, traits, agent.sites)
     if config.seed is not None:
         seeds.install(patches, torch, traits, config.seed)

@@ -65,7 +65,7 @@ class LaunchMode(Mode):
         behaves as torch's own."""
         agent, events, live = self.agent, self.agent.events, self.agent.live
         self._resting = True
-        for done in (agent.first_times, agent.modules):
+        for done in (agent.first_times, agent.modules, agent.own_updates):
             events.forget(done)
         if not agent.loaders.overrides:
             events.forget(agent.credit)

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import enum
+
+
+class Ending(enum.Enum):
+    """What ends an iteration."""
+
+    STEP = "the step of an optimizer of torch.optim"
+    UPDATE = "the job goes on after it has updated its parameters itself"
+    MARK = "autotune.step() in the job"
+
 
 class LoopState:
     """Written by the training loop's events, and by those that are named; everybody may read it."""
@@ -11,13 +21,14 @@ class LoopState:
         "iterations",
         "backwards",
         "backwards_at_first",
-        "manual",
+        "ends_with",
         "in_backward",
         "in_step",
         "inside_entry",
         "training_called",
         "closure_calls",
         "capturing",
+        "functional",
         "seen_gradless",
         "caches_gradients",
     )
@@ -27,7 +38,7 @@ class LoopState:
         self.iterations = 0  # that have ended
         self.backwards = 0
         self.backwards_at_first = 0  # when the first iteration ended
-        self.manual = False  # iterations end with autotune.step()
+        self.ends_with = Ending.STEP
         self.in_backward = False
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
         self.inside_entry = False  # an entry module computes (EntryCall)
@@ -35,6 +46,7 @@ class LoopState:
         self.closure_calls = 0  # of the running step
         # the job captures a CUDA graph: nothing may be timed, waited for or copied
         self.capturing = False
+        self.functional = False  # the job takes gradients by torch.func
         # a module in training was called without gradients (ModuleWatch)
         self.seen_gradless = False
         self.caches_gradients = False  # losses go back in two parts (CachedGradients)

@@ -338,6 +338,7 @@ class RecordMode(Mode):
         if ended or self._window is None or agent.pid != os.getpid():
             return
         try:
+            agent.loop.go_on()
             if self.stage is Stage.WARMUP:
                 self._greet()
             if self._result is None:

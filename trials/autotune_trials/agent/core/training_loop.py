@@ -7,8 +7,9 @@
     autotune.step()                  on_manual_step ─────────┴▶ the iteration ends
 
 See :mod:`.events` for who hears of it. An iteration ends with the step of the *lead* optimizer (see
-lead_optimizer.py: GANs step several). Once the job calls ``autotune.step()``, iterations end there
-and nowhere else.
+lead_optimizer.py: GANs step several); in a job without torch.optim where it goes on after an update
+of its own (see own_updates.py). Once the job calls ``autotune.step()``, iterations end there and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.iteration import Iteration
+from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.dataloader.worker_ends import KILLED, was_killed
 from autotune_trials.agent.loop.lead_optimizer import Lead
 from autotune_trials.agent.patches.base import untraced
@@ -80,6 +82,7 @@ class TrainingLoop:
             hear(built, frame)
 
     def on_batch_start(self, loader: TrackedLoader) -> None:
+        self.go_on()
         for hear in self.events.batch_requested:
             hear(loader)
 
@@ -109,6 +112,12 @@ class TrainingLoop:
 
     # ------------------------------------------------------------------ the model is called
 
+    def go_on(self) -> None:
+        """Whatever the job did since the last backward is done."""
+        if not self.state.in_backward:
+            for hear in self.events.went_on:
+                hear()
+
     def call_module(
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Context | None:
@@ -117,6 +126,7 @@ class TrainingLoop:
         if state.capturing:
             return None
         try:
+            self.go_on()
             for hear in self.events.module_called:
                 context = hear(entry, args, kwargs) or context
             state.training_called = True
@@ -133,6 +143,7 @@ class TrainingLoop:
         if self.state.capturing:
             return None
         try:
+            self.go_on()
             entry.called_gradless = entry.module.training
             for hear in self.events.evaluated:
                 context = hear(entry, args) or context
@@ -148,8 +159,9 @@ class TrainingLoop:
         if state.capturing:
             self._captured = True
             return tensors, gradients
-        state.in_backward = True
         try:
+            self.go_on()
+            state.in_backward = True
             for hear in events.backward_started:
                 hear(tensors, gradients)
             for change in events.backward_arguments:
@@ -157,6 +169,16 @@ class TrainingLoop:
         except Exception:
             self.fail("backward_started")
         return tensors, gradients
+
+    def start_functional(self, loss: Any) -> None:
+        """torch.func differentiates ``loss``; end_backward follows."""
+        self.state.functional = True
+        try:
+            self.go_on()
+            for hear in self.events.backward_started:
+                hear(loss, None)
+        except Exception:
+            self.fail("start_functional")
 
     def end_backward(self) -> None:
         state = self.state
@@ -223,7 +245,10 @@ class TrainingLoop:
         if state.stopped or state.capturing:
             return
         try:
-            ends = not state.manual and self._lead.ends_iteration(optimizer)
+            if state.ends_with is Ending.UPDATE:  # an optimizer after all
+                state.ends_with = Ending.STEP
+                self._start_over()
+            ends = state.ends_with is Ending.STEP and self._lead.ends_iteration(optimizer)
             for hear in self.events.step_ended:
                 hear(optimizer, ends)
             state.closure_calls = 0
@@ -243,14 +268,19 @@ class TrainingLoop:
         if self.state.stopped or self.state.capturing:
             return
         try:
-            if not self.state.manual:
-                self.state.manual = True
+            if self.state.ends_with is not Ending.MARK:
+                self.state.ends_with = Ending.MARK
                 self._start_over()
             for hear in self.events.manual_step:
                 hear(loss)
             self._end_iteration(samples)
         except Exception:
             self.fail("autotune.step")
+
+    def on_own_update(self) -> None:
+        """The job has updated its parameters itself, and goes on. Told by a listener."""
+        self.state.ends_with = Ending.UPDATE
+        self._end_iteration(None)
 
     def on_metric(self, name: str, value: Any) -> None:
         """``autotune.metric()`` in the job."""

@@ -78,15 +78,14 @@ def iterator_class(data: Any) -> type:
         # -- one batch
 
         def __next__(self) -> Any:
-            hooks = self._hooks
-            if self._special or self._version != hooks.version:
-                return self._next_special()
-            state = self._state
+            hooks, state = self._hooks, self._state
             try:
                 hooks.events.on_batch_start(state)
             except Exception:
                 hooks.step_aside("on_batch_start")
             asked = clock()
+            if self._special or self._version != hooks.version:
+                return self._next_special(asked)
             batch = self._fetched()
             if batch is _END:
                 return self._turn(asked)
@@ -110,14 +109,10 @@ def iterator_class(data: Any) -> type:
                     raise
                 return self._go_back()
 
-        def _next_special(self) -> Any:
-            """As ``__next__``, for the first batch of a source, a due switch, and cached batches."""
+        def _next_special(self, asked: float) -> Any:
+            """The batch asked for at ``asked``, where it is the first of a source, a switch is due, or
+            batches are cached."""
             hooks, state = self._hooks, self._state
-            try:
-                hooks.events.on_batch_start(state)
-            except Exception:
-                hooks.step_aside("on_batch_start")
-            asked = clock()
             if self._exhausted:
                 raise StopIteration
             if self._ahead:

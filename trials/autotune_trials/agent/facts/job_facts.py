@@ -13,6 +13,7 @@ from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFa
 from autotune_trials.agent.controls.attention import AttentionControl
 from autotune_trials.agent.controls.regional import repeated_blocks
 from autotune_trials.agent.controls.separability import drops
+from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.facts.job_settings import own_settings
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def job_facts(agent: Agent) -> JobFacts:
         cudnn_benchmark_limit=_benchmark_limit(torch),
         intra_op_threads=torch.get_num_threads(),
         backwards_per_step=_backwards_per_step(agent),
-        manual=agent.state.manual,
+        manual=agent.state.ends_with is Ending.MARK,
         world_size=world_size(torch),
         backend=backend(torch),
         samples_per_step=agent.samples.total / agent.state.iterations if counted else 1.0,

@@ -23,12 +23,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.loop.graph import leaves
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.loop_state import LoopState
 
 ITERATIONS, BACKWARDS = 3, 300  # until then a job has shown whether it caches gradients
-NODES = 20_000  # looked at in one graph; a node takes about 1 µs
 TOP_NODES = 8  # of a graph, among which the product with a kept gradient stands
 PRODUCTS = ("DotBackward", "MulBackward")
 FACTORS = ("_saved_self", "_saved_other", "_saved_tensor")
@@ -90,17 +90,17 @@ class CachedGradients:
             or any(_multiplies(root.grad_fn, kept) for root in roots)
         ):
             return Value.CARRIED
-        leaves = _leaves(roots)
+        ends = leaves(roots)
         parameters = {id(p) for p in self._parameters()}
         others = [
             leaf
-            for leaf in leaves
+            for leaf in ends
             if id(leaf) not in parameters and not isinstance(leaf, self._torch.nn.Parameter)
         ]
         if (
             self.under_way
             and others
-            and len(others) == len(leaves)
+            and len(others) == len(ends)
             and all(leaf.numel() == 1 for leaf in others)
         ):
             return Value.TOTAL
@@ -127,19 +127,3 @@ def _multiplies(root: Any, storages: set[int]) -> bool:
                 return True
         nodes += [following for following, _ in node.next_functions]
     return False
-
-
-def _leaves(roots: list[Any]) -> list[Any]:
-    """The tensors in which the graphs of ``roots`` end."""
-    found = {id(root): root for root in roots if root.grad_fn is None}
-    pending, seen = [root.grad_fn for root in roots], set[Any]()
-    while pending and len(seen) < NODES:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        leaf = getattr(node, "variable", None)  # of AccumulateGrad
-        if leaf is not None:
-            found[id(leaf)] = leaf
-        pending += [following for following, _ in node.next_functions]
-    return list(found.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.loop.interruptions import Interruptions
 from autotune_trials.agent.loop.sample_count import SampleCount
 from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
@@ -163,7 +164,7 @@ class IterationMeter(Listener):
 
     def started_over(self) -> None:
         self._samples.start_over()
-        if self._state.manual:
+        if self._state.ends_with is Ending.MARK:
             self._consumption.start_over()
         else:
             self._consumption.go_on_with_first()

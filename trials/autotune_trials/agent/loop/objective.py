@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.loop.graph import nodes
 
-NODES = 20_000  # looked at in one graph; a node takes about 1 µs
 PARAMETER_NODES = 32  # of a matrix made of parameters alone
 # -> which input is the left factor
 PRODUCTS = {"MmBackward0": 0, "AddmmBackward0": 1, "BmmBackward0": 0}
@@ -65,19 +64,6 @@ def losses_beside(torch: Any, outputs: list[Any]) -> str:
             ):
                 return str(node.name()).removesuffix("Backward")
     return ""
-
-
-def nodes(outputs: list[Any]) -> Iterator[Any]:
-    """The nodes of the graphs that end in ``outputs``, each once, and no more than NODES. None
-    among them is no node.
-    """
-    pending, seen = list(outputs), set[Any]()
-    while pending and len(seen) < NODES:
-        node = pending.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            pending += [following for following, _ in node.next_functions]
 
 
 def _is_number(node: Any, which: int) -> bool:

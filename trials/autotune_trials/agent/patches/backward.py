@@ -77,16 +77,44 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
     patches.add("autograd.backward", torch.autograd, "backward", make_function)
 
 
-def install_grad(patches: PatchSet, torch: Any, traits: JobTraits) -> None:
-    """Note ``torch.autograd.grad(…, create_graph=True)``."""
+def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:
+    """Note ``torch.autograd.grad(…, create_graph=True)``, and the gradients of torch.func, which
+    come through here, too."""
+    inside_transform = torch._C._functorch.maybe_current_level
 
     def make_grad(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def grad(*args: Any, **kwargs: Any) -> Any:
             if patch.active and (kwargs.get("create_graph") or (len(args) > 4 and args[4])):
                 traits.double_backward = True
-            return original(*args, **kwargs)
+            if not patch.active or inside_transform() is None:
+                return original(*args, **kwargs)
+            from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside
+
+            with outside():
+                loop.start_functional(_plain(torch, args[0] if args else None))
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                loop.note_error(error)
+                raise
+            with outside():
+                loop.end_backward()
+            return result
 
         return untraced(grad)
 
     patches.add("autograd.grad", torch.autograd, "grad", make_grad)
+
+
+def _plain(torch: Any, outputs: Any) -> Any:
+    """What a transform of torch.func differentiates, as a number without its wrappers; the mean
+    where vmap takes many gradients at once. None if it is no loss."""
+    functorch = torch._C._functorch
+    try:
+        (loss,) = outputs
+        while functorch.is_functorch_wrapped_tensor(loss):
+            loss = functorch.get_unwrapped(loss)
+        return loss.detach().mean()
+    except Exception:  # several outputs, or no number: a Jacobian
+        return None

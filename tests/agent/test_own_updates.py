@@ -1,0 +1,99 @@
+"""Iterations of jobs that step no optimizer of torch.optim, by what happens to their parameters."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from autotune_trials.agent.loop.own_updates import PATIENCE, SURE, OwnUpdates
+
+
+class Watched:
+    """OwnUpdates over a model, told of each step as the training loop tells it."""
+
+    def __init__(self, optimizers: list[Any] | None = None) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)
+        )
+        self.forgotten, self.updates, self.gave_up = False, 0, ""
+        live: Any = SimpleNamespace(
+            torch=torch,
+            every_optimizer=lambda: optimizers or [],
+            state=SimpleNamespace(functional=False),
+            events=SimpleNamespace(forget=self._forget),
+        )
+        self.seen = OwnUpdates(live, self._update, self._give_up)
+
+    def _forget(self, listener: OwnUpdates) -> None:
+        self.forgotten = True
+
+    def _update(self) -> None:
+        self.updates += 1
+
+    def _give_up(self, why: str) -> None:
+        self.gave_up = why
+
+    def backward(self, inputs: torch.Tensor | None = None) -> None:
+        inputs = torch.randn(3, 4) if inputs is None else inputs
+        self.seen.went_on()
+        loss = self.net(inputs).square().mean()
+        self.seen.backward_started(loss, None)
+        loss.backward()
+        self.seen.backward_ended()
+
+    def update(self, through_data: bool = False) -> None:
+        with torch.no_grad():
+            for p in self.net.parameters():
+                (p.data if through_data else p).add_(p.grad, alpha=-0.1)
+                p.grad = None
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_an_iteration_ends_where_the_job_goes_on_after_an_update(
+    parts: int, through_data: bool
+) -> None:
+    watched = Watched()
+    for done in range(SURE + 4):
+        for _ in range(parts):
+            watched.backward()
+            assert watched.updates == done
+        watched.update(through_data)
+        assert watched.updates == done, "only when it goes on"
+        watched.seen.went_on()
+    assert watched.updates == SURE + 4 and not watched.gave_up
+
+
+def test_a_perturbed_input_is_no_update() -> None:
+    watched, inputs = Watched(), torch.randn(3, 4, requires_grad=True)
+    for _ in range(10):
+        watched.backward(inputs)
+        with torch.no_grad():
+            inputs += 0.01 * inputs.grad.sign()
+    assert watched.updates == 0
+
+
+def test_an_optimizer_that_has_not_stepped_yet_is_waited_for() -> None:
+    watched = Watched(optimizers=[object()])
+    for _ in range(PATIENCE + 10):
+        watched.backward()
+    assert watched.updates == 0 and not watched.gave_up
+
+
+def test_without_any_update_it_gives_up_and_says_what_to_do() -> None:
+    watched = Watched()
+    for _ in range(PATIENCE):
+        assert not watched.gave_up
+        watched.backward()
+    assert watched.forgotten and "autotune.step(" in watched.gave_up
+
+
+def test_an_optimizers_step_ends_the_search() -> None:
+    watched = Watched()
+    watched.backward()
+    watched.seen.step_started(object())
+    assert watched.forgotten

@@ -1,0 +1,123 @@
+"""The iterations of a job that steps no optimizer of torch.optim: Keras, updates by hand,
+torch.func.
+
+    backward ── the job changes its parameters, out of sight ── next(loader), model(x) or backward
+                                                             └▶ here the iteration has ended
+
+What backward leaves its gradients in is looked at whenever the job goes on, until it is known after
+how many backwards it changes; from then on backwards are counted. torch.func keeps its parameters
+to itself, so each of its gradients is taken for an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.facts.gradient_probe import own_shard
+from autotune_trials.agent.loop.graph import leaves
+from autotune_trials.api import MARKING
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+
+LOOKED_AT = 16  # parameters, evenly taken from all of them
+ELEMENTS = 64  # of each, at most
+# One in so many must have changed: adversarial perturbations change while the model stays. In
+# training some stand still, too (one half of low-rank adapters in the first step).
+SHARE = 4
+SURE = 4  # updates in a row, after as many backwards each
+PATIENCE = 50  # backwards without an update
+NO_UPDATE = (
+    "backward() was called 50 times, no torch.optim optimizer was built, and no update of the"
+    f" parameters was seen: it cannot be told where an iteration ends.\n{MARKING[0].upper()}{MARKING[1:]}"
+)
+
+
+class OwnUpdates(Listener):
+    """Ends iterations until the first optimizer steps, or the job marks them itself."""
+
+    def __init__(
+        self, live: LiveJobControl, on_update: Callable[[], None], give_up: Callable[[str], None]
+    ) -> None:
+        """``on_update``: an update was seen, the iteration has ended. ``give_up``: it cannot be
+        told where iterations end, and why."""
+        self._live, self._on_update, self._give_up = live, on_update, give_up
+        self._parameters: list[Any] | None = None  # None: no backward yet
+        self._seen: list[tuple[int, Any]] = []  # what they were like when last looked at
+        self._pending = 0  # backwards since the last update
+        self._alike = 0  # updates in a row, each after as many backwards
+        self._period = 0  # how many backwards that is
+
+    def backward_started(self, tensors: Any, gradients: Any) -> None:
+        if self._parameters is None:
+            self._parameters = self._find(tensors)
+            self._seen = self._look()
+
+    def backward_ended(self) -> None:
+        self._pending += 1
+        if self._pending >= PATIENCE and not self._live.every_optimizer() and not self._period:
+            self._live.events.forget(self)
+            self._give_up(NO_UPDATE)
+
+    def went_on(self) -> None:
+        if not self._pending or self._inside_transform():
+            return
+        if self._alike >= SURE:
+            updated = self._pending >= self._period
+        else:
+            updated = self._live.state.functional or self._changed()
+        if updated:
+            self._alike = self._alike + 1 if self._pending == self._period else 1
+            self._period, self._pending = self._pending, 0
+            self._on_update()
+
+    def step_started(self, optimizer: Any) -> None:
+        self._live.events.forget(self)
+
+    def manual_step(self, loss: Any) -> None:
+        self._live.events.forget(self)
+
+    def _inside_transform(self) -> bool:
+        """The model is called by a transform of torch.func, in which nothing may be switched."""
+        functional = self._live.state.functional
+        return functional and self._live.torch._C._functorch.maybe_current_level() is not None
+
+    # ------------------------------------------------------------------ looking
+
+    def _find(self, tensors: Any) -> list[Any]:
+        """What the gradients of ``tensors`` go to."""
+        try:
+            found = leaves(tensors if isinstance(tensors, (list, tuple)) else [tensors])
+        except Exception:  # what autograd shows of its graph is not promised
+            write_exception("looking for what is trained")
+            return []
+        return found[:: -(-len(found) // LOOKED_AT)] if found else []
+
+    def _look(self) -> list[tuple[int, Any]]:
+        """Version (which ``p.data.add_()`` leaves alone) and some elements of each."""
+        torch = self._live.torch
+        try:
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                return [(p._version, _some(p).clone()) for p in self._parameters or ()]
+        except Exception:  # parameters of a kind that refuses
+            write_exception("looking at what is trained")
+            self._parameters = []
+            return []
+
+    def _changed(self) -> bool:
+        before, self._seen = self._seen, self._look()
+        equal = self._live.torch.equal
+        changed = sum(
+            version != last_version or not equal(now, last)
+            for (version, now), (last_version, last) in zip(self._seen, before, strict=False)
+        )
+        return changed * SHARE >= max(1, len(before))
+
+
+def _some(parameter: Any) -> Any:
+    """A row of ``parameter``, cheap in any memory format."""
+    shard = own_shard(parameter).detach()
+    return shard[(0,) * (shard.dim() - 1)][:ELEMENTS] if shard.dim() else shard

@@ -19,22 +19,26 @@ RESULT = "result.json"
 JOURNAL = "journal.jsonl"
 JUDGEMENT = "judgement.json"
 Contents = Literal["run", "profile", "judgement", ""]
-NOT_TUNED = {  # what it is -> the command that made it
+NOT_TUNED = {
     "profile": "this is a profile, in which nothing was tuned",
     "judgement": "this is a judgement, in which nothing was tuned",
 }
+# the file that is written last, and the one to look at
+PAGES = {"profile": (PROFILE_SUMMARY, "profile.html"), "judgement": (JUDGEMENT, JUDGEMENT)}
 
 
 def contents(directory: Path) -> Contents:
     """What was recorded in ``directory``, finished or not; "": nothing of ours."""
-    study = _study(directory)
     if (directory / PROFILE_SUMMARY).is_file():
         return "profile"
-    if (directory / JUDGEMENT).is_file() or (study is not None and "name" not in study):
+    if (directory / JUDGEMENT).is_file():
         return "judgement"
-    if study is not None or (directory / RESULT).is_file():
+    if not (directory / JOURNAL).is_file():
+        return "run" if (directory / RESULT).is_file() else ""
+    first = next(_entries(directory / JOURNAL), None)  # None: it has only begun
+    if first is None or (first["kind"] == "study" and "name" in first["data"]):
         return "run"
-    return "profile" if (directory / JOURNAL).is_file() else ""
+    return "judgement" if first["kind"] == "study" else "profile"
 
 
 def find_result(run: str) -> Path:
@@ -75,8 +79,8 @@ def refuse_others(directory: Path, expected: str) -> None:
     """
     it = contents(directory)
     if it in NOT_TUNED:
-        page = {"profile": "profile.html", "judgement": JUDGEMENT}[it]
-        made = f"it is in {directory / page}; " if (directory / page).is_file() else ""
+        last, page = PAGES[it]
+        made = f"it is in {directory / page}; " if (directory / last).is_file() else ""
         raise InputError(
             NOT_TUNED[it],
             where=str(directory),

@@ -102,14 +102,18 @@ class Progress(ABC):
                 self.show(
                     Event(kind, round(elapsed, 3), data() if callable(data) else data, source)
                 )
-        # `| head` has read enough, or the stream is closed
-        except (BrokenPipeError, ValueError) as error:
+        except Exception as error:  # showing progress must never end a run that works
+            # `| head` has read enough, or the stream is closed
             self._closed = isinstance(error, BrokenPipeError) or bool(
                 getattr(self.stream, "closed", False)
             )
             self._silence_stdout(error)
-        except Exception:  # showing progress must never end a run that works
-            pass
+            if kind == "finished" and not self._closed:
+                where = source["run_dir"]
+                print(
+                    f"autotune: cannot show the result ({error!r}); it is in {where}",
+                    file=sys.stderr,
+                )
 
     def _silence_stdout(self, error: Exception) -> None:
         """After a broken pipe, let the interpreter's last flush of stdout go nowhere instead of

@@ -136,6 +136,12 @@ def test_no_trials_and_noise_are_said() -> None:
     assert "noisy" not in screen(tuned())
 
 
+def test_a_run_after_which_there_is_nothing_to_type_is_shown(tmp_path: Path) -> None:
+    """No trial to list, and no MLflow."""
+    open_tracker(None, "e", tmp_path)
+    assert "no configuration was tried" in one_line(closing_text(nothing_tried(), tmp_path, 100))
+
+
 def test_a_changed_setting_found_without_training_names_no_steps() -> None:
     loss = LossVerdict("changed", "settings differ that no knob declares: dropout p of net.3", 1, 0)
     text = screen(replace(undecided(), loss=loss))

@@ -129,7 +129,8 @@ def test_an_unfinished_run_says_how_far_it_came(
 ) -> None:
     directory = runs / "elsewhere"
     directory.mkdir()
-    entries = [{"kind": "study", "key": "", "elapsed_s": 0.0, "data": {}}]
+    study = {"digest": "d", "name": "digits", "seed": 0}
+    entries = [{"kind": "study", "key": "", "elapsed_s": 0.0, "data": study}]
     journal = directory / "journal.jsonl"
     journal.write_text("".join(json.dumps(e) + "\n" for e in entries))
     assert main(["show", str(directory)]) == 2

@@ -224,8 +224,9 @@ def _next(console: Console, result: Result, run_dir: Path) -> list[Any]:
     from rich.text import Text
 
     commands = story.next_commands(result, run_dir)
-    column = max(len(command) for command, _ in commands)
-    wide = column + 3 + max(len(what) for _, what in commands) + 2 <= console.width
+    column = max((len(command) for command, _ in commands), default=0)
+    whats = max((len(what) for _, what in commands), default=0)
+    wide = column + 3 + whats + 2 <= console.width
     lines: list[Any] = []
     for command, what in commands:
         # A command is printed without line breaks of ours, so that it can be copied as it stands.

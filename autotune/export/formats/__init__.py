@@ -13,6 +13,8 @@ _NAMES = (  # of formats: each in the module of its name, as a constant of its n
     "accelerate",
     "sbatch",
     "k8s",
+    "kubeflow",
+    "skypilot",
     "python",
     "diff",
     "training-arguments",

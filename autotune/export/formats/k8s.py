@@ -9,6 +9,7 @@ image that does not exist.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -34,11 +35,7 @@ def write(tuned: TunedConfig) -> str:
         f"It must hold the job at {tuned.workdir}"
         + (" and autotune-torch, which sets what is set in the running job." if launched else ".")
     )
-    if tuned.env_from_launch:
-        title += comment(
-            f"Secrets are read from a Secret: kubectl create secret generic {name}-secrets"
-            f" --from-literal={tuned.env_from_launch[0]}=…"
-        )
+    title += secrets_comment(tuned, name)
     if any(knob.keeps_files for knob in knobs.values()):
         title += comment(
             "The job's data are copied to /dev/shm, which is memory of the container: add their"
@@ -46,18 +43,20 @@ def write(tuned: TunedConfig) -> str:
         )
     documents = [_config_map(tuned, name)] if launched else []
     documents.append(_job(tuned, name, launched))
-    return (
-        "\n".join(title)
-        + "\n"
-        + yaml.dump_all(
-            documents,
-            Dumper=_Dumper,
-            sort_keys=False,
-            width=160,
-            allow_unicode=True,
-            explicit_start=True,
-        )
+    return manifest(title, documents)
+
+
+def manifest(title: Sequence[str], documents: Sequence[Mapping[str, Any]]) -> str:
+    """The file: comments, then the documents as YAML."""
+    dumped = yaml.dump_all(
+        documents,
+        Dumper=_Dumper,
+        sort_keys=False,
+        width=160,
+        allow_unicode=True,
+        explicit_start=True,
     )
+    return "\n".join(title) + f"\n{dumped}"
 
 
 def _config_map(tuned: TunedConfig, name: str) -> dict[str, Any]:
@@ -77,17 +76,10 @@ def _job(tuned: TunedConfig, name: str, launched: bool) -> dict[str, Any]:
         "workingDir": str(tuned.workdir),
         **(_launch() if launched else _words(tuned)),
         "env": _environment(tuned, name, launched),
-        "resources": _resources(wanted),
+        "resources": resources(wanted),
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
-    # DataLoader workers hand batches over in /dev/shm, of which a container has 64 MiB unless it is
-    # told otherwise.
-    volumes: list[dict[str, Any]] = [
-        {
-            "name": "shm",
-            "emptyDir": {"medium": "Memory", "sizeLimit": f"{max(1, wanted.memory_gib // 2)}Gi"},
-        }
-    ]
+    volumes = [shared_memory(wanted)]
     if launched:
         container["volumeMounts"] += [{"name": "tuned", "mountPath": MOUNT, "readOnly": True}]
         volumes.append({"name": "tuned", "configMap": {"name": f"{name}-tuned"}})
@@ -114,38 +106,54 @@ def _words(tuned: TunedConfig) -> dict[str, Any]:
     """The command, in which Kubernetes expands ``$(NAME)`` and nothing else."""
     values = {name: choice.value for name, choice in tuned.knobs.items()}
     words = [
-        _literal(word) for word in command_line(tuned.command, knobs_of(tuned).values(), values)
+        literal(word) for word in command_line(tuned.command, knobs_of(tuned).values(), values)
     ]
     first, *rest = [_secrets(word, tuned) for word in fill(words, _places(tuned))]
     return {"command": [first], "args": rest}
 
 
 def _environment(tuned: TunedConfig, name: str, launched: bool) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [
-        {"name": secret, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": secret}}}
-        for secret in tuned.env_from_launch
-    ]
+    found = secrets(tuned, name)
     variables = (
         {}
         if launched
         else {
-            key: _secrets(_literal(fill([value], _places(tuned))[0]), tuned)
+            key: _secrets(literal(fill([value], _places(tuned))[0]), tuned)
             for key, value in tuned.env.items()
         }
     )
     for knob_name, knob in ({} if launched else knobs_of(tuned)).items():
         variables |= {
-            key: _literal(value)
+            key: literal(value)
             for key, value in knob.environment(tuned.knobs[knob_name].value).items()
         }
     return found + [{"name": key, "value": value} for key, value in variables.items()]
+
+
+def secrets_comment(tuned: TunedConfig, name: str) -> list[str]:
+    """How the Secret is made; [] where the job has none."""
+    if not tuned.env_from_launch:
+        return []
+    return comment(
+        f"Secrets are read from a Secret: kubectl create secret generic {name}-secrets"
+        f" --from-literal={tuned.env_from_launch[0]}=…"
+    )
+
+
+def secrets(tuned: TunedConfig, name: str) -> list[dict[str, Any]]:
+    """Variables that come from a Secret."""
+    return [
+        {"name": secret, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": secret}}}
+        for secret in tuned.env_from_launch
+    ]
 
 
 def _places(tuned: TunedConfig) -> dict[str, str]:
     return {"seed": "0", "trial_dir": str(tuned.workdir / "out")}
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """``text``, of which Kubernetes expands nothing."""
     return text.replace("$(", "$$(")
 
 
@@ -155,7 +163,14 @@ def _secrets(text: str, tuned: TunedConfig) -> str:
     )
 
 
-def _resources(wanted: Resources) -> dict[str, Any]:
+def shared_memory(wanted: Resources) -> dict[str, Any]:
+    """A volume for /dev/shm, where DataLoader workers hand batches over: a container has 64 MiB of
+    it unless it is told otherwise."""
+    limit = f"{max(1, wanted.memory_gib // 2)}Gi"
+    return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
+
+
+def resources(wanted: Resources) -> dict[str, Any]:
     """Memory and GPUs as limits: beyond them there is nothing to be had. Cores as a request: a
     limit would throttle workers in bursts.
     """

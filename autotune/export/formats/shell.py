@@ -8,24 +8,14 @@ stdin stays the job's.
 from __future__ import annotations
 
 from autotune.export.formats.base import Format
-from autotune.export.formats.whole_script import a_python, whole_script
+from autotune.export.formats.whole_script import through_launch, whole_script
 from autotune.export.shell_words import head, knob_comments
 from autotune.export.tuned import TunedConfig
 
 
 def write(tuned: TunedConfig) -> str:
     lines = ["#!/bin/sh", *head(tuned, "run with tuned settings"), *knob_comments(tuned), "set -eu"]
-    return whole_script(tuned, lines, "exec", _through_launch)
-
-
-def _through_launch(text: str, end: str) -> list[str]:
-    return [
-        a_python(),
-        # -P: the directory this is called from may hold something called autotune
-        f'exec "$AUTOTUNE_PYTHON" -P -m autotune launch /dev/fd/3 -- "$@" 3<<\'{end}\'',
-        text,
-        end,
-    ]
+    return whole_script(tuned, lines, "exec", through_launch())
 
 
 SHELL = Format(

@@ -49,12 +49,28 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
     return "\n".join([*head, *body]) + "\n"
 
 
-def a_python(where: str = "") -> str:
+def through_launch(python: str = sys.executable) -> Launching:
+    """How a shell hands tuned.yaml to ``autotune launch``: on descriptor 3, so that stdin stays the
+    job's. ``python``: the one that has autotune, where the caller names none."""
+
+    def lines(text: str, end: str) -> list[str]:
+        return [
+            a_python(python=python),
+            # -P: the directory this is called from may hold something called autotune
+            f'exec "$AUTOTUNE_PYTHON" -P -m autotune launch /dev/fd/3 -- "$@" 3<<\'{end}\'',
+            text,
+            end,
+        ]
+
+    return lines
+
+
+def a_python(where: str = "", python: str = sys.executable) -> str:
     """The assignment that says which Python runs ``autotune launch``; the caller's own choice comes
     first.
     """
     return (
-        f"AUTOTUNE_PYTHON=${{AUTOTUNE_PYTHON:-{shlex.quote(sys.executable)}}}  # a Python that has"
+        f"AUTOTUNE_PYTHON=${{AUTOTUNE_PYTHON:-{shlex.quote(python)}}}  # a Python that has"
         f" autotune-torch{where}"
     )
 

@@ -1,0 +1,84 @@
+"""The job as a TrainJob of Kubeflow Trainer, on its runtime for torch: which tells torchrun, by
+variables, how the nodes find each other.
+
+A script starts the job, since a TrainJob has no working directory. The image is left open as in
+k8s.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.export.formats.base import Format
+from autotune.export.formats.k8s import (
+    IMAGE,
+    literal,
+    manifest,
+    resources,
+    secrets,
+    secrets_comment,
+    shared_memory,
+)
+from autotune.export.formats.resources import resources_of, slug
+from autotune.export.formats.whole_script import through_launch, whole_script
+from autotune.export.launching import knobs_of, needs_launch
+from autotune.export.shell_words import comment, head, knob_comments
+from autotune.export.tuned import TunedConfig
+
+RUNTIME = "torch-distributed"  # one that Kubeflow Trainer comes with
+NODE = "node"  # its job and container that train
+
+
+def write(tuned: TunedConfig) -> str:
+    name = slug(tuned.name)
+    launched = any(needs_launch(knob) for knob in knobs_of(tuned).values())
+    title = [*head(tuned, "run with tuned settings, by Kubeflow Trainer"), *knob_comments(tuned)]
+    title += ["#", *comment("Fill in the image; kubectl refuses the TrainJob until you have.")]
+    title += comment(
+        f"It must hold bash and the job at {tuned.workdir}"
+        + (", and autotune-torch, which sets what is set in the running job." if launched else ".")
+    )
+    title += secrets_comment(tuned, name)
+    return manifest(title, [_train_job(tuned, name)])
+
+
+def _train_job(tuned: TunedConfig, name: str) -> dict[str, Any]:
+    wanted = resources_of(tuned)
+    script = whole_script(tuned, ["set -eu"], "exec", through_launch("python"))
+    pod = {
+        "volumes": [shared_memory(wanted)],
+        "containers": [{"name": NODE, "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}],
+    }
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name},
+        "spec": {
+            "runtimeRef": {"name": RUNTIME},
+            "trainer": {
+                "image": IMAGE,
+                "numNodes": wanted.nodes,
+                "command": ["bash", "-c", literal(script), name],
+                "env": secrets(tuned, name),
+                "resourcesPerNode": resources(wanted),
+            },
+            "runtimePatches": [
+                {
+                    "manager": "autotune",
+                    "trainingRuntimeSpec": {
+                        "template": {"spec": {"replicatedJobs": [_patch(pod)]}}
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _patch(pod: dict[str, Any]) -> dict[str, Any]:
+    """Of the pods that train."""
+    return {"name": NODE, "template": {"spec": {"template": {"spec": pod}}}}
+
+
+KUBEFLOW = Format(
+    "kubeflow", "a TrainJob of Kubeflow Trainer that runs the job with its tuned settings", write
+)

@@ -1,0 +1,49 @@
+"""The job as a SkyPilot task, for `sky launch`: its directory is copied to the machine that is rented,
+to the same place.
+
+Which GPU is for its owner to say: SkyPilot knows none of the name that stands in its place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.export.formats.base import Format
+from autotune.export.formats.k8s import manifest
+from autotune.export.formats.resources import resources_of, slug
+from autotune.export.formats.whole_script import through_launch, whole_script
+from autotune.export.launching import knobs_of, needs_launch
+from autotune.export.shell_words import comment, head, knob_comments
+from autotune.export.tuned import TunedConfig
+
+GPU = "FILL-IN"
+
+
+def write(tuned: TunedConfig) -> str:
+    title = [*head(tuned, "run with tuned settings, by SkyPilot"), *knob_comments(tuned), "#"]
+    if resources_of(tuned).gpus:
+        title += comment(f"Write the kind of GPU for {GPU}; SkyPilot refuses the task until then.")
+    title += comment("Add to setup: what the job's environment needs.")
+    for secret in tuned.env_from_launch:
+        title += comment(f"sky launch --secret {secret} hands on the secret of your shell.")
+    return manifest(title, [_task(tuned)])
+
+
+def _task(tuned: TunedConfig) -> dict[str, Any]:
+    wanted, place = resources_of(tuned), str(tuned.workdir)
+    launched = any(needs_launch(knob) for knob in knobs_of(tuned).values())
+    memory = {"memory": f"{wanted.memory_gib}+"} if wanted.memory_gib else {}
+    gpus = {"accelerators": {GPU: wanted.gpus}} if wanted.gpus else {}
+    secrets = {"secrets": dict.fromkeys(tuned.env_from_launch)} if tuned.env_from_launch else {}
+    return {
+        "name": slug(tuned.name),
+        "num_nodes": wanted.nodes,
+        "resources": {"cpus": f"{wanted.cpus}+", **memory, **gpus},
+        "file_mounts": {place: place},
+        **secrets,
+        **({"setup": "pip install autotune-torch\n"} if launched else {}),
+        "run": whole_script(tuned, ["set -eu"], "exec", through_launch("python")),
+    }
+
+
+SKYPILOT = Format("skypilot", "a SkyPilot task that runs the job with its tuned settings", write)

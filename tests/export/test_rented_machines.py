@@ -1,0 +1,129 @@
+"""The kubeflow and skypilot formats: read by their own tools, and the script in them runs the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
+from pydantic import ValidationError
+from test_cluster_formats import (
+    AWKWARD,
+    CASES,
+    CPU,
+    GPU,
+    LIVE,
+    SHOW,
+    SPREAD,
+    VIA,
+    folder,  # noqa: F401
+    tuned,
+)
+
+from autotune.export.formats import FORMATS
+from autotune.export.tuned import Provenance, TunedConfig
+
+FORMS = ["kubeflow", "skypilot"]
+
+
+def document(form: str, config: TunedConfig) -> dict[str, Any]:
+    (only,) = yaml.safe_load_all(FORMATS[form].write(config))
+    assert isinstance(only, dict)
+    return only
+
+
+def script_of(form: str, found: dict[str, Any]) -> str:
+    if form == "skypilot":
+        return str(found["run"])
+    return str(found["spec"]["trainer"]["command"][2]).replace("$$(", "$(")  # as Kubernetes does
+
+
+def run(script: str, tmp_path: Path, **variables: str) -> dict[str, Any]:
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        **variables,
+    }
+    done = subprocess.run(
+        ["bash", "-c", script, "job"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert isinstance(seen, dict)
+    return seen
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("knobs", [VIA, {**LIVE, **VIA}], ids=["plain", "launched"])
+def test_the_script_in_it_runs_the_job(
+    form: str,
+    knobs: dict[str, Any],
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    config = tuned(folder, knobs, *AWKWARD, env={"A": "$(b) c"}, env_from_launch=("API_KEY",))
+    seen = run(script_of(form, document(form, config)), tmp_path, API_KEY="k")
+    assert seen["argv"] == [*AWKWARD, "--dtype", "it's on"] and seen["cwd"] == str(folder)
+    assert seen["env"]["OMP_SCHEDULE"] == "a b" and seen["env"]["A"] == "$(b) c"
+    assert seen["env"]["API_KEY"] == "k"
+    assert ("AUTOTUNE_SESSION" in seen["env"]) == (knobs is not VIA)
+
+
+@pytest.mark.parametrize("where", [CPU, GPU, SPREAD, Provenance()])
+@pytest.mark.parametrize(("knobs", "more"), CASES)
+def test_a_train_job_is_one_once_the_image_is_filled_in(
+    knobs: dict[str, Any],
+    more: dict[str, Any],
+    where: Provenance,
+    folder: Path,  # noqa: F811
+) -> None:
+    found = document("kubeflow", tuned(folder, knobs, *AWKWARD, where=where, **more))
+    with pytest.raises(ValidationError, match="image"):
+        TrainerV1alpha1TrainJob.from_dict(found)
+    trainer = found["spec"]["trainer"]
+    trainer["image"] = "registry/digits:1"
+    read = TrainerV1alpha1TrainJob.from_dict(found)
+    assert read is not None and read.to_dict() == found, "it knows every field"
+    assert trainer["numNodes"] == (2 if where is SPREAD else 1)
+    assert trainer["resourcesPerNode"].get("limits", {}).get("nvidia.com/gpu") == {
+        id(GPU): "2",
+        id(SPREAD): "4",
+    }.get(id(where))
+
+
+@pytest.mark.slow
+def test_skypilot_reads_its_task(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    """By SkyPilot itself, in an environment of its own."""
+    home = tmp_path / "sky"
+    venv.create(home, with_pip=True)
+    python = str(home / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "-q", "skypilot"], check=True)
+    (folder / "train me.py").write_text(SHOW)
+    asked = "import sky, sys; t = sky.Task.from_yaml(sys.argv[1]); print(t.num_nodes, t.run)"
+    for where in (CPU, SPREAD):
+        config = tuned(folder, LIVE, *AWKWARD, where=where, env_from_launch=("API_KEY",))
+        task = tmp_path / "task.yaml"
+        task.write_text(FORMATS["skypilot"].write(config).replace("FILL-IN", "H100"))
+        done = subprocess.run(
+            [python, "-c", asked, str(task)],
+            capture_output=True,
+            text=True,
+            env={
+                **os.environ,
+                "API_KEY": "k",
+                "HOME": str(tmp_path),
+                "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+            },
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("2" if where is SPREAD else "1")
+        assert "autotune launch" in done.stdout

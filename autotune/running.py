@@ -264,7 +264,7 @@ def _answer_words(result: Result) -> str:
     from autotune.job.configs import in_words
 
     return (
-        f"{result.speedup.estimate:.2f}x with {in_words(result.knobs)}"
+        f"{result.speedup.estimate:.2f}× with {in_words(result.knobs)}"
         if result.knobs
         else "nothing was proven faster"
     )

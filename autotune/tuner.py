@@ -56,7 +56,7 @@ from autotune.stages.model_study import PRIOR_DROPPED
 from autotune.stages.observe import FIRST_RUN, observe
 from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
-from autotune.words import duration_words
+from autotune.words import duration_words, factor_words
 from autotune_spaces.base import Config, Numerics, Value
 from autotune_trials.paths import publish
 
@@ -134,6 +134,8 @@ def tune(context: RunContext) -> Result:
 def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> None:
     """A budget too small for one proof is passed by it: said before, not after."""
     needed, budget_s = needed_s(context, observation), context.spec.budget.minutes * 60
+    if context.journal.find("search-done") is not None:
+        return  # a resumed run: what is left is less
     if context.executor.lanes() is None and needed > OVER * budget_s:
         context.progress.note(
             "confirming one finalist needs about"
@@ -215,7 +217,7 @@ def _not_there(context: RunContext, pairs: Pairs, log_gain: float, noise: float)
     if found > log_gain / 2 - max(NOT_THERE, 3 * noise):
         return ""
     return (
-        f"recorded as {math.exp(log_gain):.2f}x, and {math.exp(found):.2f}x in its first fresh"
+        f"recorded as {math.exp(log_gain):.2f}×, and {math.exp(found):.2f}× in its first fresh"
         " process"
     )
 
@@ -235,7 +237,8 @@ def prove(
     trials = searched.trials
     queue = list(searched.finalists)
     if not queue:
-        return Proof({}, _why_nothing(observation, trials), None, NOT_NEEDED, (), ())
+        given_back = tuple(replace(gain, kept=False) for gain in searched.gains)
+        return Proof({}, _why_nothing(observation, trials), None, NOT_NEEDED, given_back, ())
     variants: list[Finalist] = []  # of one that was proven faster: tried also when the time is up
     rejected: list[Rejected] = []
     gains: tuple[KnobGain, ...] = ()
@@ -344,8 +347,8 @@ def _why_nothing(observation: Observation, trials: Sequence[Trial]) -> str:
         return "no configuration could be measured"
     best = min(measured, key=lambda t: t.log_ratio or 0.0)
     return (
-        f"none of {len(trials)} configurations was more than 2 % faster; the best was"
-        f" {best.speedup:.2f}x ({in_words(best.config)})"
+        f"none of {len(trials)} configurations was clearly more than 2 % faster; the fastest:"
+        f" {factor_words(best.speedup)} ({in_words(best.config)})"
     )
 
 

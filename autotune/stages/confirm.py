@@ -18,6 +18,7 @@ from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
 from autotune.stages.measuring.fresh import pair_s
 from autotune.stages.measuring.pairs import Pairs
+from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import (
     LOOKS,
     MINIMUM_GAIN,
@@ -96,7 +97,7 @@ def sharpen(
     """More pairs of what was adopted and trains the same, while its interval is wide and the budget
     has minutes left.
 
-    The adoption stands, unless one of these runs fails. ``label``: of the pairs that were adopted.
+    The adoption stands, unless one of these runs fails or diverges. ``label``: of the pairs that were adopted.
 
     Raises:
         BaselineError: the unchanged job fails.
@@ -107,11 +108,12 @@ def sharpen(
             continue
         if half_width(confirmation.speedup) <= SHARP:
             break
-        ahead_s = (count - confirmation.pairs) * pair_s(
+        # the loss check has made some of them already
+        ahead_s = pairs.missing(count) * pair_s(
             context, observation, math.log(confirmation.speedup.estimate)
         )
         in_time_s = ahead_s + explain_s(observation) + (OVER - 1) * context.spec.budget.minutes * 60
-        if context.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
+        if ahead_s and context.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
             break
         if not pairs.reference:
             context.progress.stage(
@@ -121,6 +123,9 @@ def sharpen(
             pairs.ensure(count)
         except SessionFailed as failure:
             return replace(confirmation, adopted=False, reason=_failed_text(failure))
+        if (seed := _diverged(pairs)) is not None:
+            reason = f"its loss was no number in run {seed + 1}, after the loss check"
+            return replace(confirmation, adopted=False, reason=reason)
         interval = sharpened(
             confirmation.speedup,
             pairs.log_speedups(),
@@ -140,6 +145,15 @@ def sharpen(
     if pairs.reference:
         context.progress.confirmed(confirmation)
     return confirmation
+
+
+def _diverged(pairs: Pairs) -> int | None:
+    """The seed with which the candidate's loss was no number while the baseline's was one."""
+    for seed in sorted(pairs.candidate.keys() & pairs.reference.keys()):
+        runs = (loss_run(pairs.candidate[seed]), loss_run(pairs.reference[seed]))
+        if runs[0].first_non_finite() is not None and runs[1].first_non_finite() is None:
+            return seed
+    return None
 
 
 def _failed_text(failure: SessionFailed) -> str:

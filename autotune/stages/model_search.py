@@ -23,6 +23,7 @@ from autotune.results import Interval, KnobGain, Observation, Trial
 from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import KnobVerdict, Plot
 from autotune.stages.context import RunContext
+from autotune.stages.decisions.worth_it import break_even_steps
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.plots import LivePlots
 from autotune.stages.model_study import MOSTLY, ModelStudy
@@ -38,8 +39,9 @@ class Found:
     names: tuple[str, ...]  # the knobs that can matter, process knobs among them
     # log(cost of the job as it is / of this); live: it steers, and is never reported as the result
     log_gain: float
-    gains: tuple[KnobGain, ...]  # of every knob of the fastest configuration, kept or not
-    stopped: str  # why the search ended, for the user
+    # of every knob of the fastest configuration, kept or not
+    gains: tuple[KnobGain, ...] = ()
+    stopped: str = ""  # why the search ended, for the user
 
 
 def search_live(
@@ -78,7 +80,7 @@ def search_live(
         dict(answer.config),
         tuple(names),
         answer.gain,
-        tuple(map(_gain, answer.knobs)),
+        tuple(_gain(verdict, study) for verdict in answer.knobs),
         study.stopped,
     )
 
@@ -118,11 +120,15 @@ def waiting_share(observation: Observation) -> float:
     )
 
 
-def _gain(verdict: KnobVerdict) -> KnobGain:
+def _gain(verdict: KnobVerdict, study: ModelStudy) -> KnobGain:
     interval = Interval(*(math.exp(verdict.gain + k * verdict.sd) for k in (0, -2, 2)))
-    reason = (
-        ""
-        if verdict.kept
-        else f"expected to gain {math.expm1(verdict.expected):.1%}, worth less than the change"
+    start_up_s = study.start_up_s(verdict.name, verdict.value)
+    return KnobGain(
+        verdict.name,
+        verdict.value,
+        interval,
+        verdict.kept,
+        verdict.reason,
+        start_up_s,
+        break_even_steps(start_up_s, verdict.gain, study.observation.anatomy.iteration_s),
     )
-    return KnobGain(verdict.name, verdict.value, interval, verdict.kept, reason)

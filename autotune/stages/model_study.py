@@ -24,18 +24,16 @@ from autotune.search.seeds import guess
 from autotune.secrets import mask_command
 from autotune.stages.budget import search_ends_s
 from autotune.stages.context import RunContext
+from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.proposals import to_blame
-from autotune_spaces.base import Config, Knob, Numerics, Scope, Value
+from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_spaces.codec import decode, encode
 
 MOST_BLOCKS = 5000  # of a search: on a machine too noisy to converge, where nothing else ends it
-# What a knob's expected gain (log) must exceed to be kept, by what it may change; where its live
-# figure errs against it, nothing.
-PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 0.03}
 COMPILE_S: dict[Value, float] = {  # until one was seen
     "default": 20.0,
     "regional": 10.0,
@@ -117,11 +115,13 @@ class ModelStudy:
         self._switch_s: list[float] = []
         self._block_s: list[float] = []
         self._compile_s = dict(COMPILE_S)
+        self._compiled_s: dict[Value, float] = {}  # the longest that was seen
         self._expected = {(e.knob, e.value): e.effect for e in expected}
         if context.journal.find(PRIOR_DROPPED) is not None:
             self._expected = {}
         self._began_s = self._begin()
         self._model_of_names: ModelSearch | None = None
+        self._busy: list[Plot] = []  # taken and not measured yet: by other lanes
 
     def _begin(self) -> float:
         """Seconds into the run at which the search began; a resumed one goes by the same."""
@@ -179,6 +179,7 @@ class ModelStudy:
             compiled=_compiles(knob),
             in_graph=knob.in_graph,
             loader=knob.loader,
+            # where the live figure errs against the knob, fresh runs decide
             price=0.0 if understated(knob, self.observation) else PRICES[knob.numerics],
             guess=guess(name, live, default, self.observation.bottleneck),
         )
@@ -206,7 +207,7 @@ class ModelStudy:
                 self.stopped = (
                     "budget.trials is used up"
                     if used_up
-                    else "the machine is too noisy to learn more"
+                    else f"{MOST_BLOCKS:,} blocks were measured"
                 )
                 return None
             if self._loader_binds and at_ceiling(
@@ -227,6 +228,7 @@ class ModelStudy:
                 switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S}
                 if self._has_dear()
                 else {},
+                busy=[config for taken in self._busy for config in taken.blocks],
             )
             self.stopped = self.model.stopped
             if (
@@ -242,6 +244,7 @@ class ModelStudy:
                 plot = replace(plot, blocks=plot.blocks[:MOST_ALIKE])
             plot = self._within_the_limit(plot)
             if plot is not None:
+                self._busy.append(plot)
                 leader = self.model.leader()
                 self.context.progress.measuring(
                     f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader
@@ -271,7 +274,8 @@ class ModelStudy:
         """``plot`` without configurations beyond ``budget.trials``; None: nothing is left of it."""
         if plot is None or self.context.spec.budget.trials is None:
             return plot
-        known, blocks = {*self._seen, key_of({})}, []
+        taken = (key_of(config) for busy in self._busy for config in busy.blocks)
+        known, blocks = {*self._seen, *taken, key_of({})}, []
         for config in plot.blocks:
             if key_of(config) in known or not self.context.spec.budget.tried(len(known) - 1):
                 known.add(key_of(config))
@@ -289,6 +293,7 @@ class ModelStudy:
         Interrupted: the user asked to stop; the blocks are in the journal.
         """
         with self._turn:
+            self._busy = [taken for taken in self._busy if taken is not plot]
             records: list[BlockRecord] = []
             for place, block in enumerate(blocks):
                 self._job_s[node] = self._job_s.get(node, self._clock_of(node)) + block.wall_s
@@ -326,7 +331,7 @@ class ModelStudy:
             self.context.journal.append(PRIOR_DROPPED, "", [list(item) for item in wrong])
             names = ", ".join(f"{name}={value}" for name, value in wrong)
             self.context.progress.note(
-                f"the history of alike jobs is wrong about {names}: it is dropped"
+                f"the history of similar jobs is wrong about {names}: it is dropped"
             )
             self._expected, self._model_of_names = {}, None
 
@@ -378,8 +383,8 @@ class ModelStudy:
             }
             row = (real, block.log_cost, block.weight, block.at_s)
             self._rows.append(row)
-            if set(real) <= set(self.names):
-                self.model.measured(*row)
+            if self._model_of_names is not None and set(real) <= set(self.names):
+                self._model_of_names.measured(*row)
         return new
 
     def _noted(self, block: BlockRecord) -> list[_Seen]:
@@ -444,7 +449,11 @@ class ModelStudy:
         if not block.first:
             self._block_s.append(block.wall_s)
         elif compiled is not None and compiled in self._compile_s:
-            self._compile_s[compiled] = max(block.settle_s, 1.0)
+            # the longest: a second time the compiler finds its kernels in a cache
+            longest = max(self._compiled_s.get(compiled, 1.0), block.settle_s)
+            if longest != self._compiled_s.get(compiled):
+                self._compiled_s[compiled] = self._compile_s[compiled] = longest
+                self._model_of_names = None
         else:
             self._switch_s.append(block.settle_s)
 
@@ -482,6 +491,10 @@ class ModelStudy:
             seen.settle_s,
             seen.node,
         )
+
+    def start_up_s(self, name: str, value: Value) -> float:
+        """Seconds that a job with this value takes longer to start; 0.0: none, or not seen."""
+        return self._compiled_s.get(value, 0.0) if _compiles(self.space[name]) else 0.0
 
     def answer(self) -> Answer:
         with self._turn:

@@ -29,7 +29,8 @@ from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of
 from autotune.stages.budget import proof_begins_s
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.fresh import needs_fresh_process, pair_s
+from autotune.stages.decisions.worth_it import judged
+from autotune.stages.measuring.fresh import needs_fresh_process, pair_s, understated
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.live_comparison import CLEAR_LOSS, LiveComparison
@@ -62,6 +63,7 @@ class Searched:
 
     trials: tuple[Trial, ...]  # in the order they were measured
     finalists: tuple[Finalist, ...]  # best first
+    gains: tuple[KnobGain, ...] = ()  # what is known of single knobs
 
 
 def search(
@@ -82,20 +84,23 @@ def search(
     stored = context.journal.find("search-done")
     if stored is None and observation.domains:
         if context.spec.search == "model":
-            found = _with_model(context, observation, trials, expected)
+            found, gains = _with_model(context, observation, trials, expected)
         else:
-            found = _with_sampler(context, observation, trials)
-        stored = {"finalists": encode(found)}
+            found, gains = _with_sampler(context, observation, trials)
+        stored = {"finalists": encode(found), "gains": encode(gains)}
         context.journal.append("search-done", "", stored)
+    stored = stored or {}
     return Searched(
-        tuple(trials), tuple(decode(Finalist, f) for f in (stored or {}).get("finalists", ()))
+        tuple(trials),
+        tuple(decode(Finalist, f) for f in stored.get("finalists", ())),
+        tuple(decode(KnobGain, g) for g in stored.get("gains", ())),
     )
 
 
 def _with_model(
     context: RunContext, observation: Observation, trials: list[Trial], expected: Sequence[Expected]
-) -> tuple[Finalist, ...]:
-    """The model's answer, with the process knobs on top of it that pay."""
+) -> tuple[tuple[Finalist, ...], tuple[KnobGain, ...]]:
+    """The model's answer, with what pays in fresh runs on top of it."""
     stored = context.journal.find("found")
     domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
     study = Proposer(
@@ -118,14 +123,13 @@ def _with_model(
         found = decode(Found, stored)
     # Optuna's tools read it; the model needs none of it
     study.restore([t for t in trials if t.origin != "process"])
-    config, log_gain = _search_process(
-        context, observation, trials, found.names, found.config, found.log_gain
-    )
+    config, log_gain, fresh = _search_process(context, observation, trials, found)
+    # what fresh runs say of a knob counts more than what the running job does
+    gains = tuple({g.knob: g for g in (*found.gains, *fresh)}.values())
     if log_gain <= math.log1p(MINIMUM_GAIN):
-        return ()
-    # a knob dropped live may have paid fresh
-    first = Finalist(config, tuple(g for g in found.gains if g.kept == (g.knob in config)))
-    return (first, *_runner_up(context.spec.search_space, observation, first, log_gain))
+        return (), gains
+    first = Finalist(config, tuple(g for g in gains if g.kept == (g.knob in config)))
+    return (first, *_runner_up(context.spec.search_space, observation, first, log_gain)), gains
 
 
 def _runner_up(
@@ -152,18 +156,21 @@ def _runner_up(
 
 def _with_sampler(
     context: RunContext, observation: Observation, trials: list[Trial]
-) -> tuple[Finalist, ...]:
+) -> tuple[tuple[Finalist, ...], tuple[KnobGain, ...]]:
     _search_live(context, observation, trials)
     best = best_of(trials)
-    _search_process(
-        context,
-        observation,
-        trials,
-        list(observation.domains),
-        best.config if best else {},
+    found = Found(
+        dict(best.config) if best else {},
+        tuple(observation.domains),
         -(best.log_ratio or 0.0) if best else 0.0,
     )
-    return tuple(Finalist(config) for config in finalists(trials))
+    with_process, _, fresh = _search_process(context, observation, trials, found)
+    candidates = [t for t in trials if t.origin != "process" or dict(t.config) == with_process]
+    chosen = (
+        Finalist(config, tuple(g for g in fresh if g.kept == (g.knob in config)))
+        for config in finalists(candidates)
+    )
+    return tuple(chosen), fresh
 
 
 def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
@@ -268,7 +275,7 @@ def _measure(
     if comparison.pruned:
         reason = (
             reason
-            or f"{math.exp(comparison.ratio.estimate):.2f}x the baseline's time after its first block"
+            or f"{math.exp(comparison.ratio.estimate):.2f}× the baseline's time after its first block"
         )
     return Trial(
         number,
@@ -297,48 +304,82 @@ def _enough(ratio: LogRatio, best: Trial | None) -> bool:
 
 
 def _search_process(
-    context: RunContext,
-    observation: Observation,
-    trials: list[Trial],
-    names: Sequence[str],
-    best: Config,
-    log_gain: float,
-) -> tuple[dict[str, Value], float]:
-    """Coordinate search over values that need a new process, each on top of the best configuration
-    so far, in paired fresh runs; what a running job shows too little of is among them, unless it
-    has already paid there.
+    context: RunContext, observation: Observation, trials: list[Trial], found: Found
+) -> tuple[dict[str, Value], float, tuple[KnobGain, ...]]:
+    """Coordinate search over what the running job cannot tell, in pairs of fresh runs, each value on
+    top of the best configuration so far.
 
     Returns:
-        the best configuration and its log speed-up over the job as it is.
+        the best configuration, its log speed-up over the job as it is, and what was found of the
+        knobs tried.
     """
-    space, best = context.spec.search_space, dict(best)
+    space, best, log_gain = context.spec.search_space, dict(found.config), found.log_gain
     known = {key_of(t.config): t for t in trials if t.origin == "process"}
-    for name in names:
-        start, start_gain = dict(best), log_gain
-        for value in observation.domains[name]:
-            config = normalise({**start, name: value}, observation.defaults, space)
-            if value == observation.defaults[name] or not needs_fresh_process(
-                space[name], value, observation
-            ):
-                continue  # tried in the running job
-            if config == start or context.spec.budget.tried(len(trials)):
+    gains: dict[str, KnobGain] = {}
+    for name, value in _for_fresh_runs(context, observation, found):
+        config = normalise({**best, name: value}, observation.defaults, space)
+        if config == best:
+            continue
+        trial = known.get(key_of(config))
+        if trial is None:
+            if why := _no_room(context, observation, trials, log_gain):
+                context.progress.note(f"{why} to try {name}={value} in fresh processes")
                 continue
-            trial = known.get(key_of(config))
-            ready_s = context.journal.elapsed_s + PROCESS_PAIRS * pair_s(
-                context, observation, log_gain
-            )
-            if trial is None and ready_s > proof_begins_s(context, observation, log_gain):
-                context.progress.note(f"no time left to try {name}={value} in fresh processes")
-                continue
-            if trial is None:
-                trial = _measure_fresh(
-                    context, config, start, -start_gain, len(trials), observation.noise
-                )
-                store(context, observation.defaults, trials, trial)
-                context.stop.check()
-            if trial.state == "complete" and -(trial.log_ratio or 0.0) > log_gain + PROMISING:
-                best, log_gain = dict(config), -(trial.log_ratio or 0.0)
-    return best, log_gain
+            trial = _measure_fresh(context, config, best, -log_gain, len(trials), observation.noise)
+            store(context, observation.defaults, trials, trial)
+            context.stop.check()
+        if trial.state != "complete" or trial.log_ratio is None:
+            continue
+        gain = LogRatio(-trial.log_ratio - log_gain, trial.standard_error or 0.0, trial.pairs)
+        it = judged(
+            context.spec, name, value, gain, trial.settle_s, observation.anatomy.iteration_s
+        )
+        if it.kept:
+            best, log_gain = dict(config), -trial.log_ratio
+        if it.kept or name not in gains:
+            gains[name] = it
+    return best, log_gain, tuple(gains.values())
+
+
+def _for_fresh_runs(
+    context: RunContext, observation: Observation, found: Found
+) -> list[tuple[str, Value]]:
+    """Knobs and values, the most promising first: those whose live figure errs against them; those
+    set before the start, one value of each before the second; and what the running job left in
+    doubt."""
+    space, domains, defaults = context.spec.search_space, observation.domains, observation.defaults
+    fresh = {
+        name: [
+            value
+            for value in domains[name]
+            if value != defaults[name] and needs_fresh_process(space[name], value, observation)
+        ]
+        for name in found.names
+    }
+    ranked = sorted(
+        (place, not understated(space[name], observation), order, name)
+        for order, (name, values) in enumerate(fresh.items())
+        for place in range(len(values))
+    )
+    doubted = [
+        (g.knob, g.value)
+        for g in found.gains
+        if not g.kept and g.speedup is not None and g.speedup.high > 1 + MINIMUM_GAIN
+    ]
+    return [(name, fresh[name][place]) for place, _, _, name in ranked] + [
+        (name, value) for name, value in doubted if value not in fresh[name]
+    ]
+
+
+def _no_room(
+    context: RunContext, observation: Observation, trials: Sequence[Trial], log_gain: float
+) -> str:
+    """What is missing for one more trial in fresh processes; "": nothing."""
+    if context.spec.budget.tried(len(trials)):
+        return "budget.trials leaves no trial"
+    ready_s = context.journal.elapsed_s + PROCESS_PAIRS * pair_s(context, observation, log_gain)
+    late = ready_s > proof_begins_s(context, observation, log_gain)
+    return "no time left" if late else ""
 
 
 def _measure_fresh(
@@ -394,7 +435,7 @@ def _measure_fresh(
     gain = pairs.gain(noise)
     lost = gain.pairs < PROCESS_PAIRS
     reason = (
-        f"{math.exp(-gain.estimate):.2f}x the time after the first pair of runs" if lost else ""
+        f"{math.exp(-gain.estimate):.2f}× the time after the first pair of runs" if lost else ""
     )
     return Trial(
         number,

@@ -155,6 +155,6 @@ def _bound(ceiling: float | None, noise: float) -> str:
     if ceiling is None or ceiling < NO_FASTER:
         return "no faster"
     within = ", within the noise" if math.log(ceiling) <= SURE * ceiling_sigma(noise) else ""
-    return f"{ceiling:.2f}x as fast" + (
+    return f"{ceiling:.2f}× as fast" + (
         f" (± {noise:.0%}{within})".replace("%", " %") if noise >= QUIET else ""
     )

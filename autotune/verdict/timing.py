@@ -254,6 +254,12 @@ def start_up_excess(window: Window, start: int) -> float:
     return max(math.fsum(window.times_s[:start]) - start * steady, 0.0)
 
 
+def start_of_workers_s(window: Window) -> float:
+    """What the first batch of a run took longer to come than later ones: its workers' start.
+    ``window``: from the first iteration on."""
+    return max(window.data_s[0] - median(window.data_s), 0.0) if window.data_s else 0.0
+
+
 def reader_of(windows: Sequence[Window], compute_s: float | None) -> ReaderFacts | None:
     """How fetching batches spends its time in ``windows``, of one configuration; None if nothing is
     known of it.

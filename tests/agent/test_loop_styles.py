@@ -81,7 +81,7 @@ STYLES = [
     Style("functional", withdrawn={"optimizer_impl": ""}, optimizers=()),
     Style(
         "raw_tensors",
-        withdrawn={"optimizer_impl": "", "amp_dtype": "", **NO_LOADER},
+        withdrawn={"optimizer_impl": "", "amp_dtype": "forward begins", **NO_LOADER},
         unit="iterations",
         backwards=2,
         optimizers=(),

@@ -25,8 +25,11 @@ find. Where a cell says "not run", that test was no part of the run that made th
 """
 CAUSES = (
     (
-        "a loop that updates its parameters itself, or with an optimizer class that is not torch's",
-        "no optimizer step was seen: the job updates its parameters itself",
+        (
+            "a loop without torch.optim in which no update is seen: weights that are other tensors"
+            " after each step"
+        ),
+        "after 50 backwards: no update of the parameters was seen",
         "mark the iterations, two lines: `import autotune`, `autotune.step(loss=loss, samples=n)`",
     ),
     (

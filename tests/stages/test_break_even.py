@@ -57,26 +57,6 @@ def test_a_process_knobs_start_up_is_measured_and_won_back(tmp_path: Path) -> No
     assert gain.break_even_steps == pytest.approx(SEARCH_S / saved_s, rel=0.35)
 
 
-@pytest.mark.parametrize("time_is_up", [False, True])
-def test_what_it_gives_is_measured_anew_unless_the_time_is_up(
-    time_is_up: bool, tmp_path: Path
-) -> None:
-    machine = gpu()
-
-    def clock(before: float) -> float:
-        return (
-            1e6
-            if time_is_up and any(r.label.startswith("trial") for r in machine.requests)
-            else before
-        )
-
-    result = run(tmp_path, machine, job(tmp_path, SPACE), clock)
-    assert set(result.knobs) == {"num_workers", "cudnn_benchmark"}
-    gain = next(g.speedup for g in result.gains if g.knob == "cudnn_benchmark")
-    assert gain is not None and gain.estimate == pytest.approx(1.25, rel=0.05)
-    assert any(r.label.startswith("drop-") for r in machine.requests) is not time_is_up
-
-
 def test_few_planned_steps_send_it_back(tmp_path: Path) -> None:
     result = tuned_on_a_gpu(tmp_path, planned_steps=200)
     gain = next(g for g in result.gains if g.knob == "cudnn_benchmark")

@@ -75,15 +75,15 @@ class KnobVerdict:
 
     @property
     def reason(self) -> str:
-        said = "not worth its"
+        """Why it is not kept, in words; "" if it is."""
+        if self.kept:
+            return ""
+        measured = (
+            f"expected to gain {self.expected:.1%} (measured {self.gain:+.1%} ± {self.sd:.1%})"
+        )
         if self.expected > self.price:
-            said = (
-                "worth more than its"
-                if self.kept
-                else "but all in all too little is expected; worth its"
-            )
-        figures = f"{self.gain:+.1%} ± {self.sd:.1%}"
-        return f"expected {self.expected:+.1%} ({figures}), {said} {self.price:.1%}"
+            return f"{measured}, but all changes together are expected to gain too little"
+        return f"{measured}, less than its price of {self.price:.1%}"
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ class ModelSearch:
         seconds_left: float,
         block_s: float,
         switch_s: Mapping[str, float],
+        busy: Sequence[Config] = (),
     ) -> Plot | None:
         """What to measure next; None: stop, :attr:`stopped` says why.
 
@@ -98,6 +99,7 @@ class ModelSearch:
             seconds_left: of the search's time.
             block_s: seconds a standard block takes, settling included.
             switch_s: dear knob -> seconds it takes to switch it.
+            busy: configurations that are being measured elsewhere now.
         """
         import numpy as np
 
@@ -106,8 +108,14 @@ class ModelSearch:
             self.stopped = "time"
             return None
         belief = self._evidence.belief()
-        rng = np.random.default_rng((self._seed, len(self._evidence), len(self._evidence.failures)))
-        waiting = self._looks.open(belief)
+        told = (len(self._evidence), len(self._evidence.failures))
+        rng = np.random.default_rng((self._seed, *told, *((len(busy),) if busy else ())))
+        elsewhere = [self._columns.encode(self._columns.normalise(config)) for config in busy]
+        waiting = [
+            (k, v)
+            for k, v in self._looks.open(belief)
+            if not any(index[k] == v for index in elsewhere)
+        ]
         recalled = self._recalled_now(seconds_left)
         first_dear = waiting and waiting[0][0] in self._plots.dear
         if not len(self._evidence) and (first_dear or recalled is not None):

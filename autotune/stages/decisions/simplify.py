@@ -1,4 +1,6 @@
-"""The smallest change that does it: each knob of a finalist dropped in turn; what gives nothing goes back."""
+"""The smallest change that does it: each knob of a finalist dropped in turn; what gives nothing goes
+back. Knobs that only fresh runs can tell were judged when they were tried (worth_it.py).
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.executors.base import SessionFailed
-from autotune.job.configs import key_of, process_part, without
+from autotune.job.configs import key_of, normalise, process_part, without
 from autotune.results import Interval, KnobGain, Observation, Trial
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.fresh import needs_fresh_process
+from autotune.stages.decisions.worth_it import break_even_steps, paid_back_words
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
-from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
-
-# of fresh processes, for a knob that needs them: three only where two leave it open
-FRESH_DROP_PAIRS = (2, 3)
 
 
 def simplify(
@@ -48,13 +46,9 @@ def simplify(
     ) as live:
         for name in _least_promising_first(config, trials):
             if name not in kept or name in known:
-                continue  # went together with the knob it depends on
+                continue  # went together with the knob it depends on, or is settled
             tried = _trial_gain(kept, trials)
-            gain = (
-                tried
-                if tried is not None
-                else _gain(context, live, observation, kept, name, trials)
-            )
+            gain = tried if tried is not None else _gain(live, kept, name)
             worth = _worth(
                 context,
                 observation,
@@ -95,8 +89,6 @@ def _least_promising_first(config: Config, trials: Sequence[Trial]) -> list[str]
 def _without(
     config: Config, name: str, observation: Observation, context: RunContext
 ) -> dict[str, Value]:
-    from autotune.job.configs import normalise
-
     return normalise(without(config, name), observation.defaults, context.spec.search_space)
 
 
@@ -114,52 +106,14 @@ def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
     )
 
 
-def _gain(
-    context: RunContext,
-    live: LiveComparison,
-    observation: Observation,
-    config: Config,
-    name: str,
-    trials: Sequence[Trial],
-) -> LogRatio | None:
-    """log(cost without the knob / cost with it); None if one of the two could not be measured.
-
-    What a trial's runs said is too good on average, as it was chosen for it, and so is measured
-    anew; but not where the time is up.
+def _gain(live: LiveComparison, config: Config, name: str) -> LogRatio | None:
+    """log(cost without the knob / cost with it), in the running job; None if one of the two could
+    not be measured.
     """
-    rest = without(config, name)
     try:
-        if not needs_fresh_process(context.spec.search_space[name], config[name], observation):
-            return live.compare(rest, config, prune=False, enough=_settled).ratio
-        made = _pairs_of_the_trial(context, config, rest, trials)
-        if made is not None and context.out_of_time_at(f"drop-{name}|{key_of(config)}"):
-            made.ensure(PROCESS_PAIRS)
-            return made.gain(observation.noise)
-        live.close()  # two processes of the job side by side would spoil both
-        pairs = Pairs(context, config, rest, label=f"drop-{name}")
-        for count in FRESH_DROP_PAIRS:
-            pairs.ensure(count)
-            gain = pairs.gain(observation.noise)
-            if _settled(gain):
-                break
-        return gain
+        return live.compare(without(config, name), config, prune=False, enough=_settled).ratio
     except (BlockFailed, SessionFailed):
         return None
-
-
-def _pairs_of_the_trial(
-    context: RunContext, config: Config, rest: Config, trials: Sequence[Trial]
-) -> Pairs | None:
-    """Those in which the search compared just these two, in fresh processes."""
-    for trial in trials:
-        if (
-            trial.origin == "process"
-            and trial.state == "complete"
-            and key_of(trial.config) == key_of(config)
-        ):
-            pairs = Pairs(context, config, rest, label=f"trial{trial.number}")
-            return pairs if pairs.known(PROCESS_PAIRS) else None
-    return None
 
 
 def _settled(gain: LogRatio) -> bool:
@@ -207,24 +161,22 @@ def _worth(
     if not last and (gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma):
         return Worth(
             False,
-            f"{factor:.2f}x on its own, within the noise or below {MINIMUM_GAIN:.0%}",
+            f"{factor:.2f}× on its own, within the noise or below {MINIMUM_GAIN:.0%}",
             start_up_s,
         )
-    if not start_up_s or gain.estimate <= 0:
-        return Worth(True, "" if last else f"{factor:.2f}x on its own", start_up_s)
-    saved_per_step_s = observation.anatomy.iteration_s * (1 - 1 / factor)
-    break_even = math.ceil(start_up_s / saved_per_step_s)
+    break_even = break_even_steps(start_up_s, gain.estimate, observation.anatomy.iteration_s)
+    if break_even is None:
+        return Worth(True, "" if last else f"{factor:.2f}× on its own", start_up_s)
     if break_even > context.spec.planned_steps:
         return Worth(
             False,
-            f"{factor:.2f}x, but its {start_up_s:.0f} s of start-up are paid back only after"
-            f" {break_even} steps",
+            f"{factor:.2f}×, but {paid_back_words(start_up_s, break_even)}",
             start_up_s,
             break_even,
         )
     return Worth(
         True,
-        f"{factor:.2f}x on its own; its {start_up_s:.0f} s of start-up are paid back after"
+        f"{factor:.2f}× on its own; its {start_up_s:.0f} s of start-up are paid back after"
         f" {break_even} steps",
         start_up_s,
         break_even,

@@ -31,6 +31,8 @@ from autotune.verdict.timing import (
     anatomy,
     cost_per_sample,
     drop_start,
+    mean_turnover_s,
+    start_of_workers_s,
     start_up_excess,
     warm_up_end,
 )
@@ -108,10 +110,10 @@ class Pairs:
         again.
         """
         order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")
-        known = {
-            side: getattr(self, side).get(seed) or context.stored(self._key(side, seed))
-            for side in order
-        }
+        mine = {side: getattr(self, side).get(seed) for side in order}
+        known = {side: mine[side] or context.stored(self._key(side, seed)) for side in order}
+        if any(record is None for record in known.values()):
+            known = mine  # half a pair of an earlier process stands beside nothing in time
         whole = (
             len({node_of(record) if record is not None else None for record in known.values()}) == 1
         )
@@ -127,13 +129,12 @@ class Pairs:
         """What a run is called while it is made, and its settings."""
         return f"{self.label}: {side}", self.configs[side]
 
-    def known(self, pairs: int) -> bool:
-        """Whether so many pairs of this label and these two configurations have been made already,
-        by this run or an earlier process of it.
+    def missing(self, pairs: int) -> int:
+        """How many of so many pairs of this label and these two configurations have not been made
+        yet, by this run or an earlier process of it.
         """
-        return all(
-            self.context.stored(self._key(side, seed)) is not None
-            for side in self.configs
+        return sum(
+            any(self.context.stored(self._key(side, seed)) is None for side in self.configs)
             for seed in range(pairs)
         )
 
@@ -160,7 +161,11 @@ class Pairs:
         if all(len(r.losses) >= steps for r in records):
             return True
         place = "|".join([self.label, key_of(self.configs["candidate"]), str(steps)])
-        if any(r.ended_early for r in records) or self.context.out_of_time_at(place):
+        longer_s = steps / max(len(r.losses) for r in records)
+        pairs_s = 2 * longer_s * sum(math.fsum(r.window.times_s) for r in records) / len(records)
+        if any(r.ended_early for r in records) or self.context.out_of_time_at(
+            place, len(self.reference) * pairs_s
+        ):
             return False
         self._fresh.steps = steps
         self.label = f"{self.label}-{steps}"
@@ -226,15 +231,29 @@ class Pairs:
         return _anatomy(self.reference[last]), _anatomy(self.candidate[last])
 
     def cost(self, record: Record) -> float:
-        """The objective's cost a sample, in seconds."""
+        """The objective's cost a sample, in seconds, epoch ends included."""
         start = warm_up_end(record.window.times_s)
-        cost = cost_per_sample(drop_start(record.window, start))
+        cost = cost_per_sample(
+            drop_start(record.window, start), turnover_s=self._turnover_s(record)
+        )
         if self.context.spec.objective == "time_to_train":
             samples = sum(record.window.samples) / len(record.window.samples)
             return cost + (start_up_excess(record.window, start) + prepared_s(record)) / (
                 self.context.spec.planned_steps * samples
             )
         return cost
+
+    def _turnover_s(self, record: Record) -> float | None:
+        """Mean time lost at an epoch's end. A window shorter than an epoch holds none: then that of
+        the side's other runs, or what starting the workers took, where every epoch does that.
+        """
+        sides = (self.candidate, self.reference)
+        side = next((s.values() for s in sides if any(r is record for r in s.values())), [record])
+        own = mean_turnover_s(record.window)
+        seen = own if own is not None else mean_turnover_s(*(r.window for r in side))
+        if seen is not None or not restarts_workers(record):
+            return seen
+        return min(start_of_workers_s(r.window) for r in side)
 
     def _seeds(self) -> Iterator[int]:
         return (s for s in sorted(self.reference) if s in self.candidate)
@@ -347,6 +366,12 @@ def on_node(context: RunContext, node: str) -> RunContext:
     """
     lane = context.executor.lane(node)
     return context if lane is None else replace(context, executor=lane)
+
+
+def restarts_workers(record: Record) -> bool:
+    """Whether its DataLoader starts workers anew at each epoch."""
+    loader = (record.notes.get("in_force") or {}).get("loader") or {}
+    return bool(loader.get("num_workers")) and not loader.get("persistent_workers")
 
 
 def prepared_s(record: Record) -> float:

@@ -82,6 +82,7 @@ class LivePlots(KeptSession):
         self._samples = 0.0  # an iteration of the job as it is
         # time lost at epoch ends, by what the loader is built from
         self._turnovers: dict[str, list[float]] = {}
+        self._rebuilt: dict[str, float] = {}  # seconds that building it took, likewise
         self._calm: deque[Window] = deque(maxlen=CALM_WINDOWS)
         self._count = 0
         self._before: Config | None = None  # what the job was left at
@@ -186,13 +187,12 @@ class LivePlots(KeptSession):
         key = key_of({name: value for name, value in config.items() if space[name].dear})
         seen = self._turnovers.setdefault(key, [])
         seen += report.window.turnovers_s
+        if report.rebuild_s:
+            self._rebuilt[key] = report.rebuild_s
         if seen:
             return sum(seen) / len(seen)
         loader = self.session.job.loader
         if loader is None or not config.get("num_workers", loader.num_workers):
             return None
-        return (
-            None
-            if config.get("persistent_workers", loader.persistent_workers)
-            else report.rebuild_s or None
-        )
+        persistent = config.get("persistent_workers", loader.persistent_workers)
+        return None if persistent else self._rebuilt.get(key)

@@ -69,6 +69,11 @@ class AmpDtype(Knob):
             raise NotApplicable(reason or str(withdrawn)) from None
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        if not job.models and job.loader is None:
+            return (
+                "the job calls no module in training and has no DataLoader: nothing tells where its"
+                " forward begins"
+            )
         if value == "float16":
             if job.device != "cuda":
                 return (

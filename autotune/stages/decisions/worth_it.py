@@ -1,0 +1,67 @@
+"""What a knob must be expected to gain to be kept, by what it may change, and when its start pays.
+
+A gain that is within its error is expected to be little; it is kept all the same if that little is
+more than its price. *Not proven* alone is no reason to drop a knob: the confirmation guards the
+whole.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autotune.job.spec import JobSpec
+from autotune.results import Interval, KnobGain
+from autotune.search.model.judgement import worth
+from autotune.verdict.speedup import LogRatio
+from autotune_spaces.base import Numerics, Value
+
+# log gain
+PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 0.03}
+FLAT = 1e3  # standard deviation of a prior that says nothing
+
+
+def judged(
+    spec: JobSpec,
+    name: str,
+    value: Value,
+    gain: LogRatio,
+    start_up_s: float = 0.0,
+    iteration_s: float = 0.0,
+) -> KnobGain:
+    """Whether ``value`` is kept, by pairs of fresh runs with and without it.
+
+    The figure shown is drawn towards none as far as it is uncertain: those that look best are
+    chosen.
+
+    Args:
+        gain: log speed-up.
+        start_up_s: what its start costs.
+        iteration_s: of the job as it is.
+    """
+    knob = spec.search_space[name]
+    it = worth(gain.estimate, gain.sigma, FLAT, live_error=0.0)
+    shown = Interval(*(math.exp(it.mean + k * it.sd) for k in (0, -2, 2)))
+    once_s = start_up_s if knob.start_up_cost else 0.0
+    steps = break_even_steps(once_s, it.mean, iteration_s)
+    price, reason = PRICES[knob.numerics], ""
+    if it.expected <= price:
+        reason = (
+            f"{math.exp(gain.estimate):.2f}× in {gain.pairs} pairs of fresh runs, expected to be"
+            f" worth {it.expected:.1%}, less than its price of {price:.1%}"
+        )
+    elif steps is not None and steps > spec.planned_steps:
+        reason = f"{shown.estimate:.2f}×, but {paid_back_words(once_s, steps)}"
+    return KnobGain(name, value, shown, not reason, reason, once_s, steps)
+
+
+def break_even_steps(start_up_s: float, log_gain: float, iteration_s: float) -> int | None:
+    """Optimizer steps until a knob has won back what its start costs; None: it costs nothing, or
+    never wins. ``iteration_s``: of the job as it is."""
+    if not start_up_s or log_gain <= 0:
+        return None
+    return math.ceil(start_up_s / (iteration_s * (1 - math.exp(-log_gain))))
+
+
+def paid_back_words(start_up_s: float, steps: int) -> str:
+    """Why planned_steps are too few."""
+    return f"its {start_up_s:.0f} s of start-up are paid back only after {steps} steps"

@@ -26,7 +26,7 @@ class Program:
     what: str
     command: str
     truth: Callable[[Path], Truth]
-    epoch: tuple[int, ...]  # samples of each step of an epoch
+    epoch: tuple[int, ...]  # samples of each step of an epoch; 1 where none can be counted
     files: tuple[str, ...] = ()  # of tests/compat/programs, put beside it
     maker: str = ""  # of tests/compat/makers, run once by the program's own Python
     loader: int | None = 0  # num_workers of its own; None: it builds no DataLoader
@@ -170,6 +170,7 @@ KERAS = Program(
     (16,) * 20,
     files=("keras_job.py",),
     withdrawn={"optimizer_impl": "optimizer"},
+    space={"num_workers": [0, 1], "intra_op_threads": "auto", "gc": "auto"},
 )
 FASTAI = Program(
     "fastai",
@@ -177,10 +178,11 @@ FASTAI = Program(
     "Learner: optimizer and DataLoader classes of its own, validation after every epoch",
     "python fastai_job.py {epochs} {out}",
     truths.by_script,
-    (16,) * 20,
+    (1,) * 20,
     files=("fastai_job.py",),
     loader=None,
     withdrawn={"optimizer_impl": "optimizer", "num_workers": "DataLoader"},
+    space={"intra_op_threads": "auto", "gc": "auto", "matmul_precision": "auto"},
 )
 IGNITE = Program(
     "ignite",

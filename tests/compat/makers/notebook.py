@@ -26,5 +26,6 @@ CELLS = [
     "json.dump({'losses': losses, 'loop_s': loop_s}, open(f'{out}/losses.json', 'w'))",
 ]
 notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS])
+notebook.metadata["language_info"] = {"name": "python", "file_extension": ".py"}
 nbformat.write(notebook, "training.ipynb")
 subprocess.run([sys.executable, "-m", "nbconvert", "--to", "script", "training.ipynb"], check=True)

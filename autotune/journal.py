@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import FileIO
@@ -94,6 +95,14 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def clock() -> Callable[[float], float]:
+    """Seconds of work so far, from now on, given what earlier processes spent; monotonic, so clock
+    changes do not matter.
+    """
+    started = time.monotonic()
+    return lambda before: before + time.monotonic() - started
 
 
 def _open_locked(path: Path) -> FileIO:

@@ -59,7 +59,7 @@ def judge(
     b: Path | str,
     *,
     run_dir: Path | str | None = None,
-    minutes: float = 10.0,
+    minutes: float | None = None,
     margin: float = 0.02,
     loss: str = "",
     fresh: bool = False,
@@ -70,9 +70,10 @@ def judge(
     Args:
         a, b: job files, tuned.yaml files or run directories.
         run_dir: where everything goes; by default ``autotune-runs/<name>-judge``.
-        minutes: time budget.
+        minutes: time budget; None: 10, or the job file's if it is smaller.
         margin: share within which two speeds are the same.
-        loss: what B has to show; "": at least that it differs by rounding only.
+        loss: what B has to show: "exact", "rounding", "random-stream" or "statistical"; "": what
+            its knobs may do, at least rounding.
         fresh: move an earlier judgement aside instead of resuming it.
 
     Raises:
@@ -81,11 +82,8 @@ def judge(
     from autotune.judging.run import judge_job
     from autotune.judging.sides import common, load_side
 
-    first = load_side("A", Path(a))
-    budget = replace(first.spec.budget, minutes=minutes)
-    first = replace(first, spec=replace(first.spec, budget=budget))
-    sides = common(first, load_side("B", Path(b)))
-    place = _directory(run_dir, f"{first.spec.name}-judge")
+    sides = common(load_side("A", Path(a)), load_side("B", Path(b)), minutes)
+    place = _directory(run_dir, f"{sides[0].spec.name}-judge")
     return judge_job(sides, place, margin=margin, loss=loss, fresh=fresh, progress_kind="silent")
 
 

@@ -34,7 +34,7 @@ def profile_job(
         InputError: the disk is full, or read-only.
     """
     from autotune.executors.side_effects import summary
-    from autotune.journal import Journal
+    from autotune.journal import Journal, clock
     from autotune.report.profile import status, write_profile
     from autotune.report.terminal.plain import QuietProgress
     from autotune.results import Profile
@@ -47,7 +47,7 @@ def profile_job(
 
     began = time.monotonic()
     move_aside(directory, "--out")
-    journal = Journal(directory / "journal.jsonl", lambda before: before + time.monotonic() - began)
+    journal = Journal(directory / "journal.jsonl", clock())
     with (
         told_of_the_disk(directory, "run it again"),
         closing(journal),

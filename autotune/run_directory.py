@@ -130,7 +130,9 @@ def move_aside(directory: Path, option: str = "--run-dir") -> None:
         )
     if (directory / JOURNAL).exists():
         with closing(Journal(directory / JOURNAL, lambda before: before)):
-            restore_leftovers(directory)
+            # a judgement has the sessions of each side in a directory of its own
+            for place in (directory, *(found.parent for found in directory.glob("*/sessions"))):
+                restore_leftovers(place)
     number = 1
     while (target := directory.with_name(f"{directory.name}.{number}")).exists():
         number += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -61,7 +60,7 @@ def _tune_job(
 ) -> Result:
     from autotune.executors.side_effects import summary
     from autotune.history.use import open_history
-    from autotune.journal import Journal
+    from autotune.journal import Journal, clock
     from autotune.report.result_file import load_result, write_result
     from autotune.report.terminal.plain import open_progress
     from autotune.run_directory import move_aside
@@ -74,7 +73,7 @@ def _tune_job(
         move_aside(run_dir)
     if not offline and not (run_dir / "result.json").exists():
         preflight(spec.tracking.uri, run_dir)  # before anything is written
-    journal = Journal(run_dir / "journal.jsonl", _clock())
+    journal = Journal(run_dir / "journal.jsonl", clock())
     with (
         closing(journal),
         open_progress(
@@ -275,23 +274,15 @@ def _other_torch(spec: JobSpec, run_dir: Path) -> str:
     "".
     """
     from autotune.export.fingerprint import here
-    from autotune.journal import Journal
+    from autotune.journal import Journal, clock
     from autotune.report.result_file import load_result
 
     if spec.executor.kind != "local" or not (run_dir / "result.json").exists():
         return ""
-    with closing(Journal(run_dir / "journal.jsonl", _clock())) as journal:
+    with closing(Journal(run_dir / "journal.jsonl", clock())) as journal:
         study = journal.find("study") or {}
         if journal.find("finished") is None or study.get("digest") != spec.digest():
             return ""
     before = load_result(run_dir / "result.json").observation.machine.torch_version
     now = here(spec.command, {**os.environ, **spec.env}, spec.workdir).torch_version
     return f"torch {before} → {now}" if now and before and now != before else ""
-
-
-def _clock() -> Callable[[float], float]:
-    """Tuning seconds so far, given what earlier processes spent; monotonic, so clock changes do not
-    matter.
-    """
-    started = time.monotonic()
-    return lambda before: before + time.monotonic() - started

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from autotune.judging.records import Judgement
     from autotune.judging.sides import Change, Side
 
-LOSSES = ("exact", "rounding", "random-stream", "statistical")
-DEFAULT_MINUTES = 10.0
 FAIL_IF = "slower[:2%], faster[:2%], not-same or loss-changed: exit with 10. Repeatable."
 
 
@@ -73,8 +71,8 @@ def judge(
         str,
         typer.Option(
             help=(
-                "What B must show: exact, rounding, random-stream or statistical. [default:"
-                " rounding]"
+                "What B must show: exact, rounding, random-stream or statistical. [default: what"
+                " B's knobs may do, at least rounding]"
             ),
             show_default=False,
         ),
@@ -117,18 +115,20 @@ def judge(
     Exit codes: 0 judged, 10 a --fail-if condition holds, 11 undecided.
     """
     from autotune.judging.conditions import exit_code, parse_condition
-    from autotune.judging.run import judge_job, to_json
+    from autotune.judging.run import check_loss_class, judge_job, to_json
     from autotune.judging.sides import Change
 
     conditions = [parse_condition(text) for text in fail_if or []]
-    if loss and loss not in LOSSES:
-        raise InputError(f"there is no '{loss}'", where="--loss", expected=", ".join(LOSSES))
+    check_loss_class(loss, "--loss")
+    places = {"markdown": markdown, "junit": junit, "sarif": sarif}
+    for kind, path in places.items():
+        _check_writable(f"--{kind}", path)
     with ExitStack() as stack:
         change = Change(b_command, b_env or (), b_python)
         sides, directory = _sides(stack, a, b, change, base_ref, head_ref, minutes, run_dir)
         kind = "quiet" if quiet or json else "auto"
         it = judge_job(sides, directory, margin=margin, loss=loss, fresh=fresh, progress_kind=kind)
-    _write(it, conditions, {"markdown": markdown, "junit": junit, "sarif": sarif})
+    _write(it, conditions, places)
     if json:
         typer.echo(to_json(it).rstrip())
     else:
@@ -159,18 +159,35 @@ def _sides(
             expected="a second file, or --b-command, --b-env, --b-python, or --base-ref",
         )
     first = load_side("A", a)
-    limit = minutes or min(first.spec.budget.minutes, DEFAULT_MINUTES)
-    first = replace(
-        first, spec=replace(first.spec, budget=replace(first.spec.budget, minutes=limit))
-    )
     directory = (run_dir or RUNS / f"{first.spec.name}-judge").absolute()
     check_run_dir(directory)
     if base:
         folder = directory.with_name(f"{directory.name}-worktrees")
-        first, second = stack.enter_context(checked_out(first, (base, head), folder))
+        first, second = stack.enter_context(checked_out(first, (base, head), folder, _warn))
     else:
         second = changed(first, change) if b is None else load_side("B", b)
-    return common(first, second), directory
+    return common(first, second, minutes), directory
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
+
+
+def _check_writable(option: str, path: Path | None) -> None:
+    """Before minutes are spent.
+
+    Raises:
+        InputError: no file can be written there.
+    """
+    if path is None:
+        return
+    writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    if path.is_dir() or not path.parent.is_dir() or not writable:
+        raise InputError(
+            "cannot be written",
+            where=f"{option} {path}",
+            expected="a file in a directory that exists",
+        )
 
 
 def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | None]) -> None:

@@ -50,7 +50,7 @@ class WorkdirLock:
 
     Locks on the directories themselves, so nothing is written anywhere: a run has its own directory
     alone, and shares those above it with other runs in them. Within this process it may be taken
-    more than once.
+    more than once, and after a directory those in it.
 
     Raises:
         InputError: another run holds the directory, one above it, or one in it.
@@ -67,7 +67,8 @@ class WorkdirLock:
         folders: list[int] = []
         try:
             for folder in (path, *path.parents):
-                folders += _locked(folder, alone=folder == path)
+                if str(folder) not in self._held:
+                    folders += _locked(folder, alone=folder == path)
         except BlockingIOError:
             _unlock(folders)
             where = (

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.judging import Judgement, judge_by
+from autotune.findings.judging import Findings, judge_by
 
 _RULES = {  # module -> class, in the order in which findings of one cost are told
     "loader_bound": "LoaderBound",
@@ -47,9 +47,9 @@ RULES: tuple[Rule, ...] = tuple(
 )
 
 
-def judge(cases: Mapping[str, Case]) -> Judgement:
+def judge(cases: Mapping[str, Case]) -> Findings:
     """Every rule on every side ("baseline", "winner"), and what became of each finding."""
     return judge_by(RULES, cases)
 
 
-__all__ = ["RULES", "Case", "Judgement", "NotJudgeable", "Rule", "judge"]
+__all__ = ["RULES", "Case", "Findings", "NotJudgeable", "Rule", "judge"]

@@ -25,7 +25,7 @@ UNEXPLAINED_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Findings:
     """What all rules say of all sides."""
 
     findings: tuple[Finding, ...] = ()
@@ -42,10 +42,10 @@ class _Heard:
     refused: Mapping[str, str]  # rule -> why it could not
 
 
-def judge_by(rules: Sequence[Rule], cases: Mapping[str, Case]) -> Judgement:
+def judge_by(rules: Sequence[Rule], cases: Mapping[str, Case]) -> Findings:
     """Ask all ``rules`` about all ``cases`` ("baseline", "winner")."""
     if not cases:
-        return Judgement()
+        return Findings()
     heard = {name: _hear(rules, name, case) for name, case in cases.items()}
     before, after = heard.get("baseline"), heard.get("winner")
     changed = cases["winner"].side.config if "winner" in cases else {}
@@ -66,7 +66,7 @@ def judge_by(rules: Sequence[Rule], cases: Mapping[str, Case]) -> Judgement:
     judged = {
         rule.name for rule in rules if any(rule.name in side.found for side in heard.values())
     }
-    return Judgement(
+    return Findings(
         findings=tuple(sorted(findings, key=_weight)),
         not_judged=tuple(
             NotJudged(r.name, r.title, first.refused.get(r.name, ""))

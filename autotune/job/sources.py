@@ -9,6 +9,7 @@ a change, and no difference proves nothing.
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,9 +25,8 @@ def digests(command: Sequence[str], workdir: Path) -> dict[str, str]:
     for path in _files(_words(command), workdir):
         try:
             if path.stat().st_size <= MOST_BYTES:
-                found[str(path.relative_to(workdir))] = hashlib.sha256(
-                    path.read_bytes()
-                ).hexdigest()[:16]
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                found[os.path.relpath(path, workdir)] = digest[:16]
         except (OSError, ValueError):
             continue
     return found

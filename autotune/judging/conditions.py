@@ -15,8 +15,7 @@ from autotune.errors import InputError
 from autotune.judging.records import Judgement
 
 PASSED, FAILED, UNDECIDED = 0, 10, 11  # exit codes
-SPEED_CONDITIONS = ("slower", "faster", "not-same")
-CONDITIONS = (*SPEED_CONDITIONS, "loss-changed")
+CONDITIONS = ("slower", "faster", "not-same", "loss-changed")
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,6 @@ class Condition:
 
     kind: str
     share: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.share:.3g}" if self.share else self.kind
 
     def holds(self, it: Judgement) -> bool:
         if self.kind == "loss-changed":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from autotune.errors import InputError
+from autotune.errors import BaselineError, HookError, InputError
 from autotune.executors.base import SessionFailed
 from autotune.explain.records import Finding, Place
 from autotune.explain.records import Side as Profiled
@@ -16,22 +17,34 @@ from autotune.findings import judge as judge_findings
 from autotune.job.configs import key_of, numerics_of
 from autotune.judging.records import Judgement, SideRecord
 from autotune.judging.sides import Side
-from autotune.results import Observation
+from autotune.results import LossState, LossVerdict, Observation
 from autotune.stages.context import RunContext
-from autotune.stages.converge import Asked, check_loss
+from autotune.stages.converge import Asked, SeededRuns, check_loss
 from autotune.stages.explain import case, describe, measured_peaks, profile, profiled
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import explain_failure
 from autotune.stages.profile import observed
 from autotune.tuner import environment
 from autotune.verdict.difference import LOOKS, Difference, difference
+from autotune.verdict.runs import first_bits_differ, loss_run
 from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
 
-EXPLAIN_SHARE = 0.15  # of the budget, kept for the profiled runs
-LOSS_OF = {"no-proof": "undecided", "not-needed": "unchanged"}  # anything else as it is
-SAME_BATCH = 1e-6  # relative
+LOSS_SHARE = 0.15  # of the budget, kept for the loss check: A once more, further pairs
+# relative: windows of different length hold other parts of an epoch, whose batches may vary
+SAME_BATCH = 0.05
+# Of the fingerprint: how the source is arranged. A knob leaves that alone, a commit may not, and
+# what it changes of the training is seen in the loss.
+ARRANGEMENT = ("modules_in_training", "modules_in_evaluation", "loss_modules", "dataset", "sampler")
+# The loss check speaks of knobs, and of a job without them; here there are A and B.
+IN_OUR_WORDS = {
+    "settings differ that no knob declares": "settings differ",
+    ", which no knob declared": "",
+    "the baseline": "A",
+    "the candidate": "B",
+    "the job's own": "A's",
+}
 
 
 class SidePairs(Pairs):
@@ -44,6 +57,7 @@ class SidePairs(Pairs):
         a, b = sides
         super().__init__(contexts["A"], b.knobs, a.knobs, "judge")
         self._contexts = {"reference": contexts["A"], "candidate": contexts["B"]}
+        self._sides = {"reference": a, "candidate": b}
 
     def _shown(self, side: str) -> tuple[str, Config]:
         return self.label, {"side": "A" if side == "reference" else "B"}
@@ -52,8 +66,11 @@ class SidePairs(Pairs):
         own = self._contexts[side]
         try:
             return super()._measured(own, side, seed, again)
-        except SessionFailed as failure:  # of a side with knobs; a failure of either ends it all
-            raise explain_failure(own, failure) from failure
+        except (SessionFailed, BaselineError, HookError) as failure:  # of either ends it all
+            raise _failed(own, self._sides[side], failure) from failure
+
+    def _longer(self, steps: int) -> str:
+        return f"{super()._longer(steps)}|{self.context.spec.budget.minutes:g}"
 
     def _first_steps(
         self, name: str, config: Config, seed: int, loss_scale: float | None
@@ -88,8 +105,10 @@ def judge_sides(
     found, reason = _speed(context, pairs, margin)
     context.stop.check()
     context.progress.stage("converge", "paired seeded runs")
-    asked = _asked(contexts["B"], sides, observations["B"], loss)
-    verdict = check_loss(pairs, asked)
+    verdict = check_loss(pairs, _asked(contexts["B"], sides, observations, loss))
+    if loss == "exact":
+        verdict = bits_asked(verdict, pairs)
+    verdict = replace(verdict, reason=_in_our_words(verdict.reason))
     context.progress.loss(verdict, {"side": "B"})
     context.stop.check()
     records = []
@@ -98,9 +117,18 @@ def judge_sides(
     ):
         memory = max(record.window.peak_memory_gib for record in runs.values())
         why = _explained(contexts[side.name], side, observations[side.name])
+        machine = observations[side.name].machine
         records.append(
             SideRecord(
-                side.name, side.what, side.command, str(side.spec.workdir), anatomy, memory, *why
+                side.name,
+                side.what,
+                side.command,
+                str(side.spec.workdir),
+                anatomy,
+                memory,
+                *why,
+                machine.torch_version,
+                machine.python_version,
             )
         )
     return Judgement(
@@ -109,7 +137,7 @@ def judge_sides(
         speedup=found.interval,
         pairs=found.pairs,
         margin=margin,
-        loss=LOSS_OF.get(verdict.verdict, verdict.verdict),
+        loss="undecided" if verdict.verdict == LossState.NO_PROOF else verdict.verdict,
         loss_verdict=verdict,
         sides=tuple(records),
         environment=environment(context, observations["A"]),
@@ -135,7 +163,10 @@ def compare_sides(
         stored = context.journal.find("side", side.name)
         if stored is None:
             context.progress.stage("observe", f"{side.name}: {side.what}")
-            record = profile_of(context, side)
+            try:  # anew: without its `side` entry, an observation is unfinished
+                record = profiled(context, side.name, side.knobs, anew=True)
+            except SessionFailed as failure:
+                raise _failed(context, side, failure) from failure
             hello = context.executor.last_hello
             assert hello is not None
             it = _Observed(observed(context, hello, record), median(record.window.samples))
@@ -160,16 +191,24 @@ class _Observed:
     samples: float  # of an iteration
 
 
-def profile_of(context: RunContext, side: Side) -> Record:
-    """The profiled run of a side, made once.
-
-    Raises:
-        BaselineError, HookError: it does not run.
-    """
-    try:
-        return profiled(context, side.name, side.knobs)
-    except SessionFailed as failure:
-        raise explain_failure(context, failure) from failure
+def _failed(
+    context: RunContext, side: Side, failure: SessionFailed | BaselineError | HookError
+) -> BaselineError | HookError:
+    """``failure`` as that of a side, with its command."""
+    cause = failure if isinstance(failure, SessionFailed) else failure.__cause__
+    where = side.command
+    if isinstance(cause, SessionFailed):
+        error = explain_failure(context, cause, "the job")
+        where = error.where
+    else:
+        assert not isinstance(failure, SessionFailed)
+        error = failure
+    return type(error)(
+        f"{side.name}, {side.what}: {error.found}",
+        where=where,
+        expected=error.expected,
+        remedy=error.remedy,
+    )
 
 
 def _unlike(a: _Observed, b: _Observed) -> str:
@@ -178,8 +217,9 @@ def _unlike(a: _Observed, b: _Observed) -> str:
     facts: list[tuple[str, object, object]] = [
         ("device", jobs[0].device, jobs[1].device),
         ("processes", jobs[0].world_size, jobs[1].world_size),
-        ("samples per iteration", a.samples, b.samples),
     ]
+    if not math.isclose(a.samples, b.samples, rel_tol=SAME_BATCH):
+        facts.append(("samples per iteration", a.samples, b.samples))
     if jobs[0].loader and jobs[1].loader:
         facts.append(("samples in the data set", jobs[0].loader.samples, jobs[1].loader.samples))
     return "; ".join(f"{name}: {x} in A, {y} in B" for name, x, y in facts if x != y)
@@ -204,25 +244,29 @@ def _speed(context: RunContext, pairs: Pairs, margin: float) -> tuple[Difference
         if found.state != "open" or look + 1 == len(LOOKS):
             break
         began = time.monotonic()
-        ahead_s = (LOOKS[look + 1] - count) * pair_s + EXPLAIN_SHARE * minutes * 60
-        if context.out_of_time_at(f"judge|{count}", ahead_s):
+        ahead_s = (LOOKS[look + 1] - count) * pair_s + LOSS_SHARE * minutes * 60
+        if context.out_of_time_at(f"judge|{count}|{minutes:g}", ahead_s):
             break
-    return found, _reason(found, margin, minutes)
+    return found, _reason(found, margin)
 
 
-def _reason(found: Difference, margin: float, minutes: float) -> str:
+def _reason(found: Difference, margin: float) -> str:
     it = found.interval
-    figures = f"{it.estimate:.3f}× ({it.low:.3f} to {it.high:.3f}) after {found.pairs} pairs"
+    interval = f"{it.estimate:.3f}× ({it.low:.3f} to {it.high:.3f})"
+    figures = f"{interval} after {found.pairs} pairs"
     if found.state == "same":
         return f"within {margin:.1%}, {figures}"
     if found.state == "open":
         how = "a quieter machine, more minutes" if found.pairs < LOOKS[-1] else "a quieter machine"
-        return f"{figures} leaves it open after {minutes:g} minutes; try {how} or a wider --margin"
+        return f"{found.pairs} pairs do not settle it: {interval}; try {how} or a wider --margin"
     return figures
 
 
 def _asked(
-    context: RunContext, sides: tuple[Side, Side], observation: Observation, loss: str
+    context: RunContext,
+    sides: tuple[Side, Side],
+    observations: Mapping[str, Observation],
+    loss: str,
 ) -> Asked:
     """What B has to show."""
     convergence = context.spec.convergence
@@ -232,9 +276,54 @@ def _asked(
         for name in side.knobs
         for path in side.spec.search_space[name].declares
     }
+    declared |= {*ARRANGEMENT, *_settings_of_other_torch(observations["A"], observations["B"])}
     kinds = [numerics_of(s.knobs, s.spec.search_space) for s in sides if s.knobs]
     numerics = loss or max([Numerics.ROUNDING, *kinds], key=lambda kind: kind.severity).value
     return Asked(numerics, convergence.tolerance, convergence.steps, declared, convergence.metrics)
+
+
+def _settings_of_other_torch(a: Observation, b: Observation) -> set[str]:
+    """Optimizer settings that one version of torch has and the other has not, as paths of the
+    fingerprint.
+    """
+    if a.machine.torch_version == b.machine.torch_version:
+        return set()
+    names = [
+        {
+            key
+            for o in it.fingerprint.get("optimizers", ())
+            for g in o.get("groups", ())
+            for key in g
+        }
+        for it in (a, b)
+    ]
+    return {f"optimizers.*.groups.*.{name}" for name in names[0] ^ names[1]}
+
+
+def bits_asked(verdict: LossVerdict, runs: SeededRuns) -> LossVerdict:
+    """``verdict`` where B has to show the very bits of A. The rule takes others for another random
+    stream, because it cannot know that nothing was to change.
+    """
+    close = verdict.verdict in (LossState.UNCHANGED, LossState.UNDECIDED)
+    if not close or verdict.numerics == Numerics.EXACT.value or not runs.reference:
+        return verdict
+    first = min(runs.reference)
+    again = runs.repeat_reference(first)
+    if first_bits_differ(loss_run(runs.reference[first]), loss_run(again)) is not None:
+        reason = "A does not repeat its own bits, so B's cannot be compared with them"
+        return replace(verdict, verdict=LossState.UNDECIDED, reason=reason)
+    seeds = sorted(runs.reference.keys() & runs.candidate.keys())
+    pairs = [(loss_run(runs.reference[seed]), loss_run(runs.candidate[seed])) for seed in seeds]
+    if all(first_bits_differ(a, b) is None for a, b in pairs):
+        return verdict
+    reason = f"B does not compute the same bits as A, which repeats its own; {verdict.reason}"
+    return replace(verdict, verdict=LossState.CHANGED, reason=reason)
+
+
+def _in_our_words(reason: str) -> str:
+    for theirs, ours in IN_OUR_WORDS.items():
+        reason = reason.replace(theirs, ours)
+    return reason
 
 
 # ------------------------------------------------------------------ why?

@@ -11,9 +11,6 @@ from autotune.explain.records import Side as Profiled
 from autotune.results import Anatomy, Interval, LossVerdict
 
 SCHEMA_VERSION = 1
-SPEEDS = ("faster", "slower", "same", "undecided")
-LOSSES = ("unchanged", "changed", "undecided")
-NAMES = ("A", "B")
 
 
 @dataclass(frozen=True)
@@ -28,6 +25,8 @@ class SideRecord:
     peak_memory_gib: float = 0.0
     profiled: Profiled | None = None  # operators, timeline and trace; None: not to be had
     findings: tuple[Finding, ...] = ()
+    torch_version: str = ""
+    python_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,12 @@ class Judgement:
     ``speedup``: cost per sample of A / of B with its 95 % interval; above 1, B is faster.
     """
 
-    speed: str  # one of SPEEDS
+    speed: str  # "faster", "slower", "same" or "undecided"
     speed_reason: str
     speedup: Interval
     pairs: int
     margin: float  # within which "same" holds, as a share
-    loss: str  # one of LOSSES
+    loss: str  # "unchanged", "changed" or "undecided"
     loss_verdict: LossVerdict
     sides: tuple[SideRecord, ...]
     environment: Mapping[str, Any] = field(default_factory=dict)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.disk import told_of_the_disk
 from autotune.errors import BaselineError, HookError, InputError
-from autotune.journal import Journal
+from autotune.journal import Journal, clock
 from autotune.judging.measure import judge_sides
 from autotune.judging.records import SCHEMA_VERSION, Judgement
 from autotune.judging.sides import Side, digest
 from autotune.report.result_file import finite
 from autotune.run_directory import JUDGEMENT
+from autotune.verdict.loss import RULES
 from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 
@@ -36,7 +37,7 @@ def judge_job(
         margin: share within which two speeds are the same.
         loss: what B has to show: "exact", "rounding", "random-stream" or "statistical"; "": what
             its knobs may do, at least rounding.
-        progress_kind: "auto", "quiet" or "json".
+        progress_kind: "auto", "quiet", "silent" or "json".
 
     Raises:
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
@@ -47,23 +48,26 @@ def judge_job(
     from autotune.stages.context import RunContext, Stop, interrupted
     from autotune.tracking.untracked import Untracked
 
+    check_loss_class(loss, "loss")
     if fresh:
         move_aside(run_dir)
-    began = time.monotonic()
-    clock: Callable[[float], float] = lambda before: before + time.monotonic() - began  # noqa: E731
     spec = sides[0].spec
     with told_of_the_disk(run_dir), ExitStack() as stack:
-        journal = stack.enter_context(closing(Journal(run_dir / "journal.jsonl", clock)))
+        journal = stack.enter_context(closing(Journal(run_dir / "journal.jsonl", clock())))
         _claim(journal, digest(sides, loss), run_dir)
-        if journal.find("finished") is not None and (run_dir / JUDGEMENT).exists():
-            return load_judgement(run_dir / JUDGEMENT)
         progress = stack.enter_context(
             open_progress(progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s)
         )
+        stored = _finished(journal, run_dir, spec.budget.minutes, margin)
+        if stored is not None:
+            it, at = stored
+            progress.warning(f"judged at {at}; --fresh judges again")
+            return it
         stop = Stop()
         stack.enter_context(stop.listening(progress))
         contexts = {}
-        for side in sides:
+        # the outer directory first: who holds it holds those in it
+        for side in sorted(sides, key=lambda s: len(os.path.realpath(s.spec.workdir))):
             place = run_dir / side.name
             place.mkdir(parents=True, exist_ok=True)
             executor = executor_for(side.spec, place, say=progress.note, warn=progress.warning)
@@ -81,8 +85,18 @@ def judge_job(
             raise interrupted() from twice
         it = replace(it, wall_s=round(journal.elapsed_s, 1))
         publish(run_dir / JUDGEMENT, to_json(it))
-        journal.append("finished", "", {})
+        at = time.strftime("%Y-%m-%d %H:%M")
+        journal.append("finished", "", {"minutes": spec.budget.minutes, "at": at})
         return it
+
+
+def check_loss_class(loss: str, where: str) -> None:
+    """Raises:
+    InputError: ``loss`` is neither "" nor what B could have to show.
+    """
+    classes = ("exact", *RULES)
+    if loss and loss not in classes:
+        raise InputError(f"there is no '{loss}'", where=where, expected=", ".join(classes))
 
 
 def to_json(it: Judgement) -> str:
@@ -107,13 +121,28 @@ def load_judgement(path: Path) -> Judgement:
         ) from None
 
 
+def _finished(
+    journal: Journal, run_dir: Path, minutes: float, margin: float
+) -> tuple[Judgement, str] | None:
+    """The judgement that was made here, and when; unless another margin or, where it is undecided,
+    other minutes are asked for now: it then goes on with the pairs there are. The looks were
+    planned before the first of them.
+    """
+    ended = journal.find("finished")
+    if ended is None or not (run_dir / JUDGEMENT).exists():
+        return None
+    it = load_judgement(run_dir / JUDGEMENT)
+    same = it.decided or ended.get("minutes") == minutes
+    return (it, ended.get("at", "an earlier time")) if same and it.margin == margin else None
+
+
 def _claim(journal: Journal, identity: str, run_dir: Path) -> None:
     known = journal.find("study")
     if known is None:
         journal.append("study", "", {"digest": identity})
     elif known["digest"] != identity:
         raise InputError(
-            "this directory holds a judgement of other sides",
+            "this directory holds a judgement of other sides, or of code that has changed since",
             where=str(run_dir),
             expected="the sides it was started with",
             remedy="--fresh moves it aside and starts anew, --run-dir names another place",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from autotune.explain.records import Finding
 from autotune.judging.records import Judgement, SideRecord
-from autotune.report.terminal.compare import finding_words, signed_words
+from autotune.report.terminal.compare import finding_words, signed_words, table
 from autotune.report.text import story, words
 from autotune.report.text.comparison import OperatorRow, apart, changed_operators
 from autotune.words import duration_words
@@ -41,7 +41,7 @@ def print_judgement(console: Console, it: Judgement) -> None:
     for title, (heads, rows) in _tables(it):
         console.print()
         console.print(Text(title, style="bold"))
-        console.print(Padding(_rich(heads, rows), (0, 0, 0, 2)))
+        console.print(Padding(table(heads, rows), (0, 0, 0, 2)))
     for title, findings in _findings(it):
         console.print()
         console.print(Text(title, style="bold"))
@@ -120,27 +120,28 @@ def _findings(it: Judgement) -> Iterable[tuple[str, tuple[Finding, ...]]]:
 
 def _footnote(it: Judgement) -> str:
     machine = it.environment.get("machine", {})
-    where = (
-        f"{machine.get('device_name') or machine.get('cpu_model', '')}, torch"
-        f" {machine.get('torch_version', '')}"
-    )
+    where = machine.get("device_name") or machine.get("cpu_model", "")
     return (
-        f"{it.pairs} pairs of fresh processes in {duration_words(it.wall_s)} on {where}. "
+        f"{it.pairs} pairs of fresh processes in {duration_words(it.wall_s)} on {where},"
+        f" {_software(it)}. "
         "The interval is 95 %. An unchanged loss is the same early trajectory "
         f"({it.loss_verdict.steps} steps), not the same final quality."
     )
 
 
-def _rich(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = RichTable(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
-    for number, title in enumerate(heads):
-        table.add_column(title, overflow="fold", justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def _software(it: Judgement) -> str:
+    """``torch 2.7.1`` of both sides, ``torch 2.7.1 (A), 2.8.0 (B)``; and Python, where it differs."""
+    a, b = it.sides
+    said = []
+    for name, of_a, of_b in (
+        ("torch", a.torch_version, b.torch_version),
+        ("Python", a.python_version, b.python_version),
+    ):
+        if of_a != of_b:
+            said.append(f"{name} {of_a} (A), {of_b} (B)")
+        elif name == "torch":
+            said.append(f"{name} {of_a}")
+    return ", ".join(said)
 
 
 def _row(cells: Iterable[str]) -> str:

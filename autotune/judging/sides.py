@@ -15,16 +15,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.errors import InputError
+from autotune.export.fingerprint import here
 from autotune.export.launching import knobs_of
 from autotune.export.load import find_tuned, load_tuned
 from autotune.job import command as commands
 from autotune.job.load import load_job
 from autotune.job.sources import digests
 from autotune.job.spec import JobSpec, SearchSpace
+from autotune.job.yaml_lines import YamlMistake, read_yaml
 from autotune.secrets import mask_command
 from autotune_spaces.base import Value
 
 PYTHON = re.compile(r"python[\d.]*")
+DEFAULT_MINUTES = 10.0
+TUNED = "tuned"  # the preset of a side that came from a tuned.yaml
+# Of the judgement, not of a side; a tuned.yaml knows none of it.
+SHARED = ("convergence", "objective", "planned_steps", "constraints", "side_effects")
+TIMEOUTS = ("startup_timeout_s", "hang_timeout_s")
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,11 @@ class Side:
     def root(self) -> Path:
         """What paths of its source are told relative to."""
         return self.worktree or self.spec.workdir
+
+    @property
+    def is_tuned(self) -> bool:
+        """It came from a tuned.yaml, which has settings and no limits."""
+        return self.spec.search_space.preset == TUNED
 
     @property
     def command(self) -> str:
@@ -73,7 +85,7 @@ def load_side(name: str, path: Path) -> Side:
     missing = [v for v in tuned.env_from_launch if v not in os.environ]
     if missing:
         raise InputError(
-            f"{' and '.join(missing)} not set: {path} holds no secrets",
+            f"{' and '.join(missing)} not set; {path} does not hold secrets",
             where="environment",
             expected="the variables under env_from_launch",
             remedy=f"export {missing[0]}=… first",
@@ -85,7 +97,7 @@ def load_side(name: str, path: Path) -> Side:
         command=tuple(words),
         workdir=tuned.workdir,
         env=dict(tuned.env),
-        search_space=SearchSpace("tuned", tuple(knobs_of(tuned).values())),
+        search_space=SearchSpace(TUNED, tuple(knobs_of(tuned).values())),
         source=find_tuned(path).resolve(),
     )
     commands.check_command(spec.command, spec.workdir, spec.env, f"{path}: command")
@@ -107,11 +119,11 @@ def changed(a: Side, change: Change) -> Side:
             raise InputError(
                 str(error), where="--b-command", expected="a program and its words"
             ) from None
-        what.append(f"--b-command {change.command}")
+        what.append(f"--b-command {' '.join(mask_command(words))}")
     for assignment in change.env:
         name, sign, value = assignment.partition("=")
         if not sign or not name.isidentifier():
-            raise InputError("not a variable", where=f"--b-env {assignment}", expected="NAME=VALUE")
+            raise InputError("not a variable", where=f"--b-env {name}", expected="NAME=VALUE")
         env[name] = value
         what.append(f"--b-env {name}=…")
     if change.python:
@@ -122,12 +134,15 @@ def changed(a: Side, change: Change) -> Side:
     return replace(a, name="B", what=f"A with {', '.join(what)}", spec=spec)
 
 
-def common(a: Side, b: Side) -> tuple[Side, Side]:
-    """Both sides with what belongs to the judgement and not to a side taken from A: tolerance,
-    steps, metrics and budget.
+def common(a: Side, b: Side, minutes: float | None = None) -> tuple[Side, Side]:
+    """Both sides with what belongs to the judgement and not to a side: tolerance, steps, metrics,
+    objective and what is put back, as the job file says that is A, else B.
+
+    Args:
+        minutes: time budget; None: 10, or the job file's if it is smaller.
 
     Raises:
-        InputError: a side that is not run on this machine alone, or does not train for throughput.
+        InputError: a side that is not run on this machine alone.
     """
     for side in (a, b):
         if side.spec.executor.kind != "local":
@@ -138,14 +153,23 @@ def common(a: Side, b: Side) -> tuple[Side, Side]:
                 expected="executor: local",
                 remedy="run it on one machine of the cluster",
             )
-    own = ("convergence", "budget", "constraints", "objective", "side_effects")
-    shared: dict[str, object] = {key: getattr(a.spec, key) for key in own}
-    spec = replace(b.spec, **{**shared, "name": a.spec.name})  # type: ignore[arg-type]
-    return a, replace(b, spec=spec)
+    owner = (b if a.is_tuned else a).spec
+    limit = min(owner.budget.minutes, DEFAULT_MINUTES) if minutes is None else minutes
+    shared = {key: getattr(owner, key) for key in SHARED}
+    shared |= {"name": a.spec.name, "budget": replace(owner.budget, minutes=limit)}
+    timeouts = {key: getattr(owner, key) for key in TIMEOUTS}
+
+    def with_shared(side: Side) -> Side:
+        values = shared | (timeouts if side.is_tuned else {})
+        return replace(side, spec=replace(side.spec, **values))
+
+    return with_shared(a), with_shared(b)
 
 
 def digest(sides: Sequence[Side], loss: str) -> str:
-    """Identity of a judgement, the code of both sides included: the same one is resumed."""
+    """Identity of a judgement, the code of both sides and their versions of Python and torch
+    included: the same one is resumed.
+    """
     import hashlib
     import json
 
@@ -156,6 +180,7 @@ def digest(sides: Sequence[Side], loss: str) -> str:
             side.loader_key,
             side.commit,
             digests(side.spec.command, side.spec.workdir),
+            _versions(side.spec),
         ]
         for side in sides
     ]
@@ -163,13 +188,16 @@ def digest(sides: Sequence[Side], loss: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _versions(spec: JobSpec) -> tuple[str, str]:
+    machine = here(spec.command, {**os.environ, **spec.env}, spec.workdir)
+    return machine.python_version, machine.torch_version
+
+
 def _is_tuned(path: Path) -> bool:
     """A tuned.yaml says its schema_version; a job file has none."""
-    import yaml
-
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        data = read_yaml(path).data
+    except (OSError, ValueError, YamlMistake):
         return False  # load_job says what is wrong
     return isinstance(data, Mapping) and "schema_version" in data
 

@@ -161,14 +161,16 @@ class RunContext:
         self.journal.append("disturbed", where, why)
         self.progress.note(f"{where}: {why}; measured again")
 
-    def recorded(self, key: str, label: str, measure: Callable[[], Record]) -> Record:
+    def recorded(
+        self, key: str, label: str, measure: Callable[[], Record], anew: bool = False
+    ) -> Record:
         """The fixed run stored under ``key`` by an earlier process of this run, else what
-        ``measure`` gives now.
+        ``measure`` gives now; with ``anew``, always that.
 
         Raises:
             Interrupted: the user asked to stop.
         """
-        record = self.stored(key)
+        record = None if anew else self.stored(key)
         if record is None:
             record = measure()
             self.journal.append("run", key, {"record": self.keep_record(label, record)})

@@ -300,9 +300,12 @@ def trace_name(name: str) -> str:
     return f"{name}.pt.trace.json.gz"
 
 
-def profiled(context: RunContext, name: str, config: Config) -> Record:
+def profiled(context: RunContext, name: str, config: Config, anew: bool = False) -> Record:
     """A profiled run of ``config``, made once and remembered. Its ``trace`` is "" if the job ended
     before it.
+
+    Args:
+        anew: make it now, whatever is remembered.
 
     Raises:
         SessionFailed
@@ -325,7 +328,7 @@ def profiled(context: RunContext, name: str, config: Config) -> Record:
             record = context.executor.run_fixed(replace(request, min_seconds=0.0))
         return record
 
-    return context.recorded("|".join([label, key_of(config)]), label, measure)
+    return context.recorded("|".join([label, key_of(config)]), label, measure, anew)
 
 
 def profile(context: RunContext, name: str, config: Config) -> Record | None:

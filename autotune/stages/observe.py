@@ -216,8 +216,10 @@ def choose_knobs(context: RunContext, machine: Machine, job: JobFacts) -> tuple[
     return domains, defaults, withdrawn
 
 
-def explain_failure(context: RunContext, failure: SessionFailed) -> BaselineError | HookError:
-    """What a failed session of the unchanged job means to its owner."""
+def explain_failure(
+    context: RunContext, failure: SessionFailed, job: str = "the unchanged job"
+) -> BaselineError | HookError:
+    """What a failed session of the unchanged job means to its owner, who knows it as ``job``."""
     command = " ".join(mask_command(context.spec.command))
     if failure.kind == "unhooked":
         return HookError(failure.detail, where=command)
@@ -244,11 +246,9 @@ def explain_failure(context: RunContext, failure: SessionFailed) -> BaselineErro
         "hang": "makes no progress",
         "ended": "ends too early",
     }[failure.kind]
-    remedy = "make the command run by itself first, then tune it"
+    remedy = "make the command run by itself first"
     if failure.kind == "hang":
         remedy += "; if it does pause for so long, say how long with hang_timeout_s in job.yaml"
     return BaselineError(
-        f"the unchanged job {what}: {failure.detail}{tail}",
-        where=failure.where or command,
-        remedy=remedy,
+        f"{job} {what}: {failure.detail}{tail}", where=failure.where or command, remedy=remedy
     )

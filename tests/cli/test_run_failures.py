@@ -44,7 +44,7 @@ QUIET = "import torch\nprint('nothing to train today')\n"
     ("program", "command", "code", "words"),
     [
         (FAILS, "python mine.py", 3, ["RuntimeError: the disk with the data is gone", "mine.py:"]),
-        (SHORT, "python mine.py", 3, ["the job is too short to be tuned", "epochs or steps"]),
+        (SHORT, "python mine.py", 3, ["the job is too short to be timed", "epochs or steps"]),
         (QUIET, "python mine.py", 4, ["optimizer", "autotune.step("]),
         (QUIET, "python -I mine.py", 4, ["-I"]),
         (QUIET, "python missing.py", 2, ["missing.py", "job.yaml:2"]),

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from autotune.explain.peaks import beside_vendor
-from autotune.findings import RULES, Judgement, judge
+from autotune.findings import RULES, Findings, judge
 from autotune.stages import explain
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import KnobChoice, Record, SessionConfig
@@ -102,7 +102,7 @@ class Run:
     """What came of one profiled run."""
 
     record: Record
-    judgement: Judgement
+    judgement: Findings
     planted_s: float  # an iteration, over the watched ones
 
     def told(self) -> str:

@@ -55,3 +55,8 @@ def test_what_has_changed_is_named(folder: Path) -> None:
     (folder / "model.py").write_text("other")
     (folder / "train.py").unlink()
     assert changed(before, digests(("python", "model.py"), folder)) == ["model.py", "train.py"]
+
+
+def test_a_program_elsewhere_is_looked_at_too(folder: Path) -> None:
+    command = ("python", str(folder / "train.py"))
+    assert set(digests(command, folder / "conf")) == {"../train.py", "../model.py"}

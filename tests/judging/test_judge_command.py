@@ -102,12 +102,21 @@ def judgement(home: Path) -> dict[str, Any]:
     return found
 
 
+# A venv in which autotune is installed already, and whose python has none of the job's packages.
+PYTHON = """\
+#!/bin/sh
+mkdir -p "$3/bin"
+ln -s {bin}/autotune "$3/bin/autotune"
+ln -s /bin/true "$3/bin/pip"
+printf '#!/bin/sh\ncase "$1" in -) exec {bin}/python "$@";; *) exit 9;; esac\n' > "$3/bin/python"
+chmod +x "$3/bin/python"
+"""
+
+
 def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
-    """The script of action.yml, as a runner would start it; autotune is on PATH instead of being
-    installed.
-    """
+    """The scripts of action.yml, as a runner would start them."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
-    [step] = [s for s in action["runs"]["steps"] if s.get("id") == "judge"]
+    install, step = action["runs"]["steps"]
     # the first look is always made
     given = {"job": "job/job.yaml", "base-ref": "base", "head-ref": "slowdown", "minutes": "0.2"}
     values = {
@@ -115,8 +124,20 @@ def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
         for name, entry in action["inputs"].items()
     }
     inputs = {name: values[text.split(".")[1].rstrip(" }")] for name, text in step["env"].items()}
-    places = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    names = ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH")
+    places = {name: str(tmp_path / name) for name in names}
     environment = {**os.environ, **PLAIN, **inputs, **places, "RUNNER_TEMP": str(tmp_path)}
+    python = tmp_path / "python"
+    python.write_text(PYTHON.format(bin=Path(sys.executable).parent))
+    python.chmod(0o755)
+    subprocess.run(
+        ["bash", "-e", "-c", install["run"]],
+        env={**environment, "PYTHON": str(python), "GITHUB_ACTION_PATH": str(ROOT)},
+        check=True,
+    )
+    first = Path(places["GITHUB_PATH"])  # what later steps find before all else
+    if first.exists():
+        environment["PATH"] = f"{first.read_text().strip()}:{environment['PATH']}"
     done = subprocess.run(
         ["bash", "-eo", "pipefail", "-c", step["run"]],
         cwd=repository,
@@ -220,6 +241,7 @@ def test_sides_that_do_other_work_are_refused(repository: Path) -> None:
 def test_a_side_that_fails_is_named(repository: Path) -> None:
     done = judge(repository, "--base-ref", "base", "--head-ref", "broken")
     assert done.returncode == 3 and "loader2" in done.stderr, done.stderr
+    assert "B, broken: the job fails" in done.stderr and "tune" not in done.stderr.split("do:")[-1]
 
 
 @pytest.mark.parametrize(
@@ -235,6 +257,7 @@ def test_a_side_that_fails_is_named(repository: Path) -> None:
         (["--b-command", "python 'train.py"], ["quotes do not match"]),
         (["--b-env", "A=1", "--loss", "alike"], ["--loss", "random-stream"]),
         (["--b-env", "A=1", "--fail-if", "slow"], ["--fail-if slow", "slower:2%"]),
+        (["--b-env", "A=1", "--junit", "nowhere/j.xml"], ["--junit nowhere/j.xml", "a directory"]),
         (["nowhere.yaml"], ["nowhere.yaml", "no such file"]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -137,3 +138,9 @@ def test_the_record_comes_back_as_it_was(tmp_path: Path) -> None:
     path.write_text(to_json(SLOWER).replace('"schema_version": 1', '"schema_version": 9'))
     with pytest.raises(InputError, match="schema_version 9"):
         load_judgement(path)
+
+
+def test_the_documented_workflow_names_the_action_as_github_wants_it() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "judge.md").read_text()
+    used = re.findall(r"uses: (\S+)", text)
+    assert len(used) == 2 and all(re.fullmatch(r"[\w.-]+/[\w.-]+@\w+", name) for name in used)

@@ -22,6 +22,7 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
+from autotune.run_directory import move_aside
 from autotune_trials.file_restore import left_behind, restore
 from autotune_trials.file_restore.backups import Backups, CannotKeep
 from autotune_trials.file_restore.log import Log
@@ -957,6 +958,19 @@ def test_after_a_power_cut_the_next_run_puts_things_back(killed):
     (killed / "ckpt.pt").write_text("the user's next training")
     put_back(found, late=True)
     assert (killed / "ckpt.pt").read_text() == "the user's next training"
+
+
+def test_so_does_a_judgement_that_is_moved_aside(killed):
+    """Each of its sides has a directory of its own."""
+    judged = killed / "judged"
+    judged.mkdir()
+    (killed / "session-run").rename(judged / "A")
+    (judged / "journal.jsonl").write_text(
+        '{"kind": "study", "key": "", "elapsed_s": 0.0, "data": {"digest": ""}}\n'
+    )
+    move_aside(judged)
+    assert (killed / "mine.txt").read_text().startswith("the user's own")
+    assert leftovers(str(killed / "judged.1" / "A")) == []
 
 
 def test_what_was_written_since_is_not_touched(killed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.explain.records import Finding
@@ -32,19 +33,19 @@ def print_comparison(console: Console, it: Comparison) -> None:
         section("These runs are unlike", *(Text(said, style="yellow") for said in it.differences))
     section(
         "Figures",
-        _table(("", "A", "B", "B over A"), figure_rows(it)),
+        table(("", "A", "B", "B over A"), figure_rows(it)),
         *(Text(said, style="dim") for said in compared.said_of_times(it)),
     )
     if it.knobs:
         section(
             "Knobs",
-            _table(
+            table(
                 ("knob", "A", "B", ""),
                 [(k.knob, k.a, k.b, "differ" if k.differ else "") for k in it.knobs],
             ),
         )
     section(
-        "One iteration", _table(("", "A before", "A after", "B before", "B after"), phase_rows(it))
+        "One iteration", table(("", "A before", "A after", "B before", "B after"), phase_rows(it))
     )
     if it.operators:
         rows = [
@@ -58,7 +59,7 @@ def print_comparison(console: Console, it: Comparison) -> None:
         ]
         section(
             "Operators that changed most (about, an iteration)",
-            _table(("operator", "A", "B", "change"), rows),
+            table(("operator", "A", "B", "change"), rows),
         )
     for name, findings in (("A", it.only_a), ("B", it.only_b)):
         if findings:
@@ -135,13 +136,13 @@ def finding_words(finding: Finding) -> str:
     return f"{words.clean(finding.rule, 60)}{place}{cost}: {words.clean(finding.title, 200)}"
 
 
-def _table(titles: tuple[str, ...], rows: list[Any]) -> Any:
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
+    made = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
     for number, title in enumerate(titles):
-        table.add_column(title, overflow="fold", style="" if number else "bold")
+        made.add_column(title, overflow="fold", style="" if number else "bold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+        made.add_row(*(Text(cell) for cell in row))
+    return made

@@ -92,7 +92,7 @@ class FreshRuns:
             ended = (
                 "the job ended after"
                 if config
-                else "the job is too short to be tuned: it ended after"
+                else "the job is too short to be timed: it ended after"
             )
             ran = ended if record.ended_early else "the job's iteration times do not settle: it ran"
             raise BaselineError(

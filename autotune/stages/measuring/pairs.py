@@ -160,17 +160,20 @@ class Pairs:
         records = [*self.reference.values(), *self.candidate.values()]
         if all(len(r.losses) >= steps for r in records):
             return True
-        place = "|".join([self.label, key_of(self.configs["candidate"]), str(steps)])
         longer_s = steps / max(len(r.losses) for r in records)
         pairs_s = 2 * longer_s * sum(math.fsum(r.window.times_s) for r in records) / len(records)
         if any(r.ended_early for r in records) or self.context.out_of_time_at(
-            place, len(self.reference) * pairs_s
+            self._longer(steps), len(self.reference) * pairs_s
         ):
             return False
         self._fresh.steps = steps
         self.label = f"{self.label}-{steps}"
         self.reference, self.candidate = {}, {}
         return True
+
+    def _longer(self, steps: int) -> str:
+        """What the journal calls the choice whether there is time for longer runs."""
+        return "|".join([self.label, key_of(self.configs["candidate"]), str(steps)])
 
     def float16_gradient(self) -> tuple[float, float] | None:
         """Relative errors of the first gradient against the reference's: (the candidate's,

@@ -1,0 +1,89 @@
+"""The worktrees of two commits: whose code runs in them, and who may touch them."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from test_judge_command import git
+
+from autotune.errors import InputError
+from autotune.judging.refs import checked_out
+from autotune.judging.sides import load_side
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A repository whose package lies in src/ and is installed, as editable, in an environment."""
+    home = tmp_path / "repository"
+    (home / "job").mkdir(parents=True)
+    (home / "src" / "package").mkdir(parents=True)
+    git(home, "init", "--quiet")
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    [site] = environment.glob("lib/python*/site-packages")
+    (site / "package.pth").write_text(f"{home / 'src'}\n{sysconfig.get_path('purelib')}\n")
+    (home / "job" / "train.py").write_text(
+        "import package, sys; print(package.VERSION, *sys.argv[1:])"
+    )
+    for version in ("1", "2"):
+        (home / "src" / "package" / "__init__.py").write_text(f"VERSION = {version}\n")
+        (home / "job" / "conf.yaml").write_text(f"version: {version}\n")
+        (home / "job" / "job.yaml").write_text(
+            f"command: {environment}/bin/python train.py --conf={home}/job/conf.yaml\n"
+            f"env:\n  CONF: {home}/job/conf.yaml:{home}/data\n"
+        )
+        git(home, "add", "-A")
+        git(home, "commit", "--quiet", "-m", version)
+        git(home, "tag", f"v{version}")
+    return home
+
+
+@pytest.mark.parametrize("way", ["installed", "exported", "job file"])
+def test_each_commit_imports_its_own_code(
+    installed: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if way == "exported":
+        monkeypatch.setenv("PYTHONPATH", f"{installed / 'src'}")
+    if way == "job file":
+        with open(installed / "job" / "job.yaml", "a") as file:
+            file.write(f"  PYTHONPATH: {installed}/src\n")
+        git(installed, "commit", "--quiet", "-am", "with PYTHONPATH")
+    side = load_side("A", installed / "job" / "job.yaml")
+    folder = installed / "autotune-runs" / "job-judge-worktrees"
+    with checked_out(side, ("v1", "v2"), folder) as sides:
+        for it, version in zip(sides, "12", strict=True):
+            home = folder / it.name
+            said = subprocess.run(
+                it.spec.command,
+                cwd=it.spec.workdir,
+                env=dict(it.spec.env),
+                capture_output=True,
+                text=True,
+            )
+            assert said.stdout.split() == [version, f"--conf={home}/job/conf.yaml"], said.stderr
+            assert it.spec.env["CONF"] == f"{home}/job/conf.yaml:{installed}/data"
+
+
+def test_a_second_judgement_leaves_the_worktrees_of_the_first_alone(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    side = load_side("A", installed / "job" / "job.yaml")
+    folder = installed.parent / "worktrees"
+    with checked_out(side, ("v1", "v2"), folder) as sides:
+        with (
+            pytest.raises(InputError, match="another judgement"),
+            checked_out(side, ("v2", "v2"), folder),
+        ):
+            pass
+        assert sides[0].spec.workdir.is_dir()
+        # git knows it no more, and removes nothing
+        (folder / "A" / ".git").write_text("gone")
+    assert "could not be removed" in capsys.readouterr().out
+    with open(folder / "lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -150,8 +150,8 @@ class Control(Protocol):
     """
 
     def set(self, value: Any) -> None:
-        """Called between two optimizer steps. Idempotent; the job's own value restores the job
-        exactly.
+        """Called between two optimizer steps, inside a forward pass or as a step begins.
+        Idempotent; the job's own value restores the job exactly.
         """
 
     def effect(self) -> str | None:

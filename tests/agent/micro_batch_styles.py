@@ -168,14 +168,14 @@ STYLES: dict[str, tuple[Callable[[Job], None], int]] = {  # name -> (loop, micro
 def run(name: str, size: int | None) -> dict[str, Any]:
     loop, _ = STYLES[name]
     passes.clear()
-    agent.knobs.failure = ""
+    agent.knobs.take_failures()
     job = Job(lambda: agent.live.control("micro_batch").set(size))
     loop(job)
     found = {
         "losses": job.losses,
         "steps": job.steps,
         "passes": list(passes),
-        "failure": agent.knobs.failure,
+        "failure": "; ".join(agent.knobs.failures),
         "parameters": [p.detach().flatten().tolist() for p in job.net.parameters()],
         "average": [p.flatten().tolist() for p in job.average],
         "effect": agent.live.control("micro_batch").effect(),

@@ -8,13 +8,18 @@ import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tiny_tuner import Tuner
 from torch.utils.data import DataLoader, TensorDataset
 
 import autotune
+from autotune_spaces.knobs import get
 from autotune_trials.agent.core.agent import Agent
+from autotune_trials.agent.loop.lead_optimizer import SILENT
+from autotune_trials.agent.loop.own_updates import PATIENCE
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
 
@@ -92,3 +97,113 @@ def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path
             assert type(iter(DataLoader(range(4)))).__module__.startswith("torch.")
     finally:
         agent.stop()
+
+
+def launch(directory: Path, **knobs: Any) -> Agent:
+    choices = tuple(KnobChoice(name, value) for name, value in knobs.items())
+    agent = Agent(torch, SessionConfig("launch", str(directory), "", knobs=choices))
+    agent.install()
+    return agent
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_model_that_comes_later_gets_the_settings_too(tmp_path: Path, together: bool) -> None:
+    """Folds, or two stages; ``together``: the second optimizer is built before the first stage."""
+    agent = launch(tmp_path, amp_dtype="bfloat16", channels_last=True)
+    try:
+
+        def built() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+            model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten())
+            return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+        stages = [built(), built()] if together else [built()]
+        for stage in range(2):
+            model, optimizer = stages[stage] if stage < len(stages) else built()
+            dtypes = []
+            for _ in range(SILENT + 10):  # so long the first optimizer is waited for
+                out = model(torch.ones(2, 3, 8, 8))
+                dtypes.append(out.dtype)
+                out.float().mean().backward()
+                optimizer.step()
+            assert set(dtypes) == {torch.bfloat16}
+            assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+        assert not agent.modules.watching and not agent.state.stopped
+    finally:
+        agent.stop()
+
+
+def test_a_loader_that_comes_later_is_known_to_those_who_ask(tmp_path: Path) -> None:
+    """A job that calls no module is under autocast from its batch on."""
+    agent = launch(tmp_path, amp_dtype="bfloat16")
+    try:
+        weight = torch.nn.Parameter(torch.ones(8, 8))
+        optimizer = torch.optim.SGD([weight], lr=0.01)
+        for rows in (40, 60):
+            dtypes = []
+            for (x,) in DataLoader(TensorDataset(torch.ones(rows, 8)), batch_size=2):
+                out = x @ weight
+                dtypes.append(out.dtype)
+                out.float().mean().backward()
+                optimizer.step()
+            assert dtypes[3:] == [torch.bfloat16] * (rows // 2 - 3)
+    finally:
+        agent.stop()
+
+
+def test_settings_that_are_lost_are_told(
+    launched: Agent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(20)
+    for _ in range(2):  # at rest no iteration ends
+        launched.loop.fail_knob("compile_mode: no compiler here")
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and "compile_mode: no compiler here" in told[0]
+    assert told[0].startswith("autotune: a setting could not be applied")
+
+    def broken(frame: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    launched.live.optimizer_built = broken  # type: ignore[method-assign,assignment]
+    launched.events._renew()
+    assert train(5)[-1] == (torch.float32, 2) and launched.state.stopped
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and "without its tuned settings" in told[0]
+
+
+def test_a_job_whose_updates_are_not_seen_keeps_its_settings(tmp_path: Path) -> None:
+    agent = launch(tmp_path, amp_dtype="bfloat16")
+    try:
+        model = torch.nn.Linear(8, 8)
+        for _ in range(PATIENCE + 5):
+            out = model(torch.ones(2, 8))
+            out.float().mean().backward()
+        assert out.dtype is torch.bfloat16 and not agent.state.stopped
+    finally:
+        agent.stop()
+
+
+def test_a_setting_that_fails_at_import_does_not_cost_the_others(tuner: Tuner) -> None:
+    source = """
+import autotune_spaces.knobs.cudnn_benchmark as module
+def broken(self, torch, environ): raise RuntimeError("planted")
+module.CudnnBenchmark.at_import = broken
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    out = model(torch.ones(2, 8))
+    out.float().sum().backward(); optimizer.step()
+print(out.dtype)
+"""
+    variables = get("cudnn_benchmark").environment(True)
+    tuner.start(source, "launch", {"amp_dtype": "bfloat16"}, env=variables)
+    code, out, err = tuner.finish()
+    assert (code, out.split()) == (0, ["torch.bfloat16"]), err
+    assert err.startswith("autotune: a setting could not be applied") and "planted" in err
+
+
+def test_an_agent_that_cannot_start_says_so(tuner: Tuner) -> None:
+    source = "import sys; sys.modules['autotune_trials.agent.core.agent'] = None; import torch"
+    tuner.start(source, "launch", {"amp_dtype": "bfloat16"})
+    code, _, err = tuner.finish()
+    assert code == 0 and err.startswith("autotune: the job runs without its tuned settings (")

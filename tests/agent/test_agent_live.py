@@ -191,10 +191,16 @@ while True:
 
 def test_a_knob_that_raises_ends_its_block_only(tuner: Tuner) -> None:
     reports, seen = run_live(
-        tuner, WATCHED, block("bad", amp_dtype="bfloat16", num_workers="many"), block("b")
+        tuner,
+        WATCHED,
+        block("bad", amp_dtype="bfloat16", num_workers="many"),
+        block("b", _level=False),
+        block("c", _level=False),
     )
     assert reports[0].error.startswith("knob: ") and reports[0].window is None
     assert reports[1].error == "" and reports[1].window is not None
+    # what it was planned to follow is gone, so the switch is no cheap one
+    assert reports[1].settle_iterations >= 5 > reports[2].settle_iterations
     assert seen[-1] == "same first False"
 
 

@@ -6,6 +6,7 @@ import pytest
 from tiers import slow
 from tiny_tuner import Tuner, block
 
+from autotune_trials.agent.dataloader.worker_ends import ended_or_too_many
 from autotune_trials.diagnosis.classify import WORKERS_TOO_MANY
 from autotune_trials.protocol.messages import BlockReport, Hello, Window
 
@@ -131,6 +132,20 @@ def test_workers_that_cannot_be_started_or_fed_cost_their_block_and_the_job_goes
     assert after.notes["in_force"]["loader"]["num_workers"] == own
     assert tuner.process is not None and len(children(tuner.process.pid)) == own, (
         "none of the 40 is left"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Pin memory thread exited unexpectedly",
+        "unable to allocate shared memory(shm) for file </torch_7_1>: Success (0)",
+    ],
+)
+def test_what_torch_says_of_too_many_workers_is_known(text: str) -> None:
+    assert ended_or_too_many(RuntimeError(text))
+    assert WORKERS_TOO_MANY.search(
+        f"loader settings num_workers=40, in_order=1: RuntimeError: {text}"
     )
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from tiers import slow
 from tiny_tuner import CNN, Tuner, run_bare
 
-from autotune_trials.protocol.messages import Record
+from autotune_trials.agent.core.knob_applier import Knobs
+from autotune_trials.agent.loop.loss import to_number
+from autotune_trials.agent.loop.metrics import Metrics
+from autotune_trials.agent.loop.sample_count import SampleCount
+from autotune_trials.protocol.messages import Extent, KnobChoice, Record, SessionConfig, dump
 
 LOOP = (
     CNN
@@ -85,6 +93,32 @@ def test_knobs_hold_from_the_very_first_iteration(tuner: Tuner) -> None:
 def test_a_knob_that_cannot_be_set_is_told(tuner: Tuner) -> None:
     found = record(tuner, knobs={"num_workers": "many"}, steps=5)
     assert "many" in found.no_effect["num_workers"]
+
+
+def test_each_of_several_knobs_that_fail_is_told(tmp_path: Path) -> None:
+    choices = (KnobChoice("no_such", 1), KnobChoice("nor_this", 1))
+    live: Any = SimpleNamespace(state=SimpleNamespace(stopped=False))
+    knobs = Knobs(live, SessionConfig("fixed", str(tmp_path), knobs=choices))
+    knobs.hold(final=True)
+    assert [f.split(":")[0] for f in knobs.take_failures()] == ["no_such", "nor_this"]
+    assert not knobs.failures
+
+
+def test_a_metric_that_is_no_number_is_left_out() -> None:
+    metrics = Metrics(torch, SampleCount())
+    for value in (1, torch.tensor([2.0]), [0.1], None, torch.ones(2), torch.tensor(1j), "0.5 m"):
+        metrics.metric_told("lr", value)
+    assert [to_number(torch, value) for _, value in metrics.told["lr"]] == [1.0, 2.0]
+
+
+def test_a_window_that_is_to_go_on_is_sent_whole_where_the_job_ends_before(tuner: Tuner) -> None:
+    first = record(tuner, source=LOOP.replace("range(10)", "range(1)"), steps=8)
+    assert len(first.losses) == len(first.window.times_s) == 8
+    assert tuner._connection is not None
+    tuner._connection.sendall(dump(Extent(100)))
+    second = tuner.receive()
+    lengths = {len(second.losses), len(second.window.times_s), len(second.samples_before)}
+    assert second.ended_early and lengths == {16}
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.switches import SWITCHES
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.agent.core.events import EVENTS, Events, Listener
+from autotune_trials.agent.patches import Patch, PatchSet
 from autotune_trials.protocol.messages import SessionConfig
 
 
@@ -96,3 +98,52 @@ def test_listeners_are_called_for_what_they_override_until_they_are_forgotten() 
     assert events.started_over == (first.started_over,)
     events.close()
     assert not any(getattr(events, name) for name in EVENTS)
+
+
+def test_an_optimizer_with_the_id_of_one_that_is_gone_is_new(tmp_path: Path) -> None:
+    live = Agent(torch, SessionConfig("launch", str(tmp_path))).live
+    parameter = torch.nn.Parameter(torch.ones(1))
+    gone, new = (torch.optim.SGD([parameter]) for _ in range(2))
+    live.optimizer_built(gone, sys._getframe())
+    assert live.note_stepping(gone)
+    live._optimizers[id(new)] = live._optimizers.pop(id(gone))  # as if it had got that address
+    live._stepping = [id(new)]
+    live.optimizer_built(new, sys._getframe())
+    assert not live.all_have_stepped
+    assert live.note_stepping(new) and not live.note_stepping(new)
+
+
+def test_the_agents_failure_is_not_the_jobs_where_it_compiles_or_scales(tmp_path: Path) -> None:
+    for name in ("listen_to_dynamo", "_scaled"):
+        agent = Agent(torch, SessionConfig("live", str(tmp_path), warmup_steps=10**9))
+        agent.install()
+        try:
+            if name == "_scaled":
+                agent.losses._torch = None
+                scaler, loss = torch.amp.GradScaler("cpu"), torch.ones((), requires_grad=True)
+                assert scaler.scale(loss) == scaler.get_scale()
+            else:
+                agent.modules.listen_to_dynamo = lambda: 1 / 0  # type: ignore[assignment]
+                assert torch.compile(torch.nn.Linear(2, 2), backend="eager") is not None
+            assert agent.state.stopped
+        finally:
+            agent.stop()
+
+
+class Patched:
+    def value(self) -> list[str]:
+        return ["own"]
+
+
+def test_a_patch_made_while_ours_is_away_stays() -> None:
+    def make(patch: Patch, original: Any) -> Any:
+        return lambda self: [*original(self), "ours"] if patch.active else original(self)
+
+    patches = PatchSet()
+    patches.add("value", Patched, "value", make)
+    with patches.suspended("value"):
+        own = Patched.value
+        Patched.value = lambda self: [*own(self), "theirs"]  # type: ignore[method-assign]
+    assert Patched().value() == ["own", "theirs", "ours"]
+    patches.restore_all()
+    assert Patched().value() == ["own", "theirs"]

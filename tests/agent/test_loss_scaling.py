@@ -153,3 +153,22 @@ def test_gradients_of_other_types_are_scaled_too() -> None:
             assert bool(scaler.update()) is (factor != 1.0)
             optimizer.zero_grad()
         assert (parameter == 0.5).all() and scaler.scale == INITIAL_SCALE / 2
+
+
+def test_each_of_two_optimizers_over_the_same_parameters_leaves_its_step_out() -> None:
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizers = [torch.optim.SGD([parameter], lr=0.5) for _ in range(2)]
+    scaler = LossScaler(torch)
+    for factor, left_out in ((float("inf"), True), (1.0, False)):
+        scaler.before_backward(optimizers)
+        scaled, gradients = scaler.scaled((parameter * factor).sum(), None)
+        scaled.backward(gradients)
+        scaler.after_backward(optimizers)
+        assert (parameter.grad == factor).all()
+        for optimizer in optimizers:
+            scaler.before_step(optimizer)
+            optimizer.step()
+            scaler.after_step(optimizer)
+        assert bool(scaler.update()) is left_out
+        assert (parameter == (1.0 if left_out else 0.0)).all()
+        parameter.grad = None

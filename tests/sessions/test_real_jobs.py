@@ -188,10 +188,7 @@ def test_a_job_with_fewer_steps_than_the_warm_up(make_session):
     [
         ("print('no torch here')", "never imported torch"),
         ("import torch\ntorch.ones(1)", "neither backward() nor an optimizer"),
-        slow(
-            job(epochs=1, step="[p.data.sub_(0.1 * p.grad) for p in model.parameters()]"),
-            "updates its parameters itself",
-        ),
+        slow(job(epochs=1, step="pass"), "no other update of the parameters"),
     ],
 )
 def test_unhooked(make_session, source, cause):

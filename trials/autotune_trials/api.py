@@ -39,13 +39,15 @@ def step(loss: Any = None, samples: float | None = None) -> None:
 
     Args:
         loss: the iteration's loss, a number or a scalar tensor.
-        samples: samples consumed by the iteration; None counts the iteration as one.
+        samples: samples consumed by the iteration. None: what the DataLoader gave, or one where
+            none is seen.
     """
     if receiver is not None:
         receiver.on_manual_step(loss, samples)
 
 
 def metric(name: str, value: Any) -> None:
-    """Record ``value`` (a number or scalar tensor) under ``name``, e.g. an accuracy."""
+    """Record ``value`` under ``name``, e.g. an accuracy. What is neither a number nor a tensor with
+    one is left out."""
     if receiver is not None:
         receiver.on_metric(name, value)

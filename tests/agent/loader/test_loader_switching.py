@@ -28,6 +28,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
@@ -292,6 +293,37 @@ def test_workers_that_cannot_start_leave_the_job_at_its_own_settings(hook):
         and "num_workers=2" in heard.faults[0][0]
         and "pickle" in heard.faults[0][1]
     )
+
+
+class Starving(Numbers):
+    """Workers that a knob started hand over, at one item, that memory to share has run out."""
+
+    def __init__(self, length, epoch):
+        super().__init__(length)
+        self.left = multiprocessing.Value("i", epoch)  # times that item 9 can be read
+
+    def __getitem__(self, index):
+        if index == 9 and get_worker_info() is not None:
+            self.left.value -= 1
+            if self.left.value < 0:
+                raise RuntimeError("unable to open shared memory object: Too many open files")
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_no_batch_is_lost_where_a_worker_hands_over_that_it_cannot_go_on(hook, in_order):
+    hooks, heard = hook()
+    loader = DataLoader(Starving(40, 0), batch_size=4)
+    seen = train(hooks, loader, {0: {"num_workers": 2, "in_order": in_order}})
+    assert sorted(flat(seen)) == list(range(40)) and len(heard.faults) == 1
+
+
+def test_the_first_batch_of_a_stretched_epoch_goes_back_too(hook):
+    hooks, heard = hook()
+    hooks.set_stretch(True)
+    loader = DataLoader(Starving(12, 1), batch_size=12)
+    seen = train(hooks, loader, {0: {"num_workers": 1}}, limit=4)
+    assert flat(seen) == list(range(12)) * 4 and len(heard.faults) == 1
 
 
 def test_trouble_of_ours_leaves_the_job_alone(hook):

@@ -127,6 +127,17 @@ def make(split):
     return DataLoader(Numbers(40 if split == "train" else 20), batch_size=4)
 
 
+def test_a_loader_built_around_a_held_batch_sampler_is_of_the_same_family(hook):
+    """As accelerate does: it must not take the batch size that a knob holds for the job's own."""
+    hooks, _ = hook(mode="fixed")
+    loader = DataLoader(Numbers(40), batch_size=4)
+    first = hooks.state_of(loader)
+    hooks.selected = first.key
+    hooks.training.set(batch_size=8, num_workers=1)
+    state = hooks.state_of(DataLoader(Numbers(40), batch_sampler=loader.batch_sampler))
+    assert (state.key, state.batch_size) == (first.key, 4)
+
+
 def test_loaders_of_one_site_are_told_apart(hook):
     hooks, _ = hook()
     training, validation = make("train"), make("validation")

@@ -33,9 +33,9 @@ OUT_OF_MEMORY = re.compile(
 WORKERS_TOO_MANY = re.compile(  # of a DataLoader, for the machine or for what the process may open
     r"loader settings num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception):"
     r" .*(?:Too many open files|ancdata|No space left"
-    r"|[Cc]annot allocate memory|Resource temporarily unavailable|unable to (?:mmap|open shared"
-    r" memory|resize file|write to file)"
-    r"|Bus error|out of shared memory).*)"
+    r"|[Cc]annot allocate memory|Resource temporarily unavailable|unable to (?:mmap|(?:open|allocate)"
+    r" shared memory|resize file|write to file)"
+    r"|Bus error|out of shared memory|Pin memory thread exited).*)"
 )
 # a DataLoader worker; torchrun about a rank
 KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL\)")

@@ -225,7 +225,6 @@ class BlockReport:
     no_effect: Mapping[str, str] = field(default_factory=dict)  # knob -> why it did nothing
     error: str = ""  # "oom: …", "knob: …": the block failed, the job goes on at baseline
     settled: bool = True  # False: max_settle was reached while times still moved
-    skipped_steps: int = 0  # float16 steps skipped for overflow
     notes: Mapping[str, Any] = field(default_factory=dict)  # e.g. graph_breaks, recompiles
 
 

@@ -3,8 +3,7 @@ losses.
 
 All ranks of a synchronous job take the same steps at the same time, so times are not averaged; each
 rank feeds its own samples, so those are added up. Each rank's loss is that of its own samples, and
-what the job's gradient descends is
-their mean: what it would log after an all-reduce.
+what the job's gradient descends is their mean: what it would log after an all-reduce.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def merge_reports(reports: Mapping[int, BlockReport], device: str) -> BlockRepor
         error=error,
         no_effect=_no_effect({r: reports[r].no_effect for r in sorted(reports)}),
         settled=all(r.settled for r in ordered),
-        skipped_steps=max(r.skipped_steps for r in ordered),
         notes=_merged_notes([r.notes for r in ordered]),
     )
 

@@ -16,7 +16,8 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.facts.job_facts import rank, world_size
-from autotune_trials.protocol.messages import JobError
+from autotune_trials.agent.facts.source_calls import OURS
+from autotune_trials.protocol.messages import JobError, SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.bootstrap.channel import Channel
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 LONGEST = 16_000  # characters of a traceback
 # torchrun tells its ranks how often they were started again
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class LastWords:
@@ -66,7 +66,7 @@ class LastWords:
         return world_size(torch) > 1 and (joined or self._state.backwards > 0)
 
     def _send(self, kind: str, text: str) -> None:
-        if self._config.mode != "launch":
+        if self._config.mode != SessionMode.LAUNCH:
             self._channel.send(
                 JobError(rank(self._torch), kind, text[-LONGEST:], time.monotonic(), os.getpid())
             )
@@ -80,7 +80,7 @@ def in_words(error: BaseException, surviving: bool) -> str:
         *(traceback.extract_stack() if surviving else ()),
         *traceback.extract_tb(error.__traceback__),
     ]
-    shown = traceback.format_list([f for f in frames if not f.filename.startswith(_OURS)])
+    shown = traceback.format_list([f for f in frames if not f.filename.startswith(OURS)])
     return "".join(
         ["Traceback (most recent call last):\n", *shown, *traceback.format_exception_only(error)]
     )

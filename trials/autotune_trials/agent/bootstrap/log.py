@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 
 _dropped: set[tuple[int, str]] = set()
@@ -29,6 +30,26 @@ def write_exception(where: str) -> str:
     text = traceback.format_exc()
     write(f"{where}\n{text}")
     return text
+
+
+def tell(text: str) -> None:
+    """Under ``autotune launch``, where nobody reads the log, print ``text`` on standard error."""
+    try:
+        if launched():
+            print(f"autotune: {text}", file=sys.stderr)
+    except Exception:  # the job has closed or replaced it
+        pass
+
+
+def launched() -> bool:
+    """Whether this is ``autotune launch``. Without a session's file it is: a tuner keeps its own."""
+    import json
+
+    try:
+        with open(os.environ["AUTOTUNE_SESSION"], encoding="utf-8") as file:
+            return bool(json.load(file)["mode"] == "launch")
+    except Exception:
+        return True
 
 
 def crumb(what: str) -> None:

@@ -97,8 +97,16 @@ def _before_the_job() -> None:
             from autotune_spaces.knobs import at_start
 
             at_start(os.environ)
-    except Exception:
-        log.write_exception("before the job")
+    except Exception as error:
+        _tell_left_out("before the job", error)
+
+
+def _tell_left_out(where: str, error: Exception) -> None:
+    log.write_exception(where)
+    log.tell(
+        "a setting could not be applied and is left as the job has it "
+        f"({type(error).__name__}: {error})"
+    )
 
 
 def on_torch(torch: Any) -> None:
@@ -106,13 +114,18 @@ def on_torch(torch: Any) -> None:
     log.crumb("torch")
     try:
         from autotune_spaces.knobs import at_import
+
+        at_import(torch, os.environ)
+    except Exception as error:
+        _tell_left_out("at import", error)
+    try:
         from autotune_trials.agent.core.agent import Agent
         from autotune_trials.protocol.messages import SESSION_VARIABLE, SessionConfig
 
-        at_import(torch, os.environ)
         agent = Agent(torch, read_config(os.environ[SESSION_VARIABLE], SessionConfig))
-    except Exception:
+    except Exception as error:
         log.write_exception("start")
+        log.tell(f"the job runs without its tuned settings ({type(error).__name__}: {error})")
         return
     agent.install()
 

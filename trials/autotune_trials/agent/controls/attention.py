@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.loop.graph import nodes
+from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -109,12 +110,14 @@ class AttentionControl(Control):
 
     def __init__(self, live: LiveJobControl) -> None:
         super().__init__(live)
-        self.attention = Attention(live.torch, look_at=1 if live.config.mode == "live" else -1)
+        self.attention = Attention(
+            live.torch, look_at=1 if live.config.mode == SessionMode.LIVE else -1
+        )
         self.listen(self.attention.look_at > 0)
 
     def set(self, value: Any) -> None:
         if self.attention.prefer(value, self.live.device, self.live.state.iterations):
-            self.listen(self.live.config.mode != "launch")
+            self.listen(self.live.config.mode != SessionMode.LAUNCH)
             for entry in self.live.entries:
                 entry.compile_anew()
 

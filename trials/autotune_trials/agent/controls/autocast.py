@@ -5,8 +5,7 @@
 
 The region is entered at the first entry module of an iteration and left at backward, because the
 loss belongs into it (as in the usual ``with autocast(): loss = criterion(model(x), y)``). Inside an
-autocast region of the job's own, ours
-lasts for the module call alone: regions must nest.
+autocast region of the job's own, ours lasts for the module call alone: regions must nest.
 
 An iteration may end in the middle of the job's own one (a GAN steps its critic, then feeds what its
 generator made before to the critic again). Autocast is therefore switched off where the next batch

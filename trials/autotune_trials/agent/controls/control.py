@@ -1,8 +1,7 @@
 """One switch in the running job, and how it is held there.
 
 A knob of autotune_spaces says which: ``live.control("gc").set(value)``. A new one is a file in this
-folder with a line in
-:mod:`.switches`, beside the knob's own file.
+folder with a line in :mod:`.switches`, beside the knob's own file.
 """
 
 from __future__ import annotations

@@ -194,6 +194,7 @@ class Entry:
                 raise
             mode, self._mode, self._call().compiled = self._mode, None, None
             self._free_blocks()
+            self._keep_random_stream(False)
             self._live.loop.fail_knob(
                 f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}"
             )

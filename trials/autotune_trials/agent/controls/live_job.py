@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Control)
 
 
-class IgnoredLoader:
-    """Stands in for a DataLoader the agent does not know yet: in fixed runs the loader part applies
-    its settings itself."""
-
-    def set(self, **settings: Any) -> None:
-        """Nothing to do here."""
-
-    def own(self, setting: str) -> None:
-        """Unknown."""
-
-
 class LiveJobControl(Listener):
     """The job's parts: its entry modules, optimizers and replicas, and the switches that act on
     them."""
@@ -65,9 +54,8 @@ class LiveJobControl(Listener):
     # ------------------------------------------------------------------ what there is
 
     @property
-    def loader(self) -> TrainingLoader | IgnoredLoader | None:
-        training = self.loaders.training if self.loaders is not None else None
-        return IgnoredLoader() if training is None and self.config.mode != "live" else training
+    def loader(self) -> TrainingLoader | None:
+        return self.loaders.training if self.loaders is not None else None
 
     @property
     def entries(self) -> list[Entry]:
@@ -131,6 +119,7 @@ class LiveJobControl(Listener):
         # an id is used again after its object is gone
         if control is None or control.optimizer is not optimizer:
             control = self._optimizers[id(optimizer)] = OptimizerControl(self.torch, optimizer)
+            self._stepping = [i for i in self._stepping if i != id(optimizer)]
         return control
 
     def note_stepping(self, optimizer: Any) -> bool:
@@ -141,7 +130,7 @@ class LiveJobControl(Listener):
         ):
             return False
         self.control_of(optimizer)
-        self._stepping = [i for i in self._stepping if i != id(optimizer)] + [id(optimizer)]
+        self._stepping.append(id(optimizer))
         return True
 
     def add_entry(self, module: Any) -> Entry | None:

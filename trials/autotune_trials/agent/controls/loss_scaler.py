@@ -89,10 +89,8 @@ class LossScaler:
     def after_backward(self, optimizers: Iterable[Any]) -> None:
         """Unscale in place, and note which optimizer's gradients are not finite."""
         torch = self._torch
-        for (owner, device, checked), grads in self._by_kind(optimizers):
-            found = self._overflow.get((owner, device))
-            if found is None:
-                found = self._overflow[owner, device] = torch.zeros((), device=device)
+        for (owners, device, checked), grads in self._by_kind(optimizers):
+            found = torch.zeros((), device=device)
             inverse = self._scale_on(device).double().reciprocal().float()
             if checked:
                 torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
@@ -100,6 +98,11 @@ class LossScaler:
                 torch._foreach_mul_(grads, inverse)
                 for grad in grads:
                     found.masked_fill_(~torch.isfinite(grad).all(), 1.0)
+            for owner in owners:
+                before = self._overflow.get((owner, device))
+                self._overflow[owner, device] = (
+                    found if before is None else torch.maximum(before, found)
+                )
 
     def before_step(self, optimizer: Any) -> None:
         """Have the step left out if its gradients overflowed. Waits for the device, but for a fused
@@ -155,27 +158,27 @@ class LossScaler:
             self._good_steps = torch.zeros((), dtype=torch.int32, device=device)
         return self._scale.to(device, non_blocking=True)
 
-    def _by_kind(self, optimizers: Iterable[Any]) -> list[tuple[tuple[int, Any, bool], list[Any]]]:
-        """Gradients by (optimizer, device, can the fused check take them); a parameter in two
-        optimizers counts once.
-        """
+    def _by_kind(
+        self, optimizers: Iterable[Any]
+    ) -> list[tuple[tuple[tuple[int, ...], Any, bool], list[Any]]]:
+        """Gradients by (their optimizers, device, can the fused check take them), each once."""
         torch = self._torch
-        kinds: dict[tuple[int, Any, Any], list[Any]] = {}
-        seen: set[int] = set()
+        kinds: dict[tuple[tuple[int, ...], Any, Any], list[Any]] = {}
+        owned: dict[int, tuple[Any, tuple[int, ...]]] = {}  # by id of the parameter
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    grad = parameter.grad
-                    if grad is None or id(parameter) in seen:
-                        continue
-                    seen.add(id(parameter))
-                    if grad.is_sparse:
-                        grad = grad._values()
-                    kinds.setdefault((id(optimizer), grad.device, grad.dtype), []).append(grad)
+                    if parameter.grad is not None:
+                        _, owners = owned.get(id(parameter), (None, ()))
+                        owned[id(parameter)] = parameter.grad, (*owners, id(optimizer))
+        for grad, owners in owned.values():
+            if grad.is_sparse:
+                grad = grad._values()
+            kinds.setdefault((owners, grad.device, grad.dtype), []).append(grad)
         fused = (torch.float32, torch.float16)
         return [
-            ((owner, device, dtype in fused), grads)
-            for (owner, device, dtype), grads in kinds.items()
+            ((owners, device, dtype in fused), grads)
+            for (owners, device, dtype), grads in kinds.items()
         ]
 
 

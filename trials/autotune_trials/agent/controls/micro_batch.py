@@ -5,8 +5,8 @@
 
 The job's loop sees the batches, losses, backward calls and steps it would see without: the
 optimizer's batch, clipping, schedules, averages of weights and step counts are not touched,
-whatever they are. Gradients are the same sums, in
-another order. The model must treat the samples of a batch one by one: see :mod:`.separability`.
+whatever they are. Gradients are the same sums, in another order. The model must treat the samples
+of a batch one by one: see :mod:`.separability`.
 
 The other way to keep the optimizer's batch, smaller batches from the loader and steps withheld, was
 rejected: the job would count, log, clip and end by iterations that are none, and no one outside can
@@ -95,8 +95,8 @@ class MicroBatch:
 
     def _allows(self, entry: Entry, whole: Call, parts: list[Call], lengths: list[int]) -> bool:
         """Whether the model gives the same for ``whole`` as for ``parts``; asked of the model once
-        a size, and once for each choice of
-        arguments that are cut: a mask is, where it happens to be as long as the batch."""
+        a size, and once for each choice of arguments that are cut: a mask is, where it happens to
+        be as long as the batch."""
         uncut = tuple(a is b for a, b in zip(leaves_of(whole), leaves_of(parts[0]), strict=True))
         key = (id(entry), sum(lengths), lengths[0], uncut)
         if key not in self._known:

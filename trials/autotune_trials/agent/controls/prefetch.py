@@ -57,7 +57,9 @@ class Prefetch:
             return (
                 "the batches are not in pinned memory, so that no copy runs beside the computation"
             )
-        return "the job changes its batches before it moves them, or has moved each kind only once"
+        return (
+            "the job changes its batches before it moves them, or has moved each of them only once"
+        )
 
     def on_batch(self, loader: TrackedLoader, batch: Any) -> None:
         """The job is given ``batch``: start the copies of the one after it."""

@@ -2,11 +2,10 @@
 other portions.
 
 Asked of the module itself, once a size, with a batch of the job's: it is called on the whole and on
-the parts, and the
-results must agree. What that cannot show is looked for beside it: buffers, weights and counters
-that each call moves on (batch normalisation), tensors a call leaves behind for the job to pick up,
-hooks, which would see the portions, and, after the first pass in portions, losses that the model
-adds to its own backward.
+the parts, and the results must agree. What that cannot show is looked for beside it: buffers,
+weights and counters that each call moves on (batch normalisation), tensors a call leaves behind for
+the job to pick up, hooks, which would see the portions, and, after the first pass in portions,
+losses that the model adds to its own backward.
 
 Dropout draws other numbers in other portions, which is no dependence between samples: its layers
 are silenced for the comparison, and the loss check allows for another random stream. Random numbers

@@ -85,11 +85,7 @@ class Agent:
             self.live.note_stepping,
             self.loop.learn_device,
         )
-        self.own_updates = OwnUpdates(
-            self.live,
-            self.loop.on_own_update,
-            lambda why: self.step_aside("no optimizer", why, unhooked=True),
-        )
+        self.own_updates = OwnUpdates(self.live, self.loop.on_own_update, self._without_iterations)
         self.sites = SiteRecorder(torch, self.events, wanted=config.mode == SessionMode.LIVE)
         self.modules = ModuleWatch(self.live, self.knobs, self.traits)
         self.meter = IterationMeter(self.state, self.timer, self.consumption, self.samples)
@@ -148,6 +144,11 @@ class Agent:
         """The exception being handled is ours: say so and step aside. Never raises."""
         self.step_aside(where, log.write_exception(where))
 
+    def _without_iterations(self, why: str) -> None:
+        """It cannot be told where iterations end, which those need who measure."""
+        if self.mode.measures:
+            self.step_aside("no optimizer", why, unhooked=True)
+
     def step_aside(self, where: str, text: str, unhooked: bool = False) -> None:
         """Be gone, and tell the tuner why. ``unhooked``: the job has left our sight, and nothing
         has failed. Never raises."""
@@ -158,6 +159,9 @@ class Agent:
             self.stop()
         except Exception:
             log.write_exception(f"{where}, stepping aside")
+        if not self.mode.measures:
+            last = (text.strip().splitlines() or [""])[-1]
+            log.tell(f"the job goes on without its tuned settings ({where}: {last})")
         try:
             self.channel.send(Fault(rank(self.torch), where, text, unhooked))
         except Exception:

@@ -57,8 +57,7 @@ class Listener:
         turnover_s: float | None,
     ) -> None:
         """The job is given ``batch``, after ``wait_s``. ``turnover_s``: all the time lost between
-        two epochs, where this batch is the
-        first of one; ``wait_s`` is then 0."""
+        two epochs, where this batch is the first of one; ``wait_s`` is then 0."""
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
         """The loader has nothing left."""
@@ -100,8 +99,8 @@ class Listener:
 
     def started_over(self) -> None:
         """Iterations so far were miscounted, all of them are part of the first: the job marks its
-        iterations itself
-        (``LoopState.ends_with``), or the turn of its optimizers is longer than it seemed."""
+        iterations itself (``LoopState.ends_with``), or the turn of its optimizers is longer than it
+        seemed."""
 
     def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
         """The iteration has ended: fill in what you know of it. ``samples``: what the job says

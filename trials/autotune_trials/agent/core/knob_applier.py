@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autotune_spaces import knobs as registry
 from autotune_spaces.base import Knob, Value
 from autotune_trials.agent.bootstrap import log
+from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Knobs:
-    """Of one session. A failure waits in ``failure`` for the mode, which deals with it at the end
+    """Of one session. Failures wait in ``failures`` for the mode, which deals with them at the end
     of the iteration."""
 
     def __init__(self, live: LiveJobControl, config: SessionConfig) -> None:
         self._live, self._choices = live, config.knobs
         self._made: dict[str, Knob] = {}
-        self.held = config.mode != "live"  # from the start, and not switched
+        self.held = config.mode != SessionMode.LIVE  # from the start, and not switched
         self.applying = False  # a knob is being set: what torch sees now is not the job's doing
-        self.failure = ""
+        self.failures: list[str] = []
 
     def get(self, name: str, options: Mapping[str, Value] | None = None) -> Knob:
         """The knob of this name, made once."""
@@ -59,9 +60,10 @@ class Knobs:
     def fail(self, text: str) -> None:
         """A knob could not be set or kept; the mode deals with it at the end of the iteration."""
         log.write(f"knob: {text}")
-        self.failure = self.failure or text
+        if text not in self.failures:  # each optimizer may say it again
+            self.failures.append(text)
 
-    def take_failure(self) -> str:
-        """The failure that waits, "" if there is none; it is dealt with."""
-        failure, self.failure = self.failure, ""
-        return failure
+    def take_failures(self) -> list[str]:
+        """The failures that wait; they are dealt with."""
+        failures, self.failures = self.failures, []
+        return failures

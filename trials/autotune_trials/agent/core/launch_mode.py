@@ -1,21 +1,22 @@
 """``autotune launch``: settings are held, and nobody asks how the job does.
 
 Once they are applied to all there is, whatever is not needed to hold them is taken back: most
-settings cost nothing from then on.
-A new optimizer is waited for again.
+settings cost nothing from then on. A new optimizer, and the model that it steps, is waited for
+again. A setting that cannot be applied or kept is told on standard error: nobody reads the log.
 """
 
 from __future__ import annotations
 
-import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials import api
+from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.modes import Mode
 from autotune_trials.agent.patches import backward, optimizer
 
 if TYPE_CHECKING:
+    from autotune_trials.agent.core.agent import Agent
     from autotune_trials.agent.core.iteration import Iteration
 
 AWAKE = ("backward_started", "iteration_ended")  # heard until everything is applied
@@ -29,14 +30,26 @@ class LaunchMode(Mode):
     _resting = False
     _applied = False  # an iteration has ended with everything applied
 
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._told: set[str] = set()
+        agent.loop.fail_knob = self._fail_knob
+
+    def _fail_knob(self, text: str) -> None:
+        """A setting could not be kept. Said at once: the end of an iteration may not be heard."""
+        self.agent.knobs.fail(text)
+        self._tell_failures()
+
+    def _tell_failures(self) -> None:
+        for failure in self.agent.knobs.take_failures():
+            if failure not in self._told:  # each loader may say it again
+                self._told.add(failure)
+                log.tell(
+                    f"a setting could not be applied and is left as the job has it ({failure})"
+                )
+
     def iteration_ended(self, iteration: Iteration) -> None:
-        failure = self.agent.knobs.take_failure()
-        if failure:
-            print(
-                "autotune: a setting could not be applied and is left as the job has it "
-                f"({failure})",
-                file=sys.stderr,
-            )
+        self._tell_failures()
         warm = (
             self.agent.state.iterations > self.agent.config.warmup_steps
             and not self.agent.modules.watching
@@ -48,17 +61,21 @@ class LaunchMode(Mode):
             self._rest()
 
     def optimizer_built(self, built: Any, frame: FrameType) -> None:
-        if self._resting:
+        if self._resting or not self.agent.modules.watching:
             self._wake()
 
     def _wake(self) -> None:
-        """Wait for the steps of a new optimizer."""
+        """Wait for the steps of a new optimizer, and for the calls of its model."""
         agent = self.agent
         self._resting = self._applied = False
-        agent.events.listen(agent.first_times)
+        agent.events.listen(agent.first_times, agent.modules)
+        agent.events.recall(agent.modules, "iteration_ended")
         agent.events.recall(self, *AWAKE)
         backward.install(agent.patches, agent.torch, agent.loop, agent.traits)
         optimizer.listen_to_steps(agent.patches, agent.loop)
+        if not agent.traits.compiles:  # dynamo must find torch as it is
+            agent.modules.watch(True)
+        api.receiver = agent.loop
 
     def _rest(self) -> None:
         """Take back what holds no setting. What was taken back and is in use (a backward under way)
@@ -67,8 +84,8 @@ class LaunchMode(Mode):
         self._resting = True
         for done in (agent.first_times, agent.modules, agent.own_updates):
             events.forget(done)
-        if not agent.loaders.overrides:
-            events.forget(agent.credit)
+        if not (agent.loaders.overrides or events.batch_given):
+            events.forget(agent.credit)  # nobody asks which loader is trained on
         events.forget(self, *AWAKE)
         if not (events.module_called or events.evaluated or live.micro is not None):
             for entry in live.entries:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,6 @@ class Run:
     opened: WindowRecorder | None = None  # what the window will be, once times have levelled off
     window: WindowRecorder | None = None
     pass_over: int = 0  # iterations that are left out of the window
-    skipped: list[Any] = field(default_factory=list)  # Iteration.skipped of each
     # compiled when the window was opened; None: nothing is compiled by us
     graphs: int | None = None
 
@@ -88,6 +87,9 @@ class LiveMode(Mode):
         self._run: Run | None = None
         # knob name -> what is not at the job's own value
         self._set: dict[str, tuple[Knob, Value]] = {}
+        # the last block failed, and everything is as the job has it: no cheap switch leads from
+        # there to a block that was planned to follow another configuration
+        self._fallen_back = False
         self._alone = True
         # it is to end before the tuner is told of the job
         self._first_epoch = agent.config.first_epoch_s > 0
@@ -193,17 +195,21 @@ class LiveMode(Mode):
 
     def _configure(self, run: Run) -> bool:
         """Bring the job to the block's configuration; a knob that raises ends the block."""
+        if self._fallen_back and self._alone:
+            settle = max(run.block.min_settle, Block.min_settle)
+            run.block = replace(run.block, level=True, min_settle=settle)
+        self._fallen_back = False
         agent, block = self.agent, run.block
         self.stood_still(slowest_too=True)
-        agent.knobs.take_failure()
+        agent.knobs.take_failures()
         agent.loaders.last_rebuild_s = 0.0
         agent.loaders.cancel_drain()
         wanted = {c.name: (agent.knobs.get(c.name, c.options), c.value) for c in block.knobs}
         try:
             if block.cached_batches and agent.consumption.walks_together:
                 raise RuntimeError(
-                    "of several loaders walked together one alone cannot be served from memory: "
-                    "it would never end"
+                    "several DataLoaders are walked together: one of them alone cannot be served "
+                    "from memory, because it would never end"
                 )
             agent.loaders.serve_cached(block.cached_batches)
             for name in [n for n in self._set if n not in wanted]:
@@ -242,12 +248,13 @@ class LiveMode(Mode):
         for name in list(self._set):
             self._give_back(name)
         self.agent.loaders.serve_cached(False)
+        self._fallen_back = True
 
     def _go_on(self, run: Run, iteration: Iteration) -> None:
         agent = self.agent
-        if agent.knobs.failure:
+        if agent.knobs.failures:
             with agent.timer.own_time():
-                self._fail_block(run, f"knob: {agent.knobs.take_failure()}")
+                self._fail_block(run, f"knob: {'; '.join(agent.knobs.take_failures())}")
                 self._advance()
             return
         if run.graphs is not None and self._compiled_meanwhile(run):
@@ -266,7 +273,6 @@ class LiveMode(Mode):
             agent.loss.end_step(keep=False)
         else:
             agent.loss.end_step()
-            run.skipped.append(iteration.skipped)
             window.add(iteration)
         if self._alone and iteration.interrupted and agent.loaders.queue_depth():
             self._drain(block)  # an evaluation has filled the queue
@@ -363,7 +369,11 @@ class LiveMode(Mode):
         agent, measured = self.agent, window.close()
         no_effect = {}
         for choice in run.block.knobs:
-            reason = agent.knobs.get(choice.name, choice.options).effect(agent.live, choice.value)
+            try:
+                knob = agent.knobs.get(choice.name, choice.options)
+                reason = knob.effect(agent.live, choice.value)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
             if reason:
                 no_effect[choice.name] = reason
         losses = [x for x in agent.loss.values() if x is not None]
@@ -394,7 +404,6 @@ class LiveMode(Mode):
                 no_effect=no_effect or {},
                 error=error,
                 settled=settling.settled if settling is not None else False,
-                skipped_steps=sum(map(bool, run.skipped)),
                 notes=notes or {},
             )
         )

@@ -97,8 +97,8 @@ class RecordMode(Mode):
         if self._window is None:
             with self.agent.timer.own_time():
                 self._begin()
-        if self.agent.knobs.failure:
-            self._failures.append(self.agent.knobs.take_failure())
+        if self.agent.knobs.failures:
+            self._failures += self.agent.knobs.take_failures()
         if self.stage is not Stage.WARMUP:
             self.show_life()
         self._take(iteration)
@@ -177,6 +177,7 @@ class RecordMode(Mode):
         further = self.agent.channel.receive()  # None: the tuner has closed the socket
         if isinstance(further, Extent):
             self._steps, self.stage, self._take = further.steps, Stage.RECORDING, self._record
+            self._result = None  # a job that ends before that has a longer window, too
             self.stood_still()
         else:
             self.agent.stop()
@@ -331,14 +332,18 @@ class RecordMode(Mode):
                 found[choice.name] = reason
         return found
 
+    def _ended(self) -> bool:
+        return self.stage is Stage.DONE or self._crashed or self.agent.state.stopped
+
     def _at_exit(self) -> None:
         """The job ends by itself before the window is full."""
         agent = self.agent
-        ended = self.stage is Stage.DONE or self._crashed or agent.state.stopped
-        if ended or self._window is None or agent.pid != os.getpid():
+        if self._ended() or self._window is None or agent.pid != os.getpid():
             return
         try:
-            agent.loop.go_on()
+            agent.loop.go_on()  # may end an iteration, and with it the window
+            if self._ended():
+                return
             if self.stage is Stage.WARMUP:
                 self._greet()
             if self._result is None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CAPTURED = (
     "the job captures its training step in a CUDA graph of its own, where it can be neither seen "
     "nor changed; "
-    "tune it without: compile_mode reduce-overhead makes such graphs"
+    "tune it without that; compile_mode=reduce-overhead makes such graphs"
 )
 # where, why, and whether the job has only left our sight
 StepAside = Callable[[str, str, bool], None]
@@ -284,8 +284,11 @@ class TrainingLoop:
 
     def on_metric(self, name: str, value: Any) -> None:
         """``autotune.metric()`` in the job."""
-        for hear in self.events.metric_told:
-            hear(name, value)
+        try:
+            for hear in self.events.metric_told:
+                hear(name, value)
+        except Exception:
+            self.fail("autotune.metric")
 
     def _start_over(self) -> None:
         self.state.iterations = 0

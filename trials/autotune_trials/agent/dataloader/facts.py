@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.dataloader.index_stream import batches_in
+from autotune_trials.agent.facts.source_calls import OURS
 
 SETTINGS = (
     "num_workers",
@@ -25,7 +26,6 @@ SETTINGS = (
 )
 DEFAULT_PREFETCH = 2  # torch's own, where workers are used
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
-_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _SCANS = 400  # functions looked at in one dataset
 
 
@@ -225,7 +225,7 @@ def construction_frame(built: Any, frame: FrameType | None) -> FrameType | None:
     while frame is not None:
         code = frame.f_code
         own = code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is built
-        if not own and not code.co_filename.startswith((torch_directory, _OURS)):
+        if not own and not code.co_filename.startswith((torch_directory, OURS)):
             return frame
         frame = frame.f_back
     return None
@@ -241,9 +241,8 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
     then several workers share its data out; otherwise each would deliver all of it.
 
     Looks through the methods of its classes, the functions and classes they name, and the objects
-    it wraps. The code
-    is read, not run, so a dataset that asks in a way not seen here counts as not sharing: the safe
-    side.
+    it wraps. The code is read, not run, so a dataset that asks in a way not seen here counts as not
+    sharing: the safe side.
     """
     pending: list[Any] = [dataset] if worker_init_fn is None else [dataset, worker_init_fn]
     visited: set[int] = set()

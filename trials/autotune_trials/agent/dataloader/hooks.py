@@ -50,7 +50,7 @@ from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
 from autotune_trials.agent.dataloader.tracked import TrackedLoader, TrainingLoader
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 from autotune_trials.agent.patches import Patch, PatchSet
-from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.protocol.messages import SessionConfig, SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -145,16 +145,18 @@ class LoaderHooks:
         self.events = events
         self.patches = PatchSet()
         # settings are held from the start; epochs end as they should
-        self.held = config.mode != "live"
+        self.held = config.mode != SessionMode.LIVE
         self.selected = config.loader_key  # key of the family the settings are for
         self.overrides: dict[str, Any] = {}
         self.version = 0  # goes up with every change an iterator has to look at
-        self.match_streams = config.match_streams and config.mode in ("fixed", "profile")
+        self.match_streams = config.match_streams and config.mode in (
+            SessionMode.FIXED,
+            SessionMode.PROFILE,
+        )
         self.stretch = False
         self.cached = False
         self.to_drain = 0  # batches to be thrown away at the next one
         self.drain_until_s = 0.0
-        self.drained = 0  # batches thrown away so far
         self.own_s = 0.0  # spent on the agent's account while the job waited for its batch
         self.closed = False
         self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
@@ -167,8 +169,8 @@ class LoaderHooks:
         self.control = TrainingLoader(self)
         self.metering: ReaderMeter | None = None  # of the source that is being built
         self._meters: dict[str, ReaderMeter] = {}  # by the key of a family
-        self._meters_wanted = config.mode in ("live", "profile")
-        self._watched = config.mode == "profile"
+        self._meters_wanted = config.mode in (SessionMode.LIVE, SessionMode.PROFILE)
+        self._watched = config.mode == SessionMode.PROFILE
         self._training_iterator: Any = lambda: None
         self._rival: tuple[str, int] = ("", 0)
         self._doubts = 0  # batches in a row that met an evaluation before backward
@@ -218,23 +220,23 @@ class LoaderHooks:
     def settings_in_force(self) -> Settings | None:
         """Of the iterator that feeds training now; None before there is one."""
         iterator = self._training_iterator()
-        return iterator._settings if iterator is not None else None
+        return iterator.settings if iterator is not None else None
 
     def source_in_force(self) -> dict[str, Any] | None:
         """The same, read from the running source itself, with the batch size and the worker
         processes that there are.
         """
         iterator = self._training_iterator()
-        source = iterator._source if iterator is not None else None
+        source = iterator.source if iterator is not None else None
         if source is None:
             return None
         workers = len(getattr(source, "_workers", ()))
         prefetch = getattr(source, "_prefetch_factor", None) if workers else None
         return {
-            **iterator._settings._asdict(),
+            **iterator.settings._asdict(),
             "num_workers": workers,
             "prefetch_factor": prefetch,
-            "batch_size": iterator._stream.size,
+            "batch_size": iterator.stream.size,
         }
 
     def reader_spent(self) -> Spent:
@@ -283,7 +285,7 @@ class LoaderHooks:
         """
         state, iterator = self.training_state, self._training_iterator()
         template = (
-            iterator._template
+            iterator.template
             if iterator is not None
             else state.loader()
             if state is not None
@@ -309,7 +311,7 @@ class LoaderHooks:
         reference, state = self.last
         iterator = reference()
         if iterator is not None:
-            iterator._credited = True
+            iterator.credited = True
         if state is not self.training_state:
             self._credit(state, iterator)
         elif self._rival[1]:
@@ -332,7 +334,7 @@ class LoaderHooks:
                 return
         self._rival = ("", 0)
         self.training_state = state
-        template = iterator._template if iterator is not None else state.loader()
+        template = iterator.template if iterator is not None else state.loader()
         if template is not None:
             try:
                 self.known_facts = describe(
@@ -416,12 +418,17 @@ class LoaderHooks:
         return state
 
     def track(self, loader: Any, site: str, spot: Any = None) -> TrackedLoader:
-        site, spot = self._origin(loader) or (site, spot)
+        origin = self._origin(loader)
+        if origin is not None:
+            site, spot = origin.site, origin.spot
         number = self._built.get(site, 0)
         self._built[site] = number + 1
         state = TrackedLoader(self, loader, site, number)
         state.spot = spot
-        state.batch_size = own_batch_size(self.data, loader)
+        # the batch sampler may hold another size by now
+        state.batch_size = (
+            own_batch_size(self.data, loader) if origin is None else origin.batch_size
+        )
         try:
             length = None if is_iterable(self.data, loader) else len(loader.dataset)
         except Exception:
@@ -449,9 +456,9 @@ class LoaderHooks:
             self._hold_batch_size(state, loader)
         return state
 
-    def _origin(self, loader: Any) -> tuple[str, Any] | None:
-        """Where the loader was built that ``loader`` stands in for: accelerate builds each anew
-        around its batch sampler.
+    def _origin(self, loader: Any) -> TrackedLoader | None:
+        """The loader that ``loader`` stands in for: accelerate builds each anew around its batch
+        sampler.
         """
         sampler = loader.batch_sampler
         for state in self._states.values():
@@ -462,7 +469,7 @@ class LoaderHooks:
                 and state.passes == 0
                 and other.batch_sampler is sampler
             ):
-                return state.site, state.spot
+                return state
         return None
 
     # -- trouble

@@ -115,6 +115,19 @@ class IndexStream:
         tasks = getattr(iterator, "_task_info", ())
         return [self._handed[number] for number in sorted(self._handed) if number in tasks]
 
+    def undelivered_or_failed(self, iterator: Any, in_order: bool) -> list[Any]:
+        """The same, with the item of the batch that ``iterator`` has just raised an error for: a
+        worker hands its error over as it does a batch, and the task is then done.
+        """
+        if not self.tracks:
+            return [] if self.last is None else [self.last]
+        tasks, failed = iterator._task_info, iterator._rcvd_idx - 1
+        return [
+            self._handed[number]
+            for number in sorted(self._handed)
+            if number in tasks or number == failed or not in_order
+        ]
+
     def handed(self) -> list[Any]:
         """All items handed out that nothing is known of: what an iterator drew that failed to
         start.

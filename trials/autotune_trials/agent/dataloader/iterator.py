@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 CACHED_BATCHES = 8
 CACHED_BYTES = 512 * 2**20  # fewer are kept if they are large
 _END = object()
-# spreads the seeds of rebuilt sources (the golden ratio, as in splitmix64)
-_MIX = 0x9E3779B97F4A7C15
 
 
 @functools.cache
@@ -55,10 +53,10 @@ def iterator_class(data: Any) -> type:
         def __init__(self, hooks: LoaderHooks, state: TrackedLoader, loader: Any) -> None:
             self._hooks = hooks
             self._state = state
-            self._source: Any = None
+            self.source: Any = None
             self._mark = (weakref.ref(self), state)
             self._process = os.getpid()
-            self._credited = False  # a batch of it was followed by backward
+            self.credited = False  # a batch of it was followed by backward
             # batches served again and again while the ceiling is measured
             self._kept: list[tuple[Any, float]] = []
             self._next_kept = 0
@@ -101,7 +99,7 @@ def iterator_class(data: Any) -> type:
         def _fetched(self) -> Any:
             """The next batch of the source, or _END."""
             try:
-                return self._source.__next__()
+                return self.source.__next__()
             except StopIteration:
                 return _END
             except Exception as error:
@@ -123,17 +121,17 @@ def iterator_class(data: Any) -> type:
             if self._version != hooks.version:
                 self._adjust()
             # the last attempt to build it ended in an error of the job's own
-            if self._source is None:
+            if self.source is None:
                 self._build(self._own, private_seed=True)
-            if hooks.cached and self._credited and self._kept and (self._next_kept or self._full()):
+            if hooks.cached and self.credited and self._kept and (self._next_kept or self._full()):
                 batch, samples = self._kept[self._next_kept % len(self._kept)]
                 self._next_kept += 1
                 return self._give(copy_batch(batch), samples, clock() - asked, None)
-            hooks.asking = state if self._stream.iterable else None
+            hooks.asking = state if self.stream.iterable else None
             try:
                 if hooks.to_drain:
                     self._drain()
-                batch = self._source.__next__()
+                batch = self.source.__next__()
             except StopIteration:
                 batch = _END
             except Exception as error:
@@ -156,7 +154,7 @@ def iterator_class(data: Any) -> type:
                     wait_s, turnover_s = 0.0, wait_s + state.end_s
                 state.end_s = 0.0
             samples = self._samples(batch)
-            if hooks.cached and self._credited:
+            if hooks.cached and self.credited:
                 self._kept.append((copy_batch(batch), samples))
             if not state.batch[0]:
                 state.batch = weight_of(batch)
@@ -170,9 +168,9 @@ def iterator_class(data: Any) -> type:
             hooks = self._hooks
             if self._rebuilding_since is None and self._start_s is None:
                 while hooks.drains(self):
-                    self._source.__next__()
-                    self._stream.delivered(self._source, self._settings.in_order)
-                    hooks.to_drain, hooks.drained = hooks.to_drain - 1, hooks.drained + 1
+                    self.source.__next__()
+                    self.stream.delivered(self.source, self.settings.in_order)
+                    hooks.to_drain -= 1
             if self is hooks._training_iterator():
                 hooks.cancel_drain()
 
@@ -191,7 +189,7 @@ def iterator_class(data: Any) -> type:
             epoch, and where settings change next.
             """
             unchanged = self._version == self._hooks.version and not self._hooks.cached
-            if not self._exhausted and self._source is not None and unchanged:
+            if not self._exhausted and self.source is not None and unchanged:
                 self._special = True
                 while len(self._ahead) < count and self._failure is None:
                     asked = clock()
@@ -212,8 +210,8 @@ def iterator_class(data: Any) -> type:
             )
 
         def _samples(self, batch: Any) -> float:
-            stream = self._stream
-            item = stream.delivered(self._source, self._settings.in_order)
+            stream = self.stream
+            item = stream.delivered(self.source, self.settings.in_order)
             if type(item) is list and not stream.iterable:
                 return float(len(item))  # exact, whatever the collate function makes of them
             return samples_of(batch, stream.size)
@@ -225,10 +223,10 @@ def iterator_class(data: Any) -> type:
             ``_reset``.
             """
             began, hooks, state = clock(), self._hooks, self._state
-            self._exhausted, self._credited = False, False
+            self._exhausted, self.credited = False, False
             self._failure = None
             self._ahead.clear()
-            self._template = template = shadow_of(data, loader)
+            self.template = template = shadow_of(data, loader)
             self._own = Settings.of(template)
             self._version = hooks.version
             # also where a subclass put its own sampler in after construction
@@ -236,15 +234,15 @@ def iterator_class(data: Any) -> type:
                 state.batch_size = None
             want, size = hooks.wanted(state, self._own, template)
             if new:
-                self._stream = IndexStream(
+                self.stream = IndexStream(
                     template._index_sampler,
                     rebatches=rebatches(data, template),
                     size=size,
                     iterable=is_iterable(data, template),
                 )
-            self._stream.size = size
+            self.stream.size = size
             state.passes += 1
-            self._stream.seeds = self._epoch_seeds()
+            self.stream.seeds = self._epoch_seeds()
             self._start(want, starts=2 if new and self._own.num_workers else 1, draws_seed=new)
             self._special, self._start_s, self._rebuilding_since = True, clock() - began, None
 
@@ -252,10 +250,10 @@ def iterator_class(data: Any) -> type:
             """Where the random numbers of batches are matched: what seeds them in the epoch that
             begins.
             """
-            template = self._template
+            template = self.template
             if (
                 not self._hooks.match_streams
-                or self._stream.iterable
+                or self.stream.iterable
                 or not workers_find_us(template.multiprocessing_context)
             ):
                 return None
@@ -268,20 +266,20 @@ def iterator_class(data: Any) -> type:
             often the job's own iterator would start the sampler here, and whether it would draw a
             seed for its workers.
             """
-            stream, state = self._stream, self._state
+            stream, state = self.stream, self._state
             stream.begin(starts)
-            idle = self._source if self._source is not None else state.take_idle(self._template)
+            idle = self.source if self.source is not None else state.take_idle(self.template)
             if idle is not None and want.persistent_workers and self._reusable(idle, want):
                 if draws_seed:
                     iter(stream)
-                    state.draw_seed(data, self._template)
-                self._settings, stream.tracks = want, not stream.iterable
+                    state.draw_seed(data, self.template)
+                self.settings, stream.tracks = want, not stream.iterable
                 idle._index_sampler = stream
-                self._source = idle
+                self.source = idle
                 idle._reset(self._shadow(want))
                 return
             end_workers(idle)
-            self._source = None
+            self.source = None
             self._build(want, private_seed=not draws_seed)
 
         def _reusable(self, idle: Any, want: Settings) -> bool:
@@ -299,15 +297,12 @@ def iterator_class(data: Any) -> type:
                 hooks.events.on_epoch_end(state)
             except Exception:
                 hooks.step_aside("on_epoch_end")
-            if hooks.stretch and self._credited and state is hooks.training_state:
+            if hooks.stretch and self.credited and state is hooks.training_state:
                 persistent = self._own.persistent_workers and self._own.num_workers > 0
                 state.passes += 1
                 starts = 2 if self._own.num_workers and not persistent else 1
-                self._start(self._settings, starts, draws_seed=not persistent)
-                try:
-                    batch = self._source.__next__()
-                except StopIteration:
-                    batch = _END
+                self._start(self.settings, starts, draws_seed=not persistent)
+                batch = self._fetched()
                 if batch is not _END:
                     return self._give(batch, self._samples(batch), 0.0, clock() - asked)
             self._exhausted = self._special = True
@@ -323,25 +318,25 @@ def iterator_class(data: Any) -> type:
 
         def _adjust(self) -> None:
             """Bring the source to the settings wanted now."""
-            hooks, stream = self._hooks, self._stream
+            hooks, stream = self._hooks, self.stream
             self._version = hooks.version
             if not hooks.cached:
                 self._kept, self._next_kept = [], 0
             self._special = hooks.cached or self._start_s is not None
-            want, size = hooks.wanted(self._state, self._own, self._template)
-            if want == self._settings and size == stream.size:
+            want, size = hooks.wanted(self._state, self._own, self.template)
+            if want == self.settings and size == stream.size:
                 return
             began, self._special = clock(), True
-            if want == self._settings and (stream.iterable or want.num_workers == 0):
+            if want == self.settings and (stream.iterable or want.num_workers == 0):
                 stream.put_back([])  # nothing is under way, or nothing that could be taken back
                 stream.size = size
-            elif stream.iterable and want.num_workers == self._settings.num_workers == 0:
+            elif stream.iterable and want.num_workers == self.settings.num_workers == 0:
                 self._repin(want)  # a new source would start the dataset again
                 stream.size = size
             else:
-                undelivered = [] if stream.iterable else stream.undelivered(self._source)
-                end_workers(self._source)
-                self._source = None
+                undelivered = [] if stream.iterable else stream.undelivered(self.source)
+                end_workers(self.source)
+                self.source = None
                 stream.put_back(undelivered)
                 stream.size = size
                 self._build(want, private_seed=True)
@@ -349,45 +344,47 @@ def iterator_class(data: Any) -> type:
 
         def _may_go_back(self, error: Exception) -> bool:
             """Whether ``error`` is the end of workers that the job would not have by itself."""
-            return self._settings != self._own and ended_or_too_many(error)
+            return self.settings != self._own and ended_or_too_many(error)
 
         def _go_back(self) -> Any:
             """Workers have ended: the next batch under the job's own settings. Called where the
             error is handled.
             """
-            stream, want = self._stream, self._settings
-            undelivered = [] if stream.iterable else stream.undelivered(self._source)
-            end_workers(self._source)
-            self._source = None
+            stream, want = self.stream, self.settings
+            undelivered = (
+                [] if stream.iterable else stream.undelivered_or_failed(self.source, want.in_order)
+            )
+            end_workers(self.source)
+            self.source = None
             stream.put_back(undelivered)
-            self._source = self._built(self._own, private_seed=True)
+            self.source = self._built(self._own, private_seed=True)
             self._special = True
             self._hooks.refuse(self._state, want)
             try:
-                return self._source.__next__()
+                return self.source.__next__()
             except StopIteration:
                 return _END
 
         def _build(self, want: Settings, private_seed: bool) -> None:
             """Build the source; if it cannot be built with ``want``, with the job's own settings."""
             try:
-                self._source = self._built(want, private_seed)
+                self.source = self._built(want, private_seed)
             except Exception as error:
                 if want == self._own:
                     raise  # the job's own error: its dataset, its sampler, its worker start
                 end_half_started(error)
-                self._stream.put_back(self._stream.handed())
-                self._source = self._built(self._own, private_seed)
+                self.stream.put_back(self.stream.handed())
+                self.source = self._built(self._own, private_seed)
                 self._hooks.refuse(self._state, want)
 
         def _built(self, want: Settings, private_seed: bool) -> Any:
-            stream, hooks, state = self._stream, self._hooks, self._state
+            stream, hooks, state = self.stream, self._hooks, self._state
             shadow = self._shadow(want)
             # what the job's own iterator would not draw must not come from the job's generator
             if private_seed:
                 shadow.__dict__["generator"] = state.private_generator(data)
             stream.tracks = want.num_workers > 0 and not stream.iterable
-            self._settings = want
+            self.settings = want
             hooks.asking = state if stream.iterable else None
             hooks.metering = hooks.meter_of(state)
             try:
@@ -409,10 +406,10 @@ def iterator_class(data: Any) -> type:
             return source
 
         def _shadow(self, want: Settings) -> Any:
-            shadow = shadow_of(data, self._template)
+            shadow = shadow_of(data, self.template)
             want.write(shadow, self._own)
-            shadow.__dict__["batch_sampler" if shadow._auto_collation else "sampler"] = self._stream
-            if shadow._index_sampler is not self._stream:
+            shadow.__dict__["batch_sampler" if shadow._auto_collation else "sampler"] = self.stream
+            if shadow._index_sampler is not self.stream:
                 raise TypeError(f"{type(shadow).__name__} overrides _index_sampler")
             return shadow
 
@@ -420,31 +417,31 @@ def iterator_class(data: Any) -> type:
             shadow = self._shadow(want)
             shadow.__dict__["generator"] = self._state.private_generator(data)
             probe = data._BaseDataLoaderIter(shadow)
-            self._source._pin_memory, self._source._pin_memory_device = (
+            self.source._pin_memory, self.source._pin_memory_device = (
                 probe._pin_memory,
                 probe._pin_memory_device,
             )
-            self._settings = self._source._autotune_settings = want
+            self.settings = self.source._autotune_settings = want
 
         # -- the end
 
         def _park(self) -> None:
             """Leave workers that a knob made persistent to the next iterator of this loader."""
-            source = self._source
+            source = self.source
             own = self._own.persistent_workers and self._own.num_workers > 0
             if (
-                self._settings.persistent_workers
+                self.settings.persistent_workers
                 and not own
                 and not getattr(source, "_shutdown", True)
             ):
                 self._state.park(source, self)
-                self._source = None
+                self.source = None
 
         def __del__(self) -> None:
             try:
-                if self._process == os.getpid() and self._source is not None:
+                if self._process == os.getpid() and self.source is not None:
                     self._park()
-                    end_workers(self._source)
+                    end_workers(self.source)
             except Exception:
                 # the interpreter is going down; torch's own iterator has its own care for that
                 pass
@@ -452,19 +449,19 @@ def iterator_class(data: Any) -> type:
         # -- whatever else torch's iterator is asked
 
         def __getattr__(self, name: str) -> Any:
-            source = self.__dict__.get("_source")
+            source = self.__dict__.get("source")
             if source is None:
                 raise AttributeError(name)
             return getattr(source, name)
 
         def _next_index(self) -> Any:
-            return self._source._next_index()
+            return self.source._next_index()
 
         def _next_data(self) -> Any:
-            return self._source._next_data()
+            return self.source._next_data()
 
         def __len__(self) -> int:
-            return len(self._stream)
+            return len(self.stream)
 
     return SwitchableIterator
 
@@ -481,8 +478,3 @@ def shadow_of(data: Any, loader: Any) -> Any:
     )
     shadow.__dict__["_iterator"] = None
     return shadow
-
-
-def mixed_seed(seed: int, count: int) -> int:
-    """A seed for the ``count``-th rebuilt source after ``seed``, the same in every run of the job."""
-    return (seed + (count + 1) * _MIX) % 2**63

@@ -6,11 +6,9 @@ or waits for one.
     training process ◀── totals ── memory that both share, a row each
 
 A reader that waits (network storage) keeps no core busy, and many more workers than cores can wait
-at the same time; one that
-computes (decoding) cannot be helped by more workers than cores. Waiting *for a CPU* is no waiting:
-on a busy machine a reader that
-computes would pass for one that waits. Workers that are not forked do not find the shared memory:
-of them nothing is known.
+at the same time; one that computes (decoding) cannot be helped by more workers than cores. Waiting
+*for a CPU* is no waiting: on a busy machine a reader that computes would pass for one that waits.
+Workers that are not forked do not find the shared memory: of them nothing is known.
 
 About 4 µs a fetch, and of fetches below a millisecond only every eighth is looked at.
 """

@@ -58,6 +58,11 @@ class EpochSeeds:
         return (value ^ (value >> 31)) >> 1
 
 
+def mixed_seed(seed: int, count: int) -> int:
+    """A seed for the ``count``-th rebuilt source after ``seed``, the same in every run of the job."""
+    return (seed + (count + 1) * _MIX) % 2**63
+
+
 class SeededIndices:
     """Indices on their way to a worker, where they arrive as what the sampler gave, with the
     streams seeded.

@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import SETTINGS, Settings
-from autotune_trials.agent.dataloader.iterator import mixed_seed
+from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TrackedLoader:
 
     def park(self, source: Any, iterator: Any) -> None:
         others = [
-            other for other in self.iterators if other is not iterator and other._source is not None
+            other for other in self.iterators if other is not iterator and other.source is not None
         ]
         if self.idle is not None or others or self.loader() is None or self.hooks.closed:
             end_workers(source)

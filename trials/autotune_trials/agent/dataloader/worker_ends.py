@@ -23,10 +23,11 @@ def was_killed(error: BaseException | None) -> bool:
 
 
 # As torch and the system say it: a worker that ended, and what there was not enough of for so many.
-_ENDED = re.compile(r"DataLoader worker \(pid")
+# Where batches are pinned, what goes wrong on their way ends the thread that pins them.
+_ENDED = re.compile(r"DataLoader worker \(pid|Pin memory thread exited")
 _TOO_MANY = re.compile(
     r"Too many open files|items of ancdata|No space left on device|[Cc]annot allocate memory"
-    r"|unable to (?:mmap|open shared memory|resize file|write to file)"
+    r"|unable to (?:mmap|(?:open|allocate) shared memory|resize file|write to file)"
 )
 _ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
 

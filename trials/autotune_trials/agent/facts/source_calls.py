@@ -19,7 +19,8 @@ from autotune_spaces.sites import SourceCall
 
 DEEPEST = 60  # frames looked at; training loops lie under fewer
 LONGEST = 2000  # characters of a call that are kept
-_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+# where our own code lies
+OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class Spot(NamedTuple):
@@ -36,7 +37,7 @@ def spots(frame: FrameType | None, torch_directory: str, module: Any = None) -> 
     found = []
     for caller in itertools.islice(_callers(frame), DEEPEST):
         code = caller.f_code
-        if not code.co_filename.startswith((torch_directory, _OURS, "<frozen ")):
+        if not code.co_filename.startswith((torch_directory, OURS, "<frozen ")):
             found.append(
                 Spot(
                     code,

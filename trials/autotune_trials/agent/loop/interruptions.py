@@ -2,9 +2,9 @@
 loader.
 
 What happens in most iterations (a second loader, a look at a batch before it is trained on) is part
-of training, unless there is
-many times more of it than usual: a whole evaluation is none, whatever the loop does with single
-batches. What it was is often known only afterwards; its time is then taken back.
+of training, unless there is many times more of it than usual: a whole evaluation is none, whatever
+the loop does with single batches. What it was is often known only afterwards; its time is then
+taken back.
 
     batch │ model(x) without gradients │ model(x) ── backward │ step      a look: the batch is trained on
     batch │ model(x) without gradients │ batch │ model(x) …               an evaluation: the batch never is

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
 from autotune_trials.agent.loop.objective import comparison
+from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -30,15 +31,18 @@ class LossReader(Listener):
         self._meter, self._consumption, self._traits = meter, consumption, traits
         self._cached = CachedGradients(live.torch, live.state, live.parameters)
         self._judging = True  # whether the job caches gradients is not settled, or it does
-        self._look_for_comparison = live.config.mode == "live"
+        self._look_for_comparison = live.config.mode == SessionMode.LIVE
         # what the job's own scaler made last, and of what
         self._scaled: tuple[Any, Any] = lambda: None, None
 
     def on_scaled(self, loss: Any, scaled: Any) -> None:
         """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever
         the scale is by then."""
-        if scaled is not loss and type(scaled) is type(loss) is self._torch.Tensor:
-            self._scaled = (weakref.ref(scaled), loss.detach())
+        try:
+            if scaled is not loss and type(scaled) is type(loss) is self._torch.Tensor:
+                self._scaled = (weakref.ref(scaled), loss.detach())
+        except Exception:
+            self._live.loop.fail("on_scaled")
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         state = self._state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.bootstrap.log import write
 from autotune_trials.agent.core.events import Listener
 
 if TYPE_CHECKING:
@@ -13,15 +14,32 @@ MOST = 100_000  # values of one metric
 
 
 class Metrics(Listener):
-    """``told``: name -> [(samples trained on before, value)]."""
+    """``told``: name -> [(samples trained on before, value)], each a number or a tensor with one."""
 
     def __init__(self, torch: Any, samples: SampleCount) -> None:
         self._tensor, self._samples = torch.Tensor, samples
         self.told: dict[str, list[tuple[float, Any]]] = {}
+        self._refused: set[str] = set()
 
     def metric_told(self, name: str, value: Any) -> None:
+        number = self._number(value)
+        if number is None:
+            if str(name) not in self._refused:
+                self._refused.add(str(name))
+                write(
+                    f"autotune.metric({str(name)!r}): left out, no number: {type(value).__name__}"
+                )
+            return
         values = self.told.setdefault(str(name), [])
         if len(values) < MOST:
-            if isinstance(value, self._tensor):
-                value = value.detach().clone()
-            values.append((self._samples.total, value))
+            values.append((self._samples.total, number))
+
+    def _number(self, value: Any) -> Any | None:
+        """``value`` as it is kept, a tensor still to be read; None if it is no number."""
+        if isinstance(value, self._tensor):
+            single = value.numel() == 1 and not value.is_complex()
+            return value.detach().clone() if single else None
+        try:
+            return float(value)
+        except Exception:  # whatever the job's own class raises
+            return None

@@ -11,6 +11,7 @@ from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.job_facts import loss_module
 from autotune_trials.agent.patches import modules
+from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class ModuleWatch(Listener):
-    """Every call of a module is watched during warm-up, and no longer: it costs."""
+    """Every call of a module is watched during warm-up, under ``launch`` until every optimizer has
+    stepped, and no longer: it costs."""
 
     def __init__(self, live: LiveJobControl, knobs: Knobs, traits: JobTraits) -> None:
         self._live, self._knobs, self._traits = live, knobs, traits
@@ -46,7 +48,11 @@ class ModuleWatch(Listener):
 
     def iteration_ended(self, iteration: Iteration) -> None:
         if self._watching:
-            if self._state.iterations >= self._config.warmup_steps:
+            # under launch a model may come later, with an optimizer of its own
+            launched = self._config.mode == SessionMode.LAUNCH
+            if self._state.iterations >= self._config.warmup_steps and (
+                not launched or self._live.all_have_stepped
+            ):
                 self.watch(False)
         elif self._state.iterations == 1 and self._nothing_compiled():
             self.watch(True)
@@ -103,17 +109,20 @@ class ModuleWatch(Listener):
 
     def before_own_compile(self, model: Any) -> None:
         """The job is about to compile: dynamo must find torch as it is."""
-        if not self._state.stopped:
-            self.listen_to_dynamo()
-            self.watch(False)
-            if isinstance(getattr(model, "__self__", model), self._torch.nn.Module):
-                self._traits.compiles = True
-                self._live.drop_entries()
+        try:
+            if not self._state.stopped:
+                self.listen_to_dynamo()
+                self.watch(False)
+                if isinstance(getattr(model, "__self__", model), self._torch.nn.Module):
+                    self._traits.compiles = True
+                    self._live.drop_entries()
+        except Exception:
+            self._loop.fail("before_own_compile")
 
     def listen_to_dynamo(self) -> None:
         """Something is about to be compiled. Graph breaks happen in warm-up, long before anything
         is watched."""
-        if self._config.mode == "profile":
+        if self._config.mode == SessionMode.PROFILE:
             if self.compiles is None:
                 from autotune_trials.agent.observers.compiles import CompileLog
 

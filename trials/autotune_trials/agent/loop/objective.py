@@ -2,8 +2,8 @@
 
 Contrastive losses multiply all samples of a batch with all others (CLIP, SimCLR, in-batch
 negatives), cross-correlation losses sum a product over the batch (Barlow Twins), metric losses take
-all distances. There the batch size is part of the
-objective: with another one, another loss is trained. In the graph they all look alike:
+all distances. There the batch size is part of the objective: with another one, another loss is
+trained. In the graph they all look alike:
 
     activations (B, d)  @  activations (d, B)      the product of a batch with a batch
     activations (d, B)  @  activations (B, d)      a product summed over the batch
@@ -47,9 +47,8 @@ def comparison(losses: Any, batch: int) -> str:
 
 def losses_beside(torch: Any, outputs: list[Any]) -> str:
     """Name of a function of somebody's own, in the graphs that end in the nodes ``outputs``, that
-    takes a single number to train
-    through beside what it passes on: an auxiliary loss put into the backward of a model. "" if
-    there is none.
+    takes a single number to train through beside what it passes on: an auxiliary loss put into the
+    backward of a model. "" if there is none.
     """
     custom = torch.autograd.function.BackwardCFunction
     for node in nodes(outputs):

@@ -9,6 +9,7 @@ from autotune_trials.agent.controls.non_blocking import NonBlocking
 from autotune_trials.agent.controls.prefetch import CudaPrefetch
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.patches import transfer
+from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -25,7 +26,7 @@ class Transfers(Listener):
 
     def device_found(self, device: Any) -> None:
         changed = self._non_blocking.wanted is not None or self._prefetch.prefetch is not None
-        if device.type == "cuda" and (self._live.config.mode != "launch" or changed):
+        if device.type == "cuda" and (self._live.config.mode != SessionMode.LAUNCH or changed):
             transfer.install(self._live.patches, self._live.torch, self)
 
     def copy(
@@ -33,22 +34,24 @@ class Transfers(Listener):
     ) -> Any:
         """What the job's call of ``original``, torch's own method of this name, returns: a copy of
         a host tensor on the device."""
-        if self._sites.open:
-            self._sites.on_transfer(sys._getframe(1))
-        wanted = self._non_blocking.wanted
-        if wanted is not None and tensor.is_pinned():
-            args, kwargs = transfer.with_flag(args, kwargs, wanted)
-        timer = self._live.timer
-        before = timer.begin_transfer()
+        timer, moved = self._live.timer, None
+        before: int | None = None
         try:
-            moved = (
-                self._made_ahead(method, tensor, args, kwargs)
-                if self._prefetch.prefetch is not None
-                else None
-            )
+            if self._sites.open:
+                self._sites.on_transfer(sys._getframe(1))
+            wanted = self._non_blocking.wanted
+            if wanted is not None and tensor.is_pinned():
+                args, kwargs = transfer.with_flag(args, kwargs, wanted)
+            before = timer.begin_transfer()
+            if self._prefetch.prefetch is not None:
+                moved = self._made_ahead(method, tensor, args, kwargs)
+        except Exception:
+            self._live.loop.fail(f"Tensor.{method}")
+        try:
             return original(tensor, *args, **kwargs) if moved is None else moved
         finally:
-            timer.end_transfer(before)
+            if before is not None:
+                timer.end_transfer(before)
 
     def _made_ahead(
         self, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

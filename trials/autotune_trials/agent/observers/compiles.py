@@ -4,9 +4,8 @@
     CompileObserver   the watched window: recompilations, their reasons, and what they cost
 
 Dynamo keeps a record of each compilation (``torch._dynamo.utils.get_compilation_metrics``) with its
-reason and its seconds; of graph
-breaks it only logs, so its log function is listened to. Both are private to torch: what is not
-there is named in ``Evidence.blind``.
+reason and its seconds; of graph breaks it only logs, so its log function is listened to. Both are
+private to torch: what is not there is named in ``Evidence.blind``.
 """
 
 from __future__ import annotations

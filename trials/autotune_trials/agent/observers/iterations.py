@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 class IterationObserver(Observer):
     """Times as the phase clock has them. ``queued_s`` is the kernel's own count (schedstat) of how
-    long the training
-    thread was ready to run while other processes had all cores: such time is nobody's fault in the
-    job.
+    long the training thread was ready to run while other processes had all cores: such time is
+    nobody's fault in the job.
     """
 
     name = "iterations"

@@ -109,10 +109,9 @@ def stack_of(thread: int) -> list[Spot]:
 
     Done in one call that runs in C from beginning to end, during which the thread cannot go on.
     Step by step it could return from a frame that is being looked at, and reading ``f_back`` then
-    reads freed memory (seen as crashes, Python 3.11). Garbage
-    collection pauses in that call: the frame objects made there may start one, whose callbacks and
-    finalizers are Python again and
-    let the thread go on (seen as a standstill). No frame is kept either: what its locals hold would
+    reads freed memory (seen as crashes, Python 3.11). Garbage collection pauses in that call: the
+    frame objects made there may start one, whose callbacks and finalizers are Python again and let
+    the thread go on (seen as a standstill). No frame is kept either: what its locals hold would
     live longer than meant.
     """
     first = map(itemgetter(thread), starmap(sys._current_frames, ((),)))

@@ -24,8 +24,7 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
     """Patch both ways into the autograd engine.
 
     ``Tensor.backward`` calls ``autograd.backward``, and a Tensor subclass comes through each of
-    them twice: only
-    the outermost call of a thread counts.
+    them twice: only the outermost call of a thread counts.
     """
     inside = _Inside()
 

@@ -42,8 +42,16 @@ class Patch:
         """Put the wrapper in place. Idempotent."""
         if self.active:
             return
-        if self._wrapper is None:
-            self._wrapper = self._make(self, self.original)
+        present = vars(self.owner).get(self.attribute, _ABSENT)
+        if self._wrapper is not None and (
+            present is self._wrapper or (self._above is not None and present is self._above)
+        ):
+            self.active = True  # still in place, beneath the other's
+            return
+        if self._wrapper is None or present is not self._own:
+            # at first, and where others have patched while ours was away: on top of theirs
+            self.original, self._own = getattr(self.owner, self.attribute), present
+            self._wrapper, self._above = self._make(self, self.original), None
             # where pickle finds it: in the next process that is the original
             if isinstance(self.owner, ModuleType):
                 self._wrapper.__module__, self._wrapper.__qualname__ = (
@@ -51,9 +59,6 @@ class Patch:
                     self.attribute,
                 )
         self.active = True
-        present = vars(self.owner).get(self.attribute, _ABSENT)
-        if present is self._wrapper or (self._above is not None and present is self._above):
-            return  # still in place, beneath the other's
         setattr(self.owner, self.attribute, self._wrapper)
 
     def restore(self) -> None:

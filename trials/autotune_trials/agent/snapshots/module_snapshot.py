@@ -2,10 +2,9 @@
 after it, put back.
 
 Looked at are buffers, and whatever a module has as attributes of its own: numbers, tensors, and the
-lists, dicts and plain
-objects that hold them. Weights are only compared, by their norms: a copy of them all may not fit
-beside the model, so what a forward does to them (a slow copy that follows them) happens once before
-it is seen.
+lists, dicts and plain objects that hold them. Weights are only compared, by their norms: a copy of
+them all may not fit beside the model, so what a forward does to them (a slow copy that follows
+them) happens once before it is seen.
 """
 
 from __future__ import annotations

@@ -68,6 +68,12 @@ def _complain() -> None:
             log.write(f"[{os.getpid()}] sitecustomize\n{traceback.format_exc()}\n")
     except OSError:
         pass
+    try:
+        from autotune_trials.agent.bootstrap.log import tell
+
+        tell(f"the job runs without its tuned settings ({sys.exc_info()[1]})")
+    except Exception:
+        pass
 
 
 def _hand_over(here: str) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from autotune_trials.agent.facts.job_traits import JobTraits
     from autotune_trials.agent.observers.compiles import CompileLog
 
+# iterations under `launch` within which every optimizer has stepped, or one of them never does
+LATEST = 1000
+
 
 class ModuleWatch(Listener):
     """Every call of a module is watched during warm-up, under ``launch`` until every optimizer has
@@ -49,10 +52,12 @@ class ModuleWatch(Listener):
     def iteration_ended(self, iteration: Iteration) -> None:
         if self._watching:
             # under launch a model may come later, with an optimizer of its own
-            launched = self._config.mode == SessionMode.LAUNCH
-            if self._state.iterations >= self._config.warmup_steps and (
-                not launched or self._live.all_have_stepped
-            ):
+            waits = (
+                self._config.mode == SessionMode.LAUNCH
+                and not self._live.all_have_stepped
+                and self._state.iterations < LATEST
+            )
+            if self._state.iterations >= self._config.warmup_steps and not waits:
                 self.watch(False)
         elif self._state.iterations == 1 and self._nothing_compiled():
             self.watch(True)

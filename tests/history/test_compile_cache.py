@@ -205,6 +205,6 @@ def test_it_is_in_tuned_yaml_and_read_back(tmp_path: Path) -> None:
     assert load_tuned(tmp_path / "tuned.yaml").provenance.compile_cache == kept
     without = replace(tuned, provenance=Provenance())
     assert "compile_cache" not in to_yaml(without)
-    for name in ("shell", "sbatch", "k8s"):  # beside these nothing lies
+    for name in ("shell", "sbatch", "k8s", "kubeflow", "skypilot"):  # beside these nothing lies
         script = FORMATS[name].write(tuned)
         assert "compile_mode" in script and "compile_cache" not in script

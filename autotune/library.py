@@ -1,11 +1,11 @@
 """What the command line does, from Python.
 
     import autotune
-    result = autotune.tune("job.yaml", minutes=10)              # -> autotune.results.Result
-    judgement = autotune.judge("job.yaml", "tuned.yaml")        # -> autotune.judging.records.Judgement
-    profile = autotune.profile("job.yaml")                      # -> autotune.results.Profile
-    result = autotune.load_result("autotune-runs/job")          # of an earlier run
-    text = autotune.export_settings("autotune-runs/job", "shell")        # tuned settings in another form
+    result = autotune.tune("digits/job.yaml", minutes=10)          # -> autotune.results.Result
+    judgement = autotune.judge("digits/job.yaml", "tuned.yaml")    # -> autotune.judging.records.Judgement
+    profile = autotune.profile("digits/job.yaml")                  # -> autotune.results.Profile
+    result = autotune.load_result("autotune-runs/digits")          # of an earlier run
+    text = autotune.export_settings("autotune-runs/digits", "shell")    # tuned settings in another form
 
 The first three run the job. Each writes its directory as the command does, resumes where an earlier
 call stopped, prints nothing, and raises the errors of :mod:`autotune.errors`.
@@ -31,6 +31,7 @@ def tune(
     seed: int = 0,
     fresh: bool = False,
     offline: bool = False,
+    history: bool = True,
 ) -> Result:
     """Find the fastest settings of a job and prove them; as ``autotune run``.
 
@@ -41,6 +42,7 @@ def tune(
         seed: of the search.
         fresh: move an earlier run aside instead of resuming it.
         offline: record locally, for ``autotune sync`` to send.
+        history: use earlier runs, and keep this one; see docs/history.md.
 
     Raises:
         InputError, BaselineError, HookError, ClusterLost, Interrupted: see :mod:`autotune.errors`.
@@ -51,7 +53,15 @@ def tune(
     if minutes is not None:
         spec = replace(spec, budget=replace(spec.budget, minutes=minutes))
     place = _directory(run_dir, spec.name)
-    return tune_job(spec, place, fresh=fresh, seed=seed, offline=offline, progress_kind="silent")
+    return tune_job(
+        spec,
+        place,
+        fresh=fresh,
+        seed=seed,
+        offline=offline,
+        progress_kind="silent",
+        history=history,
+    )
 
 
 def judge(

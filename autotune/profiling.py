@@ -36,7 +36,7 @@ def profile_job(
     from autotune.executors.side_effects import summary
     from autotune.journal import Journal, clock
     from autotune.report.profile import status, write_profile
-    from autotune.report.terminal.plain import QuietProgress
+    from autotune.report.terminal.plain import open_progress
     from autotune.results import Profile
     from autotune.run_directory import move_aside
     from autotune.running import open_executor
@@ -52,13 +52,14 @@ def profile_job(
         told_of_the_disk(directory, "run it again"),
         closing(journal),
         status(spec.name, shown) as say,
+        open_progress("quiet" if shown else "silent", 0.0) as progress,
         closing(open_executor(spec, directory, journal, say, say)) as executor,
     ):
         context = RunContext(
             spec,
             executor,
             journal,
-            QuietProgress(),
+            progress,
             Untracked(),
             directory,
             nsight=tools,

@@ -243,7 +243,7 @@ class CompileCache:
 class Recalled:
     """What the history of earlier runs gave to this one; no verdict rests on it."""
 
-    # "exact", "other-software" (the same job and machine), "near" (alike jobs), "" (nothing)
+    # "exact", "other-software" (the same job and machine), "near" (similar jobs), "" (nothing)
     kind: str = ""
     run: str = ""  # the recorded run of the same job
     runs: int = 0  # whose figures ordered the search

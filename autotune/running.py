@@ -34,18 +34,20 @@ def tune_job(
     offline: bool = False,
     progress_kind: str = "auto",
     tools: tuple[Tool, ...] = (),
+    history: bool = False,
     store: Path | None = None,
 ) -> Result:
     """Tune ``spec`` in ``run_dir``: check, resume or start, run the stages, write what comes out.
 
     Args:
-        store: the history of earlier runs; None: none is asked or told.
+        history: ask earlier runs, and keep this one.
+        store: the history's file; None: this user's.
 
     Raises:
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
     with told_of_the_disk(run_dir):
-        return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools, store)
+        return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools, history, store)
 
 
 def _tune_job(
@@ -56,6 +58,7 @@ def _tune_job(
     offline: bool,
     progress_kind: str,
     tools: tuple[Tool, ...],
+    history: bool,
     store: Path | None,
 ) -> Result:
     from autotune.executors.side_effects import summary
@@ -68,7 +71,7 @@ def _tune_job(
     from autotune.tracking import open_tracker, preflight, records
     from autotune.tuner import tune
 
-    other_torch = "" if fresh or store is None else _other_torch(spec, run_dir)
+    other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
     if fresh or other_torch:
         move_aside(run_dir)
     if not offline and not (run_dir / "result.json").exists():
@@ -93,8 +96,7 @@ def _tune_job(
             return result
         if other_torch:
             progress.note(
-                f"{other_torch}: the answer of the earlier run, which was moved aside, is proven"
-                " again"
+                f"{other_torch}: this job is tuned again, the earlier run was moved aside"
             )
         if journal.find("observation") is not None:
             progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
@@ -108,7 +110,7 @@ def _tune_job(
             say=progress.warning,
         )
         records.begin(tracker, spec, run_dir)
-        history = None if store is None else open_history(store, progress.warning)
+        past = open_history(store, progress.warning) if history else None
         stop = Stop()
         with (
             _its_end_on_record(tracker),
@@ -129,7 +131,7 @@ def _tune_job(
                         seed,
                         stop,
                         tools,
-                        history=history,
+                        history=past,
                     )
                 )
             except (BaselineError, HookError):
@@ -144,8 +146,8 @@ def _tune_job(
             publish_outcome(result, spec, run_dir)
             records.record_result(tracker, result, run_dir)
             records.finish(tracker, "FINISHED", result)
-            if history is not None:
-                history.keep(spec, result, _number(journal))
+            if past is not None:
+                past.keep(spec, result, journal.find("sources") or {}, _number(journal))
             journal.append("finished", "", {})
         progress.finished(result, run_dir)
         return result
@@ -260,20 +262,21 @@ def _listed(names: list[str]) -> str:
 
 
 def _answer_words(result: Result) -> str:
-    from autotune.job.configs import in_words
+    from autotune.words import config_words, factor_words
 
     return (
-        f"{result.speedup.estimate:.2f}× with {in_words(result.knobs)}"
+        f"{factor_words(result.speedup.estimate)} with {config_words(result.knobs)}"
         if result.knobs
         else "nothing was proven faster"
     )
 
 
-def _other_torch(spec: JobSpec, run_dir: Path) -> str:
-    """Both versions of torch, where a finished run of this very job was made with another one; else
-    "".
+def _other_torch(spec: JobSpec, run_dir: Path, store: Path | None) -> str:
+    """Both versions of torch, where a finished run of this very job was made with another one and
+    is in the history; else "".
     """
     from autotune.export.fingerprint import here
+    from autotune.history.store import Store, StoreError, own_path
     from autotune.journal import Journal, clock
     from autotune.report.result_file import load_result
 
@@ -281,8 +284,16 @@ def _other_torch(spec: JobSpec, run_dir: Path) -> str:
         return ""
     with closing(Journal(run_dir / "journal.jsonl", clock())) as journal:
         study = journal.find("study") or {}
+        number = journal.find("number")  # of the run in the history
         if journal.find("finished") is None or study.get("digest") != spec.digest():
             return ""
+        if number is None or _edited(journal, spec):
+            return ""
+    try:
+        if number not in (run.id for run in Store(store or own_path()).runs(most=-1)):
+            return ""
+    except StoreError:
+        return ""
     before = load_result(run_dir / "result.json").observation.machine.torch_version
     now = here(spec.command, {**os.environ, **spec.env}, spec.workdir).torch_version
     return f"torch {before} → {now}" if now and before and now != before else ""

@@ -1,9 +1,10 @@
 """The command line. One file a command; :func:`main` is the only place that prints errors.
 
-0  done                      4  the agent cannot get into the job
-1  a defect of autotune      5  the cluster went away; rerun to resume
-2  wrong input             130  interrupted; rerun to resume
-3  the job fails as it is (baseline)
+0  done                                     5  the cluster went away; rerun to resume
+1  a defect of autotune                    10  judge: a --fail-if condition holds
+2  wrong input                             11  judge: undecided
+3  the job fails as it is (baseline)      130  interrupted; rerun to resume
+4  the agent cannot get into the job
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
         found.append(f"torch {libraries['torch']} is installed but cannot be imported")
     if not machine.cxx_compiler:
         found.append(
-            "no C++ compiler with Python's header files (g++, python3-dev): compile_mode is out on"
+            "no C++ compiler with Python's header files (g++, python3-dev): compile_mode is not available on"
             " a CPU"
         )
     if machine.shm_gib < SMALL_SHM_GIB:
@@ -187,7 +187,7 @@ def _print(report: dict[str, Any]) -> None:
         facts.add_row(what, value)
     console.print("This machine", style="bold")
     console.print(facts)
-    console.print("\nLess good than it could be", style="bold")
+    console.print("\nWhat could be better", style="bold")
     for line in report["missing"] or ["nothing found"]:
         console.print(f"- {line}", markup=False)
     console.print(f"\nThe knobs, for an ordinary image job on {machine['device']}", style="bold")

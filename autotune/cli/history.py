@@ -82,6 +82,7 @@ def _show(store: Store, what: list[str]) -> None:
 
 def _export(store: Store, what: list[str]) -> None:
     from autotune.errors import InputError
+    from autotune.words import plural
     from autotune_trials.paths import publish
 
     text = "".join(f"{_line(run)}\n" for run in store.runs(most=-1))
@@ -92,12 +93,13 @@ def _export(store: Store, what: list[str]) -> None:
         publish(Path(what[0]), text)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=what[0]) from None
-    typer.echo(f"{what[0]}: {text.count(chr(10))} runs")
+    typer.echo(f"{what[0]}: {plural(text.count(chr(10)), 'run')}")
 
 
 def _import(store: Store, what: list[str]) -> None:
     from autotune.errors import InputError
     from autotune.history.store import readable
+    from autotune.words import plural
 
     if not what:
         raise InputError(
@@ -114,31 +116,43 @@ def _import(store: Store, what: list[str]) -> None:
         if None in runs:
             number = runs.index(None) + 1
             raise InputError(
-                "is no run of this version",
+                "is not a run that this version can read",
                 where=f"{name}:{number}",
                 expected="what `export` wrote",
             )
-        typer.echo(f"{name}: {store.add([run for run in runs if run])} of {len(runs)} runs are new")
+        new = store.add([run for run in runs if run])
+        typer.echo(f"{name}: {new} of {plural(len(runs), 'run')} added")
 
 
 def _forget(store: Store, what: list[str]) -> None:
-    runs = store.runs(most=-1) if what == ["all"] else _chosen(store, what)
-    typer.echo(f"{store.forget([run.id for run in runs])} runs forgotten")
+    from autotune.words import plural
+
+    runs = store.runs(most=-1) if what == ["all"] else _chosen(store, what, single=True)
+    typer.echo(f"{plural(store.forget([run.id for run in runs]), 'run')} forgotten")
 
 
-def _chosen(store: Store, what: list[str]) -> list[PastRun]:
+def _chosen(store: Store, what: list[str], *, single: bool = False) -> list[PastRun]:
+    """The runs that ``what`` names.
+
+    Args:
+        single: a word that several IDs begin with is refused.
+    """
     from autotune.errors import InputError
 
     runs = store.runs(most=-1)
-    found = [run for run in runs if any(run.id.startswith(word) for word in what)]
-    missing = [word for word in what if not any(run.id.startswith(word) for run in runs)]
-    if missing or not what:
-        raise InputError(
-            f"no run {missing[0]}" if missing else "no run is named",
-            where=str(store.path),
-            expected="IDs that `autotune history` lists",
-        )
-    return found
+    found: dict[str, PastRun] = {}
+    wrong = "" if what else "no run is named"
+    for word in what:
+        named = [run for run in runs if run.id == word]
+        named = named or [run for run in runs if word and run.id.startswith(word)]
+        if not named:
+            wrong = wrong or f"no run {word!r}"
+        elif single and len(named) > 1:
+            wrong = wrong or f"the IDs of {len(named)} runs begin with {word}"
+        found |= {run.id: run for run in named}
+    if wrong:
+        raise InputError(wrong, where=str(store.path), expected="IDs that `autotune history` lists")
+    return list(found.values())
 
 
 def _outcome(run: PastRun) -> str:

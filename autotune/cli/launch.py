@@ -82,7 +82,7 @@ def launch(
         unlike = differences(config, now, job.env)
         if config.provenance.compile_cache.file and not dry_run:
             base |= _compiled(
-                config, tuned, "the machine is another one" if unlike else "", job.env
+                config, tuned, "this is a different machine" if unlike else "", job.env
             )
             job = plan(config, extra or (), base=base, seed=seed, out=out, partial=force)
         for text in unlike:

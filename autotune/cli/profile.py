@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.errors import InputError
+from autotune.flags import Ncu, Nsys
 
 if TYPE_CHECKING:
     from autotune.job.spec import JobSpec
@@ -40,18 +41,8 @@ def profile(
             min=0, max=2, help="Also draw the model's modules in the timeline, down to this depth."
         ),
     ] = 0,
-    nsys: Annotated[
-        bool,
-        typer.Option(
-            "--nsys", help="Also capture the window with Nsight Systems, where it is installed."
-        ),
-    ] = False,
-    ncu: Annotated[
-        bool,
-        typer.Option(
-            "--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed."
-        ),
-    ] = False,
+    nsys: Nsys = False,
+    ncu: Ncu = False,
     json: Annotated[bool, typer.Option("--json", help="Print summary.json instead.")] = False,
 ) -> None:
     """Say why a training job takes the time it takes: bottleneck, operators, findings and a trace.
@@ -84,9 +75,8 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
     Raises:
         InputError: no such knob, or a value it can never have.
     """
-    import yaml
-
     from autotune.job.mistakes import nearest
+    from autotune.job.yaml_lines import YamlMistake, parse_yaml
     from autotune_spaces.knobs import create, names
 
     config: dict[str, Value] = {}
@@ -105,8 +95,8 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
             )
         knob = known.get(name) or create(name)
         try:
-            value = knob.parse(yaml.safe_load(text))
-        except yaml.YAMLError:
+            value = knob.parse(parse_yaml(text).data)
+        except YamlMistake:
             value = text
         wrong = knob.check_value(value)
         if wrong:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.flags import Minutes, Ncu, Nsys, Seed, Trials
+
 if TYPE_CHECKING:
     from autotune.explain.nsight import Tool
 
@@ -23,19 +25,17 @@ def run(
     ] = None,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Start anew; an earlier run is moved aside, not deleted."),
-    ] = False,
-    minutes: Annotated[
-        float | None,
-        typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False),
-    ] = None,
-    trials: Annotated[
-        int | None,
         typer.Option(
-            min=1, help="Most configurations to try, instead of the job file's.", show_default=False
+            "--fresh",
+            help=(
+                "Begin a new run, which proves the recorded answer again; with --no-history it"
+                " searches anew. An earlier run is moved aside, not deleted."
+            ),
         ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    ] = False,
+    minutes: Minutes = None,
+    trials: Trials = None,
+    seed: Seed = 0,
     offline: Annotated[
         bool,
         typer.Option(
@@ -54,19 +54,8 @@ def run(
             help="The history's file. [default: see `autotune history --help`]", show_default=False
         ),
     ] = None,
-    nsys: Annotated[
-        bool,
-        typer.Option(
-            "--nsys",
-            help="Also capture the profiled window with Nsight Systems, where it is installed.",
-        ),
-    ] = False,
-    ncu: Annotated[
-        bool,
-        typer.Option(
-            "--ncu", help="Also measure the top kernels with Nsight Compute, where it is installed."
-        ),
-    ] = False,
+    nsys: Nsys = False,
+    ncu: Ncu = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the closing screen only.")
     ] = False,
@@ -79,7 +68,6 @@ def run(
     The same command again resumes an interrupted run.
     """
     from autotune.errors import InputError
-    from autotune.history.store import own_path
     from autotune.job.load import load_job
     from autotune.job.run_dir import RUNS, check_run_dir
     from autotune.running import tune_job
@@ -108,7 +96,8 @@ def run(
         offline=offline,
         progress_kind=kind,
         tools=tools,
-        store=None if no_history else store or own_path(),
+        history=not no_history,
+        store=store,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.flags import Minutes, Seed, Trials
 from autotune.service.flags import Address, TokenFile
 
 if TYPE_CHECKING:
@@ -51,17 +52,9 @@ def submit(
             min=0, help="GPUs that are the run's alone. [default: a whole node]", show_default=False
         ),
     ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Most configurations to try, instead of the job file's.", show_default=False
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    minutes: Minutes = None,
+    trials: Trials = None,
+    seed: Seed = 0,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -163,5 +156,5 @@ def _reserve(
 def _run_options(minutes: float | None, trials: int | None, seed: int) -> list[str]:
     given = {"--minutes": minutes, "--trials": trials, "--seed": seed or None}
     return [
-        word for flag, value in given.items() if value is not None for word in (flag, f"{value:g}")
+        word for flag, value in given.items() if value is not None for word in (flag, str(value))
     ]

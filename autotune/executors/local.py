@@ -380,7 +380,7 @@ class LocalExecutor(Executor):
 
 
 def finish(session: Session) -> None:
-    """End a session and delete what the job wrote to its {trial_dir}: checkpoints of sixty trials
+    """End a session and delete what the job wrote to its {trial_dir}: checkpoints of many trials
     fill a disk.
     """
     closed = session.closed

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -204,6 +204,13 @@ def _without_secrets(
 def write_tuned(tuned: TunedConfig, path: Path) -> None:
     """Write tuned.yaml (write, flush, rename)."""
     publish(path, to_yaml(tuned))
+
+
+def embedded_yaml(tuned: TunedConfig) -> str:
+    """The text of tuned.yaml for the inside of another file, which has nothing lying beside it."""
+    return to_yaml(
+        replace(tuned, provenance=replace(tuned.provenance, compile_cache=CompileCache()))
+    )
 
 
 def to_yaml(tuned: TunedConfig) -> str:

@@ -8,7 +8,7 @@ winner   │ found │   –   │ a fifth of it │ found │
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.explain.records import Finding, NotJudged
@@ -114,27 +114,34 @@ def _once(
 
 
 def _rest(findings: Sequence[Finding], explaining: Sequence[Finding]) -> list[Finding]:
-    """What of ``findings`` others do not explain: the costliest is explained first."""
+    """What of ``findings`` others do not explain: the costliest is explained first. One without a
+    cost explains what is at its own line; how much it explains elsewhere is not known.
+    """
     if not explaining:
         return list(findings)
-    if any(f.cost_s is None for f in explaining):
-        return []
     pool = sum(f.cost_s or 0.0 for f in explaining)
+    unmeasured = [f for f in explaining if f.cost_s is None]
+    maybe = "".join(
+        f' Part of it may be "{title}", whose cost is not known.'
+        for title in dict.fromkeys(f.title for f in unmeasured)
+    )
     kept = []
     for finding in sorted(findings, key=_weight):
-        if finding.cost_s is None:
+        if finding.cost_s is None or any(_at_one_line(f, finding) for f in unmeasured):
             continue
         rest = finding.cost_s - pool
         pool = max(0.0, -rest)
         if rest >= finding.cost_s:
-            kept.append(finding)
+            kept.append(replace(finding, evidence=finding.evidence + maybe))
         elif rest > UNEXPLAINED_SHARE * finding.cost_s:
             known = duration_words(finding.cost_s - rest)
             kept.append(
                 replace(
                     finding,
                     cost_s=rest,
-                    evidence=f"{finding.evidence} {known} of it are told by another finding.",
+                    evidence=(
+                        f"{finding.evidence} {known} of it are told by another finding.{maybe}"
+                    ),
                 )
             )
     return kept
@@ -174,14 +181,16 @@ def _counterpart(finding: Finding, candidates: Sequence[Finding]) -> Finding | N
     only one left.
     """
     for other in candidates:
-        if (
-            other.place
-            and finding.place
-            and (other.place.file, other.place.line) == (finding.place.file, finding.place.line)
-        ):
+        if _at_one_line(other, finding):
             return other
     loose = [c for c in candidates if c.place is None or finding.place is None]
     return loose[0] if loose else None
+
+
+def _at_one_line(a: Finding, b: Finding) -> bool:
+    return bool(
+        a.place and b.place and (a.place.file, a.place.line) == (b.place.file, b.place.line)
+    )
 
 
 def _small(after_s: float | None, before_s: float | None) -> bool:
@@ -198,8 +207,3 @@ def _weight(finding: Finding) -> tuple[bool, float]:
     """Sorts by what it costs now, the costliest first; what has no known cost comes last."""
     cost = finding.cost_s if finding.cost_after_s is None or finding.cured else finding.cost_after_s
     return cost is None, -(cost or 0.0)
-
-
-def in_force(findings: Iterable[Finding]) -> list[Finding]:
-    """Those the answer leaves in place."""
-    return [f for f in findings if not f.cured]

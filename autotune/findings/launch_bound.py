@@ -27,7 +27,7 @@ class LaunchBound(Rule):
         f" roofline is overhead, or, where there is none, they take less than {TINY_S * 1e6:g} µs"
         f" each. Judged if they cost at least {COST_SHARE:.0%} of the iteration. The cost on a CPU:"
         " their time in the profile, less what profiling added to each call; on a GPU: the time it"
-        " was idle. The place is the line the training thread was seen at most."
+        " was idle. The place is the line the training thread was most often seen at."
     )
     knob = "compile_mode"
     also = ("batch_size",)

@@ -103,7 +103,7 @@ def place_of(data: Mapping[str, Any] | Place | None) -> Place | None:
 def costliest_frames(
     frames: Sequence[Frames], *phases: str, limit: int = 3
 ) -> list[tuple[Place, float]]:
-    """(place, seconds in all) of the lines the training thread was seen at most, in ``phases``."""
+    """(place, seconds in all) of the lines the training thread was most often seen at, in ``phases``."""
     seconds: dict[Place, float] = {}
     for frame in frames:
         if not phases or frame.phase in phases:

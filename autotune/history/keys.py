@@ -1,6 +1,7 @@
 """Is it the same job, or one like it?
 
 Keys        three hashes: job, machine, software. All the same: an exact hit
+space_of    what a search may try, so that a wider one is not answered by a narrower one
 features    what decides which knobs matter, as numbers
 likeness    exp(-d²/2), with d² the sum of the squared differences of the features, each divided
             by its scale; 0 between a CPU and a GPU. 1: the same; 0.6: one scale apart; 0.1: two
@@ -13,8 +14,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from autotune.history.records import Keys, digest
-from autotune.job.sources import digests
-from autotune.job.spec import JobSpec
+from autotune.job.spec import JobSpec, SearchSpace
 from autotune.results import Observation
 from autotune.secrets import mask, mask_command
 from autotune_spaces.codec import encode
@@ -58,12 +58,17 @@ SCALES: Mapping[str, float] = {
 }
 
 
-def keys_of(spec: JobSpec, observation: Observation) -> Keys:
-    """The hashes of this run. Values that look like secrets are masked before they are hashed."""
+def keys_of(spec: JobSpec, observation: Observation, code: Mapping[str, str]) -> Keys:
+    """The hashes of this run. Values that look like secrets are masked before they are hashed.
+
+    Args:
+        code: digests of the job's files as they were when the run began, see
+            :mod:`autotune.job.sources`.
+    """
     job, machine = encode(observation.job), encode(observation.machine)
     loader = {k: v for k, v in (job["loader"] or {}).items() if k not in LOADER_PLACE}
     of_job = {
-        "code": digests(spec.command, spec.workdir),
+        "code": dict(code),
         "command": list(mask_command(spec.command)),
         "env": mask(dict(spec.env)),
         "objective": spec.objective,
@@ -79,6 +84,17 @@ def keys_of(spec: JobSpec, observation: Observation) -> Keys:
     }
     of_software = {**{name: machine[name] for name in SOFTWARE}, "autotune": _version()}
     return Keys(digest(of_job), digest(of_machine), digest(of_software))
+
+
+def space_of(space: SearchSpace) -> tuple[str, ...]:
+    """A hash of each knob with each value that is asked for, or with None where the values are
+    autotune's choice.
+    """
+    return tuple(
+        digest([knob.name, knob.options, value])
+        for knob in space.knobs
+        for value in (knob.values if knob.values is not None else (None,))
+    )
 
 
 def _version() -> str:

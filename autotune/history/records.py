@@ -68,6 +68,9 @@ class PastRun:
     gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
     withdrawn: tuple[str, ...] = ()  # knobs that did not apply
+    space: tuple[str, ...] = ()  # hashes of what was to be tried, see keys.space_of
+    minutes: float = 0.0  # of the budget
+    trials: int | None = None  # of the budget; None: no limit
     version: int = RECORD_VERSION
 
 

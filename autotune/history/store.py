@@ -40,14 +40,22 @@ class StoreError(Exception):
 
 def own_path() -> Path:
     """Where this run's history is: AUTOTUNE_STORE; on the service's nodes one for all runs, beside
-    them in AUTOTUNE_RUNS; else this user's, below XDG_DATA_HOME."""
+    them in AUTOTUNE_RUNS; else this user's, below XDG_DATA_HOME.
+
+    Raises:
+        StoreError: this user has no home directory.
+    """
     if named := os.environ.get("AUTOTUNE_STORE"):
         return Path(named)
     if runs := os.environ.get("AUTOTUNE_RUNS"):
         return Path(runs) / FILE_NAME
     data = os.environ.get("XDG_DATA_HOME", "")
-    root = Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share"
-    return root / "autotune" / FILE_NAME
+    if os.path.isabs(data):
+        return Path(data) / "autotune" / FILE_NAME
+    try:
+        return Path.home() / ".local" / "share" / "autotune" / FILE_NAME
+    except RuntimeError:
+        raise StoreError("there is no home directory: set AUTOTUNE_STORE to a file") from None
 
 
 def team_path() -> Path | None:
@@ -84,18 +92,20 @@ class Store:
             db.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?)", rows)
             return db.total_changes - before
 
-    def runs(self, job: str | None = None, most: int = MOST_RUNS) -> list[PastRun]:
-        """The newest runs first, all or those of one job key; rows that make no sense are left out.
+    def runs(self, most: int = MOST_RUNS) -> list[PastRun]:
+        """The newest runs first; rows that make no sense are left out.
 
         Raises:
             StoreError
         """
-        if not self.path.exists():
-            return []
-        where, values = ("", ()) if job is None else ("WHERE job = ?", (job,))
+        try:
+            if not self.path.exists():
+                return []
+        except OSError as error:  # in a folder that may not be searched
+            raise StoreError(f"{self.path}: {_words(error)}") from error
         with self._opened() as db:
-            query = f"SELECT record FROM runs {where} ORDER BY at DESC LIMIT ?"
-            rows = db.execute(query, (*values, most)).fetchall()
+            query = "SELECT record FROM runs ORDER BY at DESC LIMIT ?"
+            rows = db.execute(query, (most,)).fetchall()
         return [run for (text,) in rows if (run := readable(text)) is not None]
 
     def forget(self, ids: Sequence[str]) -> int:
@@ -147,7 +157,7 @@ class Store:
         ):
             return  # new and empty
         if application != APPLICATION:
-            raise StoreError(f"{self.path}: is a database of another program")
+            raise StoreError(f"{self.path}: belongs to another program")
         if version != SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path}: has version {version}, this autotune knows {SCHEMA_VERSION}"
@@ -171,7 +181,8 @@ def readable(text: str) -> PastRun | None:
     try:
         data: Any = json.loads(text)
         run = decode(PastRun, data)
-        figures = [run.at, run.iteration_s, run.noise, run.log_gain, *run.features.values()]
+        figures = [run.at, run.iteration_s, run.noise, run.log_gain, run.minutes]
+        figures += run.features.values()
         figures += [f for m in run.measured for f in (m.log_ratio, m.error) if f is not None]
         sound = all(math.isfinite(f) for f in figures) and run.iteration_s > 0
         return run if sound and data["version"] == RECORD_VERSION else None

@@ -1,7 +1,8 @@
 """The history in a run: asked once after OBSERVE, told once at the end.
 
-    recall ──▶ the same job: its answer, to be proven anew before anything is searched
-           └─▶ alike jobs: what each value is expected to do, a prior of the search
+    recall ──▶ the same job: its answer, to be proven anew before anything is searched, unless
+           │   this run may search more than that one did
+           └─▶ similar jobs: what each value is expected to do, a prior of the search
     keep   ◀── the result, as hashes and numbers
 
 The verdict never hears of it. Whatever is wrong with a store costs one line and nothing else.
@@ -11,12 +12,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.history.effects import effects_of, expected_effects
-from autotune.history.keys import features_of, keys_of, likeness
+from autotune.history.keys import features_of, keys_of, likeness, space_of
 from autotune.history.records import Keys, Measured, PastRun, hidden, hidden_item, revealed
 from autotune.history.store import Store, StoreError, own_path, team_path
 from autotune.job.configs import normalise
@@ -53,18 +54,20 @@ class History:
     """This user's store and the team's.
 
     Args:
-        own: read, and written at the end of a run.
+        own: read, and written at the end of a run; None: there is none.
         team: read only; None: there is none.
         warn: told in one line why a store is not used.
     """
 
-    def __init__(self, own: Path, team: Path | None, warn: Callable[[str], None]) -> None:
-        self._own = Store(own)
-        self._stores = [self._own, *([] if team is None else [Store(team, read_only=True)])]
+    def __init__(self, own: Path | None, team: Path | None, warn: Callable[[str], None]) -> None:
+        self._own = None if own is None else Store(own)
+        self._stores = [] if self._own is None else [self._own]
+        self._stores += [] if team is None else [Store(team, read_only=True)]
         self._warn = warn
 
-    def recall(self, spec: JobSpec, observation: Observation) -> Recall:
-        keys, runs = keys_of(spec, observation), self._runs()
+    def recall(self, spec: JobSpec, observation: Observation, code: Mapping[str, str]) -> Recall:
+        """``code``: see :func:`autotune.history.keys.keys_of`."""
+        keys, runs = keys_of(spec, observation, code), self._runs()
         same = [run for run in runs if (run.keys.job, run.keys.machine) == (keys.job, keys.machine)]
         same.sort(key=lambda run: (run.keys.software == keys.software, run.at), reverse=True)
         alike = _alike(runs, keys, observation)
@@ -78,7 +81,7 @@ class History:
             return Recall(
                 Recalled("near", "", len(alike), round(alike[0][0], 3)), expected=expected
             )
-        last = same[0]
+        last = next((run for run in same if _searched(run, spec)), same[0])
         summary = Recalled(
             "exact" if last.keys.software == keys.software else "other-software",
             last.id,
@@ -88,7 +91,7 @@ class History:
             observation.anatomy.iteration_s,
             slower(last, observation),
         )
-        answer = _answer(spec, observation, last)
+        answer = _answer(spec, observation, last) if _searched(last, spec) else None
         gains = tuple(
             KnobGain(
                 name,
@@ -100,12 +103,12 @@ class History:
         )
         return Recall(summary, answer, gains, last.log_gain, expected)
 
-    def keep(self, spec: JobSpec, result: Result, number: str) -> None:
-        """``number``: of the run, the same if it is kept again."""
-        if self._own not in self._stores:
+    def keep(self, spec: JobSpec, result: Result, code: Mapping[str, str], number: str) -> None:
+        """``code``: as for :meth:`recall`; ``number``: of the run, the same if it is kept again."""
+        if self._own is None or self._own not in self._stores:
             return  # that was said when it could not be read
         try:
-            self._own.add([past_run(spec, result, number)])
+            self._own.add([past_run(spec, result, code, number)])
         except StoreError as error:
             self._warn(f"this run is not in the history: {error}")
 
@@ -116,13 +119,18 @@ class History:
                 found |= {run.id: run for run in store.runs()}
             except StoreError as error:
                 self._stores.remove(store)
-                self._warn(f"goes on without this history: {error}")
+                self._warn(f"the run continues without this history: {error}")
         return list(found.values())
 
 
 def open_history(store: Path | None, warn: Callable[[str], None]) -> History:
     """The stores that a run uses. ``store``: instead of this user's."""
-    return History(store or own_path(), team_path(), warn)
+    try:
+        own = store or own_path()
+    except StoreError as error:
+        own = None
+        warn(f"this run is not in the history: {error}")
+    return History(own, team_path(), warn)
 
 
 def slower(run: PastRun, observation: Observation) -> bool:
@@ -133,7 +141,7 @@ def slower(run: PastRun, observation: Observation) -> bool:
     )
 
 
-def past_run(spec: JobSpec, result: Result, number: str) -> PastRun:
+def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str) -> PastRun:
     """``result`` as it is kept."""
     observation, confirmation = result.observation, result.confirmation
     measured = [
@@ -166,7 +174,7 @@ def past_run(spec: JobSpec, result: Result, number: str) -> PastRun:
     return PastRun(
         id=number,
         at=round(time.time(), 1),
-        keys=keys_of(spec, observation),
+        keys=keys_of(spec, observation, code),
         features=features_of(observation),
         iteration_s=observation.anatomy.iteration_s,
         noise=observation.noise,
@@ -180,6 +188,20 @@ def past_run(spec: JobSpec, result: Result, number: str) -> PastRun:
         },
         measured=tuple(measured),
         withdrawn=tuple(next(iter(hidden({name: None}))) for name in observation.withdrawn),
+        space=space_of(spec.search_space),
+        minutes=spec.budget.minutes,
+        trials=spec.budget.trials,
+    )
+
+
+def _searched(run: PastRun, spec: JobSpec) -> bool:
+    """Whether ``run`` had all the knobs and values that may be tried now, and as much time."""
+    budget = spec.budget
+    as_many = run.trials is None or (budget.trials is not None and budget.trials <= run.trials)
+    return (
+        as_many
+        and budget.minutes <= run.minutes
+        and set(space_of(spec.search_space)) <= set(run.space)
     )
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from autotune.job.spec import SearchSpace
+from autotune.words import clean, config_words, value_words
 from autotune_spaces.base import Config, Numerics, Scope, Value
 from autotune_trials.protocol.messages import KnobChoice
 
@@ -98,12 +99,14 @@ def normalise(
 
 
 def in_words(config: Config, defaults: Mapping[str, Value] | None = None) -> str:
-    """``num_workers 0 → 2, amp_dtype off → bfloat16`` or, without defaults, ``num_workers=2 amp_dtype=bfloat16``."""
-    if not config:
-        return "baseline"
-    if defaults is None:
-        return " ".join(f"{k}={v}" for k, v in config.items())
-    return ", ".join(f"{k} {defaults.get(k)} → {v}" for k, v in config.items())
+    """``num_workers 0 → 2, amp_dtype off → bfloat16`` or, without defaults, ``num_workers=2,
+    amp_dtype=bfloat16``.
+    """
+    if not config or defaults is None:
+        return config_words(config)
+    return ", ".join(
+        f"{clean(k)} {value_words(defaults.get(k))} → {value_words(v)}" for k, v in config.items()
+    )
 
 
 def _same(a: Value, b: Value) -> bool:

@@ -34,7 +34,7 @@ line through `/bin/sh -c` instead. Relative paths are relative to `workdir`, whi
 
 | placeholder | stands for |
 |---|---|
-| `{seed}` | the seed of this run of the job: 0, 1, 2 … |
+| `{seed}` | the seed of this run of the job: 1000, 1001 …; with `autotune launch` its `--seed`, 0 by default |
 | `{trial_dir}` | a directory of this run's own, for whatever the job writes |
 | `{NAME}` | the value of a knob of that name, see [knobs of your own](knobs.md#knobs-of-your-own) |
 

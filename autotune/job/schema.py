@@ -422,7 +422,8 @@ class JobFile(_Model):
     name: Annotated[str, StringConstraints(pattern=NAME)] | None = Field(
         None,
         description=(
-            "Names the run directory; letters, digits, dot, dash. Default: the folder's name."
+            "Names the run directory; letters, digits, dot, dash, underscore. Default: the file's"
+            " name, or the folder's for job.yaml."
         ),
     )
     command: Annotated[

@@ -1,4 +1,4 @@
-"""The first job.yaml: every key once, what it is for, its default commented out."""
+"""The first job.yaml: the keys most jobs need, what each is for, its default commented out."""
 
 from __future__ import annotations
 

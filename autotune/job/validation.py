@@ -118,4 +118,4 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
             "letters, digits, dot, dash and underscore, a letter or digit first"
         ),
     }
-    return known.get(kind, kind.replace("_", " "))
+    return known.get(kind, "another kind of value")

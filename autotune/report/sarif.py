@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from autotune.explain.records import Finding
 from autotune.report.text import words
@@ -32,7 +33,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": finding.place.file},
+                    "artifactLocation": {"uri": quote(finding.place.file, errors="replace")},
                     "region": {"startLine": max(finding.place.line, 1)},
                 }
             }

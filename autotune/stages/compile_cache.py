@@ -9,6 +9,7 @@ compiled.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import shutil
@@ -51,6 +52,8 @@ def pack_compile_cache(
 
 def _pack(context: RunContext, executor: LocalExecutor, config: Config) -> CompileCache | None:
     first, second = (context.run_dir / name for name in ("cold-cache", "warm-cache"))
+    for folder in (first, second):  # of a run that was killed
+        shutil.rmtree(folder, ignore_errors=True)
     try:
         cold_s = _start(executor, config, first, "cold-start")
         content = _archive(first)
@@ -65,6 +68,8 @@ def _pack(context: RunContext, executor: LocalExecutor, config: Config) -> Compi
         unpack(context.run_dir / FILE_NAME, digest, second)
         warm_s = _start(executor, config, second, "warm-start")
     except SessionFailed as failure:
+        (context.run_dir / FILE_NAME).unlink(missing_ok=True)
+        context.stop.check_after(failure.kind)
         context.progress.note(
             f"the compiled kernels are not kept: a start of the job failed ({failure})"
         )
@@ -101,7 +106,10 @@ def _archive(folder: Path) -> bytes:
     archive.
     """
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6) as archive:
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
         for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
             entry = tarfile.TarInfo(str(path.relative_to(folder)))
             content = path.read_bytes()

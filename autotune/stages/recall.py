@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.history.use import Recall
 from autotune.results import Observation
 from autotune.stages.context import RunContext
+from autotune.words import plural
 from autotune_spaces.codec import decode, encode
 
 
@@ -15,7 +16,8 @@ def recall_job(context: RunContext, observation: Observation) -> Recall:
     stored = context.journal.find("recall")
     if stored is not None:
         return decode(Recall, stored)
-    recall = context.history.recall(context.spec, observation)
+    code = context.journal.find("sources") or {}
+    recall = context.history.recall(context.spec, observation, code)
     context.journal.append("recall", "", encode(recall))
     _tell(context, recall)
     return recall
@@ -36,6 +38,8 @@ def _tell(context: RunContext, recall: Recall) -> None:
             " searches)"
         )
     elif recall.expected:
+        of = "similar jobs" if found.kind == "near" else "this job and similar ones"
         progress.note(
-            f"{found.runs} earlier runs of alike jobs order the search (--no-history ignores them)"
+            f"what {plural(found.runs, 'earlier run')} of {of} measured orders the search"
+            " (--no-history ignores it)"
         )

@@ -4,6 +4,8 @@ optimizer tried out without touching it.
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from tiny_tuner import Tuner
 
 from autotune_trials.agent.controls.optimizers import OptimizerControl
-from autotune_trials.agent.observers import optimizer_trial
+from autotune_trials.agent.observers import optimizer_trial, standing
 from autotune_trials.agent.observers.compiles import guard, one_line, user_line
 from autotune_trials.agent.observers.standing import governors
 
@@ -102,8 +104,17 @@ def test_a_trial_needs_room_and_a_choice(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "no room" in trial(small_adam())["untried"]
 
 
-def test_governors_are_read_or_not_there() -> None:
-    assert all(word and " " not in word for word in governors())
+def test_governors_are_read_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the CPUs, one shows its governor."""
+    (tmp_path / f"cpu{min(os.sched_getaffinity(0))}").write_text("performance\n")
+
+    def shown(path: str, **options: Any) -> Any:
+        cpu = re.fullmatch(r"/sys/devices/system/cpu/(cpu\d+)/.*", path)
+        assert cpu
+        return (tmp_path / cpu[1]).open(**options)
+
+    monkeypatch.setattr(standing, "open", shown, raising=False)
+    assert governors() == ("performance",)
 
 
 REASON = """1/0: self.n == 1                                      # return self.b(h)+self.n  # gb.py:18 in resume (HINT: torch.compile considers …

@@ -43,5 +43,5 @@ def test_a_run_explains_its_gain_knob_by_knob(tmp_path: Path) -> None:
     page = (job.run_dir / "report.html").read_text()
     assert re.search(r'<figure[^>]* id="waterfall">\s*<svg', page)
     assert "num_workers 0 → 2" in page
-    assert "autotune run " in page and "--fresh" in page
+    assert "autotune run " in page and "--fresh --no-history" in page
     assert (job.run_dir / "waterfall.png").exists()

@@ -11,6 +11,8 @@ import pytest
 from command_line import Job, make_job, started
 from tiers import slow
 
+from autotune.cli.profile import with_settings
+from autotune.job.load import load_job
 from autotune.results import Profile
 from autotune_spaces.codec import decode
 
@@ -178,6 +180,19 @@ def test_with_knobs_set_and_the_earlier_profile_kept(
     )
     assert {k["name"]: k["value"] for k in session["knobs"]} == data["config"]
     assert (folder(job).with_name("job-profile.1") / "profile.html").exists()
+
+
+@pytest.mark.parametrize("value", ["on", "1:30", "1e-3"])
+def test_a_setting_is_read_as_in_a_job_file(value: str, tmp_path: Path) -> None:
+    """And not as YAML 1.1, to which `on` is a truth value, 1:30 is 90 and 1e-3 a word."""
+    (tmp_path / "job.yaml").write_text(
+        "command: python train.py\n"
+        f"search_space: {{mode: {{via: '--mode {{}}', values: ['off', {value}], default: 'off'}}}}\n"
+    )
+    spec = load_job(tmp_path / "job.yaml", check=False)
+    _, config = with_settings(spec, [f"mode={value}"])
+    assert config["mode"] == spec.search_space["mode"].values[-1]
+    assert type(config["mode"]) is (float if value == "1e-3" else str)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ search_space: {{num_workers: [0, 4]}}
 budget: {{minutes: 4, trials: 1}}
 convergence: {{steps: 60}}
 """
+STORE = "../history.sqlite"
 SHORTER = """\
 from autotune.cli import main
 from autotune.stages.measuring import fresh
@@ -76,7 +77,7 @@ class Whole:
 
 def start(job: Job, *options: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SHORTER, "run", "job.yaml", "--quiet", *options],
+        [sys.executable, "-c", SHORTER, "run", "job.yaml", "--quiet", "--store", STORE, *options],
         cwd=job.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -176,13 +177,21 @@ def test_the_result_is_launched_and_exported(whole: Whole) -> None:
     assert "AUTOTUNE" in (whole.job.folder / "tuned.sh").read_text()
 
 
-def test_fresh_starts_over_and_keeps_the_finished_run(whole: Whole, tmp_path: Path) -> None:
+def test_fresh_begins_a_new_run_that_proves_the_recorded_answer(
+    whole: Whole, tmp_path: Path
+) -> None:
     shutil.copytree(whole.job.folder, tmp_path / "job")
+    shutil.copy(whole.job.folder / STORE, tmp_path)
     job = Job(tmp_path / "job")
     again = start(job, "--fresh")
     moved = job.folder / "autotune-runs" / "job.1"
-    sessions = moved.with_name("job") / "sessions"
-    wait_until(lambda: again.poll() is not None or (moved.exists() and sessions.exists()), 60, "it")
+    wait_until(
+        lambda: again.poll() is not None or (moved.exists() and "recall" in kinds(job)),
+        120,
+        "the history to be asked",
+    )
     again.send_signal(signal.SIGTERM)
     assert ended(again).returncode == 130
     assert (moved / "result.json").exists() and not (job.run_dir / "result.json").exists()
+    (recall,) = [entry["data"] for entry in job.journal() if entry["kind"] == "recall"]
+    assert recall["answer"] == whole.job.result["knobs"]

@@ -111,7 +111,6 @@ def test_one_that_is_not_asked_any_more_is_not_missed(machine: Machine) -> None:
 def test_a_client_without_its_server_is_told_as_that(
     error: Exception, is_lost: bool, machine: Machine
 ) -> None:
-    pytest.importorskip("ray")
     head = Head(machine.nodes, PATIENCE_S)
     with pytest.raises(ClusterLost if is_lost else ValueError), head.told():
         raise error

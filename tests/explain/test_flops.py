@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autotune.explain.flops import Kind, kind, model_flops, work
 from autotune.explain.records import Operator
 from autotune.explain.table import operators
 from autotune.explain.trace import Signature, read_trace
-
-torch = pytest.importorskip("torch")
 
 
 def rows(tmp_path: Path, run: Callable[[], Any]) -> tuple[Operator, ...]:

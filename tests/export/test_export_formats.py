@@ -228,6 +228,21 @@ def test_torchrun_keeps_its_own_options(folder: Path) -> None:
     ] == [*command, "--lr", "1"]
 
 
+@pytest.mark.parametrize(
+    ("form", "command", "started"),
+    [
+        ("torchrun", "accelerate launch --num_processes 4 t.py", "--nproc-per-node=4"),
+        ("accelerate", "torchrun --standalone --nproc-per-node 4 t.py", "--num_processes=4"),
+    ],
+)
+def test_another_launcher_starts_as_many_processes(
+    form: str, command: str, started: str, folder: Path
+) -> None:
+    script = FORMATS[form].write(tuned(folder, {}, command=tuple(command.split())))
+    assert started in last_words(script)
+    assert "One process" not in script
+
+
 def test_torchrun_runs(folder: Path, tmp_path: Path) -> None:
     script = FORMATS["torchrun"].write(
         tuned(folder, {**VIA, "intra_op_threads": TunedKnob(1, 2)}, "a b")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mlflow")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tracking"))
 
 from server_processes import ENV, a_port, mlflow_server

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from cases import HERE, case
 
-from autotune.explain.records import Finding, Side
+from autotune.explain.records import Finding, Place, Side
 from autotune.findings import RULES, Case, NotJudgeable, Rule, judge
 from autotune.findings.judging import judge_by
 
@@ -137,7 +137,7 @@ def test_the_costliest_comes_first_and_the_unmeasured_last() -> None:
     ]
 
 
-@pytest.mark.parametrize(("particular_s", "left_s"), [(0.09, None), (0.04, 0.06), (None, None)])
+@pytest.mark.parametrize(("particular_s", "left_s"), [(0.09, None), (0.04, 0.06)])
 def test_one_cause_is_told_once(particular_s: float | None, left_s: float | None) -> None:
     rules = [
         Told({"baseline": [finding(0.1, None, "general")]}, "general"),
@@ -152,6 +152,21 @@ def test_one_cause_is_told_once(particular_s: float | None, left_s: float | None
         assert "40.0 ms of it are told by another finding." in told["general"].evidence
 
 
+@pytest.mark.parametrize("place", [None, replace(HERE, line=99), HERE])
+def test_what_has_no_cost_hides_nothing_but_its_own_line(place: Place | None) -> None:
+    rules = [
+        Told({"baseline": [finding(0.1, place, "general")]}, "general"),
+        Told({"baseline": [finding(None)]}, "particular", explains=("general",)),
+    ]
+    told = {f.rule: f for f in judge_by(rules, {"baseline": CASES["baseline"]}).findings}
+    assert "one" in told
+    if place == HERE:
+        assert "general" not in told
+    else:
+        assert told["general"].cost_s == 0.1
+        assert 'Part of it may be "One", whose cost is not known.' in told["general"].evidence
+
+
 def test_no_side_no_judgement() -> None:
     assert judge({}).rules == 0
 
@@ -159,6 +174,7 @@ def test_no_side_no_judgement() -> None:
 def test_names_are_unique_and_explained_rules_exist() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names)
+    assert {general for rule in RULES for general in rule.explains} <= set(names)
 
 
 def test_healthy_sides_get_nothing() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from autotune.executors.replay import ReplayExecutor, ReplayTable
 from autotune.history.use import History
 from autotune.job.load import load_job
+from autotune.job.sources import digests
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
 from autotune.report.terminal.plain import JsonProgress
@@ -23,18 +24,28 @@ SPACE = (
 )
 
 
-def job(folder: Path, space: str = SPACE, code: str = "", minutes: float = 10.0) -> JobSpec:
+def job(
+    folder: Path,
+    space: str = SPACE,
+    code: str = "",
+    minutes: float = 10.0,
+    trials: int | None = None,
+) -> JobSpec:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.py").write_text(code)
+    most = "" if trials is None else f", trials: {trials}"
     (folder / "job.yaml").write_text(
         f"command: python train.py\nsearch_space: {space}\ntraces: none\ntracking: {{uri:"
-        f" null}}\nbudget: {{minutes: {minutes}}}\n"
+        f" null}}\nbudget: {{minutes: {minutes}{most}}}\n"
     )
     return load_job(folder / "job.yaml")
 
 
 class Played:
     """One finished run.
+
+    Args:
+        edited: what the job's code is changed to before the run ends.
 
     Attributes:
         wall_s: how long it would have taken.
@@ -55,9 +66,11 @@ class Played:
         space: str = SPACE,
         team: Path | None = None,
         minutes: float = 10.0,
+        trials: int | None = None,
+        edited: str | None = None,
     ) -> None:
         self.said: list[str] = []
-        spec, run_dir = job(folder, space, code, minutes), folder / "run"
+        spec, run_dir = job(folder, space, code, minutes, trials), folder / "run"
         machine = ReplayExecutor(table, seed)
         history = None if store is None else History(store, team, self.said.append)
         journal = Journal(run_dir / "journal.jsonl", lambda before: before + machine.elapsed_s)
@@ -76,9 +89,13 @@ class Played:
                 seed,
                 history=history,
             )
+            sources = digests(spec.command, spec.workdir)
+            journal.append("sources", "", sources)
             self.result: Result = tune(context)
+            if edited is not None:
+                (folder / "train.py").write_text(edited)
             if history is not None:
-                history.keep(spec, self.result, f"{folder.name}-{seed}")
+                history.keep(spec, self.result, sources, f"{folder.name}-{seed}")
             self.tried = [record["config"] for plot in journal.all("plot") for record in plot.data]
             self.recalled_s = self._spent_s(journal, "recalled|")
             self.searched_s = next((entry.elapsed_s for entry in journal.all("search-done")), 0.0)

@@ -10,17 +10,21 @@ import tarfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from autotune.errors import Interrupted
+from autotune.executors.base import FixedRun, Record, SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.export.compiled import FILE_NAME, VARIABLE, cache_variables, unpack
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
+from autotune.stages.compile_cache import _archive as packed_archive
 from autotune.stages.compile_cache import pack_compile_cache
-from autotune.stages.context import RunContext
+from autotune.stages.context import RunContext, Stop
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 
@@ -101,18 +105,20 @@ def test_a_compiled_job_starts_faster_where_its_kernels_lie(tmp_path: Path) -> N
         context = RunContext(
             spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir
         )
-        observation = observe(context)
-        packed = pack_compile_cache(context, observation, {"compile_mode": "default"})
+        seen = observe(context)
+        for left in ("cold-cache", "warm-cache"):  # by a run that was killed
+            (run_dir / left).mkdir()
+            (run_dir / left / "stale").write_text("")
+        packed = pack_compile_cache(context, seen, {"compile_mode": "default"})
         # a resumed run packs nothing anew
-        assert pack_compile_cache(context, observation, {"compile_mode": "default"}) == packed
-        assert pack_compile_cache(context, observation, {"amp_dtype": "bfloat16"}) is None
+        assert pack_compile_cache(context, seen, {"compile_mode": "default"}) == packed
+        assert pack_compile_cache(context, seen, {"amp_dtype": "bfloat16"}) is None
     assert packed is not None and packed.warm_s < 0.8 * packed.cold_s
+    with tarfile.open(run_dir / FILE_NAME) as archive:
+        assert "stale" not in archive.getnames()
     assert not (run_dir / "cold-cache").exists() and not (run_dir / "warm-cache").exists()
 
-    machine = {
-        "torch_version": observation.machine.torch_version,
-        "cpu_model": observation.machine.cpu_model,
-    }
+    machine = {"torch_version": seen.machine.torch_version, "cpu_model": seen.machine.cpu_model}
     for torch_version, used in ((machine["torch_version"], True), ("1.0.0", False)):
         tuned = {
             "schema_version": 2,
@@ -151,7 +157,40 @@ def test_a_compiled_job_starts_faster_where_its_kernels_lie(tmp_path: Path) -> N
             assert "cache None" in done.stdout and f"{FILE_NAME} is not used" in done.stderr
 
 
+def test_the_same_kernels_give_the_same_archive(tmp_path: Path) -> None:
+    (tmp_path / "fxgraph").mkdir()
+    (tmp_path / "fxgraph" / "entry").write_text("code")
+    content = packed_archive(tmp_path)
+    os.utime(tmp_path / "fxgraph" / "entry", (0, 0))
+    assert packed_archive(tmp_path) == content
+    assert content[4:8] == bytes(4), "gzip's own time"
+
+
+def test_a_start_that_a_stopped_run_took_along_is_no_failure(tmp_path: Path) -> None:
+    """SIGTERM to the whole tree: the job may end before the tuner hears of it."""
+
+    class Ended(LocalExecutor):
+        def run_fixed(self, request: FixedRun) -> Record:
+            raise SessionFailed("killed", "by SIGTERM")
+
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text("command: python train.py\ntracking: {uri: null}\n")
+    spec, run_dir, stop = load_job(tmp_path / "job.yaml", check=False), tmp_path / "run", Stop()
+    stop._asked.set()
+    with (
+        closing(Journal(run_dir / "journal.jsonl", lambda before: before)) as journal,
+        closing(Ended(spec, run_dir)) as executor,
+        open_progress("silent", 60.0) as progress,
+    ):
+        tracker = open_tracker(None, "e", run_dir)
+        context = RunContext(spec, executor, journal, progress, tracker, run_dir, 0, stop)
+        with pytest.raises(Interrupted):
+            pack_compile_cache(context, SimpleNamespace(startup_s=0.0), {"compile_mode": "default"})
+        assert journal.find("compile-cache") is None
+
+
 def test_it_is_in_tuned_yaml_and_read_back(tmp_path: Path) -> None:
+    from autotune.export.formats import FORMATS
     from autotune.export.load import load_tuned
     from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, to_yaml
     from autotune.results import CompileCache
@@ -166,3 +205,6 @@ def test_it_is_in_tuned_yaml_and_read_back(tmp_path: Path) -> None:
     assert load_tuned(tmp_path / "tuned.yaml").provenance.compile_cache == kept
     without = replace(tuned, provenance=Provenance())
     assert "compile_cache" not in to_yaml(without)
+    for name in ("shell", "sbatch", "k8s", "kubeflow", "skypilot"):  # beside these nothing lies
+        script = FORMATS[name].write(tuned)
+        assert "compile_mode" in script and "compile_cache" not in script

@@ -38,12 +38,12 @@ def test_exported_runs_can_be_imported_and_forgotten(
 ) -> None:
     file, other = tmp_path / "runs.jsonl", tmp_path / "other.sqlite"
     _said(capsys, "export", file, "--store", store)
-    assert "2 of 2 runs are new" in _said(capsys, "import", file, "--store", other)
-    assert "0 of 2 runs are new" in _said(capsys, "import", file, "--store", other)
+    assert "2 of 2 runs added" in _said(capsys, "import", file, "--store", other)
+    assert "0 of 2 runs added" in _said(capsys, "import", file, "--store", other)
     assert Store(other).runs() == Store(store).runs()
-    assert "1 runs forgotten" in _said(capsys, "forget", "b2", "--store", other)
+    assert "1 run forgotten" in _said(capsys, "forget", "b2", "--store", other)
     assert Store(other).runs() == [RUN]
-    assert "1 runs forgotten" in _said(capsys, "forget", "all", "--store", other)
+    assert "1 run forgotten" in _said(capsys, "forget", "all", "--store", other)
     assert "no runs" in _said(capsys, "list", "--store", other)
 
 
@@ -52,15 +52,19 @@ def test_exported_runs_can_be_imported_and_forgotten(
     [
         (["lst"], "did you mean 'list'?"),
         (["show"], "no run is named"),
-        (["forget", "zz"], "no run zz"),
+        (["forget", "zz"], "no run 'zz'"),
+        (["forget", ""], "no run ''"),
+        (["forget", "b"], "the IDs of 2 runs begin with b"),
         (["import"], "no file is named"),
     ],
 )
 def test_wrong_words(
     store: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Store(store).add([replace(RUN, id="b3")])
     assert main(["history", *words, "--store", str(store)]) == 2
     assert told in capsys.readouterr().err
+    assert len(Store(store).runs()) == 3
 
 
 def test_a_file_that_is_no_export(

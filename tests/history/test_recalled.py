@@ -5,14 +5,19 @@ that fails.
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from played import SPACE, Played
+from played import SPACE, Played, job
 
 from autotune.executors.replay import Loss, ReplayTable
 from autotune.history.store import Store
+from autotune.journal import Journal
+from autotune.report.result_file import write_result
+from autotune.running import _other_torch
 
 FACTORS = {
     "num_workers": {"1": 0.85, "2": 0.7},
@@ -102,6 +107,64 @@ def test_an_answer_that_no_longer_applies_is_a_miss(store: Path, tmp_path: Path)
     """The search space has lost the value."""
     run = Played(tmp_path / "narrower", TABLE, store, space=SPACE.replace("[1, 2]", "[1]"))
     assert run.tried and run.result.recalled.outcome != "proven anew"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"minutes": 5.0}, {}),
+        ({"trials": 2}, {}),
+        ({"trials": 2}, {"trials": 3}),
+        ({"space": SPACE.replace(", gc: auto", "")}, {}),
+        ({"space": SPACE.replace("[1, 2]", "[2]")}, {}),
+    ],
+    ids=["more-time", "no-limit", "more-trials", "another-knob", "another-value"],
+)
+def test_a_larger_search_is_not_answered_by_a_smaller_one(
+    first: dict[str, Any], second: dict[str, Any], tmp_path: Path
+) -> None:
+    store = tmp_path / "history.sqlite"
+    assert Played(tmp_path / "small", TABLE, store, **first).result.knobs
+    larger = Played(tmp_path / "large", TABLE, store, seed=1, **second)
+    assert larger.tried and larger.result.recalled.outcome == "prior"
+    again = Played(tmp_path / "again", TABLE, store, seed=2, **first)
+    assert again.tried == [] and again.result.recalled.outcome == "proven anew"
+
+
+def test_a_record_of_an_earlier_version_only_orders_the_search(store: Path, tmp_path: Path) -> None:
+    _edit(store, space=(), minutes=0.0)
+    run = Played(tmp_path / "second", TABLE, store, seed=1)
+    assert run.tried and run.result.recalled.outcome == "prior"
+
+
+def test_a_run_is_kept_under_the_code_it_began_with(tmp_path: Path) -> None:
+    store = tmp_path / "history.sqlite"
+    Played(tmp_path / "first", TABLE, store, edited="# edited meanwhile")
+    edited = Played(tmp_path / "second", TABLE, store, seed=1, code="# edited meanwhile")
+    assert edited.tried and edited.result.recalled.kind == "near"
+    as_it_was = Played(tmp_path / "third", TABLE, store, seed=2)
+    assert as_it_was.result.recalled.outcome == "proven anew"
+
+
+def test_another_torch_tunes_again_what_the_history_holds(
+    learnt: tuple[Played, Path], store: Path, tmp_path: Path
+) -> None:
+    """A finished run that it does not hold is shown, and stays where it is."""
+    spec = job(tmp_path / "job")
+    run_dir = tmp_path / "job" / "run"
+    seen = learnt[0].result.observation
+    seen = replace(seen, machine=replace(seen.machine, torch_version="1.0.0"))
+    run_dir.mkdir()
+    write_result(replace(learnt[0].result, observation=seen), run_dir / "result.json")
+    with closing(Journal(run_dir / "journal.jsonl", lambda before: before)) as journal:
+        journal.append("study", "", {"digest": spec.digest(), "name": spec.name, "seed": 0})
+        journal.append("finished", "", {})
+    assert _other_torch(spec, run_dir, store) == ""
+    with closing(Journal(run_dir / "journal.jsonl", lambda before: before)) as journal:
+        journal.append("number", "", "r1")
+    assert _other_torch(spec, run_dir, store) == "", "it was made with --no-history"
+    _edit(store, id="r1")
+    assert _other_torch(spec, run_dir, store).startswith("torch 1.0.0 → ")
 
 
 def test_a_slower_baseline_is_a_regression_with_both_figures(

@@ -17,7 +17,7 @@ import pytest
 
 from autotune.history.records import Keys, Measured, PastRun, hidden, revealed
 from autotune.history.store import Store, StoreError, own_path
-from autotune.history.use import History
+from autotune.history.use import History, open_history
 from autotune_spaces.codec import encode
 
 RUN = PastRun(
@@ -56,7 +56,6 @@ def test_what_was_added_is_read_again(tmp_path: Path) -> None:
     assert store.add([RUN, replace(RUN, id="b2", at=2000.0)]) == 2
     assert store.add([RUN]) == 0  # a run is kept once
     assert store.runs() == [replace(RUN, id="b2", at=2000.0), RUN]
-    assert store.runs("job") and not store.runs("another")
     assert store.forget(["a1", "none"]) == 1
     assert [run.id for run in store.runs()] == ["b2"]
 
@@ -154,6 +153,25 @@ def test_a_store_that_cannot_be_used_costs_one_line(tmp_path: Path, spoil, why: 
     assert history._runs() == []
     (line,) = said
     assert why in line and "\n" not in line
+
+
+def test_a_store_that_may_not_be_looked_for_costs_one_line(tmp_path: Path) -> None:
+    """The system refuses the question itself, as for a folder that may not be searched."""
+    said: list[str] = []
+    path = tmp_path / ("x" * 300) / "history.sqlite"
+    history = History(path, None, said.append)
+    assert history._runs() == [] and len(said) == 1
+    assert str(path) in said[0] and "\n" not in said[0]
+
+
+def test_without_a_home_directory_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(StoreError, match="AUTOTUNE_STORE"):
+        own_path()
+    said: list[str] = []
+    assert open_history(None, said.append)._runs() == []
+    assert len(said) == 1 and "no home directory" in said[0]
 
 
 def test_a_full_disk_costs_one_line(tmp_path: Path) -> None:

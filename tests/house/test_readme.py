@@ -1,4 +1,4 @@
-"""Every code block of the README does what it says.
+"""Every code block of the README does what it says; links and commands of all pages are there.
 
 A block's language decides what happens to it, in order of appearance, in one empty directory that
 holds a copy of ``examples/``:
@@ -37,6 +37,12 @@ from tiers import slow
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+PAGES = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "tests" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 LANGUAGES = ("bash", "python", "yaml", "json", "toml", "text")
 QUICK = ("init", "check", "doctor", "knobs")  # commands that are over in seconds
 BLOCK_TIMEOUT_S = 900  # a slow or busy machine measures longer, and more pairs
@@ -130,14 +136,11 @@ def check_autotune_line(line: str) -> str:
 
 @functools.cache
 def options_of(command: str) -> set[str]:
-    """What its --help names."""
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", command, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return set(re.findall(r"--[a-z][a-z0-9-]*", done.stdout))
+    """Its long options."""
+    from autotune.cli.app import load
+
+    named = {option for parameter in load(command).params for option in parameter.opts}
+    return {option for option in named if option.startswith("--")} | {"--help"}
 
 
 def check_make_line(line: str) -> str:
@@ -274,14 +277,28 @@ def test_every_block_of_the_readme_does_what_it_says(quick: bool, tmp_path: Path
     assert not wrong, "\n".join(wrong)
 
 
-def test_links_in_the_readme_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)", README.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
     missing = [
         t
         for t in targets
-        if "://" not in t and not t.startswith("mailto:") and not (ROOT / t).exists()
+        if "://" not in t and not t.startswith("mailto:") and not (page.parent / t).exists()
     ]
     assert not missing
+
+
+def test_commands_of_the_documentation_are_there() -> None:
+    """Their names and options, in blocks and in running text."""
+    command = re.compile(r"^ *(autotune [a-z].*)$|`(autotune [a-z][^`]*)`", re.MULTILINE)
+    wrong, lines = [], 0
+    for page in PAGES:
+        for match in command.finditer(page.read_text(encoding="utf-8")):
+            lines += 1
+            if problem := check_autotune_line((match[1] or match[2]).replace("\n", " ")):
+                wrong.append(f"{page.relative_to(ROOT)}: {match[0].strip()}: {problem}")
+    assert lines > 50
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

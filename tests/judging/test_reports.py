@@ -117,7 +117,7 @@ def test_sarif_has_the_findings_that_have_a_place() -> None:
         and result["ruleId"] == run["tool"]["driver"]["rules"][0]["id"] == "device-sync"
     )
     location = result["locations"][0]["physicalLocation"]
-    assert location == {"artifactLocation": {"uri": "train|me.py"}, "region": {"startLine": 41}}
+    assert location == {"artifactLocation": {"uri": "train%7Cme.py"}, "region": {"startLine": 41}}
     assert "2.00 ms per iteration" in result["message"]["text"]
 
 

@@ -289,9 +289,9 @@ def test_a_dry_run_says_what_would_be_sent_and_no_secret(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job.write_text(JOB + "env: {API_KEY: hunter2hunter2}\n")
-    assert main(["submit", "job.yaml", "--minutes", "3", "--seed", "7", "--dry-run"]) == 0
+    assert main(["submit", "job.yaml", "--minutes", "3", "--seed", "20261123", "--dry-run"]) == 0
     entrypoint, *files = capsys.readouterr().out.splitlines()
-    assert " autotune run job.yaml --minutes 3 --seed 7 --run-dir " in entrypoint
+    assert " autotune run job.yaml --minutes 3.0 --seed 20261123 --run-dir " in entrypoint
     assert "hunter2" not in entrypoint
     assert files == ["job.yaml", "train.py"]
 

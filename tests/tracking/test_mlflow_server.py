@@ -11,9 +11,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("mlflow")
-
 from empty_store import empty_store
 from server_processes import ENV, a_port, running
 

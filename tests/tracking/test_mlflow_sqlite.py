@@ -8,9 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("mlflow")
-
 from empty_store import empty_store
 from server_processes import ENV
 from small_study import TRIALS, content, record

@@ -10,9 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mlflow")
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 
 from empty_store import empty_store

@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("mlflow")
-
 from server_processes import ENV, a_port, mlflow_server
 from small_study import TRIALS, content, record
 from unreliable_server import Request, Rule, UnreliableServer, unreliable

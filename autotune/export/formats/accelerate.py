@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from autotune.export.formats.base import Format
 from autotune.export.formats.launchers import script, take_apart
+from autotune.export.formats.resources import resources_of
 from autotune.export.shell_words import comment, head, words_of
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
@@ -42,8 +43,9 @@ def write(tuned: TunedConfig) -> str:
     if parts.launcher == "accelerate":
         options = _without(parts.options, [flag.partition("=")[0] for flag in new])
     else:
+        processes = 1 if parts.launcher == "python" else resources_of(tuned).processes
         options = [
-            "--num_processes=1",
+            f"--num_processes={processes}",
             *(["--cpu"] if tuned.provenance.job_device == "cpu" else []),
         ]
         if parts.launcher == "torchrun" or parts.options:

@@ -18,7 +18,7 @@ from autotune.export.formats.base import Format
 from autotune.export.formats.resources import Resources, resources_of, slug
 from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.shell_words import comment, head, knob_comments
-from autotune.export.tuned import FILE_NAME, TunedConfig, to_yaml
+from autotune.export.tuned import FILE_NAME, TunedConfig, embedded_yaml
 from autotune.job.command import fill
 from autotune_spaces.space import command_line
 
@@ -64,7 +64,7 @@ def _config_map(tuned: TunedConfig, name: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": f"{name}-tuned"},
-        "data": {FILE_NAME: to_yaml(tuned)},
+        "data": {FILE_NAME: embedded_yaml(tuned)},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.export.formats.base import Format
 from autotune.export.formats.launchers import script, take_apart
+from autotune.export.formats.resources import resources_of
 from autotune.export.shell_words import comment, head, words_of
 from autotune.export.tuned import TunedConfig
 
@@ -14,11 +15,13 @@ def write(tuned: TunedConfig) -> str:
     if parts.launcher == "torchrun":
         options = list(parts.options)
     else:
-        options = ["--standalone", "--nproc-per-node=1"]
-        title += comment(
-            "One process, as it was tuned. With more, every rank reads its own batches: tune that"
-            " command instead."
-        )
+        processes = 1 if parts.launcher == "python" else resources_of(tuned).processes
+        options = ["--standalone", f"--nproc-per-node={processes}"]
+        if processes == 1:
+            title += comment(
+                "One process, as it was tuned. With more, every rank reads its own batches: tune"
+                " that command instead."
+            )
         if parts.options and parts.launcher == "python":
             title += comment(
                 f"Left out, because torchrun starts python itself: {' '.join(parts.options)}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.shell_words import ask_for_secrets, exports, line, set_up, words_of
-from autotune.export.tuned import TunedConfig, to_yaml
+from autotune.export.tuned import TunedConfig, embedded_yaml
 from autotune_spaces.knobs.via import is_shell
 
 # What comes behind the line of `sh -c LINE` is not added to it, but lost.
@@ -76,7 +76,7 @@ def a_python(where: str = "", python: str = sys.executable) -> str:
 
 
 def _here_document(tuned: TunedConfig) -> tuple[str, str]:
-    text, end = to_yaml(tuned), "TUNED_YAML"
+    text, end = embedded_yaml(tuned), "TUNED_YAML"
     while end in text:
         end += "_"
     return text.rstrip("\n"), end

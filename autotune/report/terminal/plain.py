@@ -1,5 +1,5 @@
 """Progress shown as plain lines, as JSON, or hardly at all; and which way is taken. The live table
-stands in live.py.
+stands in live_table.py.
 """
 
 from __future__ import annotations

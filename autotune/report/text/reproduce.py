@@ -93,4 +93,5 @@ def _again(environment: Mapping[str, Any]) -> str:
     job = str(environment.get("job_file") or "job.yaml")
     seed = environment.get("seed") or 0
     shown = story.shown_path(Path(job)) if environment.get("job_file") else job
-    return f"autotune run {shlex.quote(shown)} --fresh" + (f" --seed {seed}" if seed else "")
+    options = " --fresh --no-history" + (f" --seed {seed}" if seed else "")
+    return f"autotune run {shlex.quote(shown)}{options}"

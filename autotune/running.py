@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from autotune.disk import told_of_the_disk
 from autotune.errors import BaselineError, HookError, InputError, Interrupted
+from autotune_spaces.codec import encode
+from autotune_trials.paths import publish
 
 if TYPE_CHECKING:
     from autotune.executors.base import Executor
@@ -62,6 +65,7 @@ def _tune_job(
     store: Path | None,
 ) -> Result:
     from autotune.executors.side_effects import summary
+    from autotune.history.mlflow_store import RECORD
     from autotune.history.use import open_history
     from autotune.journal import Journal, clock
     from autotune.report.result_file import load_result, write_result
@@ -144,10 +148,11 @@ def _tune_job(
             result = replace(result, written=summary(run_dir, spec.workdir))
             write_result(result, run_dir / "result.json")
             publish_outcome(result, spec, run_dir)
+            if past is not None:
+                kept = past.keep(spec, result, journal.find("sources") or {}, _number(journal))
+                publish(run_dir / RECORD, json.dumps(encode(kept)) + "\n")
             records.record_result(tracker, result, run_dir)
             records.finish(tracker, "FINISHED", result)
-            if past is not None:
-                past.keep(spec, result, journal.find("sources") or {}, _number(journal))
             journal.append("finished", "", {})
         progress.finished(result, run_dir)
         return result

@@ -160,7 +160,7 @@ def _outcome(run: PastRun) -> str:
 
     if not run.answer:
         return "keep what you have"
-    return f"{exp(run.log_gain):.2f}x  " + " ".join(f"{k}={v}" for k, v in run.answer.items())
+    return f"{exp(run.log_gain):.2f}×  " + " ".join(f"{k}={v}" for k, v in run.answer.items())
 
 
 def _line(run: PastRun) -> str:

@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from autotune.history.records import RECORD_VERSION, PastRun
 from autotune_spaces.codec import decode, encode
@@ -58,10 +58,16 @@ def own_path() -> Path:
         raise StoreError("there is no home directory: set AUTOTUNE_STORE to a file") from None
 
 
-def team_path() -> Path | None:
-    """The store beside it that is only read: AUTOTUNE_TEAM_STORE."""
-    named = os.environ.get("AUTOTUNE_TEAM_STORE")
-    return Path(named) if named else None
+class Runs(Protocol):
+    """What earlier runs are read from."""
+
+    def runs(self) -> list[PastRun]:
+        """The newest first.
+
+        Raises:
+            StoreError
+        """
+        ...
 
 
 class Store:

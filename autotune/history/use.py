@@ -11,6 +11,7 @@ The verdict never hears of it. Whatever is wrong with a store costs one line and
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pathlib import Path
 from autotune.history.effects import effects_of, expected_effects
 from autotune.history.keys import features_of, keys_of, likeness, space_of
 from autotune.history.records import Keys, Measured, PastRun, hidden, hidden_item, revealed
-from autotune.history.store import Store, StoreError, own_path, team_path
+from autotune.history.store import Runs, Store, StoreError, own_path
 from autotune.job.configs import normalise
 from autotune.job.spec import JobSpec
 from autotune.results import Interval, KnobGain, Observation, Recalled, Result
@@ -55,14 +56,13 @@ class History:
 
     Args:
         own: read, and written at the end of a run; None: there is none.
-        team: read only; None: there is none.
+        team: only read; None: there is none.
         warn: told in one line why a store is not used.
     """
 
-    def __init__(self, own: Path | None, team: Path | None, warn: Callable[[str], None]) -> None:
+    def __init__(self, own: Path | None, team: Runs | None, warn: Callable[[str], None]) -> None:
         self._own = None if own is None else Store(own)
-        self._stores = [] if self._own is None else [self._own]
-        self._stores += [] if team is None else [Store(team, read_only=True)]
+        self._stores: list[Runs] = [store for store in (self._own, team) if store is not None]
         self._warn = warn
 
     def recall(self, spec: JobSpec, observation: Observation, code: Mapping[str, str]) -> Recall:
@@ -103,14 +103,20 @@ class History:
         )
         return Recall(summary, answer, gains, last.log_gain, expected)
 
-    def keep(self, spec: JobSpec, result: Result, code: Mapping[str, str], number: str) -> None:
-        """``code``: as for :meth:`recall`; ``number``: of the run, the same if it is kept again."""
-        if self._own is None or self._own not in self._stores:
-            return  # that was said when it could not be read
-        try:
-            self._own.add([past_run(spec, result, code, number)])
-        except StoreError as error:
-            self._warn(f"this run is not in the history: {error}")
+    def keep(self, spec: JobSpec, result: Result, code: Mapping[str, str], number: str) -> PastRun:
+        """Store the run, and return what is stored of it.
+
+        Args:
+            code: as for :meth:`recall`.
+            number: of the run, the same if it is kept again.
+        """
+        run = past_run(spec, result, code, number)
+        if self._own is not None and self._own in self._stores:  # else that was said before
+            try:
+                self._own.add([run])
+            except StoreError as error:
+                self._warn(f"this run is not in the history: {error}")
+        return run
 
     def _runs(self) -> list[PastRun]:
         found: dict[str, PastRun] = {}
@@ -130,7 +136,17 @@ def open_history(store: Path | None, warn: Callable[[str], None]) -> History:
     except StoreError as error:
         own = None
         warn(f"this run is not in the history: {error}")
-    return History(own, team_path(), warn)
+    return History(own, team_store(), warn)
+
+
+def team_store() -> Runs | None:
+    """What AUTOTUNE_TEAM_STORE names: a file, or ``mlflow:EXPERIMENT``; None: nothing."""
+    from autotune.history.mlflow_store import SCHEME, MlflowStore
+
+    named = os.environ.get("AUTOTUNE_TEAM_STORE")
+    if named and named.startswith(SCHEME):
+        return MlflowStore(named.removeprefix(SCHEME))
+    return Store(Path(named), read_only=True) if named else None
 
 
 def slower(run: PastRun, observation: Observation) -> bool:

@@ -226,7 +226,11 @@ def _git(where: Path, *words: str) -> str:
             "git is not installed", where="--base-ref", expected="git on PATH"
         ) from None
     except subprocess.TimeoutExpired:
-        raise InputError(f"git {words[0]} took too long", where=str(where)) from None
+        raise InputError(
+            f"git {words[0]} took too long",
+            where=str(where),
+            expected=f"an answer within {LONGEST_S:g} s",
+        ) from None
     if done.returncode:
         said = done.stderr.strip().splitlines()
         raise InputError(said[-1] if said else f"git {words[0]} failed", where=str(where))

@@ -23,6 +23,7 @@ STUDY_FILES = (
     "report.html",
     "result.json",
     "findings.json",
+    "history.json",
     "loss.png",
     "waterfall.png",
     "traces/roofline.png",

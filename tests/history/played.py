@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune.executors.replay import ReplayExecutor, ReplayTable
+from autotune.history.store import Store
 from autotune.history.use import History
 from autotune.job.load import load_job
 from autotune.job.sources import digests
@@ -72,7 +73,13 @@ class Played:
         self.said: list[str] = []
         spec, run_dir = job(folder, space, code, minutes, trials), folder / "run"
         machine = ReplayExecutor(table, seed)
-        history = None if store is None else History(store, team, self.said.append)
+        history = (
+            None
+            if store is None
+            else History(
+                store, None if team is None else Store(team, read_only=True), self.said.append
+            )
+        )
         journal = Journal(run_dir / "journal.jsonl", lambda before: before + machine.elapsed_s)
         with (
             closing(journal),

@@ -64,7 +64,6 @@ def test_the_second_run_proves_the_same_knobs_without_a_search(
     assert second.result.confirmation is not None and second.result.confirmation.pairs >= 5
     assert second.tried == [] and second.result.trials == ()
     assert (second.result.recalled.kind, second.result.recalled.outcome) == ("exact", "proven anew")
-    assert second.wall_s < first.wall_s
     assert len(Store(store).runs()) == 2
 
 

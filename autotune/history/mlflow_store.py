@@ -1,0 +1,65 @@
+"""A team's history as an MLflow experiment holds it: each study keeps its own record as an artifact.
+Only read.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from autotune.errors import InputError
+from autotune.history.records import PastRun
+from autotune.history.store import MOST_RUNS, StoreError, readable
+
+RECORD = "history.json"  # of a run, in its directory and among its study's artifacts
+SCHEME = "mlflow:"  # AUTOTUNE_TEAM_STORE=mlflow:EXPERIMENT, on the server of MLFLOW_TRACKING_URI
+MOST_STUDIES = 200  # the newest; each is a request of its own
+
+
+class MlflowStore:
+    """The studies of one experiment."""
+
+    def __init__(self, experiment: str) -> None:
+        self.experiment = experiment
+
+    def runs(self, most: int = MOST_RUNS) -> list[PastRun]:
+        """The newest runs first; studies without a record are left out.
+
+        Raises:
+            StoreError: MLflow does not answer, or there is no such experiment.
+        """
+        from autotune.tracking.client import ask, client_of, reason
+        from autotune.tracking.stores import OWN_VARIABLE, resolve
+
+        where = f"{SCHEME}{self.experiment}"
+        try:
+            store = resolve(os.environ.get(OWN_VARIABLE), where=OWN_VARIABLE)
+            if store is None:
+                raise StoreError(f"{where}: {OWN_VARIABLE} is not set")
+            if trouble := ask(store):
+                raise StoreError(f"{where}: {store.shown} does not answer: {trouble}")
+            client = client_of(store)
+            experiment = client.get_experiment_by_name(self.experiment)
+            if experiment is None:
+                raise StoreError(f"{where}: no such experiment on {store.shown}")
+            studies = client.search_runs(
+                [experiment.experiment_id],
+                "tags.`autotune.kind` = 'study' and attributes.status = 'FINISHED'",
+                max_results=min(most, MOST_STUDIES),
+                order_by=["attributes.start_time DESC"],
+            )
+            found = (self._record(client, study.info.run_id) for study in studies)
+            return [run for run in found if run is not None]
+        except (StoreError, InputError) as error:
+            raise StoreError(str(error).splitlines()[0]) from None
+        except Exception as error:  # whatever MLflow and its drivers raise
+            raise StoreError(f"{where}: {reason(error)}") from error
+
+    def _record(self, client: object, run_id: str) -> PastRun | None:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                path = client.download_artifacts(run_id, RECORD, folder)  # type: ignore[attr-defined]
+                return readable(Path(path).read_text("utf-8"))
+            except Exception:  # a study of an older autotune, or one made with --no-history
+                return None

@@ -88,7 +88,7 @@ def test_on_a_quiet_machine_the_loader_is_named_just_where_the_ceiling_says_so(
 ) -> None:
     kind, why = name_bottleneck(parts(data, epoch_end_s=epoch_end_s), ceiling, 0.005)
     assert (kind in ("loader", "epoch ends")) == (ceiling >= 1.25)
-    assert (f"{ceiling:.2f}x" in why) or ceiling < 1.005
+    assert (f"{ceiling:.2f}×" in why) or ceiling < 1.005
 
 
 def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
@@ -96,7 +96,7 @@ def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
     assert (
         why
         == "75% of the time goes at the end of epochs, 15 s every 5 iterations, where its workers"
-        " are started anew; with an infinitely fast loader it would run 4.06x as fast"
+        " are started anew; with an infinitely fast loader it would run 4.06× as fast"
     )
     assert "workers" not in name_bottleneck(parts(0.05, epoch_end_s=15.0), 4.06, 0.005)[1]
     _, why = name_bottleneck(parts(0.5), 1.0, 0.005)
@@ -108,7 +108,7 @@ def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
     assert (
         why
         == "only 3% of the time is spent waiting for batches, but what prepares them slows the rest"
-        " down; with an infinitely fast loader it would run 2.10x as fast"
+        " down; with an infinitely fast loader it would run 2.10× as fast"
     )
 
 

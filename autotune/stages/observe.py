@@ -31,9 +31,11 @@ from autotune.verdict.speedup import noise_of
 from autotune.verdict.timing import (
     anatomy,
     cost_without_data,
+    drop_start,
     mean_samples,
     mean_turnover_s,
     reader_of,
+    warm_up_end,
 )
 from autotune_spaces.base import NotApplicable
 from autotune_spaces.codec import decode, encode
@@ -54,12 +56,13 @@ def observe(context: RunContext) -> Observation:
     """
     context.progress.stage("observe", "the job as it is")
     others = context.executor.gpu_load()
-    context.executor.first_epoch_s = first_epoch_s(context, first_run(context))
+    first = first_run(context)
+    context.executor.first_epoch_s = first_epoch_s(context, first)
     stored = context.journal.find("observation")
     if stored is not None:
         observation = decode(Observation, stored)
     else:
-        observation = _measure(context)
+        observation = _measure(context, first)
         context.journal.append("observation", "", encode(observation))
     if others and observation.job.device == "cuda":
         context.progress.warning(
@@ -118,7 +121,7 @@ def first_epoch_s(context: RunContext, record: Record) -> float:
     return 3 * epoch_s + limit_s if epoch_s <= limit_s else 0.0
 
 
-def _measure(context: RunContext) -> Observation:
+def _measure(context: RunContext, first: Record) -> Observation:
     try:
         with LiveComparison(context) as live:
             hello = live.session.hello
@@ -138,6 +141,8 @@ def _measure(context: RunContext) -> Observation:
     mean_cost = sum(measured) / len(measured)
     windows = [b.window for b in blocks if b.window is not None]
     parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
+    # a live session's heap may keep what a bare job gives back after every step
+    parts = replace(parts, minor_faults=max(parts.minor_faults, page_faults(first)))
     ceiling = mean_cost / free if free else None
     compute_s = (
         free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
@@ -169,6 +174,12 @@ def _measure(context: RunContext) -> Observation:
         fingerprint=hello.fingerprint,
         startup_s=hello.startup_s,
     )
+
+
+def page_faults(record: Record) -> float:
+    """Of a steady iteration."""
+    steady = drop_start(record.window, warm_up_end(record.window.times_s))
+    return steady.minor_faults / len(steady.times_s)
 
 
 def memory_share(hello: Hello, windows: Sequence[Window]) -> float:

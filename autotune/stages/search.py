@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from autotune.errors import BaselineError
@@ -41,6 +41,7 @@ from autotune.stages.proposals import PROMISING, Proposal, Proposals, learn, sto
 from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, choose
 from autotune.verdict.timing import start_up_excess, warm_up_end
+from autotune.words import factor_words
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
@@ -243,54 +244,42 @@ def _measure(
     """Raises:
     SessionFailed: "lost"; nothing is known of the configuration.
     """
-    number, config, origin, node, started = (
+    config, started = proposal.config, time.monotonic()
+    trial = Trial(
         proposal.number,
-        proposal.config,
-        proposal.origin,
-        context.executor.node,
-        time.monotonic(),
+        config,
+        TrialState.COMPLETE,
+        origin=proposal.origin,
+        node=context.executor.node,
     )
-    context.progress.measuring(f"trial {number}", config)
+    context.progress.measuring(f"trial {proposal.number}", config)
     try:
         comparison = live.compare(config, {}, enough=lambda ratio: _enough(ratio, proposals.best()))
     except BlockFailed as failure:
-        return Trial(
-            number,
-            config,
-            TrialState(failure.kind),
-            reason=failure.reason,
-            origin=origin,
-            wall_s=time.monotonic() - started,
-            node=node,
-        )
+        failed = replace(trial, state=TrialState(failure.kind), reason=failure.reason)
+        return replace(failed, wall_s=time.monotonic() - started)
     except SessionFailed as failure:
         if failure.kind == "lost":
             raise
         raise explain_failure(context, failure) from failure
     useless = {k: why for k, why in comparison.no_effect.items() if k in config}
-    state = TrialState.PRUNED if comparison.pruned else TrialState.COMPLETE
+    state, reason = TrialState.COMPLETE, ""
     if useless:
-        state = TrialState.FAILED
-    reason = "; ".join(f"{k} had no effect: {why}" for k, why in useless.items())
-    if comparison.pruned:
-        reason = (
-            reason
-            or f"{math.exp(comparison.ratio.estimate):.2f}× the baseline's time after its first block"
-        )
-    return Trial(
-        number,
-        config,
-        state,
-        comparison.ratio.estimate,
-        comparison.ratio.standard_error,
-        comparison.ratio.pairs,
-        reason,
-        origin,
-        useless,
-        comparison.anatomy,
-        time.monotonic() - started,
-        comparison.settle_s,
-        node,
+        state, reason = TrialState.FAILED, _no_effect_words(useless)
+    elif comparison.pruned:
+        factor = factor_words(math.exp(comparison.ratio.estimate))
+        state, reason = TrialState.PRUNED, f"{factor} the baseline's time after its first block"
+    return replace(
+        trial,
+        state=state,
+        reason=reason,
+        log_ratio=comparison.ratio.estimate,
+        standard_error=comparison.ratio.standard_error,
+        pairs=comparison.ratio.pairs,
+        no_effect=useless,
+        anatomy=comparison.anatomy,
+        wall_s=time.monotonic() - started,
+        settle_s=comparison.settle_s,
     )
 
 
@@ -316,7 +305,7 @@ def _search_process(
     space, best, log_gain = context.spec.search_space, dict(found.config), found.log_gain
     known = {key_of(t.config): t for t in trials if t.origin == "process"}
     gains: dict[str, KnobGain] = {}
-    for name, value in _for_fresh_runs(context, observation, found):
+    for name, value, doubted in _for_fresh_runs(context, observation, found):
         config = normalise({**best, name: value}, observation.defaults, space)
         if config == best:
             continue
@@ -331,9 +320,8 @@ def _search_process(
         if trial.state != "complete" or trial.log_ratio is None:
             continue
         gain = LogRatio(-trial.log_ratio - log_gain, trial.standard_error or 0.0, trial.pairs)
-        it = judged(
-            context.spec, name, value, gain, trial.settle_s, observation.anatomy.iteration_s
-        )
+        own_s = observation.anatomy.iteration_s
+        it = judged(context.spec, name, value, gain, trial.settle_s, own_s, doubted)
         if it.kept:
             best, log_gain = dict(config), -trial.log_ratio
         if it.kept or name not in gains:
@@ -343,10 +331,10 @@ def _search_process(
 
 def _for_fresh_runs(
     context: RunContext, observation: Observation, found: Found
-) -> list[tuple[str, Value]]:
-    """Knobs and values, the most promising first: those whose live figure errs against them; those
-    set before the start, one value of each before the second; and what the running job left in
-    doubt."""
+) -> list[tuple[str, Value, bool]]:
+    """(knob, value, whether the running job left it in doubt), the most promising first: those
+    whose live figure errs against them; those set before the start, one value of each before the
+    second; and what was left in doubt."""
     space, domains, defaults = context.spec.search_space, observation.domains, observation.defaults
     fresh = {
         name: [
@@ -366,8 +354,8 @@ def _for_fresh_runs(
         for g in found.gains
         if not g.kept and g.speedup is not None and g.speedup.high > 1 + MINIMUM_GAIN
     ]
-    return [(name, fresh[name][place]) for place, _, _, name in ranked] + [
-        (name, value) for name, value in doubted if value not in fresh[name]
+    return [(name, fresh[name][place], False) for place, _, _, name in ranked] + [
+        (name, value, True) for name, value in doubted if value not in fresh[name]
     ]
 
 
@@ -396,62 +384,48 @@ def _measure_fresh(
     started = time.monotonic()
     context.progress.measuring(f"trial {number}", config)
     pairs = Pairs(context, config, reference, label=f"trial{number}")
+    trial = Trial(number, dict(config), TrialState.FAILED, origin="process")
     try:
         pairs.ensure(1)
         if not _useless(pairs) and pairs.log_speedups()[0] > -max(CLEAR_LOSS, 4 * noise):
             pairs.ensure(PROCESS_PAIRS)
+        trial = _of_pairs(context, pairs, trial, reference_ratio, noise)
     except SessionFailed as failure:
         no_room = failure.kind in ("oom", "killed")
-        return Trial(
-            number,
-            config,
-            TrialState.INFEASIBLE if no_room else TrialState.FAILED,
-            reason=str(failure),
-            origin="process",
-            wall_s=time.monotonic() - started,
-        )
+        state = TrialState.INFEASIBLE if no_room else TrialState.FAILED
+        trial = replace(trial, state=state, reason=str(failure))
     except BaselineError as error:
-        return Trial(
-            number,
-            config,
-            TrialState.FAILED,
-            reason=error.found,
-            origin="process",
-            wall_s=time.monotonic() - started,
-        )
+        trial = replace(trial, reason=error.found)
+    return replace(trial, wall_s=time.monotonic() - started)
+
+
+def _of_pairs(
+    context: RunContext, pairs: Pairs, trial: Trial, reference_ratio: float, noise: float
+) -> Trial:
+    """``trial`` with what its pairs say."""
     if useless := _useless(pairs):
         for name, why in useless.items():
-            context.progress.warning(f"{name}={config[name]} had no effect: {why}")
-        reason = "; ".join(f"{name} had no effect: {why}" for name, why in useless.items())
-        return Trial(
-            number,
-            config,
-            TrialState.FAILED,
-            reason=reason,
-            origin="process",
-            no_effect=useless,
-            wall_s=time.monotonic() - started,
-        )
+            context.progress.warning(f"{name}={trial.config[name]} had no effect: {why}")
+        return replace(trial, reason=_no_effect_words(useless), no_effect=useless)
     gain = pairs.gain(noise)
     lost = gain.pairs < PROCESS_PAIRS
-    reason = (
-        f"{math.exp(-gain.estimate):.2f}× the time after the first pair of runs" if lost else ""
+    return replace(
+        trial,
+        state=TrialState.PRUNED if lost else TrialState.COMPLETE,
+        log_ratio=reference_ratio - gain.estimate,
+        standard_error=gain.standard_error,
+        pairs=gain.pairs,
+        reason=f"{factor_words(math.exp(-gain.estimate))} the time after the first pair of runs"
+        if lost
+        else "",
+        anatomy=pairs.anatomies()[1],
+        settle_s=_start_up_s(pairs),
+        node=pairs.nodes,
     )
-    return Trial(
-        number,
-        config,
-        TrialState.PRUNED if lost else TrialState.COMPLETE,
-        reference_ratio - gain.estimate,
-        gain.standard_error,
-        gain.pairs,
-        reason,
-        "process",
-        {},
-        pairs.anatomies()[1],
-        time.monotonic() - started,
-        _start_up_s(pairs),
-        pairs.nodes,
-    )
+
+
+def _no_effect_words(useless: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} had no effect: {why}" for name, why in useless.items())
 
 
 def _useless(pairs: Pairs) -> dict[str, str]:

@@ -175,7 +175,7 @@ def test_an_alike_job_is_tried_first_with_what_was_best(tmp_path: Path) -> None:
     store = tmp_path / "history.sqlite"
     first = Played(tmp_path / "first", BUSY, store)
     another = replace(BUSY, cost_s=BUSY.cost_s * 1.5)
-    alike = Played(tmp_path / "alike", another, store, code="# another job")
+    alike = Played(tmp_path / "alike", another, store, code="# another job", seed=1)
     assert alike.result.recalled.kind == "near" and alike.result.recalled.outcome == "prior"
     assert (
         next(config for config in alike.tried if config) == first.result.knobs == alike.result.knobs

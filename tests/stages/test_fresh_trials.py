@@ -13,6 +13,7 @@ from replayed import Machine, job, run, table
 from autotune.executors.base import FixedRun
 from autotune.executors.replay import Loss
 from autotune.stages.decisions.worth_it import judged
+from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.speedup import LogRatio
 from autotune_trials.protocol.messages import Record, Window
 
@@ -82,3 +83,20 @@ def test_an_epoch_end_that_no_window_holds_still_costs(tmp_path: Path) -> None:
     result = run(tmp_path, machine, job(tmp_path, "{num_workers: [2]}"))
     assert result.verdict == "tuned"
     assert result.speedup.high < 1.15, "0.8 + 0.16 of the time, not 0.8"
+
+
+@pytest.mark.parametrize(
+    ("noise", "ratios", "low", "high"),
+    [
+        (0.31, [0.08, 0.09, 0.10], 0.03, 0.045),  # one block of four was disturbed
+        (0.01, [0.08, 0.09, 0.10], 0.005, 0.01),
+        (0.01, [0.00, 0.28, 0.00], 0.03, 0.1),  # the pairs say it themselves
+    ],
+)
+def test_the_error_of_few_pairs_is_theirs_and_the_blocks(
+    noise: float, ratios: list[float], low: float, high: float
+) -> None:
+    pairs = object.__new__(Pairs)
+    pairs.log_speedups = lambda: ratios  # type: ignore[method-assign]
+    gain = pairs.gain(noise)
+    assert low < gain.sigma < high and gain.pairs == 3

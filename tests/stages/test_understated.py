@@ -13,7 +13,8 @@ from replayed import Machine, job, run, table
 
 from autotune.executors.base import FixedRun
 from autotune.executors.replay import Loss
-from autotune_trials.protocol.messages import Record, Window
+from autotune_spaces.base import Config
+from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
 
 SPACE = "{malloc: [default, retain], optimizer_impl: [fused]}"
 FOUND = {"surveys": {"malloc": {"retain": "glibc 2.36"}}}
@@ -30,7 +31,9 @@ class Heap(Machine):
         self.faults = faults
 
     def window(self, times_s: Sequence[float], samples: float) -> Window:
-        return replace(super().window(times_s, samples), minor_faults=self.faults * len(times_s))
+        counts = (self.faults,) * len(times_s)
+        window = super().window(times_s, samples)
+        return replace(window, minor_faults=sum(counts), minor_fault_counts=counts)
 
     @staticmethod
     def retained(request: FixedRun, record: Record) -> Record:
@@ -74,3 +77,18 @@ def test_a_small_live_gain_is_enough_where_it_is_known_too_low(
     result = run(tmp_path, machine, job(tmp_path, SPACE))
     assert ("malloc" in result.knobs) is kept
     assert not any(trial.origin == "process" for trial in result.trials)
+
+
+class KeptHeap(Heap):
+    """Its live session keeps the heap that a bare job gives back: no faults are seen there."""
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        report = super().report(block, config)
+        assert report.window is not None
+        return replace(report, window=replace(report.window, minor_faults=0))
+
+
+def test_faults_that_only_a_bare_job_has_count(tmp_path: Path) -> None:
+    result = run(tmp_path, KeptHeap(faults=5000, live=1.01), job(tmp_path, SPACE))
+    assert result.knobs["malloc"] == "retain"
+    assert result.observation.anatomy.minor_faults == 5000

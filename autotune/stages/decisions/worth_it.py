@@ -27,6 +27,7 @@ def judged(
     gain: LogRatio,
     start_up_s: float = 0.0,
     iteration_s: float = 0.0,
+    doubted: bool = False,
 ) -> KnobGain:
     """Whether ``value`` is kept, by pairs of fresh runs with and without it.
 
@@ -37,6 +38,7 @@ def judged(
         gain: log speed-up.
         start_up_s: what its start costs.
         iteration_s: of the job as it is.
+        doubted: the running job showed little of it; then fresh runs have to be sure.
     """
     knob = spec.search_space[name]
     it = worth(gain.estimate, gain.sigma, FLAT, live_error=0.0)
@@ -48,6 +50,11 @@ def judged(
         reason = (
             f"{math.exp(gain.estimate):.2f}× in {gain.pairs} pairs of fresh runs, expected to be"
             f" worth {it.expected:.1%}, less than its price of {price:.1%}"
+        )
+    elif doubted and shown.low <= 1:
+        reason = (
+            f"{math.exp(gain.estimate):.2f}× in {gain.pairs} pairs of fresh runs, within their"
+            " error; the running job showed little"
         )
     elif steps is not None and steps > spec.planned_steps:
         reason = f"{shown.estimate:.2f}×, but {paid_back_words(once_s, steps)}"

@@ -40,6 +40,9 @@ from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record
 
 PROCESS_PAIRS = 3  # a value that needs a new process is tried with so many
+# What the blocks of OBSERVE say of the noise counts as much as so many pairs. More than 5 % is the
+# work of a single block: a run's window is many times as long.
+USUAL_PAIRS, MOST_NOISE = 3, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,13 +223,19 @@ class Pairs:
         return [level - usual[nodes[s]] for s, level in levels.items()]
 
     def gain(self, noise: float) -> LogRatio:
-        """Mean log speed-up with its error; positive is faster. ``noise``: standard deviation of
-        one block's log cost in the baseline, which steadies the error of few pairs."""
+        """Mean log speed-up with its error; positive is faster.
+
+        Args:
+            noise: standard deviation of one block's log cost in the baseline. It steadies the error
+                of few pairs, as far as four short blocks can tell.
+        """
         ratios = self.log_speedups()
-        own = noise_of([math.exp(r) for r in ratios]) if len(ratios) > 1 else 0.0
-        return LogRatio(
-            fmean(ratios), max(own, math.sqrt(2) * noise) / math.sqrt(len(ratios)), len(ratios)
-        )
+        count = len(ratios)
+        own = noise_of([math.exp(r) for r in ratios]) if count > 1 else 0.0
+        free = max(count - 2, 1) if count > 1 else 0  # noise_of takes a drift out
+        usual = math.sqrt(2) * min(noise, MOST_NOISE)
+        variance = (USUAL_PAIRS * usual**2 + free * own**2) / (USUAL_PAIRS + free)
+        return LogRatio(fmean(ratios), math.sqrt(variance / count), count)
 
     def anatomies(self) -> tuple[Anatomy, Anatomy]:
         """(reference, candidate), of the last pair."""

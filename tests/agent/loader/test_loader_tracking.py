@@ -498,3 +498,13 @@ def test_cost_of_the_proxy_per_batch(hook):
     bare = calls_per_batch()
     hook()
     assert calls_per_batch() - bare <= 16
+
+
+def test_a_loader_built_anew_for_every_epoch_has_turnovers(hook):
+    """Else starting its workers is a single slow iteration, which no mean of typical ones holds."""
+    hooks, heard = hook()
+    for _ in range(3):
+        train(hooks, DataLoader(Numbers(8), batch_size=4, num_workers=1))
+    turnovers = [turnover for *_, turnover in heard.batches]
+    assert [turnover is None for turnover in turnovers] == [True, True, False, True, False, True]
+    assert all(turnover > 0 for turnover in turnovers if turnover is not None)

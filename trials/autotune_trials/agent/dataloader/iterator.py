@@ -150,9 +150,9 @@ def iterator_class(data: Any) -> type:
                 )
             if self._start_s is not None:
                 wait_s, self._start_s = wait_s + self._start_s, None
-                if state.passes > 1:
-                    wait_s, turnover_s = 0.0, wait_s + state.end_s
-                state.end_s = 0.0
+                before = state.epoch_before()
+                if before is not None:
+                    wait_s, turnover_s, before.end_s = 0.0, wait_s + before.end_s, 0.0
             samples = self._samples(batch)
             if hooks.cached and self.credited:
                 self._kept.append((copy_batch(batch), samples))

@@ -50,6 +50,14 @@ class TrackedLoader:
         known = self.hooks.training_state
         return known is not None and known is not self and self.key != known.key
 
+    def epoch_before(self) -> TrackedLoader | None:
+        """The loader whose epoch ended before the one that begins here: this one, or that which the
+        job has built anew since. None: it is the first."""
+        if self.passes > 1:
+            return self
+        last = self.hooks.training_state
+        return last if last is not None and last is not self and last.key == self.key else None
+
     def ahead(self, count: int) -> list[Any]:
         """The next ``count`` batches of the iterator in use, fetched now; fewer at the end of its
         epoch.

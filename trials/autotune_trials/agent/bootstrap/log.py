@@ -48,7 +48,7 @@ def launched() -> bool:
     try:
         with open(os.environ["AUTOTUNE_SESSION"], encoding="utf-8") as file:
             return bool(json.load(file)["mode"] == "launch")
-    except Exception:
+    except Exception:  # no file, or none of ours: see above
         return True
 
 

@@ -72,7 +72,7 @@ def _complain() -> None:
         from autotune_trials.agent.bootstrap.log import tell
 
         tell(f"the job runs without its tuned settings ({sys.exc_info()[1]})")
-    except Exception:
+    except Exception:  # what is broken may be our package itself: the job goes on all the same
         pass
 
 

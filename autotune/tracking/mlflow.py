@@ -82,14 +82,29 @@ class Sender:
         """
         with self._locked(wait):
             self._read_cursor()
+            kept_connection = self._connected is not None
             try:
-                sent = self._send_rest()
+                try:
+                    sent = self._send_rest()
+                except Exception:
+                    self._forget_connection()
+                    if not (kept_connection and self._study_is_gone()):
+                        raise
+                    sent = self._send_rest()  # all of it again
             except BaseException:
-                # a server that comes back may have forgotten everything: look again
-                self._connected = self._sure_from = None
+                self._forget_connection()
                 raise
             self._sure_from = self.offset
             return sent
+
+    def _forget_connection(self) -> None:
+        """A server that comes back may have forgotten everything: look again."""
+        self._connected = self._sure_from = None
+
+    def _study_is_gone(self) -> bool:
+        known = self.study_run_id
+        self._connect()
+        return self.study_run_id != known
 
     def _send_rest(self) -> int:
         if self._connected is None:
@@ -256,6 +271,10 @@ class Sender:
             new = self._sure_from is not None and self.offset >= self._sure_from
             found = [] if new else self._find_runs(key)
             self.runs[key] = found[0] if found else self._create_run(key, name, start_ms, tags)
+            if found:  # perhaps made under a study that was deleted since
+                entity = mlflow_module().entities.RunTag
+                marks = [entity(name, value) for name, value in tags.items()]
+                self._client.log_batch(found[0], tags=marks)
             self._delete_copies(key, found)
         return self.runs[key]
 

@@ -261,6 +261,25 @@ def test_an_emptied_store_gets_everything_again(run_dir: Path) -> None:
     assert done.stdout.strip() == str(sorted(first)), done.stderr
 
 
+def test_a_study_deleted_before_the_last_thing_is_sent_is_sent_again(run_dir: Path) -> None:
+    """Deleting it in the UI fails the very sending that the study's end waits for."""
+    from mlflow import MlflowClient
+
+    said: list[str] = []
+    tracker = open_tracker("auto", "digits", run_dir, say=said.append)
+    tracker.start_study("study", "digits", {}, {})
+    tracker.trial("t0", "000", {"knob.num_workers": 0}, {"speedup": 1.0}, {})
+    client = MlflowClient(tracking_uri=uri_of(run_dir))
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    for run in client.search_runs([experiment.experiment_id]):
+        client.delete_run(run.info.run_id)
+    tracker.finish("FINISHED", {}, {})
+    runs = client.search_runs([experiment.experiment_id])
+    assert sorted(str(run.info.run_name) for run in runs) == ["000", "digits"]
+    assert {run.info.status for run in runs} == {"FINISHED"} and not said
+
+
 def test_an_artifact_that_is_gone_is_named(run_dir: Path) -> None:
     record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
     (run_dir / "trace.json").unlink()

@@ -237,11 +237,10 @@ def test_a_server_that_came_back_empty_gets_everything_again(
         client.delete_run(run.info.run_id)
     tracker.trial("t1", "001", {"knob.num_workers": 1}, {"speedup": 1.0}, {})
     tracker.finish("FINISHED", {}, {})
-    assert sorted(str(r.info.run_name) for r in client.search_runs([found.experiment_id])) == [
-        "000",
-        "001",
-        "digits",
-    ]
+    runs = {str(r.info.run_name): r for r in client.search_runs([found.experiment_id])}
+    assert sorted(runs) == ["000", "001", "digits"]
+    study = runs.pop("digits").info.run_id
+    assert {r.data.tags["mlflow.parentRunId"] for r in runs.values()} == {study}
 
 
 _SENDS = """

@@ -11,6 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
+SEARCHED_TAG = "autotune.searched"  # of a study: the knobs whose values were tried, by commas
+NOTE_TAG = "mlflow.note.content"  # what MLflow shows as the description of a run
+
 
 class Tracker(ABC):
     """One study's record. ``key`` arguments make every call idempotent: repeating one after a

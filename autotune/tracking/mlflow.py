@@ -26,6 +26,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from autotune.tracking import charts
+from autotune.tracking.base import NOTE_TAG, SEARCHED_TAG
 from autotune.tracking.client import client_of, mlflow_module
 from autotune.tracking.pump import Busy
 from autotune.tracking.spool import Event, SpoolPaths, read_events
@@ -244,8 +246,15 @@ class Sender:
         self._client.set_terminated(run_id, status, event.time_ms)
 
     def _finish(self, event: Event) -> None:
-        self._log(self.study_run_id, event, event.data["params"], (), event.data["tags"])
-        self._client.set_terminated(self.study_run_id, event.data["status"], event.time_ms)
+        run_id, tags = self.study_run_id, dict(event.data["tags"])
+        if knobs := tags.get(SEARCHED_TAG):
+            key = f"autotune-{run_id[:12]}"
+            view = charts.view(run_id, knobs.split(","))
+            self._client.set_experiment_tag(self.experiment_id, charts.VIEW_TAG + key, view)
+            where = charts.link(self.experiment_id, key)
+            tags[NOTE_TAG] = f"{tags.get(NOTE_TAG, '')}\n\n[Its trials in charts]({where})".strip()
+        self._log(run_id, event, event.data["params"], (), tags)
+        self._client.set_terminated(run_id, event.data["status"], event.time_ms)
 
     def _series(self, event: Event) -> None:
         run_id = self._known_run(self._key(event.data["trial"]))

@@ -15,7 +15,7 @@ from autotune.job.configs import in_words, key_of
 from autotune.job.spec import JobSpec
 from autotune.results import Anatomy, Observation, Result, Trial
 from autotune.secrets import mask_command
-from autotune.tracking.base import Tracker
+from autotune.tracking.base import NOTE_TAG, SEARCHED_TAG, Tracker
 from autotune_spaces.base import Value
 
 STUDY_FILES = (
@@ -174,7 +174,10 @@ def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:
         "autotune.reason": result.reason,
         "autotune.loss": result.loss.verdict,
     }
-    tracker.finish(status, params, {**tags, "mlflow.note.content": description(result)})
+    searched = dict.fromkeys(knob for trial in result.trials for knob in trial.config)
+    if searched:
+        tags[SEARCHED_TAG] = ",".join(searched)
+    tracker.finish(status, params, {**tags, NOTE_TAG: description(result)})
 
 
 def description(result: Result) -> str:

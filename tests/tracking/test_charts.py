@@ -1,0 +1,84 @@
+"""The saved view of a study's trials: as MLflow stores it, and as its page draws it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empty_store import empty_store
+from server_processes import a_port, mlflow_server
+from small_study import TRIALS
+
+from autotune.tracking import open_tracker
+from autotune.tracking.base import NOTE_TAG, SEARCHED_TAG
+from autotune.tracking.charts import VIEW_TAG
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+def a_study(uri: str, run_dir: Path) -> Any:
+    """Its MLflow run, with some trials."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    tracker = open_tracker(uri, "digits", run_dir)
+    tracker.start_study("study", "digits", {}, {})
+    for number in range(TRIALS):
+        params = {"knob.num_workers": number, "knob.amp_dtype": "off"}
+        tracker.trial(f"t{number}", f"{number:03d}", params, {"speedup": 1.0 + number / 4}, {})
+    tags = {SEARCHED_TAG: "num_workers,amp_dtype", NOTE_TAG: "**1.50× faster**"}
+    tracker.finish("FINISHED", {}, tags)
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], "tags.`autotune.kind` = 'study'")
+    return client, experiment, runs[0]
+
+
+def the_link(study: Any) -> str:
+    match = re.search(r"\]\((#[^)]+)\)", study.data.tags[NOTE_TAG])
+    assert match is not None
+    return match[1]
+
+
+def test_a_study_links_to_a_view_of_its_trials(tmp_path: Path) -> None:
+    empty_store(tmp_path / "mlflow.db")
+    client, experiment, study = a_study(
+        f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "runs" / "digits"
+    )
+    assert study.data.tags[NOTE_TAG].startswith("**1.50× faster**")
+    where, _, query = the_link(study).partition("?")
+    assert where == f"#/experiments/{experiment.experiment_id}/runs"
+    key = dict(part.split("=") for part in query.split("&"))["viewStateShareKey"]
+    state = json.loads(experiment.tags[VIEW_TAG + key])
+    shown = client.search_runs([experiment.experiment_id], state["searchFilter"])
+    assert sorted(run.info.run_name for run in shown) == ["000", "001", "002"]
+    knobs, speedups = state["compareRunCharts"]
+    assert all(set(knobs["selectedParams"]) == set(run.data.params) for run in shown)
+    assert [speedups["metricKey"]] == knobs["selectedMetrics"] == ["speedup"]
+
+
+@pytest.mark.browser
+def test_mlflow_draws_the_view(tmp_path: Path) -> None:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium here (on Debian: apt install chromium)")
+    with mlflow_server(tmp_path, a_port()) as uri, driver.sync_playwright() as tools:
+        _, _, study = a_study(uri, tmp_path / "runs" / "digits")
+        browser = tools.chromium.launch(
+            executable_path=program,
+            args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"],
+        )
+        page = browser.new_page(viewport={"width": 1600, "height": 1000})
+        page.goto(f"{uri}/{the_link(study)}")
+        page.get_by_text("Knobs and speed-up").wait_for(timeout=60_000)
+        page.screenshot(path=str(tmp_path / "charts.png"))
+        drawn = page.locator("body").inner_text()
+        browser.close()
+    assert "Trials" in drawn and "Speed-up" in drawn
+    assert "Error loading" not in drawn and "No chart data" not in drawn

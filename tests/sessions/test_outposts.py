@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from session_waits import gone_within
 
-from autotune.executors.cluster.relay import Relay
+from autotune.executors.cluster.multinode.relay import Relay
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import ELSEWHERE, Block
 from autotune_trials.session.remote_session import Outpost

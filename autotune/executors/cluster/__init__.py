@@ -5,7 +5,7 @@
              └ Optuna, journal, tracking, report stay here
 
 A slot of several nodes has an Outpost on each of the others, whose part of the session is relayed
-to the slot's own (spread.py).
+to the slot's own (multinode/).
 
 Ray is used for what it is good at: knowing the machines, holding a slot of one for us alone,
 starting a process there, carrying

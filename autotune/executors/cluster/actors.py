@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.executors.cluster.outpost import THREADS, Outpost
+from autotune.executors.cluster.multinode.outpost import THREADS, Outpost
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.slot import Slot
 from autotune.job.spec import JobSpec

@@ -103,3 +103,9 @@ def relocated(value: T, names: Mapping[str, str]) -> T:
     for there, here in names.items():
         text = text.replace(json.dumps(there)[1:-1], json.dumps(here)[1:-1])
     return decode(type(value), json.loads(text))
+
+
+def first_line(error: Exception) -> str:
+    """How an error of Ray's begins, which goes on for pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from autotune.errors import ClusterLost
-from autotune.executors.cluster.relay import first_line
+from autotune.executors.cluster.answers import first_line
 
 ASK_S = 2.0  # between two questions, if nobody wants to know before
 FRESH_S = 1.0  # who wants to know waits so long for the answer

@@ -13,10 +13,9 @@ from typing import Any
 
 from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.cluster.actors import Actors
-from autotune.executors.cluster.answers import CHUNK_BYTES, SlotFacts
+from autotune.executors.cluster.answers import CHUNK_BYTES, SlotFacts, first_line
 from autotune.executors.cluster.head import Head
 from autotune.executors.cluster.places import Place
-from autotune.executors.cluster.relay import first_line
 from autotune_spaces.base import Config
 from autotune_trials.paths import new_session
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record

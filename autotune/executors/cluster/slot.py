@@ -73,7 +73,7 @@ class Slot:
     def _executor(self, spec: JobSpec, own: tuple[Path, ...]) -> LocalExecutor:
         if not self._outposts:
             return LocalExecutor(spec, self._scratch, own=own)
-        from autotune.executors.cluster.spread import SpreadExecutor, own_address
+        from autotune.executors.cluster.multinode.spread import SpreadExecutor, own_address
 
         return SpreadExecutor(
             spec, self._scratch, own=own, outposts=self._outposts, address=own_address()

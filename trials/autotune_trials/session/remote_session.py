@@ -2,7 +2,7 @@
 session itself speaks with.
 
     session ──▶ torchrun, node 0 ── rank 0, 1 ──────── socket ──▶ session
-                                                                    ▲ └ whoever relays (autotune/executors/cluster/relay.py)
+                                                                    ▲ └ whoever relays (autotune/executors/cluster/multinode/relay.py)
     outpost ──▶ torchrun, node 1 ── rank 2, 3 ── socket ── take() ──┘
                                                     ▲───── give() ◀──
 """

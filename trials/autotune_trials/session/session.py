@@ -101,7 +101,7 @@ class Session:
         unchanged: the job runs at its own settings, until a block or ``config`` sets others.
 
     What a session that runs in part on other machines builds on
-    (autotune/executors/cluster/spread.py): ``board``, where its ranks call and what they have said;
+    (autotune/executors/cluster/multinode/spread.py): ``board``, where its ranks call and what they have said;
     ``postmortem``, why it failed; :meth:`check_alive`.
     """
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from autotune.executors.cluster.answers import first_line
 from autotune_trials.diagnosis.classify import Diagnosis
 from autotune_trials.protocol.messages import dump
 from autotune_trials.session.remote_session import Heard
@@ -88,8 +89,3 @@ class Relay:
 def _shut(rank: socket.socket) -> None:
     with contextlib.suppress(OSError):
         rank.shutdown(socket.SHUT_RDWR)
-
-
-def first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.executors.base import Capture
-from autotune.executors.cluster.answers import CHUNK_BYTES
-from autotune.executors.cluster.relay import Relay, first_line
+from autotune.executors.cluster.answers import CHUNK_BYTES, first_line
+from autotune.executors.cluster.multinode.relay import Relay
 from autotune.executors.local import LocalExecutor
 from autotune_spaces.base import Config
 from autotune_trials.diagnosis.classify import Diagnosis

@@ -239,6 +239,9 @@ class CompileCache:
     warm_s: float = 0.0  # and with them
 
 
+PROVEN_ANEW = "proven anew"  # Recalled.outcome: the recorded answer, proven again
+
+
 @dataclass(frozen=True)
 class Recalled:
     """What the history of earlier runs gave to this one; no verdict rests on it."""
@@ -251,7 +254,7 @@ class Recalled:
     recorded_iteration_s: float | None = None  # of the unchanged job, then
     iteration_s: float | None = None  # and now
     slower: bool = False  # now, beyond the noise: the machine or its software has become slower
-    outcome: str = ""  # "proven anew", "not proven", "prior", "dropped"
+    outcome: str = ""  # PROVEN_ANEW, "not proven", "prior", "dropped"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from autotune.explain.records import Explanation
 from autotune.history.use import Recall
 from autotune.job.configs import in_words, key_of, normalise, without
 from autotune.results import (
+    PROVEN_ANEW,
     CompileCache,
     Confirmation,
     Interval,
@@ -64,10 +65,7 @@ NOT_NEEDED = LossVerdict(LossState.NOT_NEEDED, "nothing was changed", 0, 0)
 NO_GAIN = Interval(1.0, 1.0, 1.0)
 NOT_THERE = 0.05  # log speed-up by which a single run may miss half of the recorded gain
 FASTER = "faster, and training converges the same way"
-PROVEN_AGAIN = (
-    "proven again from the history, and not explained anew: `autotune profile` does that, and a run"
-    " with --no-history"
-)
+PROVEN_AGAIN = "Proven again from the history, so not profiled. `autotune profile` explains it."
 EXPLAIN_ERROR = "explain-error.txt"
 
 
@@ -96,6 +94,7 @@ def tune(context: RunContext) -> Result:
     trials: tuple[Trial, ...] = ()
     if again is not None and again.winner:
         proof, explanation = again, Explanation(notes=(PROVEN_AGAIN,))
+        context.progress.note(PROVEN_AGAIN)
     else:
         _warn_if_budget_is_short(context, observation)
         searched = search(context, observation, () if again else recall.expected)
@@ -200,7 +199,7 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
         why = "" if loss.verdict == "unchanged" else _why_not(loss, {})
     if not why:
         return Proof(config, FASTER, last, loss, recall.gains, ())
-    context.progress.note(f"the answer in the history is not proven ({why}): searching anew")
+    context.progress.note(f"the recorded answer did not hold ({why}); searching")
     return Proof({}, why, last, loss, (), (Rejected(config, why),))
 
 
@@ -216,15 +215,12 @@ def _not_there(context: RunContext, pairs: Pairs, log_gain: float, noise: float)
     found = math.log(pairs.cost(before) / pairs.cost(after)) if before is not None else log_gain
     if found > log_gain / 2 - max(NOT_THERE, 3 * noise):
         return ""
-    return (
-        f"recorded as {math.exp(log_gain):.2f}×, and {math.exp(found):.2f}× in its first fresh"
-        " process"
-    )
+    return f"recorded {math.exp(log_gain):.2f}×, measured {math.exp(found):.2f}× in a first fresh process"
 
 
 def _outcome(context: RunContext, recall: Recall, again: Proof | None) -> str:
     if again is not None:
-        return "proven anew" if again.winner else "not proven"
+        return PROVEN_ANEW if again.winner else "not proven"
     if context.journal.find(PRIOR_DROPPED) is not None:
         return "dropped"
     return "prior" if recall.expected else ""
@@ -251,13 +247,14 @@ def prove(
         if key_of(finalist) in seen:  # an earlier one has come down to it
             (variants or queue).pop(0)
             continue
-        if rejected and not variants and context.out_of_time_at(key_of(finalist)):
+        ahead_s = first_look_s(context, observation)
+        if rejected and not variants and context.out_of_time_at(key_of(finalist), ahead_s):
             left_out = Rejected(
                 finalist, f"not tried in fresh processes: {out_of_time_text(context)}"
             )
             return Proof(
                 {},
-                f"{rejected[-1].reason}, no other finalist was tried",
+                f"{rejected[-1].reason}; there was no time for another finalist",
                 last,
                 loss,
                 gains,
@@ -305,7 +302,7 @@ def _without_others(
 
 def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:
     words = {
-        "no-proof": "the loss can prove nothing",
+        "no-proof": "the job's loss cannot show a change",
         "changed": "loss changed",
         "undecided": "loss undecided",
     }

@@ -98,10 +98,10 @@ def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path) -> Non
         )
 
 
-def time_is_up_in(label: str, machine: Machine) -> Callable[[float], float]:
+def time_is_up_in(label: str, machine: Machine, elapsed_s: float = 1e6) -> Callable[[float], float]:
     """The budget ends while the runs of this label are made."""
     return lambda before: (
-        1e6 if any(r.label.startswith(label) for r in machine.requests) else before
+        elapsed_s if any(r.label.startswith(label) for r in machine.requests) else before
     )
 
 
@@ -169,14 +169,17 @@ def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_se
     assert set(result.knobs) == {"num_workers", "optimizer_impl"}, (
         "what was proven faster is tried without the knob that changed the loss"
     )
-    lost = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2}))
-    result = run(tmp_path / "lost", lost, clock=time_is_up_in("confirm1", lost))
-    assert result.verdict == "keep-baseline"
-    assert "no other finalist was tried" in result.reason
-    assert [r.reason.split(":")[0] for r in result.rejected] == [
-        "not proven faster",
-        "not tried in fresh processes",
-    ]
+    ten_minutes = job(tmp_path / "job", extra="budget: {minutes: 10}\n")
+    for elapsed_s in (1e6, 599.0):  # the budget is used up, or has no room for five pairs
+        lost = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2}))
+        clock = time_is_up_in("confirm1", lost, elapsed_s)
+        result = run(tmp_path / f"lost{elapsed_s}", lost, ten_minutes, clock)
+        assert result.verdict == "keep-baseline"
+        assert "no other finalist was tried" in result.reason
+        assert [r.reason.split(":")[0] for r in result.rejected] == [
+            "not proven faster",
+            "not tried in fresh processes",
+        ]
 
 
 def test_a_finalist_that_another_one_came_down_to_is_not_told_as_left_out(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class FindingRow:
     evidence: str
     advice: str
     knob: str
-    cured: str  # "num_workers=4 did it"; "" if it is still there
+    cured: str  # "by num_workers=4"; "" if it is still there
     new: bool  # only the answer has it
     places: tuple[PlaceRow, ...]
     more: int  # places left out
@@ -83,8 +83,8 @@ def _summary(result: Result, still: int, cured: int) -> str:
     if not result.explanation.rules:
         return "Nothing could be judged."
     if not still and not cured:
-        return f"Nothing found: {rules} looked, none fired."
-    looked = f"{rules} looked"
+        return f"Nothing found ({rules} checked)."
+    looked = f"{rules} checked"
     if not story.tuned(result):
         return f"{words.plural(still, 'finding')}; {looked}."
     if not still:
@@ -179,12 +179,7 @@ def print_findings(console: Console, result: Result) -> None:
 
     told = findings_story(result)
     if not told.summary:
-        console.print(
-            Text(
-                "Nothing was looked at: the run was made with traces: none, or could not be"
-                " profiled."
-            )
-        )
+        console.print(Text(words.why_not_profiled(result.explanation)))
         return
     console.print(Text(told.summary, style="bold"))
     for row in (*told.open, *told.cured):

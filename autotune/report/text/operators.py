@@ -128,10 +128,7 @@ def print_operators(console: Console, explanation: Explanation, run_dir: str = "
     from rich.table import Table
 
     if not any(side.operators for side in explanation.sides.values()):
-        console.print(
-            "No operators: nothing was profiled in this run (traces: none), or its trace could not"
-            " be read."
-        )
+        console.print(words.why_not_profiled(explanation))
         return
     for name, side in explanation.sides.items():
         title = (

@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune.report.text import words
 from autotune.results import (
     NO_FASTER,
+    PROVEN_ANEW,
     Anatomy,
     Confirmation,
     Interval,
@@ -97,7 +98,7 @@ def faster_words(interval: Interval) -> str:
         return "Speed-up not measured"
     said = (
         f"{words.factor_words(interval.estimate)}"
-        f" {'faster' if interval.estimate >= 1 else 'of the speed it had'}"
+        f" {'faster' if interval.estimate >= 1 else 'the original speed'}"
     )
     return (
         f"{said} (95 % interval {words.range_words(interval)})"
@@ -119,9 +120,9 @@ def evidence(result: Result) -> list[str]:
     noise = result.observation.noise
     if words.known(noise) and noise >= words.NOISY:
         lines.append(
-            f"This machine was noisy: stretches of the unchanged job differed by {100 * noise:.0f}"
-            " % (standard deviation). Smaller gains cannot be told from chance here; end other"
-            " programs and run again for a finer answer."
+            f"This machine was noisy: repeated blocks of the unchanged job varied by {100 * noise:.0f}"
+            " % (standard deviation). Smaller gains are lost in the noise; stop other programs and"
+            " run again."
         )
     return lines
 
@@ -163,10 +164,13 @@ def _tried(result: Result) -> str:
 
 def tried(result: Result) -> str:
     """``18 configurations were tried (3 pruned, 1 infeasible) in 6 min 12 s``"""
-    said = (
-        f"{_tried(result) if result.trials else 'no configuration was tried'} in"
-        f" {words.duration_words(result.wall_s)}"
-    )
+    if result.trials:
+        what = _tried(result)
+    elif result.recalled.outcome == PROVEN_ANEW:
+        what = "the recorded answer was proven again, without a search,"
+    else:
+        what = "no configuration was tried"
+    said = f"{what} in {words.duration_words(result.wall_s)}"
     if not result.disturbed:
         return said
     windows = words.plural(result.disturbed, "window") + (
@@ -333,8 +337,8 @@ def unlike_iterations(result: Result) -> str:
         return ""
     unit = words.clean(result.observation.job.sample_unit)
     return (
-        f"An iteration after holds about {words.factor_words(sizes[1] / sizes[0])} the {unit} of"
-        f" one before: compare {unit} a second, not iterations."
+        f"After tuning an iteration has about {words.factor_words(sizes[1] / sizes[0])} the {unit}:"
+        f" compare {unit} per second, not iterations."
     )
 
 

@@ -59,8 +59,8 @@ def summary_table(
     ]
     foot = [
         (
-            "One process a side, timed before anything was watched or profiled. How much faster is"
-            " what fresh processes proved, not the ratio of these."
+            "One process a side, timed before anything was watched or profiled. The speed-up comes"
+            " from the fresh processes, not from the ratio of these."
             if len(known) > 1
             else "Timed in one process, before anything was watched or profiled."
         )
@@ -219,11 +219,7 @@ def print_result_summary(console: Console, result: Result) -> None:
 
     table = result_summary(result)
     if table is None:
-        console.print(
-            Text(
-                "There is no summary: the run was made with traces: none, or could not be profiled."
-            )
-        )
+        console.print(Text(words.why_not_profiled(result.explanation)))
     else:
         print_summary(console, table)
 

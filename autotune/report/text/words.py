@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeGuard
 
+from autotune.explain.records import Explanation
 from autotune.results import Interval, Trial
 from autotune.words import (
     NOT_MEASURED,
@@ -45,6 +46,12 @@ __all__ = [
 # that most knobs give: pyperf warns at a standard deviation of 10 % of the mean, we at half of it.
 NOISY = 0.05
 Z95 = 1.96  # half-width of a 95 % normal interval in standard errors
+
+
+def why_not_profiled(explanation: Explanation) -> str:
+    """What stands where there are no figures of a profiled run."""
+    notes = " ".join(map(clean, explanation.notes))
+    return notes or "The run was made with traces: none, or could not be profiled."
 
 
 def measured(interval: Interval | None) -> TypeGuard[Interval]:

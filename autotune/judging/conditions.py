@@ -2,7 +2,8 @@
 
     slower[:2%]   faster[:2%]   loss-changed   not-same
 
-An open question never passes: where a condition's aspect is undecided, the exit code says so.
+An open question never passes: where a verdict is undecided and may still be what a condition refuses
+(its interval reaches that far), the exit code says so.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ class Condition:
         return it.speed == self.kind and far
 
     def open(self, it: Judgement) -> bool:
-        return (it.loss if self.kind == "loss-changed" else it.speed) == "undecided"
+        """Undecided, and what the condition refuses may still be so."""
+        if self.kind == "loss-changed":
+            return it.loss == "undecided"
+        slowest, fastest = math.log(it.speedup.low), math.log(it.speedup.high)
+        within_reach = {
+            "slower": slowest < 0 and slowest <= -math.log1p(self.share),
+            "faster": fastest > 0 and fastest >= math.log1p(self.share),
+        }
+        return it.speed == "undecided" and within_reach.get(self.kind, True)
 
 
 def parse_condition(text: str) -> Condition:

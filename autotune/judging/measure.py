@@ -258,7 +258,7 @@ def _reason(found: Difference, margin: float) -> str:
         return f"within {margin:.1%}, {figures}"
     if found.state == "open":
         how = "a quieter machine, more minutes" if found.pairs < LOOKS[-1] else "a quieter machine"
-        return f"{found.pairs} pairs do not settle it: {interval}; try {how} or a wider --margin"
+        return f"undecided after {found.pairs} pairs: {interval}; try {how} or a wider --margin"
     return figures
 
 

@@ -56,7 +56,7 @@ def checked_out(
     root = Path(_git(side.spec.workdir, "rev-parse", "--show-toplevel")).resolve()
     if changes := _git(root, "status", "--porcelain", "--untracked-files=no"):
         raise InputError(
-            "changes that are not committed:"
+            "uncommitted changes:"
             f" {', '.join(line[2:].strip() for line in changes.splitlines()[:3])}",
             where=str(root),
             expected="a clean tree, so that what is judged is what the commits hold",

@@ -24,7 +24,8 @@ def junit(it: Judgement, conditions: Sequence[Condition]) -> str:
         case = ElementTree.SubElement(suite, "testcase", classname="autotune.judge", name=name)
         own = [c for c in conditions if (c.kind == "loss-changed") == (name == "loss")]
         kind = "failure" if any(c.holds(it) for c in own) else ""
-        kind = kind or ("error" if said == "undecided" and (own or not conditions) else "")
+        open_ = any(c.open(it) for c in own) if conditions else said == "undecided"
+        kind = kind or ("error" if open_ else "")
         if kind:
             counts[kind] += 1
             ElementTree.SubElement(case, kind, message=f"{name} {said}").text = reason

@@ -61,7 +61,7 @@ def judge_job(
         stored = _finished(journal, run_dir, spec.budget.minutes, margin)
         if stored is not None:
             it, at = stored
-            progress.warning(f"judged at {at}; --fresh judges again")
+            progress.note(f"already judged at {at}; --fresh judges again")
             return it
         stop = Stop()
         stack.enter_context(stop.listening(progress))
@@ -142,7 +142,8 @@ def _claim(journal: Journal, identity: str, run_dir: Path) -> None:
         journal.append("study", "", {"digest": identity})
     elif known["digest"] != identity:
         raise InputError(
-            "this directory holds a judgement of other sides, or of code that has changed since",
+            "this directory holds another judgement (other sides, --loss, code, or versions of Python"
+            " or torch)",
             where=str(run_dir),
             expected="the sides it was started with",
             remedy="--fresh moves it aside and starts anew, --run-dir names another place",

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from autotune.results import Result
     from autotune.tracking.base import Tracker
 
-FINISHED = "--fresh proves it again from the history, --fresh --no-history tunes it from nothing"
+FINISHED = (
+    "--fresh runs it again (a recorded answer is proven, not searched for); --fresh --no-history"
+    " searches from scratch"
+)
 
 
 def tune_job(
@@ -223,9 +226,10 @@ def _claim(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
         journal.append("study", "", {"digest": spec.digest(), "name": spec.name, "seed": seed})
     elif known["digest"] != spec.digest():
         raise InputError(
-            "this directory holds a run of another job, or the job file has changed since",
+            "this directory holds a run of another job, or job.yaml has changed since",
             where=str(run_dir),
-            expected="the job it was started with (command, environment, search space, objective)",
+            expected="the same command, workdir, env, search_space, search, objective, planned_steps,"
+            " constraints, convergence and executor",
             remedy="--fresh moves the old run aside and starts anew, --run-dir names another place",
         )
 
@@ -249,7 +253,7 @@ def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> Non
         journal.append("sources", "", digests(spec.command, spec.workdir))
     elif edited := _edited(journal, spec):
         progress.warning(
-            f"{_listed(edited)} changed since this run began: it would compare two versions of the"
+            f"{_listed(edited)} changed since this run began: going on would mix two versions of the"
             " job. --fresh starts anew"
         )
 

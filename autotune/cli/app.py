@@ -29,9 +29,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "run": Command("autotune.cli.run", "run", "Tune a job."),
     "profile": Command(
-        "autotune.cli.profile",
-        "profile",
-        "Say why a job takes the time it takes, without tuning it.",
+        "autotune.cli.profile", "profile", "Show where a job's time goes, without tuning it."
     ),
     "show": Command("autotune.cli.show", "show", "Show the result of a run."),
     "compare": Command(
@@ -125,8 +123,8 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Finds the runtime settings with which a PyTorch training job runs fastest on this machine,
-    its loss curve unchanged.
+    """Find the fastest runtime settings for a PyTorch training job on this machine, and prove that
+    training converges the same way.
     """
 
 

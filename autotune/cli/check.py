@@ -75,9 +75,9 @@ def _text(summary: dict[str, Any]) -> str:
         [
             f"{summary['name']}: {shlex.join(summary['command'])}",
             f"  in {summary['workdir']}",
-            f"  objective {summary['objective']}, at most {budget['minutes']:g} minutes{trials}",
+            f"  objective {summary['objective']}, budget {budget['minutes']:g} minutes{trials}",
             f"  loss compared over {loss['steps']} steps, tolerance {loss['tolerance']:.2%}",
-            f"  recorded in {summary['run_dir']}",
+            f"  written to {summary['run_dir']}",
             "",
             (
                 f"search space {summary['search_space']}: {len(knobs)} knobs (a run leaves out what"
@@ -92,7 +92,7 @@ def _text(summary: dict[str, Any]) -> str:
 
 def _values(values: list[Any] | None) -> str:
     if values is None:
-        return "chosen for the machine"
+        return "chosen when the run starts"
     return ", ".join(
         (
             {True: "true", False: "false", None: "none"}[v]

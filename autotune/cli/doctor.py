@@ -196,7 +196,9 @@ def _print(report: dict[str, Any]) -> None:
     for row in report["knobs"]:
         table.add_row(
             row["knob"],
-            f"out: {row['out']}" if row["out"] else ", ".join(_word(v) for v in row["values"]),
+            f"not applicable: {row['out']}"
+            if row["out"]
+            else ", ".join(_word(v) for v in row["values"]),
         )
     console.print(table)
 

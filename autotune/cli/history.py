@@ -159,7 +159,7 @@ def _outcome(run: PastRun) -> str:
     from math import exp
 
     if not run.answer:
-        return "keep what you have"
+        return "keep your settings"
     return f"{exp(run.log_gain):.2f}×  " + " ".join(f"{k}={v}" for k, v in run.answer.items())
 
 

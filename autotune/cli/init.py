@@ -74,6 +74,6 @@ def init(
         load_job(output)
     except AutotuneError as trouble:
         # The file stays: the command may be right where the job is meant to run.
-        typer.echo(f"but as it stands it would not run:\n{trouble}")
+        typer.echo(f"this machine cannot run it as it stands:\n{trouble}")
         return
     typer.echo(f"next: autotune check {output}, then autotune run {output}")

@@ -36,7 +36,7 @@ def logs(
         typer.echo(WAITING, err=True)
 
 
-WAITING = "(it waits for a node that is free)"
+WAITING = "(waiting for a free node)"
 
 
 def follow_to_the_end(cluster: Cluster, id: str) -> None:

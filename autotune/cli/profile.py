@@ -45,8 +45,8 @@ def profile(
     ncu: Ncu = False,
     json: Annotated[bool, typer.Option("--json", help="Print summary.json instead.")] = False,
 ) -> None:
-    """Say why a training job takes the time it takes: bottleneck, operators, findings and a trace.
-    Nothing is tuned.
+    """Show where a training job's time goes: bottleneck, operators, findings and a trace. Nothing
+    is tuned.
 
     The job runs twice, for a few seconds after its warm-up (the second time for a trace with Python
     frames). An earlier profile is moved aside, not deleted.

@@ -28,8 +28,8 @@ def run(
         typer.Option(
             "--fresh",
             help=(
-                "Begin a new run, which proves the recorded answer again; with --no-history it"
-                " searches anew. An earlier run is moved aside, not deleted."
+                "Begin a new run: a recorded answer is proven again, without one it searches, as it"
+                " does with --no-history. An earlier run is moved aside, not deleted."
             ),
         ),
     ] = False,

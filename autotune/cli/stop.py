@@ -25,6 +25,6 @@ def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> No
         + (
             after.status.lower()
             if after.ended
-            else "it waits for a node, and ends when its turn comes"
+            else "waiting for a node; it ends when its turn comes"
         )
     )

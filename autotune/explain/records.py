@@ -156,7 +156,7 @@ class Finding:
     places: tuple[Place, ...] = ()  # further ones
     knob: str = ""  # the knob that cures it, if there is one
     cured: bool = False  # the winner no longer has it
-    how_cured: str = ""  # "num_workers=4 did it"
+    how_cured: str = ""  # "by num_workers=4"
     # what it costs an iteration in the winner, where that was found too; 0.0: nothing
     cost_after_s: float | None = None
     share: float | None = None  # cost_s of the watched iteration, 0..1

@@ -297,7 +297,7 @@ def _headline(tuned: TunedConfig) -> list[str]:
     p = tuned.provenance
     if not tuned.knobs:
         return [
-            f"{_one_line(tuned.name)}: keep what you have. Nothing was proven faster with the loss"
+            f"{_one_line(tuned.name)}: keep your settings. Nothing was proven faster with the loss"
             " unchanged."
         ]
     gain = (

@@ -49,7 +49,7 @@ class Communication(Rule):
         )
         evidence = (
             f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%})"
-            f" pass in communication among {case.evidence.world_size} ranks that nothing overlaps"
+            f" are spent in non-overlapped communication among {case.evidence.world_size} ranks"
         )
         evidence += f", most of it in {calls[0].detail} at {at(calls[0].place)}." if calls else "."
         return [

@@ -55,6 +55,6 @@ class DeviceSync(SiteRule):
 
     def advice(self, case: Case, site: Site) -> str:
         return (
-            "Keep it on the device (add up with detach()) and read it every some hundred steps"
-            " only, or copy it with non_blocking=True and look at it a step later."
+            "Keep it on the device (add up with detach()) and read it only every few hundred"
+            " steps, or copy it with non_blocking=True and look at it a step later."
         )

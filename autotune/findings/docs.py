@@ -32,7 +32,7 @@ def table() -> str:
     rows = ["| finding | what is wrong | knobs that cure it |", "|---|---|---|"]
     rows += [
         f"| [`{rule.name}`](#{rule.name}) | {rule.title} |"
-        f" {_knobs(rule) or 'none: it is in the code'} |"
+        f" {_knobs(rule) or 'none: change the code'} |"
         for rule in RULES
     ]
     return "\n".join(rows) + "\n"
@@ -48,7 +48,7 @@ def card(rule: Rule) -> str:
             f"[`{other.name}`](#{other.name})" for other in RULES if other.name in rule.explains
         ]
         if general:
-            lines += ["", f"What it explains is not reported again as {' or '.join(general)}."]
+            lines += ["", f"What it explains is not reported again under {' or '.join(general)}."]
     return "\n".join(lines) + "\n"
 
 

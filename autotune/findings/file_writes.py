@@ -21,6 +21,5 @@ class FileWrites(SiteRule):
 
     def advice(self, case: Case, site: Site) -> str:
         return (
-            "Write every some hundred steps, keep the file open, or hand what is to be written to a"
-            " thread of its own."
+            "Write every few hundred steps, keep the file open, or write from a background thread."
         )

@@ -15,7 +15,7 @@ FULL = 2  # generation: all objects are looked through
 
 class GcPauses(Rule):
     name = "gc-pauses"
-    title = "Garbage collection"
+    title = "Garbage collection pauses"
     knob = "gc"
     card = (
         "Python's garbage collector, or the job by gc.collect(), looks through all objects and"

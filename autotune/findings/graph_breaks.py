@@ -14,7 +14,7 @@ SEEN_S = 1e-4  # of an iteration: less than this the sampler, who looks every 2 
 
 class GraphBreaks(Rule):
     name = "graph-break"
-    title = "Compiled code leaves its graph"
+    title = "Graph break in compiled code"
     card = (
         "Every place at which dynamo broke a graph of the job, since it started, with dynamo's own"
         " reason. The cost is the time the training thread was seen standing in that line outside"

@@ -27,7 +27,7 @@ LEAST_SAMPLED_S = 0.04  # in all: twenty looks of 2 ms. The cost is then known t
 
 class HostWork(Rule):
     name = "host-work"
-    title = "Other work in the loop"
+    title = "Python work between steps"
     card = (
         f"At least {WORK_SHARE:.0%} of the usual iteration the training thread stands at one line"
         " of the job outside of forward, backward and optimizer, in Python or in libraries other"
@@ -69,7 +69,7 @@ class HostWork(Rule):
         named = "; ".join(f"{at(place)} {duration_words(s / ordinary)}" for s, place in lines[:3])
         text = (
             f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%})"
-            f" go to work beside the training: {named}."
+            f" go to other work in the loop: {named}."
         )
         advice = (
             "Do it less often, vectorise it, or hand it to a thread or to the DataLoader's workers."

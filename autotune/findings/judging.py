@@ -140,7 +140,7 @@ def _rest(findings: Sequence[Finding], explaining: Sequence[Finding]) -> list[Fi
                     finding,
                     cost_s=rest,
                     evidence=(
-                        f"{finding.evidence} {known} of it are told by another finding.{maybe}"
+                        f"{finding.evidence} {known} of it are reported under another finding.{maybe}"
                     ),
                 )
             )
@@ -200,7 +200,7 @@ def _small(after_s: float | None, before_s: float | None) -> bool:
 def _cure(rule: Rule, finding: Finding, changed: Mapping[str, Value]) -> str:
     knobs = dict.fromkeys([finding.knob, rule.knob, *rule.also])
     did = {name: changed[name] for name in knobs if name and name in changed}
-    return f"{config_words(did)} did it" if did else "no longer seen in the winner"
+    return f"by {config_words(did)}" if did else "no longer seen in the winner"
 
 
 def _weight(finding: Finding) -> tuple[bool, float]:

@@ -53,7 +53,7 @@ class LaunchBound(Rule):
         evidence = (
             f"{calls:,.0f} tiny operators an iteration (most of all {first.name},"
             f" {first.calls / case.side.profiled_steps:,.0f} times) take {duration_words(cost)} of"
-            f" its {duration_words(whole)}: calling them is the work, not what they compute."
+            f" its {duration_words(whole)}: the time goes into launching them."
         )
         return [self._told(case, evidence, cost)]
 

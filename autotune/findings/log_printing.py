@@ -34,5 +34,5 @@ class LogPrinting(SiteRule):
 
     def advice(self, case: Case, site: Site) -> str:
         if site.kind == "repr" or site.detail:
-            return "Print single numbers, not tensors, and only every some dozen steps."
-        return "Print every some dozen steps; a progress bar with a least interval does the same."
+            return "Print single numbers, not tensors, and only every few dozen steps."
+        return "Print every few dozen steps; a progress bar with a least interval does the same."

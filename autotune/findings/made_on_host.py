@@ -9,7 +9,7 @@ from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, seen, sites, ti
 
 class MadeOnHost(SiteRule):
     name = "made-on-host"
-    title = "Made on the host, then moved"
+    title = "Tensor created on the CPU, then moved"
     card = (
         "Every step makes a tensor on the host (torch.randn, zeros, arange …) only to move it to"
         " the device. The cost is the time of making and moving it, as the host saw it. Threshold"

@@ -29,7 +29,7 @@ class MemoryNearlyFull(Rule):
         if used <= FULL_SHARE * total:
             return []
         evidence = (
-            f"{used:.1f} of {total:.1f} GiB of the {what}'s memory ({used / total:.0%}) are in use:"
+            f"{used:.1f} of {total:.1f} GiB of the {what}'s memory ({used / total:.0%}) is in use:"
             " a longer sample or an evaluation may not fit."
         )
         advice = "Fewer workers, smaller batches, or less data kept in memory."

@@ -15,7 +15,7 @@ MULTIPLE = 8
 
 class OddDimensions(Rule):
     name = "odd-dimensions"
-    title = "Dimensions that are no multiples of 8"
+    title = "Dimensions not divisible by 8"
     card = (
         f"Under half precision on a GPU, products of which a dimension is no multiple of {MULTIPLE}"
         f" take at least {COST_SHARE:.0%} of an iteration. What padding would save is not known"

@@ -20,7 +20,7 @@ FAULT_S = 3e-6
 
 class PageFaults(Rule):
     name = "page-faults"
-    title = "Memory is mapped anew in every step"
+    title = "Memory is returned to the OS and mapped again in every step"
     knob = "malloc"
     card = (
         "The allocator gives freed memory back to the system, and the kernel maps and clears it"
@@ -66,7 +66,7 @@ def _advice(allocator: str) -> str:
         " keeps."
     )
     if allocator != "default":
-        return f"This is with malloc: {allocator}. {others}"
+        return f"malloc={allocator} is already set. {others}"
     variables = " ".join(f"{name}={value}" for name, value in RETAINING.items())
     return (
         "malloc: retain has the C library keep what is freed. By hand, before the command:"

@@ -12,7 +12,7 @@ MOST = 5  # findings of one kind; what they have in common shows in fewer
 
 class Recompiles(Rule):
     name = "recompile"
-    title = "Compiled code is compiled again"
+    title = "Compiled code is recompiled"
     card = (
         "Dynamo compiled a function again while iterations were watched, or gave up because it had"
         " done so too often. The cost is the time spent compiling, an iteration; the place is the"

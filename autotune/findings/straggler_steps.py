@@ -54,7 +54,7 @@ class StragglerSteps(Rule):
             return []
         text = (
             f"{len(rest.iterations)} of {len(evidence.times_s)} iterations take"
-            f" {duration_words(rest.cost_s)} longer than the others, in no rhythm, which is"
+            f" {duration_words(rest.cost_s)} longer than the others, at irregular intervals, which is"
             f" {duration_words(rest.amortised_s)} an iteration ({rest.amortised_s / whole:.0%})."
             f" Most of it is spent at {at(first.place)} ({first.leaf})."
         )

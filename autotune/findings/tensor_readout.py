@@ -17,7 +17,7 @@ CALLED = {
 
 class TensorReadout(SiteRule):
     name = "tensor-readout"
-    title = "Values computed only to be looked at"
+    title = "Tensors read back in every step"
     card = (
         "Every step checks tensors on the host (NaN checks, norms) or turns them into Python"
         " numbers and lists. Reading them waits for nothing on a CPU; the cost is that of the"

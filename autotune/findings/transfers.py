@@ -12,7 +12,7 @@ COPY_SHARE = 0.03  # below, a perfect overlap would give no more than the 2 % th
 
 class TransfersNotOverlapped(Rule):
     name = "transfer-not-overlapped"
-    title = "Copies to the device wait"
+    title = "Copies to the device do not overlap"
     card = (
         "Batches are copied to the device from memory that is not pinned, or by blocking calls, so"
         " that copying does not overlap with computing. The cost is the time the stream copies, at"
@@ -47,8 +47,8 @@ class TransfersNotOverlapped(Rule):
         )
         evidence = (
             f"{moved / 1e6:,.1f} MB an iteration are copied {why}; {duration_words(cost)} of"
-            f" {duration_words(whole)} ({cost / whole:.0%}) go by in copying while nothing else"
-            " runs."
+            f" {duration_words(whole)} ({cost / whole:.0%}) are spent copying, with nothing else"
+            " running."
         )
         advice = (
             "DataLoader(…, pin_memory=True), and tensor.to(device, non_blocking=True): the copy"

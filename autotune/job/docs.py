@@ -29,7 +29,7 @@ What is tuned, and how. Only `command` is needed; `autotune init -- COMMAND` wri
 NOTES = """
 ## The command
 
-It is taken apart by a shell's rules of quoting, but no shell runs it: `&&`, `|`, `>` and `$NAME` outside quotes are refused. `shell: true` runs the
+Words are split by shell quoting rules, but no shell runs them: `&&`, `|`, `>` and `$NAME` outside quotes are refused. `shell: true` runs the
 line through `/bin/sh -c` instead. Relative paths are relative to `workdir`, which is relative to the file.
 
 | placeholder | stands for |
@@ -39,7 +39,7 @@ line through `/bin/sh -c` instead. Relative paths are relative to `workdir`, whi
 | `{NAME}` | the value of a knob of that name, see [knobs of your own](knobs.md#knobs-of-your-own) |
 
 The job is run many times, with different settings, and ended before it is done. What it writes meanwhile is put back after every trial, so that no
-trial finds another's checkpoint and yours stay what they are: see [side effects](side-effects.md). `{trial_dir}` is thrown away without further ado.
+trial finds another's checkpoint and yours stay what they are: see [side effects](side-effects.md). `{trial_dir}` is deleted after each trial.
 
 ## YAML
 

@@ -296,16 +296,16 @@ class Convergence(_Model):
 
 
 class Budget(_Model):
-    """Where the search stops at the latest."""
+    """How much the run may spend."""
 
     minutes: float = Field(
         20.0,
         gt=0,
         le=10_080,
         description=(
-            "Wall time of the run, in minutes. Nothing is begun that would end more than a tenth"
-            " later, except that a proof takes its first five pairs, its loss check and its traces;"
-            " a run that will need more says so before it searches."
+            "Wall time of the run, in minutes; it may run a tenth over. A first proof (five pairs,"
+            " loss check, traces) is always finished; a run that will need more says so before it"
+            " searches."
         ),
     )
     trials: int | None = Field(
@@ -474,7 +474,7 @@ class JobFile(_Model):
         20_000,
         ge=1,
         le=10**12,
-        description="Optimizer steps of a full training run: what start-up cost is spread over.",
+        description="Optimizer steps of a full training run; start-up cost is weighed against them.",
     )
     constraints: Constraints = Field(default_factory=lambda: Constraints())
     convergence: Convergence = Field(default_factory=lambda: Convergence())
@@ -499,8 +499,9 @@ class JobFile(_Model):
         ge=1,
         le=86_400,
         description=(
-            "Seconds without an iteration after which the job is taken for hung, if it does nothing"
-            " meanwhile. Left out: 50 times the longest it has gone without one, and at least 15."
+            "Seconds without an iteration after which the job counts as hung, if it does nothing"
+            " meanwhile. Left out: 50 times the longest it has gone without one, at least 15; 120"
+            " if its processes are busy."
         ),
     )
     startup_timeout_s: float = Field(

@@ -124,7 +124,7 @@ def sharpen(
         except SessionFailed as failure:
             return replace(confirmation, adopted=False, reason=_failed_text(failure))
         if (seed := _diverged(pairs)) is not None:
-            reason = f"its loss was no number in run {seed + 1}, after the loss check"
+            reason = f"its loss was NaN or infinite in run {seed + 1}, after the loss check"
             return replace(confirmation, adopted=False, reason=reason)
         interval = sharpened(
             confirmation.speedup,

@@ -69,8 +69,8 @@ def search_live(
     _measure(study, context)
     if later and not study.waits_still():
         context.progress.note(
-            f"{', '.join(study.names) or 'the loader'}: done ({study.stopped}); the search goes on"
-            " with the other knobs"
+            f"{', '.join(study.names) or 'loader knobs'}: done ({study.stopped}); searching the other"
+            " knobs"
         )
         study.widen([name for name in later if name in domains])
         names = (*names, *later)

@@ -330,9 +330,7 @@ class ModelStudy:
         if len({name for name, _ in wrong}) >= MOST_MISPREDICTED:
             self.context.journal.append(PRIOR_DROPPED, "", [list(item) for item in wrong])
             names = ", ".join(f"{name}={value}" for name, value in wrong)
-            self.context.progress.note(
-                f"the history of similar jobs is wrong about {names}: it is dropped"
-            )
+            self.context.progress.note(f"earlier runs mispredicted {names}; ignoring the history")
             self._expected, self._model_of_names = {}, None
 
     def given_up(self, plot: Plot, reason: str) -> None:

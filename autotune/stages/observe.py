@@ -66,8 +66,7 @@ def observe(context: RunContext) -> Observation:
         context.journal.append("observation", "", encode(observation))
     if others and observation.job.device == "cuda":
         context.progress.warning(
-            f"other programs use this machine ({'; '.join(others)}): times scatter, and less memory"
-            " is left"
+            f"the GPU is shared ({'; '.join(others)}): expect noisier times and less free memory"
         )
     if observation.job.loader is not None:
         context.executor.loader_key = observation.job.loader.key
@@ -148,9 +147,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
         free * mean_samples(windows[1]) / max(1.0, hello.job.backwards_per_step) if free else None
     )
     if any(window.power_capped for window in windows):
-        context.progress.note(
-            "the GPU runs at its power cap, which is no disturbance: the figures hold for this cap"
-        )
+        context.progress.note("the GPU runs at its power cap; the figures hold for this cap")
     job = replace(
         hello.job,
         reader=reader_of(windows, compute_s),
@@ -257,7 +254,7 @@ def explain_failure(
         "hang": "makes no progress",
         "ended": "ends too early",
     }[failure.kind]
-    remedy = "make the command run by itself first"
+    remedy = "check that the command runs without autotune"
     if failure.kind == "hang":
         remedy += "; if it does pause for so long, say how long with hang_timeout_s in job.yaml"
     return BaselineError(

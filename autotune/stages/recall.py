@@ -27,19 +27,18 @@ def _tell(context: RunContext, recall: Recall) -> None:
     found, progress = recall.summary, context.progress
     if found.slower and found.recorded_iteration_s and found.iteration_s:
         progress.warning(
-            f"the unchanged job takes {found.iteration_s * 1e3:.3g} ms an iteration, and took "
-            f"{found.recorded_iteration_s * 1e3:.3g} ms when it was tuned last: "
-            "the machine or its software has become slower"
+            f"one iteration of the unchanged job takes {found.iteration_s * 1e3:.3g} ms; it took"
+            f" {found.recorded_iteration_s * 1e3:.3g} ms when last tuned. The machine or its"
+            " software has become slower"
         )
     if recall.answer:
         other = ", with other software" if found.kind == "other-software" else ""
         progress.note(
-            f"this job was tuned here before{other}: its answer is proven again (--no-history"
-            " searches)"
+            f"tuned here before{other}; proving the recorded answer (--no-history searches instead)"
         )
     elif recall.expected:
         of = "similar jobs" if found.kind == "near" else "this job and similar ones"
         progress.note(
-            f"what {plural(found.runs, 'earlier run')} of {of} measured orders the search"
-            " (--no-history ignores it)"
+            f"search order taken from {plural(found.runs, 'earlier run')} of {of} (--no-history"
+            " ignores them)"
         )

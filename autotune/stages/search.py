@@ -312,7 +312,7 @@ def _search_process(
         trial = known.get(key_of(config))
         if trial is None:
             if why := _no_room(context, observation, trials, log_gain):
-                context.progress.note(f"{why} to try {name}={value} in fresh processes")
+                context.progress.note(f"{name}={value} not tried in fresh processes: {why}")
                 continue
             trial = _measure_fresh(context, config, best, -log_gain, len(trials), observation.noise)
             store(context, observation.defaults, trials, trial)

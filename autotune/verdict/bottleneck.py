@@ -97,7 +97,7 @@ def name_bottleneck(
     doubt = ""
     if share.loader >= LOADER_SHARE:  # contradicted by the ceiling
         doubt = (
-            f"; {share.loader:.0%} of it is spent waiting for batches, and the loader is not the"
+            f"; {share.loader:.0%} of it is spent on the loader, and the loader is not the"
             f" limit: with an infinitely fast one it would run {_bound(ceiling, noise)}"
         )
         bound = doubt
@@ -127,13 +127,13 @@ def _loader(
         return (
             Bottleneck.LOADER,
             (
-                f"only {share.loader:.0%} of the time is spent waiting for batches, but what"
-                f" prepares them slows the rest down{bound}"
+                f"only {share.loader:.0%} of the time is spent on the loader, but preparing batches"
+                f" slows the rest down{bound}"
             ),
         )
     if share.epoch_ends <= share.waiting:
         ends = (
-            f", and {share.epoch_ends:.0%} goes at the end of epochs"
+            f", and {share.epoch_ends:.0%} is lost at epoch ends"
             if share.epoch_ends >= 0.05
             else ""
         )
@@ -145,7 +145,7 @@ def _loader(
     return (
         Bottleneck.EPOCH_ENDS,
         (
-            f"{share.epoch_ends:.0%} of the time goes at the end of epochs, {parts.turnover_s:.2g}"
+            f"{share.epoch_ends:.0%} of the time is lost at epoch ends, {parts.turnover_s:.2g}"
             f" s every {parts.epoch_iterations} iterations{restarts}{bound}"
         ),
     )

@@ -172,7 +172,7 @@ def compare(
     if used != "statistical" and not aligned:
         return result(
             "changed",
-            "the runs took batches of another size or in other numbers, which no knob declared",
+            "the runs took batches of different sizes or numbers, which no knob declared",
             used,
         )
     rule = replace(RULES[used], bins=RULES[used].bins * stretched)

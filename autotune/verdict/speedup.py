@@ -233,12 +233,10 @@ def decide(
     if look < len(looks) - 1 and (
         not freedom or _hopeful(centre, error, pairs, looks, lower, wanted)
     ):
-        return SpeedDecision("continue", interval, f"{figures} leaves it open")
+        return SpeedDecision("continue", interval, f"{figures} is inconclusive")
     if low > 0:
         return SpeedDecision(
-            "reject",
-            interval,
-            f"faster, but by less than the {minimum_gain:.0%} that a change is worth: {figures}",
+            "reject", interval, f"faster, but by less than {minimum_gain:.0%}: {figures}"
         )
     if estimate < wanted:
         return SpeedDecision(
@@ -322,11 +320,11 @@ def required_pairs(
 
 def too_noisy_text(interval: Interval, pairs: int, needed: int | None) -> str:
     """What to tell the user when the interval stayed too wide, and what to do."""
-    advice = f"about {needed} would be needed" if needed else "more will not help"
+    advice = f"about {needed} pairs needed" if needed else "more pairs will not help"
     return (
-        f"too noisy to tell: {_times(interval.estimate)} after {pairs} pairs, but anything from"
-        f" {_times(interval.low)} to {_times(interval.high)} is possible ({advice}). Stop other"
-        " work on this machine, or give more time (budget.minutes)"
+        f"too noisy to tell: {_times(interval.estimate)} after {pairs} pairs, could be"
+        f" {_times(interval.low)} to {_times(interval.high)} ({advice}). Stop other work on this"
+        " machine, or give more time (budget.minutes)"
     )
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from autotune.results import LossVerdict
 
 NOT_CERTIFIED = (
-    "Not certified: final quality, or effects that appear only after these steps. Settings that act"
-    " late, such as weight decay, were compared directly: they are the same unless the knob says it"
-    " changes them."
+    "Not certified: the final quality, or effects after these steps. Optimizer settings, dtypes,"
+    " dropout and frozen parameters were compared directly and are the same, unless the knob"
+    " declares a change."
 )
 
 
@@ -45,7 +45,7 @@ def certificate(verdict: LossVerdict) -> str:
             "This job's loss cannot serve as proof, so nothing that may change it is adopted."
             f" {reason}"
         )
-    return f"Neither shown to be the same nor to differ in {runs}. {reason}"
+    return f"Inconclusive: neither the same nor different in {runs}. {reason}"
 
 
 def _metrics(verdict: LossVerdict) -> str:
@@ -58,7 +58,7 @@ def _metrics(verdict: LossVerdict) -> str:
         margins = ", ".join(
             f"{m.name} (±{m.margin:.3g})" if m.margin else f"{m.name} (every bit)" for m in same
         )
-        said += f" So did the job's own {margins}, within the margin given."
+        said += f" The job's own metrics, too: {margins}."
     for metric in verdict.metrics:
         if metric.verdict == "not-judged":
             said += f" {metric.name} was not judged: {metric.reason}."

@@ -45,7 +45,7 @@ search_space:
 ```
 
 Without `via`, the value is put wherever the command holds the knob's name in braces: `python train.py --width {width}`.
-No shell reads the value. Quote words such as "on" and "off", which YAML takes for truth values.
+No shell reads the value. `true` and `false` are booleans; quote them to pass the words.
 """
 
 
@@ -94,7 +94,7 @@ def card(name: str) -> str:
     for option, choices in knob.accepts.items():
         lines[-1] += f" Option `{option}`: {', '.join(map(str, choices)) or 'text'}."
     if knob.start_up_cost:
-        lines[-1] += " It costs time at start, which is set against the steps planned."
+        lines[-1] += " Start-up cost is weighed against `planned_steps`."
     for title, field in PARTS:
         lines += ["", f"**{title}** {getattr(knob.card, field)}"]
     if shown := example(knob):

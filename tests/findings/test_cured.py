@@ -31,5 +31,5 @@ def test_workers_cure_slow_samples(tmp_path: Path) -> None:
     )
     (finding,) = [f for f in told.findings if f.rule == planted.rule]
     assert finding.cured, finding.evidence
-    assert finding.how_cured == "num_workers=4 did it"
+    assert finding.how_cured == "by num_workers=4"
     assert after.record.evidence is not None and after.record.evidence.loader["num_workers"] == 4

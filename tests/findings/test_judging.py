@@ -48,7 +48,7 @@ def test_a_finding_the_winner_no_longer_has_is_cured_by_the_knob_that_did_it() -
     (found,) = judge_by([Told({"baseline": [finding(0.05)]}, knob="num_workers")], CASES).findings
     assert (found.cured, found.how_cured, found.side, found.cost_s) == (
         True,
-        "num_workers=4 did it",
+        "by num_workers=4",
         "baseline",
         0.05,
     )

@@ -363,7 +363,7 @@ def findings() -> tuple[Finding, ...]:
             Place("/home/me/digits/train.py", 41, "main", "loader = DataLoader(data)"),
             knob="num_workers",
             cured=True,
-            how_cured="num_workers=2 did it",
+            how_cured="by num_workers=2",
             share=0.6,
         ),
         Finding(

@@ -49,7 +49,7 @@ def test_the_page_tells_place_cost_evidence_and_cure() -> None:
     for said in (
         "1 finding left after tuning, 1 fixed by it; 17 rules looked.",
         "Waiting for batches",
-        "cured: num_workers=2 did it",
+        "cured: by num_workers=2",
         "58.0 ms an iteration (60 %)",
         "train.py:41 in main",
         "loader = DataLoader(data)",
@@ -70,7 +70,7 @@ def test_the_closing_screen_has_a_line_for_each() -> None:
         "The host waits for the device, train.py:77 in main: 4.00 ms per iteration after tuning"
         in text
     )
-    assert "cured: Waiting for batches (58.0 ms an iteration (60 %)): num_workers=2 did it" in text
+    assert "cured: Waiting for batches (58.0 ms an iteration (60 %)): by num_workers=2" in text
 
 
 def test_the_closing_screen_shows_three_at_most() -> None:
@@ -97,7 +97,7 @@ def test_show_findings_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture[
     for said in (
         "train.py:77 in main    total += loss.item()",
         "Knob: num_workers.",
-        "cured: num_workers=2 did it",
+        "cured: by num_workers=2",
         "Not judged",
         "The device sits idle: the job computes on the CPU: host and device are one",
     ):

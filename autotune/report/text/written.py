@@ -43,8 +43,8 @@ def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool
         lines.append(
             (
                 (
-                    f"Left where {who[0].lower()}{who[1:]} wrote, since something else may have"
-                    f" written it: {names}. Remove what you do not need."
+                    f"Left in place, because another program may have written it: {names}."
+                    " Remove what you do not need."
                 ),
                 True,
             )

@@ -78,12 +78,10 @@ class KnobVerdict:
         """Why it is not kept, in words; "" if it is."""
         if self.kept:
             return ""
-        measured = (
-            f"expected to gain {self.expected:.1%} (measured {self.gain:+.1%} ± {self.sd:.1%})"
-        )
+        measured = f"expected gain {self.expected:.1%} (measured {self.gain:+.1%} ± {self.sd:.1%})"
         if self.expected > self.price:
-            return f"{measured}, but all changes together are expected to gain too little"
-        return f"{measured}, less than its price of {self.price:.1%}"
+            return f"{measured}, but all changes together are not worth confirming"
+        return f"{measured}, below the {self.price:.1%} needed to keep it"
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def judged(
     price, reason = PRICES[knob.numerics], ""
     if it.expected <= price:
         reason = (
-            f"{math.exp(gain.estimate):.2f}× in {gain.pairs} pairs of fresh runs, expected to be"
-            f" worth {it.expected:.1%}, less than its price of {price:.1%}"
+            f"{math.exp(gain.estimate):.2f}× in {gain.pairs} pairs of fresh runs: expected gain"
+            f" {it.expected:.1%}, below the {price:.1%} needed to keep it"
         )
     elif doubted and shown.low <= 1:
         reason = (
@@ -71,4 +71,4 @@ def break_even_steps(start_up_s: float, log_gain: float, iteration_s: float) -> 
 
 def paid_back_words(start_up_s: float, steps: int) -> str:
     """Why planned_steps are too few."""
-    return f"its {start_up_s:.0f} s of start-up are paid back only after {steps} steps"
+    return f"its {start_up_s:.0f} s of start-up pay back only after {steps} steps"

@@ -41,7 +41,7 @@ class AmpDtype(Knob):
         changes_loss=(
             "It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small"
             " range), and on a GPU dropout draws other random numbers. Most models train the same;"
-            " it is checked."
+            " the loss check decides."
         ),
         source="https://docs.pytorch.org/docs/stable/amp.html",
     )

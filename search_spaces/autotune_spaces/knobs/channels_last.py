@@ -28,7 +28,7 @@ class ChannelsLast(Knob):
         ),
         changes_loss=(
             "Another convolution kernel is picked, which rounds differently. Dropout goes by the"
-            " order in memory: between convolutions it drops other elements. It is checked."
+            " order in memory: between convolutions it drops other elements. The loss check covers it."
         ),
         source="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
     )

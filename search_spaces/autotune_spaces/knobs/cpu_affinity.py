@@ -73,7 +73,7 @@ class CpuAffinity(Knob):
         ),
         changes_loss=(
             "Not by itself. Where the number of threads follows, sums are split at other places and"
-            " round differently. It is checked."
+            " round differently. The loss check covers it."
         ),
         source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-non-uniform-memory-access-numa-controls",
     )

@@ -45,7 +45,7 @@ class CudaAllocConf(Knob):
         ),
         changes_loss=(
             "Not by itself. cuDNN chooses among the algorithms whose scratch memory fits, so"
-            " another one may be picked. It is checked."
+            " another one may be picked. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
     )

@@ -36,7 +36,7 @@ class CudnnBenchmark(Knob):
         ),
         changes_loss=(
             "Algorithms add in different orders, so results round differently, and which one is"
-            " picked may vary from run to run. It is checked."
+            " picked may vary from run to run. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark",
     )

@@ -33,7 +33,7 @@ class CudnnBenchmarkLimit(Knob):
             " meanwhile."
         ),
         changes_loss=(
-            "As cudnn_benchmark: results round differently with the algorithm. It is checked."
+            "As cudnn_benchmark: results round differently with the algorithm. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark_limit",
     )

@@ -39,7 +39,7 @@ class CudnnWorkspaceMib(Knob):
             " yet. To check on your GPU, run one large Conv3d in two processes, with 64 and"
             " without, and compare torch.cuda.max_memory_reserved()."
         ),
-        changes_loss="Another algorithm may be picked, which rounds differently. It is checked.",
+        changes_loss="Another algorithm may be picked, which rounds differently. The loss check covers it.",
         source="https://docs.pytorch.org/docs/stable/cuda_environment_variables.html",
     )
 

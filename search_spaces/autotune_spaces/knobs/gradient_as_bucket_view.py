@@ -24,7 +24,7 @@ class GradientAsBucketView(DdpSwitch):
         ),
         changes_loss=(
             "The arithmetic is the same. Gradients lie elsewhere in memory, so a kernel may round"
-            " differently. It is checked."
+            " differently. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )

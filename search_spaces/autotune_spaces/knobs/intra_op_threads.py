@@ -26,7 +26,7 @@ class IntraOpThreads(Knob):
             "Large operations on an otherwise idle CPU, and GPU training, where the CPU only starts"
             " kernels."
         ),
-        changes_loss="Sums are split at other places and round differently. It is checked.",
+        changes_loss="Sums are split at other places and round differently. The loss check covers it.",
         source="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
     )
 

@@ -52,7 +52,7 @@ class MatmulPrecision(Knob):
             " convolutions, which have a switch of their own."
         ),
         changes_loss=(
-            "It rounds the inputs of products differently; sums stay in float32. It is checked."
+            "It rounds the inputs of products differently; sums stay in float32. The loss check covers it."
         ),
         source=(
             "https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html"

@@ -46,7 +46,7 @@ class Nccl(Knob):
             "aids: look again after an update of NCCL."
         ),
         changes_loss=(
-            "Sums over ranks are formed in another order, which rounds differently. It is checked."
+            "Sums over ranks are formed in another order, which rounds differently. The loss check covers it."
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo",
     )

@@ -30,7 +30,7 @@ class OptimizerImpl(Knob):
             "The step is short beside forward and backward. Optimizers outside torch.optim have"
             " only their own."
         ),
-        changes_loss="The same formula, rounded in another order. It is checked.",
+        changes_loss="The same formula, rounded in another order. The loss check covers it.",
         source="https://docs.pytorch.org/docs/stable/optim.html#algorithms",
     )
 

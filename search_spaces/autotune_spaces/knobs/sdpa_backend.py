@@ -45,7 +45,7 @@ class SdpaBackend(Knob):
             " math. math keeps all scores in memory: on a GPU it is tried only if named."
         ),
         changes_loss=(
-            "The kernels round differently, and each draws dropout in its own way. It is checked."
+            "The kernels round differently, and each draws dropout in its own way. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html",
     )

@@ -43,7 +43,7 @@ class StaticGraph(DdpSwitch):
         ),
         changes_loss=(
             "Buckets are put together anew in the order gradients arrive, so sums may round"
-            " differently. It is checked."
+            " differently. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )

@@ -54,7 +54,7 @@ class ViaKnob(Knob):
             changes_loss={
                 Numerics.EXACT: "Declared exact: the same arithmetic.",
                 Numerics.ROUNDING: (
-                    "Declared rounding: the same mathematics, rounded otherwise. It is checked."
+                    "Declared rounding: the same mathematics, rounded otherwise. The loss check covers it."
                 ),
                 Numerics.STATISTICAL: (
                     "Taken to change the training trajectory, unless declared otherwise. It is"
@@ -91,8 +91,7 @@ class ViaKnob(Knob):
             )
         if isinstance(value, bool):
             return (
-                f"{value}: unquoted on, off, yes, no, true and false are truth values in YAML; put"
-                " the word in quotes"
+                f'{value} is a boolean in YAML; write "true" or "false" in quotes to pass the word'
             )
         if not isinstance(value, (str, int, float)) or "\0" in str(value):
             return f"{value!r} is neither text nor a number"

@@ -25,7 +25,6 @@ class Bottleneck(StrEnum):
     COMPUTE = "compute"
     OPTIMIZER = "optimizer"
     OVERHEAD = "overhead"
-    BALANCED = "balanced"
 
 
 class TrialState(StrEnum):

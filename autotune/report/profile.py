@@ -84,7 +84,6 @@ def headline(profile: Profile) -> str:
     """``Loader-bound: 59 % of the time is spent waiting for the next batch.``"""
     observation = profile.observation
     names = {
-        "balanced": "No single bottleneck",
         "overhead": "Bound by overhead",
         "epoch ends": "Bound by the ends of its epochs",
     }

@@ -41,7 +41,7 @@ from autotune.stages.proposals import PROMISING, Proposal, Proposals, learn, sto
 from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, choose
 from autotune.verdict.timing import start_up_excess, warm_up_end
-from autotune.words import factor_words
+from autotune.words import factor_words, plural
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
@@ -80,7 +80,7 @@ def search(
         BaselineError: the unchanged job cannot be measured.
         Interrupted: the user asked to stop; call again to resume.
     """
-    context.progress.stage("search", f"{len(observation.domains)} knobs")
+    context.progress.stage("search", plural(len(observation.domains), "knob"))
     trials = [decode(Trial, e.data) for e in context.journal.all("trial")]
     stored = context.journal.find("search-done")
     if stored is None and observation.domains:

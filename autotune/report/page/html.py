@@ -37,7 +37,6 @@ NAVIGATION = {
     "findings": "findings",
     "timeline": "timeline",
     "operators": "operators",
-    "roofline": "roofline",
     "loss": "loss",
     "trials": "trials",
     "reproduce": "reproduce",

@@ -13,6 +13,7 @@ from typing import Any
 from autotune.job.schema import json_schema
 from autotune.job.spec import EXECUTORS
 from autotune_spaces.docs import write_page
+from autotune_spaces.space import load_preset, preset_names
 
 HEAD = """\
 # job.yaml
@@ -40,6 +41,43 @@ line through `/bin/sh -c` instead. Relative paths are relative to `workdir`, whi
 
 The job is run many times, with different settings, and ended before it is done. What it writes meanwhile is put back after every trial, so that no
 trial finds another's checkpoint and yours stay what they are: see [side effects](side-effects.md). `{trial_dir}` is deleted after each trial.
+
+## The search space
+
+`search_space` is a preset, or a mapping of knobs, optionally with a preset to begin with:
+
+```yaml
+search_space:
+  preset: auto                     # then only what differs from it:
+  exclude: [compile_mode]          # knobs left out
+  num_workers: [0, 4, 8]           # these values
+  pin_memory: off                  # left out, too
+  prefetch_factor: auto            # the knob's own choice of values
+  batch_size: {values: [64, 128], lr_scaling: sqrt}    # values and an option of the knob
+```
+
+[Knobs](knobs.md) lists every knob with its values and options, and [knobs of your own](knobs.md#knobs-of-your-own).
+
+| preset | knobs |
+|---|---|
+{presets}
+
+## Metrics of your own
+
+`convergence.metrics` maps a name to a pattern, or to `pattern` and `tolerance`; a metric that the job reports by `autotune.metric(name, value)`
+needs no entry to be compared.
+
+```yaml
+convergence:
+  metrics:
+    val_acc: "val_acc=([0-9.]+)"
+    f1: {pattern: "f1: ([0-9.]+)", tolerance: 2%}
+```
+
+## Changing it after a run has begun
+
+`budget`, `tracking`, `traces`, `side_effects`, the timeouts and `name` may change: the same command goes on from where it was. With anything else changed
+the run is another one: `--fresh`, or another `--run-dir`.
 
 ## YAML
 
@@ -114,8 +152,16 @@ def render() -> str:
             f"| `{key}` | {kind} | {default} | {meaning} |\n"
             for key, kind, default, meaning in rows()
         )
-        + NOTES
+        + NOTES.replace("{presets}", "\n".join(_presets()))
     )
+
+
+def _presets() -> Iterator[str]:
+    for name in preset_names():
+        preset = load_preset(name)
+        held = [knob for knob, values in preset.knobs.items() if values != "off"]
+        names = "" if name == "thorough" else f" {_names(held)}"
+        yield f"| `{name}` | {preset.description}{names} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

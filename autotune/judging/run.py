@@ -61,7 +61,7 @@ def judge_job(
         stored = _finished(journal, run_dir, spec.budget.minutes, margin)
         if stored is not None:
             it, at = stored
-            progress.note(f"already judged at {at}; --fresh judges again")
+            progress.warning(f"already judged at {at}; --fresh judges again")
             return it
         stop = Stop()
         stack.enter_context(stop.listening(progress))

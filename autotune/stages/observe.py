@@ -254,7 +254,7 @@ def explain_failure(
         "hang": "makes no progress",
         "ended": "ends too early",
     }[failure.kind]
-    remedy = "check that the command runs without autotune"
+    remedy = "check that the command runs by itself"
     if failure.kind == "hang":
         remedy += "; if it does pause for so long, say how long with hang_timeout_s in job.yaml"
     return BaselineError(

@@ -1,8 +1,8 @@
 """Scores `autotune judge`'s verdict on two speeds, on the simulated machines of simulate.py.
 
-    python benchmarks/verdicts/judge.py [--runs 400]     some minutes; writes judge.md beside this file
-    python benchmarks/verdicts/judge.py --loads          an hour of a quiet machine: real processes
-                                                         under the loads of loads.py, too
+    python benchmarks/verdicts/judge.py [--runs 400]       some minutes; writes benchmarks/judge.md
+    python benchmarks/verdicts/judge.py --loads [LOAD …]   real processes under the loads of loads.py
+                                                           (all: an hour of a quiet machine)
 
 Each simulated judgement makes pairs of fresh processes until the rule decides, or ten minutes of
 the machine's own clock are used up (a start takes 5 s, a window 4.5 s), or the looks are.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,7 @@ SPEEDS = (1.00, 0.95, 0.90, 1.05)  # of B over A
 STATES = ("faster", "slower", "same", "open")
 SEED = 91_919
 MINUTES = 10.0
-NOT_TAKEN = """ The same on real processes under real load
-has not been taken: 200 judgements take a quiet machine for an hour."""
+PAGE = Path(__file__).parents[1] / "judge.md"
 
 
 def judged(machine: Machine, speed: float) -> Difference:
@@ -62,30 +62,42 @@ def row(kind: str, speed: float, runs: int) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def loads_rows() -> list[str]:
-    """Real processes under real load: 50 judgements of equal sides a load, 40 of a slower B on the
-    quiet one.
+def loads_rows(kind: str) -> list[str]:
+    """Real processes under one real load: 50 judgements of equal sides, and on the quiet one 40 of
+    a slower B.
     """
     rows = []
-    for n, kind in enumerate(LOADS):
-        planted = {"1.00": 50, **({"0.95": 40} if kind == "quiet" else {})}
-        tasks = [Task("judge", name, i) for name, count in planted.items() for i in range(count)]
-        made = side_by_side(tasks, kind, SEED + n)
-        for name in planted:
-            found = [it for task, (it, _) in made if task.planted == name]
-            again = sum(count for task, (_, count) in made if task.planted == name)
-            cells = [kind, name, *(str(sum(it.state == state for it in found)) for state in STATES)]
-            held = sum(it.interval.low <= float(name) <= it.interval.high for it in found)
-            pairs = np.mean([it.pairs for it in found])
-            rows.append(f"| {' | '.join(cells)} | {held} of {len(found)} | {pairs:.1f} | {again} |")
-            print(rows[-1], flush=True)
+    planted = {"1.00": 50, **({"0.95": 40} if kind == "quiet" else {})}
+    tasks = [Task("judge", name, i) for name, count in planted.items() for i in range(count)]
+    made = side_by_side(tasks, kind, SEED + LOADS.index(kind))
+    for name in planted:
+        found = [it for task, (it, _) in made if task.planted == name]
+        again = sum(count for task, (_, count) in made if task.planted == name)
+        cells = [kind, name, *(str(sum(it.state == state for it in found)) for state in STATES)]
+        held = sum(it.interval.low <= float(name) <= it.interval.high for it in found)
+        pairs = np.mean([it.pairs for it in found])
+        rows.append(f"| {' | '.join(cells)} | {held} of {len(found)} | {pairs:.1f} | {again} |")
+        print(rows[-1], flush=True)
     return rows
+
+
+def real_part(loads: Sequence[str]) -> str:
+    """The page's part on real processes, with the rows of ``loads`` measured now; what stands
+    below its table is kept.
+    """
+    known = PAGE.read_text(encoding="utf-8").partition(REAL)[2]
+    rows = [line for line in known.splitlines() if line.startswith("| ")]
+    below = known.partition("\n\n")[2]
+    for kind in loads:
+        rows = [row for row in rows if not row.startswith(f"| {kind} |")] + loads_rows(kind)
+    rows.sort(key=lambda row: LOADS.index(row.split(" | ")[0].strip("| ")))
+    return REAL + "\n".join(rows) + "\n" + (f"\n{below}" if below else "")
 
 
 REAL = """
 ## Real processes under real load
 
-Pairs of real training processes as in [loads.md](loads.md), whose loads and short windows they have.
+Pairs of real training processes as in [loads.md](verdicts/loads.md), whose loads and short windows they have.
 
 | load | speed of B | faster | slower | same | undecided | held | pairs | runs measured again |
 |---|---|---|---|---|---|---|---|---|
@@ -95,24 +107,25 @@ Pairs of real training processes as in [loads.md](loads.md), whose loads and sho
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=400, help="judgements a cell")
-    parser.add_argument("--loads", action="store_true", help="real processes as well")
+    parser.add_argument(
+        "--loads", nargs="*", choices=LOADS, help="real processes (none named: all)"
+    )
     given = parser.parse_args()
-    runs, real = given.runs, loads_rows() if given.loads else []
+    real = real_part([] if given.loads is None else given.loads or LOADS)
+    runs = given.runs
     rows = [row(kind, speed, runs) for kind in MACHINES for speed in SPEEDS]
     text = f"""# What `autotune judge` says of two speeds
 
 Made by `python benchmarks/verdicts/judge.py --runs {runs}`: {runs} judgements a row on the machines of
-[simulated.md](simulated.md), {MINUTES:g} minutes each, margin {MARGIN:.0%}, looks at
+[simulated.md](verdicts/simulated.md), {MINUTES:g} minutes each, margin {MARGIN:.0%}, looks at
 {", ".join(map(str, LOOKS))} pairs. Equal sides may be called faster or slower in 1 % together.
-*Held*: intervals that hold the truth.{"" if real else NOT_TAKEN}
+*Held*: intervals that hold the truth. The loss check is that of `autotune run`: planted loss faults in
+[planted.md](verdicts/planted.md).
 
 | machine | speed of B | faster | slower | same | undecided | held | pairs |
 |---|---|---|---|---|---|---|---|
 """
-    (Path(__file__).parent / "judge.md").write_text(
-        text + "\n".join(rows) + "\n" + (REAL + "\n".join(real) + "\n" if real else ""),
-        encoding="utf-8",
-    )
+    PAGE.write_text(text + "\n".join(rows) + "\n" + real, encoding="utf-8")
 
 
 if __name__ == "__main__":

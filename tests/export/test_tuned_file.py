@@ -230,7 +230,7 @@ def test_keep_what_you_have_is_a_file_too(tmp_path: Path) -> None:
     tuned = build_tuned(result({}, "keep-baseline"), spec(tmp_path))
     assert tuned.provenance.speedup is None
     text = to_yaml(tuned)
-    assert "\nknobs: {}\n" in text and "keep what you have" in text
+    assert "\nknobs: {}\n" in text and "keep your settings" in text
     write_tuned(tuned, tmp_path / "tuned.yaml")
     assert load_tuned(tmp_path / "tuned.yaml").knobs == {}
 

@@ -149,7 +149,7 @@ def test_one_cause_is_told_once(particular_s: float | None, left_s: float | None
         assert "general" not in told
     else:
         assert told["general"].cost_s == pytest.approx(left_s)
-        assert "40.0 ms of it are told by another finding." in told["general"].evidence
+        assert "40.0 ms of it are reported under another finding." in told["general"].evidence
 
 
 @pytest.mark.parametrize("place", [None, replace(HERE, line=99), HERE])

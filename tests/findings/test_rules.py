@@ -56,7 +56,7 @@ def test_memory_that_is_mapped_anew_in_every_step_is_told_with_its_share() -> No
     assert found.cost_s == pytest.approx(0.03 / 6) and found.knob == "malloc"
     assert "MALLOC_TRIM_THRESHOLD_=2147483647" in found.advice
     (still,) = ask("page-faults", case(anatomy=parts(5000, 0.012), defaults={"malloc": "tcmalloc"}))
-    assert "malloc: tcmalloc" in still.advice
+    assert "malloc=tcmalloc" in still.advice
 
 
 @pytest.mark.parametrize(

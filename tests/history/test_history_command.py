@@ -28,7 +28,7 @@ def _said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 def test_list_and_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newest, oldest = _said(capsys, "list", "--store", store).splitlines()
-    assert newest.startswith("b2 ") and "keep what you have" in newest
+    assert newest.startswith("b2 ") and "keep your settings" in newest
     assert oldest.startswith("a1 ") and "1.35×" in oldest and "num_workers=2" in oldest
     assert json.loads(_said(capsys, "show", "a1", "--store", store))["answer"] == {"num_workers": 2}
 

@@ -107,7 +107,7 @@ def test_what_is_finished_goes_on_where_more_is_asked(
     a, b = Machine(noisy), Machine(noisy)
     short = play(a, b, minutes=1e-4)
     assert (short.speed, short.pairs) == ("undecided", 5)
-    assert "5 pairs do not settle it" in short.speed_reason
+    assert "undecided after 5 pairs" in short.speed_reason
     made = len(a.labels)
     assert play(a, b, minutes=1e-4) == short and len(a.labels) == made
     assert "judged at 20" in capsys.readouterr().err

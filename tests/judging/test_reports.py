@@ -57,6 +57,7 @@ SLOWER = Judgement(
     90.0,
 )
 OPEN = replace(SLOWER, speed="undecided", speedup=Interval(0.99, 0.9, 1.1))
+NEARLY = replace(SLOWER, speed="undecided", speedup=Interval(1.0, 0.985, 1.03))
 CHANGED = replace(SLOWER, speed="same", loss="changed")
 
 
@@ -72,12 +73,19 @@ CHANGED = replace(SLOWER, speed="same", loss="changed")
         (OPEN, [], UNDECIDED),
         (OPEN, ["slower:2%"], UNDECIDED),
         (OPEN, ["loss-changed"], PASSED),
+        (NEARLY, ["slower:2%", "loss-changed"], PASSED),
+        (NEARLY, ["slower"], UNDECIDED),
+        (NEARLY, ["faster:2%"], UNDECIDED),
+        (NEARLY, ["not-same"], UNDECIDED),
+        (NEARLY, [], UNDECIDED),
         (CHANGED, ["slower", "loss-changed"], FAILED),
         (replace(OPEN, loss="changed"), ["slower", "loss-changed"], FAILED),
     ],
 )
 def test_exit_codes(it: Judgement, conditions: list[str], code: int) -> None:
-    assert exit_code(it, [parse_condition(text) for text in conditions]) == code
+    asked = [parse_condition(text) for text in conditions]
+    assert exit_code(it, asked) == code
+    assert ("<error" in junit(it, asked)) == (code == UNDECIDED)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_tuned_says_how_much_what_to_change_and_what_was_certified() -> None:
         " optimizer steps" in text
     )
     assert "±0.0123" in text
-    assert "Not certified: final quality" in text
+    assert "Not certified: the final quality" in text
     assert "waiting for data 57.1 ms 17.6 ms" in text
     assert "autotune launch autotune-runs/digits-cnn/tuned.yaml" in text
 
@@ -87,11 +87,11 @@ def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -
         ),
     )
     said = (
-        "An iteration after holds about 2.00× the samples of one before: compare samples a second,"
-        " not iterations."
+        "After tuning an iteration has about 2.00× the samples: compare samples per second, not"
+        " iterations."
     )
     assert said in screen(grown) and said in render(grown, RUN)
-    assert "An iteration after holds" not in screen(tuned()) + render(tuned(), RUN)
+    assert "After tuning an iteration" not in screen(tuned()) + render(tuned(), RUN)
 
 
 def test_a_knob_that_went_back_is_not_shown_with_the_value_it_left() -> None:
@@ -115,7 +115,7 @@ def test_undecided_is_not_sold_as_unchanged() -> None:
     text = screen(undecided())
     assert "Keep your settings" in text
     assert "Loss check undecided" in text
-    assert "Neither shown to be the same nor to differ in 8 seeded pairs" in text
+    assert "Inconclusive: neither the same nor different in 8 seeded pairs" in text
     assert "unchanged." not in text.replace("is unchanged", "")
     assert "ertified" not in text, "nothing is claimed, so there is no claim to limit"
 
@@ -179,7 +179,7 @@ def test_unchanged_without_figures_still_says_what_it_is_not() -> None:
         "Certified: the same early trajectory. In 2 seeded pairs of runs over the first 240"
         " optimizer steps" in text
     )
-    assert "Not certified: final quality" in text
+    assert "Not certified: the final quality" in text
 
 
 def test_own_gain_that_was_not_measured_is_not_invented() -> None:

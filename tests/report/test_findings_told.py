@@ -47,7 +47,7 @@ def printed(result: Result) -> str:
 def test_the_page_tells_place_cost_evidence_and_cure() -> None:
     page = render(at_home(tuned()), RUN)
     for said in (
-        "1 finding left after tuning, 1 fixed by it; 17 rules looked.",
+        "1 finding left after tuning, 1 fixed by it; 17 rules checked.",
         "Waiting for batches",
         "cured: by num_workers=2",
         "58.0 ms an iteration (60 %)",
@@ -82,8 +82,8 @@ def test_the_closing_screen_shows_three_at_most() -> None:
 
 
 def test_nothing_found_is_said_in_a_line_and_nothing_looked_at_is_not_said() -> None:
-    assert "Nothing found: 17 rules looked, none fired." in render(healthy(), RUN)
-    assert "Nothing found: 17 rules looked, none fired." in closing_text(healthy(), RUN)
+    assert "Nothing found (17 rules checked)." in render(healthy(), RUN)
+    assert "Nothing found (17 rules checked)." in closing_text(healthy(), RUN)
     bare = replace(keep(), explanation=Explanation())
     assert 'id="findings"' not in render(bare, RUN)
     assert "Findings" not in closing_text(bare, RUN)

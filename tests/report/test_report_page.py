@@ -123,7 +123,7 @@ def test_tuned_page_tells_the_whole_story() -> None:
         "paid back after 22 steps",
         "waiting for data",
         "prefetch_factor stays 2, not 4: nothing is lost without it.",
-        "Not certified: final quality",
+        "Not certified: the final quality",
         "BackendCompilerFailed: no C++ compiler",
         "prefetch_factor had no effect",
         "needs a CUDA device",

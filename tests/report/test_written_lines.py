@@ -38,7 +38,7 @@ def test_a_profiled_job_is_no_trial() -> None:
     assert (
         "Files that the job wrote" in said
         and "changed by the job and" in said
-        and "where the job wrote" in said
+        and "Left in place" in said
     )
 
 
@@ -51,7 +51,7 @@ def test_what_was_left_and_why_nothing_was_put_back_is_said() -> None:
         )
     )
     assert [urgent for _, urgent in lines] == [True] * 2
-    assert "something else may have written it: out/theirs." in lines[0][0]
+    assert "another program may have written it: out/theirs." in lines[0][0]
     assert lines[1][0] == "sessions/1 could not be put back; processes of this trial (12)."
 
 

@@ -61,7 +61,7 @@ def test_few_planned_steps_send_it_back(tmp_path: Path) -> None:
     result = tuned_on_a_gpu(tmp_path, planned_steps=200)
     gain = next(g for g in result.gains if g.knob == "cudnn_benchmark")
     assert not gain.kept
-    assert "start-up are paid back only after" in gain.reason
+    assert "start-up pay back only after" in gain.reason
     assert dict(result.knobs) == {"num_workers": 2}
 
 
@@ -99,7 +99,7 @@ def test_copying_data_is_a_start_up_cost(tmp_path: Path) -> None:
 def test_a_short_job_does_not_copy(tmp_path: Path) -> None:
     result = staged(tmp_path, planned_steps=500)
     assert dict(result.knobs) == {}
-    assert "start-up are paid back only after" in result.gains[0].reason
+    assert "start-up pay back only after" in result.gains[0].reason
 
 
 def test_time_to_train_counts_the_copy(tmp_path: Path) -> None:

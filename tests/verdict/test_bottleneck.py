@@ -107,8 +107,8 @@ def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
     _, why = name_bottleneck(parts(0.03), 2.1, 0.005)
     assert (
         why
-        == "only 3% of the time is spent waiting for batches, but what prepares them slows the rest"
-        " down; with an infinitely fast loader it would run 2.10× as fast"
+        == "only 3% of the time is spent on the loader, but preparing batches slows the rest down;"
+        " with an infinitely fast loader it would run 2.10× as fast"
     )
 
 

@@ -359,12 +359,3 @@ def test_resources_and_room_for_workers(folder: Path) -> None:
     on_cpu = container(documents(FORMATS["k8s"].write(tuned(folder, LIVE)))["Job"])["resources"]
     # 6.3 GiB seen, half as much again
     assert on_cpu == {"requests": {"cpu": "6", "memory": "10Gi"}, "limits": {"memory": "10Gi"}}
-
-
-def test_room_for_data_in_memory_is_asked_of_the_reader(folder: Path) -> None:
-    """How large they are is known where they lie, not here; without the room the container would be
-    killed.
-    """
-    staged = {"data_staging": TunedKnob("shm", "off")}
-    assert "add their size to memory" in FORMATS["k8s"].write(tuned(folder, staged))
-    assert "add their size to memory" not in FORMATS["k8s"].write(tuned(folder, LIVE))

@@ -67,7 +67,6 @@ SETTINGS: dict[str, Settings] = {
         "unset", "expandable_segments:True", ("expandable", True, "a:b c", ":"), CUDA, CUDA_JOB
     ),
     "gc": Settings("default", "freeze", ("off", "threshold-0", "threshold-x", 50_000, True)),
-    "data_staging": Settings("off", "shm", ("on", "/dev/shm", 1), job=SURVEYED),
     "ddp_bucket_cap_mb": Settings("unset", 50, (0, "big", 1.5, True), CPU, DDP_JOB),
     "gradient_as_bucket_view": Settings(False, True, (1, "yes"), CPU, DDP_JOB),
     "static_graph": Settings(False, True, (1, "on"), CPU, UNUSED_JOB),

@@ -15,11 +15,8 @@ from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.stages.proposals import to_blame
 from autotune_trials.protocol.messages import Block, BlockReport
 
-NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc", "data_staging")
-LOADER, OTHERS = (
-    ("num_workers", "persistent_workers", "data_staging"),
-    ("amp_dtype", "batch_size", "malloc"),
-)
+NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc")
+LOADER, OTHERS = ("num_workers", "persistent_workers"), ("amp_dtype", "batch_size", "malloc")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import yaml
 
 from autotune.export.formats.base import Format
 from autotune.export.formats.resources import Resources, resources_of, slug
-from autotune.export.launching import knobs_of, needs_launch
+from autotune.export.launching import knobs_of, needs_agent
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import FILE_NAME, TunedConfig, embedded_yaml
 from autotune.job.command import fill
@@ -28,7 +28,7 @@ IMAGE = {"FILL-IN": "the image that holds the job and its Python environment"}
 
 def write(tuned: TunedConfig) -> str:
     knobs, name = knobs_of(tuned), slug(tuned.name)
-    launched = any(needs_launch(knob) for knob in knobs.values())
+    launched = any(needs_agent(knob) for knob in knobs.values())
     title = [*head(tuned, "run with tuned settings, under Kubernetes"), *knob_comments(tuned)]
     title += ["#", *comment("Fill in the image; kubectl refuses the Job until you have.")]
     title += comment(
@@ -36,11 +36,6 @@ def write(tuned: TunedConfig) -> str:
         + (" and autotune-torch, which sets what is set in the running job." if launched else ".")
     )
     title += secrets_comment(tuned, name)
-    if any(knob.keeps_files for knob in knobs.values()):
-        title += comment(
-            "The job's data are copied to /dev/shm, which is memory of the container: add their"
-            " size to memory and to sizeLimit."
-        )
     documents = [_config_map(tuned, name)] if launched else []
     documents.append(_job(tuned, name, launched))
     return manifest(title, documents)

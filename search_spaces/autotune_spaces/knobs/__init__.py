@@ -40,7 +40,6 @@ _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "malloc": "Malloc",
     "cuda_alloc_conf": "CudaAllocConf",
     "gc": "Gc",
-    "data_staging": "DataStaging",
     "ddp_bucket_cap_mb": "DdpBucketCapMb",
     "gradient_as_bucket_view": "GradientAsBucketView",
     "static_graph": "StaticGraph",

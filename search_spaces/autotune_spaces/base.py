@@ -288,12 +288,6 @@ class Knob(ABC):
         """
         return None
 
-    def useless_with(
-        self, value: Value, values: Sequence[Value], default: Value
-    ) -> Sequence[Value]:
-        """Which of ``values`` can have no effect either, once ``value`` has had none."""
-        return (value,)
-
     def environment(self, value: Value) -> dict[str, str]:
         """Environment variables that set ``value``. Process knobs implement this."""
         return {}

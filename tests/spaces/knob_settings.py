@@ -16,7 +16,6 @@ from machines import (
     FULL_JOB,
     JOB,
     NCCL_JOB,
-    PLAIN_JOB,
     SURVEYED,
     UNUSED_JOB,
 )
@@ -50,7 +49,6 @@ SETTINGS: dict[str, Settings] = {
     "non_blocking": Settings(False, True, (1, None), CUDA, CUDA_JOB),
     "cuda_prefetch": Settings(False, True, (1, "yes"), CUDA, COPYING),
     "batch_size": Settings(8, 16, (0, -4, 8.0, "8")),
-    "micro_batch_size": Settings(8, 4, (0, -4, 8.0, "8"), job=PLAIN_JOB),
     "amp_dtype": Settings("off", "bfloat16", ("bf16", True, "float32")),
     "matmul_precision": Settings("highest", "medium", ("low", "hihg", 1)),
     "cudnn_benchmark": Settings(False, True, (1, "on"), CUDA, CUDA_JOB),

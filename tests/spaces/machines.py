@@ -54,7 +54,7 @@ LOADER = LoaderFacts(
     custom_batch_sampler=False,
 )
 ADAM = OptimizerFacts("AdamW", "default", ("for-loop", "foreach", "fused"), (1e-3,), 12)
-CONV = ModelFacts("Net", 50_000, convolutions=3, batch_norms=2)
+CONV = ModelFacts("Net", 50_000, convolutions=3)
 MLP = ModelFacts("Mlp", 50_000, convolutions=0)
 JOB = JobFacts(
     pid=1, device="cpu", loader=LOADER, optimizers=(ADAM,), models=(CONV,), intra_op_threads=6
@@ -68,7 +68,6 @@ SURVEYED = dataclasses.replace(
         "malloc": {"jemalloc": "/usr/lib/libjemalloc.so.2"},
     },
 )
-PLAIN_JOB = dataclasses.replace(JOB, models=(MLP,), samples_per_step=32.0)
 ATTENDING = dataclasses.replace(JOB, models=(MLP,), attention=("flash",))
 CUDA_JOB = dataclasses.replace(JOB, device="cuda")
 COPYING = dataclasses.replace(CUDA_JOB, copy_share=0.2)

@@ -25,7 +25,6 @@ _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "non_blocking": "NonBlocking",
     "cuda_prefetch": "CudaPrefetch",
     "batch_size": "BatchSize",
-    "micro_batch_size": "MicroBatchSize",
     "amp_dtype": "AmpDtype",
     "matmul_precision": "MatmulPrecision",
     "cudnn_benchmark": "CudnnBenchmark",

@@ -39,7 +39,7 @@ def write(tuned: TunedConfig) -> str:
         + (", and autotune-torch, which sets what is set in the running job." if launched else ".")
     )
     title += secrets_comment(tuned, name)
-    return manifest(title, [_train_job(tuned, name)])
+    return manifest(title, _train_job(tuned, name))
 
 
 def _train_job(tuned: TunedConfig, name: str) -> dict[str, Any]:

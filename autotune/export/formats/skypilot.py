@@ -26,7 +26,7 @@ def write(tuned: TunedConfig) -> str:
     title += comment("Add to setup: what the job's environment needs.")
     for secret in tuned.env_from_launch:
         title += comment(f"sky launch --secret {secret} hands on the secret of your shell.")
-    return manifest(title, [_task(tuned)])
+    return manifest(title, _task(tuned))
 
 
 def _task(tuned: TunedConfig) -> dict[str, Any]:

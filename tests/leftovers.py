@@ -48,8 +48,8 @@ class Surroundings:
 
 
 def _is_ours(name: str) -> bool:
-    """Segments of torch's workers and of staged data, whose makers are gone: other tests may run
-    beside this one.
+    """Segments of torch's workers, and sockets, whose makers are gone: other tests may run beside
+    this one.
     """
     if name.startswith("torch_"):
         return not procfs.alive(int(name.split("_")[1]))
@@ -57,7 +57,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _of_the_dead(name: str) -> bool:
-    """A socket's or a staged copy's folder whose tuner is gone."""
+    """A socket's folder whose tuner is gone."""
     return name.startswith("autotune-") and process_tags.is_stale("-".join(name.split("-")[1:5]))
 
 

@@ -160,7 +160,7 @@ def _ordinary_job(machine: Machine) -> JobFacts:
         custom_batch_sampler=False,
     )
     optimizer = OptimizerFacts("AdamW", "default", ("for-loop", "foreach", "fused"), (1e-3,), 60)
-    model = ModelFacts("Net", 11_000_000, convolutions=20, batch_norms=20)
+    model = ModelFacts("Net", 11_000_000, convolutions=20)
     threads = machine.cores
     if machine.torch_version:
         import torch

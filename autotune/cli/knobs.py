@@ -83,8 +83,7 @@ def _print_card(knob: Knob) -> None:
     console = Console(highlight=False)
     console.print(knob.name, style="bold")
     options = "".join(
-        f"; {name}: {', '.join(map(str, values)) or 'text'}"
-        for name, values in knob.accepts.items()
+        f"; {name}: {', '.join(map(str, values))}" for name, values in knob.accepts.items()
     )
     console.print(
         f"values: {knob.range}{options}\nscope: {knob.scope.value}{live_values(knob)}   "

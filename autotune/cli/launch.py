@@ -51,8 +51,7 @@ def launch(
 ) -> None:
     """Run the job with its tuned settings. Nothing is measured, and the job's code is not changed.
 
-    The job takes this process's place: its output, signals and exit code are its own. Where data
-    are copied to memory for it, this process stays beside it to remove them when it has ended.
+    The job takes this process's place: its output, signals and exit code are its own.
 
     Example: autotune launch autotune-runs/digits -- --epochs 20
     """
@@ -62,9 +61,8 @@ def launch(
     import shlex
 
     from autotune.errors import InputError
-    from autotune.export.attending import attend, end_as
     from autotune.export.fingerprint import current, differences, obstacles
-    from autotune.export.launching import become, knobs_of, plan, uses_out
+    from autotune.export.launching import become, plan, uses_out
     from autotune.export.load import load_tuned
 
     config = load_tuned(tuned)
@@ -115,16 +113,7 @@ def launch(
         return
     if not quiet:
         print(f"autotune: {config.name}: {settings}", file=sys.stderr)
-    if not any(knob.keeps_files for knob in knobs_of(config).values()):
-        become(job)
-    end_as(
-        attend(
-            lambda room: plan(
-                config, extra or (), base=base, seed=seed, out=out, partial=force, preparation=room
-            ),
-            quiet,
-        )
-    )
+    become(job)
 
 
 def _compiled(

@@ -19,18 +19,8 @@ from autotune_trials.protocol.failures import FAILURES, SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 NODE = "node"  # in Record.notes: the machine it was measured on; not there: this one
-# in Record.notes: what lies ready before such a process starts took so long to prepare
-PREPARATION_S = "preparation_s"
 
-__all__ = [
-    "FAILURES",
-    "NODE",
-    "PREPARATION_S",
-    "Executor",
-    "FixedRun",
-    "LiveSession",
-    "SessionFailed",
-]
+__all__ = ["FAILURES", "NODE", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,14 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import autotune_spaces
 import autotune_trials
-from autotune.executors.base import (
-    PREPARATION_S,
-    Capture,
-    Executor,
-    FixedRun,
-    LiveSession,
-    SessionFailed,
-)
+from autotune.executors.base import Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.gpu_load import gpu_load
 from autotune.executors.output import read_metrics
 from autotune.executors.side_effects import (
@@ -56,7 +49,6 @@ from autotune_trials.protocol.messages import (
     SessionConfig,
     SessionMode,
 )
-from autotune_trials.session.knob_files import Preparation, silent
 from autotune_trials.session.launch_environment import socket_folders
 from autotune_trials.session.session import HANG_TIMEOUT_S, Session
 from autotune_trials.session.silence import SHORTEST_S, SlowestGap
@@ -75,11 +67,9 @@ runpy.run_module("autotune_trials.measure.peaks", run_name="__main__")
 FIRST_SEED = 1000
 
 
-def open_executor(
-    spec: JobSpec, run_dir: Path, *, say: Callable[[str], None], **_: object
-) -> LocalExecutor:
+def open_executor(spec: JobSpec, run_dir: Path, **_: object) -> LocalExecutor:
     """As :func:`autotune.executors.executor_for`."""
-    return LocalExecutor(spec, run_dir, say)
+    return LocalExecutor(spec, run_dir)
 
 
 class LocalLiveSession(LiveSession):
@@ -98,8 +88,7 @@ class LocalLiveSession(LiveSession):
 
 
 class LocalExecutor(Executor):
-    """Runs sessions of ``spec``'s command under ``run_dir``. ``say`` is told what is done before a
-    session that may take minutes.
+    """Runs sessions of ``spec``'s command under ``run_dir``.
 
     Args:
         own: what else the tuner writes, which is none of the job's doing.
@@ -116,18 +105,11 @@ class LocalExecutor(Executor):
     kind: type[Session] = Session  # what is started
     variables: Mapping[str, str] = {}  # set for the command beside the job's own
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        run_dir: Path,
-        say: Callable[[str], None] = silent,
-        own: Sequence[Path] = (),
-    ) -> None:
+    def __init__(self, spec: JobSpec, run_dir: Path, own: Sequence[Path] = ()) -> None:
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
         self._pace = SlowestGap()
-        self._preparation = Preparation(say=say)
         # what an earlier run left behind when it was killed together with its wardens
         process_tags.sweep_stale(socket_folders())
         self._lock = (
@@ -195,8 +177,6 @@ class LocalExecutor(Executor):
                 record = replace(
                     record, notes={**record.notes, "report": self._report(session, request.capture)}
                 )
-            if prepared_s := self._preparation.cost_s(self._process_choices(request.config)):
-                record = replace(record, notes={**record.notes, PREPARATION_S: prepared_s})
             return replace(record, metrics={**record.metrics, **self._printed_metrics(session)})
         finally:
             finish(session)
@@ -263,7 +243,6 @@ class LocalExecutor(Executor):
         for session in self._open:
             finish(session)
         self._open.clear()
-        self._preparation.close()
         self._unlock()
 
     def _unlock(self) -> None:
@@ -343,10 +322,12 @@ class LocalExecutor(Executor):
             self._process_choices(process_config),
         )
         try:
-            start = self._preparation.start(before, choices)
+            start = before
+            for knob, value in choices:
+                start = knob.prepare(start, value)
         except NotApplicable as reason:
             raise SessionFailed(
-                "crash", f"{in_words(process_config)} cannot be prepared: {reason}"
+                "crash", f"{in_words(process_config)} cannot be set here: {reason}"
             ) from None
         asked = {name for knob, value in choices for name in knob.environment(value)}
         overrides = {

@@ -133,7 +133,7 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
     return found
 
 
-ANY_BATCH = 1 << 20  # samples: a batch that every portion of a batch fits into
+ANY_BATCH = 1 << 20  # samples; the last batch of the data has fewer
 
 
 def obstacles(
@@ -155,7 +155,6 @@ def obstacles(
         optimizers=(OptimizerFacts("", "default", ("for-loop", "foreach", "fused"), (1.0,), 1),),
         models=(),
         ddp=(DdpFacts("", gradients_mib=math.inf, find_unused_parameters=True),),
-        samples_per_step=float(ANY_BATCH),
         copy_share=1.0,
         device_memory_share=1.0,
         backend="nccl",

@@ -3,12 +3,9 @@
     tuned.yaml ──▶ plan ──▶ argv, env, workdir, session.json ──▶ execve: this process becomes the job
 
 Because the process is replaced, signals, exit code, stdin, stdout and stderr are the job's own,
-with nothing in between. It also
-means that nothing can clean up afterwards: session.json lies in the user's cache under a name made
-of its content, so that launching the same settings a thousand times leaves one file. A knob that
-needs cleaning up after (a copy of the data in memory) makes it
-:func:`autotune.export.attending.attend` instead: the launcher waits beside the job, and passes on
-what it is told.
+with nothing in between. It also means that nothing can clean up afterwards: session.json lies in
+the user's cache under a name made of its content, so that launching the same settings a thousand
+times leaves one file.
 """
 
 from __future__ import annotations
@@ -42,7 +39,6 @@ from autotune_trials.protocol.messages import (
     SessionConfig,
     SessionMode,
 )
-from autotune_trials.session.knob_files import Preparation
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 
@@ -71,11 +67,6 @@ def needs_agent(knob: Knob) -> bool:
     )
 
 
-def needs_launch(knob: Knob) -> bool:
-    """More than variables and words, which a script could set by itself."""
-    return needs_agent(knob) or knob.keeps_files
-
-
 def plan(
     tuned: TunedConfig,
     extra: Sequence[str] = (),
@@ -84,7 +75,6 @@ def plan(
     seed: int = 0,
     out: Path | None = None,
     partial: bool = False,
-    preparation: Preparation | None = None,
 ) -> Launch:
     """How ``tuned`` is run.
 
@@ -94,8 +84,6 @@ def plan(
         seed: what ``{seed}`` in the command stands for.
         out: what ``{trial_dir}`` stands for; by default ``out`` in the job's directory.
         partial: a missing secret is left out instead of an error.
-        preparation: where knobs may put the files they need; None: what needs files is not
-            prepared, for nothing is started.
 
     Raises:
         InputError: a secret of the job is not in the environment, a knob cannot be set here, or
@@ -117,7 +105,7 @@ def plan(
         re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words
     ] + list(extra)
     env = {**base, **{name: fill([value], places)[0] for name, value in tuned.env.items()}}
-    start = _prepared(Start(tuple(argv), env, str(tuned.workdir)), knobs, values, preparation)
+    start = _prepared(Start(tuple(argv), env, str(tuned.workdir)), knobs, values)
     session = None
     if any(needs_agent(k) for k in knobs.values()):
         live = tuple(
@@ -135,18 +123,13 @@ def plan(
     return Launch(start.argv, start.env, tuned.workdir, session)
 
 
-def _prepared(
-    start: Start,
-    knobs: Mapping[str, Knob],
-    values: Mapping[str, Value],
-    preparation: Preparation | None,
-) -> Start:
+def _prepared(start: Start, knobs: Mapping[str, Knob], values: Mapping[str, Value]) -> Start:
     """``start`` with the process knobs set."""
     for name, knob in knobs.items():
-        if knob.scope is not Scope.PROCESS or (knob.keeps_files and preparation is None):
+        if knob.scope is not Scope.PROCESS:
             continue
         try:
-            start = (preparation or Preparation()).start(start, [(knob, values[name])])
+            start = knob.prepare(start, values[name])
         except NotApplicable as reason:
             raise InputError(
                 f"{name}={values[name]} cannot be set here: {reason}",
@@ -241,7 +224,7 @@ def become(launch: Launch) -> None:
     Raises:
         InputError: its directory or its program is not there.
     """
-    program, env = arrive(launch)
+    program, env = _arrive(launch)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         # Python ignores them, and what is ignored stays so in the new program
         signal.signal(number, signal.SIG_DFL)
@@ -257,7 +240,7 @@ def become(launch: Launch) -> None:
         ) from None
 
 
-def arrive(launch: Launch) -> tuple[str, dict[str, str]]:
+def _arrive(launch: Launch) -> tuple[str, dict[str, str]]:
     """Go to the job's directory; returns its program's path and its variables.
 
     Raises:

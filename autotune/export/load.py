@@ -209,12 +209,14 @@ class _Reader:
         try:
             made = create(name, options)
         except KeyError:
+            close = nearest(name, names())
             self.mistakes.append(
                 Mistake(
                     place,
                     f"unknown knob '{name}'",
                     "a knob that `autotune knobs` lists",
-                    nearest(name, names()),
+                    remedy="take out what another version of autotune wrote, or tune again"
+                    + (f"; did you mean '{close}'?" if close else ""),
                 )
             )
             return knob

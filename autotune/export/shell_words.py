@@ -12,7 +12,6 @@ from autotune.job.command import fill
 from autotune_spaces.base import Knob, Value
 from autotune_spaces.space import command_line
 
-STAGED = "AUTOTUNE_STAGED"  # where a script keeps copies of data
 PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
 
 
@@ -41,7 +40,7 @@ def words_of(tuned: TunedConfig) -> list[str]:
 
 
 def variables_of(tuned: TunedConfig) -> set[str]:
-    return {*tuned.env_from_launch, "SEED", "TRIAL_DIR", STAGED}
+    return {*tuned.env_from_launch, "SEED", "TRIAL_DIR"}
 
 
 def line(words: Sequence[str], tuned: TunedConfig) -> str:

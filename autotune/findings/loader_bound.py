@@ -24,14 +24,7 @@ class LoaderBound(Rule):
         " takes the time."
     )
     knob = "num_workers"
-    also = (
-        "prefetch_factor",
-        "persistent_workers",
-        "in_order",
-        "pin_memory",
-        "batch_size",
-        "data_staging",
-    )
+    also = ("prefetch_factor", "persistent_workers", "in_order", "pin_memory", "batch_size")
     explains = ("host-bound",)
 
     def judge(self, case: Case) -> list[Finding]:

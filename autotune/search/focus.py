@@ -14,7 +14,6 @@ LOADER = (
     "num_workers",
     "persistent_workers",
     "prefetch_factor",
-    "data_staging",
     "pin_memory",
     "non_blocking",
     "cuda_prefetch",

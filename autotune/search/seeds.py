@@ -58,7 +58,7 @@ COMPUTE = (
     "intra_op_threads",
 )
 OPTIMIZER = ("optimizer_impl",)
-SIZE = ("micro_batch_size", "batch_size")
+SIZE = ("batch_size",)
 HEAP = ("malloc",)
 # minor page faults an iteration: 4 MB mapped and cleared anew, some 1 to 2 ms of one core
 MANY_FAULTS = 1000

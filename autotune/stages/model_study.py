@@ -413,7 +413,8 @@ class ModelStudy:
         self._failed.append(config)
         if set(config) <= set(self.names):
             self.model.failed(config)
-        for name in to_blame(config, reason) if kind == "infeasible" else ():
+        if kind == "infeasible":
+            name = to_blame(config, reason)
             size = config.get(name)
             for larger in self.observation.domains.get(name, ()):
                 if isinstance(size, int) and isinstance(larger, int) and larger > size:
@@ -421,19 +422,9 @@ class ModelStudy:
 
     def _exclude_useless(self, config: Config, no_effect: Mapping[str, str]) -> None:
         for name, why in no_effect.items():
-            values, default = (
-                self.observation.domains.get(name, ()),
-                self.observation.defaults.get(name),
-            )
-            useless = [
-                v
-                for v in self.space[name].useless_with(config[name], values, default)
-                if (name, v) not in self._useless
-            ]
-            if useless:
+            if (name, config[name]) not in self._useless:
                 self.context.progress.warning(f"{name}={config[name]} had no effect: {why}")
-            for value in useless:
-                self._exclude(name, value)
+                self._exclude(name, config[name])
 
     def _exclude(self, name: str, value: Value) -> None:
         self._useless.append((name, value))

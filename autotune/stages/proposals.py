@@ -26,7 +26,7 @@ from autotune_spaces.codec import encode
 FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
 PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
 # where memory ends at one value, it ends at every larger one
-SIZES = ("batch_size", "micro_batch_size")
+SIZE = "batch_size"
 WORKERS = "num_workers"  # the same, of memory, open files and /dev/shm
 
 
@@ -125,26 +125,23 @@ def store(context: RunContext, defaults: Config, trials: list[Trial], trial: Tri
 def learn(proposer: Proposer, trial: Trial, context: RunContext, *, warn: bool) -> None:
     """Take values out of the space that this trial showed to be useless or too large."""
     for knob, why in trial.no_effect.items():
-        values, default = proposer.domains.get(knob, ()), proposer.defaults.get(knob)
-        for value in context.spec.search_space[knob].useless_with(
-            trial.config[knob], values, default
-        ):
-            proposer.exclude(knob, value)
+        proposer.exclude(knob, trial.config[knob])
         if warn:
             context.progress.warning(f"{knob}={trial.config[knob]} had no effect: {why}")
-    for name in to_blame(trial.config, trial.reason) if trial.state == "infeasible" else ():
+    if trial.state == "infeasible":
+        name = to_blame(trial.config, trial.reason)
         size = trial.config.get(name)
         for larger in proposer.domains.get(name, ()):
             if isinstance(size, int) and isinstance(larger, int) and larger >= size:
                 proposer.exclude(name, larger)
 
 
-def to_blame(config: Config, reason: str) -> tuple[str, ...]:
-    """The knobs of whose values a configuration that the machine could not hold had too much."""
+def to_blame(config: Config, reason: str) -> str:
+    """The knob of whose value a configuration that the machine could not hold had too much."""
     # nothing else of it could be too much
     if TOO_MANY_WORKERS in reason or set(config) <= {*LOADER}:
-        return (WORKERS,)
-    return SIZES
+        return WORKERS
+    return SIZE
 
 
 def _union(trials: Sequence[Trial]) -> dict:

@@ -34,7 +34,7 @@ from autotune.stages.measuring.fresh import needs_fresh_process, pair_s, underst
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.live_comparison import CLEAR_LOSS, LiveComparison
-from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs, prepared_s
+from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs
 from autotune.stages.model_search import Found, search_live
 from autotune.stages.observe import explain_failure
 from autotune.stages.proposals import PROMISING, Proposal, Proposals, learn, store
@@ -443,12 +443,10 @@ def _useless(pairs: Pairs) -> dict[str, str]:
 
 def _start_up_s(pairs: Pairs) -> float:
     """What the candidate's start costs more than the reference's, in the median pair: searching
-    kernels in its first iterations, and what had to be prepared before."""
+    kernels in its first iterations."""
 
     def excess_s(record: Record) -> float:
-        return start_up_excess(record.window, warm_up_end(record.window.times_s)) + prepared_s(
-            record
-        )
+        return start_up_excess(record.window, warm_up_end(record.window.times_s))
 
     seeds = pairs.candidate.keys() & pairs.reference.keys()
     return max(

@@ -91,7 +91,6 @@ class Model(nn.Module):
             ("intra_op_threads", torch.get_num_threads()),
             ("matmul_precision", torch.get_float32_matmul_precision()),
             ("optimizer_impl", next((w for w in ("foreach", "fused") if group.get(w)), "default")),
-            ("micro_batch_size", len(x)),
         }
         cost = sum(self.effects.get(item, 0.0) for item in set_now)
         return cost + sum(effect for pair, effect in self.pairs if pair <= set_now)

@@ -10,11 +10,10 @@
 Some process knobs need more than a variable. What they ask of whoever starts the process, an
 executor or ``autotune launch``:
 
-    survey(start)                   looked up where sessions run, once, before the domain is asked for
-    prepare(start, value, scratch)  before every start: what has to lie ready, and the words and
-        variables that go with it
-    at_start(environ)               in every Python process of the command, before anything of the job is imported
-    at_import(torch, environ)       in the training process, right after ``import torch``
+    survey(start)              looked up where sessions run, once, before the domain is asked for
+    prepare(start, value)      before every start: its variables, where they depend on what is set already
+    at_start(environ)          in every Python process of the command, before anything of the job is imported
+    at_import(torch, environ)  in the training process, right after ``import torch``
 
 A *configuration* maps knob names to values and holds only what differs from the job's own setting:
 the baseline is ``{}``. A new knob is one file in ``knobs/`` and one line in ``knobs/__init__.py``.
@@ -96,23 +95,6 @@ class Start:
     argv: tuple[str, ...]
     env: Mapping[str, str]  # all of its variables
     workdir: str  # absolute
-
-
-class Scratch(Protocol):
-    """Room in memory for files that a process needs while it runs; whoever starts the process
-    empties it after the last one.
-    """
-
-    def folder(self) -> str:
-        """A directory in /dev/shm that only this user can enter: the same one for all processes of
-        a run.
-
-        Raises:
-            OSError: there is no /dev/shm, or it cannot be written to.
-        """
-
-    def say(self, text: str) -> None:
-        """Tell whoever waits for the process that something is done first that may take minutes."""
 
 
 class EntryModule(Protocol):
@@ -211,10 +193,8 @@ class Knob(ABC):
     in_graph: bool = False  # True if compiled code holds it: switching it compiles anew
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
     example: Value = True  # another value than the usual one: for the card, and for tests
-    # options a user may give, and the values each may have; (): any text
+    # options a user may give, and the values each may have
     accepts: Mapping[str, tuple[Value, ...]] = {}
-    # prepare() puts files into its scratch folder, to be removed when the process has ended
-    keeps_files: bool = False
     # variables of environment() that go before what is there already -> what stands between
     adds_to: Mapping[str, str] = {}
 
@@ -308,19 +288,9 @@ class Knob(ABC):
         """
         return None
 
-    def useless_with(
-        self, value: Value, values: Sequence[Value], default: Value
-    ) -> Sequence[Value]:
-        """Which of ``values`` can have no effect either, once ``value`` has had none."""
-        return (value,)
-
     def environment(self, value: Value) -> dict[str, str]:
         """Environment variables that set ``value``. Process knobs implement this."""
         return {}
-
-    def check_option(self, name: str, value: Value) -> str | None:
-        """Why ``value`` can never be right for an option that takes any text, or None."""
-        return None if isinstance(value, str) and value else f"{name} is {value!r}"
 
     def survey(self, start: Start) -> Any:
         """What the knob has to look up where sessions run: JSON data, which :meth:`candidates`
@@ -330,12 +300,9 @@ class Knob(ABC):
         """
         return None
 
-    def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
-        """``start`` with the variables that set ``value`` (:meth:`command` has been asked before),
-        and what they point to in place.
-
-        Called before every process that is started with ``value``: what lies in ``scratch`` already
-        is used again.
+    def prepare(self, start: Start, value: Value) -> Start:
+        """``start`` with the variables that set ``value`` (:meth:`command` has been asked before).
+        Called before every process that is started with ``value``.
 
         Raises:
             NotApplicable: it cannot be set here, now.

@@ -92,7 +92,7 @@ def card(name: str) -> str:
         ),
     ]
     for option, choices in knob.accepts.items():
-        lines[-1] += f" Option `{option}`: {', '.join(map(str, choices)) or 'text'}."
+        lines[-1] += f" Option `{option}`: {', '.join(map(str, choices))}."
     if knob.start_up_cost:
         lines[-1] += " Start-up cost is weighed against `planned_steps`."
     for title, field in PARTS:

@@ -123,7 +123,6 @@ class ModelFacts:
     parameters: int
     convolutions: int  # Conv2d/Conv3d layers, what channels_last is for
     dropouts: int = 0  # layers that drop something at random in training
-    batch_norms: int = 0
     # such as the layers of a transformer, which can be compiled one by one
     repeated_blocks: int = 0
     input_shapes: int = 1  # different ones that it was called with in warm-up

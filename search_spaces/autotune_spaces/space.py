@@ -256,11 +256,6 @@ def _knob(
                 _nearest(key, valid),
             )
         choices = knob.accepts[key]
-        if not choices:
-            if reason := knob.check_option(key, value):
-                raise SpaceError((*path, key), reason, "text")
-            options[key] = value
-            continue
         value = "none" if value is None and "none" in choices else value
         if value not in choices:
             words = [str(c) for c in choices]

@@ -49,7 +49,7 @@ def finished(
 
 
 def test_a_job_that_ends_again_and_again_is_searched_all_the_same(tmp_path: Path) -> None:
-    space = "{{optimizer_impl: [foreach, fused], micro_batch_size: [8, 16]}}"
+    space = "{{optimizer_impl: [foreach, fused], amp_dtype: [bfloat16]}}"
     job, result = finished(tmp_path / "job", "python mine.py", space, ENDS)
     assert result["trials"] and all(
         t["state"] in ("complete", "pruned") for t in result["trials"]

@@ -30,7 +30,7 @@ SWITCHED = (
     "in_order",
 )
 # the job itself shows whether they apply: they may be refused, with the reason
-TRIED = ("micro_batch_size", "gc")
+TRIED = ("gc",)
 LISTED = (
     *SWITCHED,
     *TRIED,

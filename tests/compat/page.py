@@ -88,17 +88,6 @@ CAUSES = (
         ),
     ),
     (
-        "a model that returns its loss",
-        (
-            "`micro_batch_size` is left out of that trial: how the losses of parts make up the"
-            " whole's (by samples, by tokens, plus terms of the batch) only the model knows"
-        ),
-        (
-            "the program's own flags for batch and accumulation, as `via:` knobs; or compute the"
-            " loss from the model's outputs, outside of it"
-        ),
-    ),
-    (
         "an IterableDataset that makes its batches itself, in a job without workers",
         "`num_workers` is withdrawn: what each worker would read cannot be checked",
         "give the job one worker, if the dataset shares its data out rightly",

@@ -195,6 +195,18 @@ def test_yaml_is_the_file_itself(folder: Path) -> None:
     assert FORMATS["yaml"].write(config) == to_yaml(config)
 
 
+def test_a_preloaded_library_is_added_to_what_the_shell_has(folder: Path) -> None:
+    text = FORMATS["shell"].write(tuned(folder, {"malloc": TunedKnob("jemalloc", "default")}))
+    (line,) = [line for line in text.splitlines() if line.startswith("export LD_PRELOAD")]
+    for before, after in (("", "libjemalloc.so.2"), ("/x.so", "libjemalloc.so.2:/x.so")):
+        done = subprocess.run(
+            ["sh", "-c", f'LD_PRELOAD={before}; {line}; printf %s "$LD_PRELOAD"'],
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout == after
+
+
 def last_words(script: str) -> list[str]:
     return shlex.split(script.strip().splitlines()[-1])
 

@@ -1,4 +1,6 @@
-"""The kubeflow and skypilot formats: read by their own tools, and the script in them runs the job."""
+"""The k8s, kubeflow and skypilot formats: the script in them runs the job; the last two are read by
+their own tools.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ from test_cluster_formats import (
     SHOW,
     SPREAD,
     VIA,
+    container,
     folder,  # noqa: F401
     tuned,
 )
@@ -30,7 +33,7 @@ from test_cluster_formats import (
 from autotune.export.formats import FORMATS
 from autotune.export.tuned import Provenance, TunedConfig
 
-FORMS = ["kubeflow", "skypilot"]
+FORMS = ["k8s", "kubeflow", "skypilot"]
 
 
 def document(form: str, config: TunedConfig) -> dict[str, Any]:
@@ -39,13 +42,14 @@ def document(form: str, config: TunedConfig) -> dict[str, Any]:
     return only
 
 
-def script_of(form: str, found: dict[str, Any]) -> str:
+def command_in(form: str, found: dict[str, Any]) -> list[str]:
     if form == "skypilot":
-        return str(found["run"])
-    return str(found["spec"]["trainer"]["command"][2]).replace("$$(", "$(")  # as Kubernetes does
+        return ["bash", "-c", found["run"]]
+    words = container(found)["command"] if form == "k8s" else found["spec"]["trainer"]["command"]
+    return [word.replace("$$(", "$(") for word in words]  # as Kubernetes does
 
 
-def run(script: str, tmp_path: Path, **variables: str) -> dict[str, Any]:
+def run(command: list[str], tmp_path: Path, **variables: str) -> dict[str, Any]:
     env = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -53,9 +57,7 @@ def run(script: str, tmp_path: Path, **variables: str) -> dict[str, Any]:
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         **variables,
     }
-    done = subprocess.run(
-        ["bash", "-c", script, "job"], cwd=tmp_path, env=env, capture_output=True, text=True
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert isinstance(seen, dict)
@@ -71,7 +73,7 @@ def test_the_script_in_it_runs_the_job(
     tmp_path: Path,
 ) -> None:
     config = tuned(folder, knobs, *AWKWARD, env={"A": "$(b) c"}, env_from_launch=("API_KEY",))
-    seen = run(script_of(form, document(form, config)), tmp_path, API_KEY="k")
+    seen = run(command_in(form, document(form, config)), tmp_path, API_KEY="k")
     assert seen["argv"] == [*AWKWARD, "--dtype", "it's on"] and seen["cwd"] == str(folder)
     assert seen["env"]["OMP_SCHEDULE"] == "a b" and seen["env"]["A"] == "$(b) c"
     assert seen["env"]["API_KEY"] == "k"

@@ -319,6 +319,12 @@ def test_nearest_word(tmp_path: Path) -> None:
         load_tuned(tmp_path)
 
 
+def test_a_knob_of_another_version(tmp_path: Path) -> None:
+    (tmp_path / "tuned.yaml").write_text(GOOD.replace("  num_workers:", "  loader_magic:"))
+    with pytest.raises(InputError, match="take out what another version .* wrote, or tune again"):
+        load_tuned(tmp_path)
+
+
 def test_no_file_and_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="no such file(.|\\n)*`autotune run job.yaml` makes one"):

@@ -24,7 +24,6 @@ OURS = {  # names that objects of our own classes go by, whoever holds them
     "live",
     "loaders",
     "loop",
-    "micro",
     "patches",
     "run",
     "settling",

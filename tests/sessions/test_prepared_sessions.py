@@ -1,14 +1,10 @@
-"""Process knobs in a real job under the real agent: in force from its start, checked, shared
-between sessions, and gone afterwards.
-"""
+"""Process knobs in a real job under the real agent: in force from its start, and checked."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,40 +12,28 @@ from pathlib import Path
 
 import pytest
 from session_paths import PYTHONPATH
-from session_waits import wait_for
 
-from autotune.executors.base import PREPARATION_S, FixedRun, SessionFailed
+from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec, SearchSpace, SideEffects
 from autotune_spaces.base import NotApplicable
 from autotune_spaces.knobs import create
-from autotune_spaces.machine import probe
-from autotune_trials.supervisor import process_tags
 
-pytestmark = pytest.mark.skipif(
-    not os.access("/dev/shm", os.W_OK), reason="no /dev/shm to write to"
-)
-
-# Trains on a file, and writes down what it sees at its first and its last step.
+# Writes down what it sees at its first and its last step.
 JOB = """
 import gc, json, os, sys, torch
 from torch.utils.data import DataLoader, Dataset
 
 class Numbers(Dataset):
-    def __init__(self, path): self.path = path
     def __len__(self): return 64
-    def __getitem__(self, i):
-        with open(os.path.join(self.path, "numbers.bin"), "rb") as file:
-            file.seek(32 * i)
-            return torch.frombuffer(bytearray(file.read(32)), dtype=torch.float32), torch.tensor(sorted(os.sched_getaffinity(0)))
+    def __getitem__(self, i): return torch.ones(8), torch.tensor(sorted(os.sched_getaffinity(0)))
 
-path = sys.argv[sys.argv.index("--data") + 1]
 if "--own-cores" in sys.argv:
     os.sched_setaffinity(0, range(os.cpu_count()))
 if "--own-gc" in sys.argv:
     gc.disable()
 held = [[i] for i in range(50_000)]
-loader = DataLoader(Numbers(path), batch_size=8, num_workers=1)
+loader = DataLoader(Numbers(), batch_size=8, num_workers=1)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for step in range(10_000):
@@ -59,7 +43,7 @@ for step in range(10_000):
         optimizer.step()
         with open("seen.tmp", "w") as file:
             json.dump({
-                "pid": os.getpid(), "path": path, "cores": sorted(os.sched_getaffinity(0)), "worker_cores": cores[0].tolist(),
+                "cores": sorted(os.sched_getaffinity(0)), "worker_cores": cores[0].tolist(),
                 "threads": torch.get_num_threads(), "gc": gc.get_threshold(), "frozen": gc.get_freeze_count(),
                 "maps": [l.split()[-1] for l in open("/proc/self/maps") if "malloc" in l], "preload": os.environ.get("LD_PRELOAD", ""),
             }, file)
@@ -102,31 +86,18 @@ def _start(folder: Path):  # type: ignore[no-untyped-def]
     return Start(("python",), dict(os.environ), str(folder))
 
 
-said: list[str] = []  # by the executors of one test
-
-
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., LocalExecutor]]:
     (tmp_path / "job.py").write_text(JOB)
-    (tmp_path / "data" / "train").mkdir(parents=True)
-    (tmp_path / "data" / "train" / "numbers.bin").write_bytes(
-        os.urandom(64 * 32).replace(b"\x7f", b"\x00").replace(b"\xff", b"\x00")
-    )
     opened: list[LocalExecutor] = []
-    said.clear()
 
     def make(
         *words: str, command: tuple[str, ...] = ("env", "-u", "OMP_NUM_THREADS"), **env: str
     ) -> LocalExecutor:
-        knobs = (
-            create("gc"),
-            create("cpu_affinity"),
-            create("malloc"),
-            create("data_staging", {"path": "data/train"}),
-        )
+        knobs = (create("gc"), create("cpu_affinity"), create("malloc"))
         spec = JobSpec(
             "job",
-            (*command, sys.executable, "job.py", "--data", "data/train", *words),
+            (*command, sys.executable, "job.py", *words),
             tmp_path,
             {"PYTHONPATH": PYTHONPATH, **env},
             SearchSpace("test", knobs),
@@ -134,7 +105,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., LocalExecutor]]:
             startup_timeout_s=120.0,
             side_effects=SideEffects(keep=("seen.json",)),
         )
-        executor = LocalExecutor(spec, tmp_path / "run", said.append)
+        executor = LocalExecutor(spec, tmp_path / "run")
         opened.append(executor)
         return executor
 
@@ -147,15 +118,10 @@ def seen(tmp_path: Path) -> dict:
     return json.loads((tmp_path / "seen.json").read_text())
 
 
-def left_in_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("autotune-")}
-
-
 def test_all_of_them_are_in_force_in_the_job(make, tmp_path: Path) -> None:
-    before = left_in_memory()
     one = min(os.sched_getaffinity(0))
     executor = make(LD_LIBRARY_PATH=str(jemalloc(tmp_path / "lib")))
-    config = {"gc": "freeze", "cpu_affinity": str(one), "malloc": "jemalloc", "data_staging": "shm"}
+    config = {"gc": "freeze", "cpu_affinity": str(one), "malloc": "jemalloc"}
     record = executor.run_fixed(FixedRun(config, seed=0, steps=24))
     found = seen(tmp_path)
     assert dict(record.no_effect) == {}
@@ -163,32 +129,17 @@ def test_all_of_them_are_in_force_in_the_job(make, tmp_path: Path) -> None:
     assert found["worker_cores"] == [one]
     assert found["threads"] == 1, "torch takes as many threads as it has cores"
     assert found["frozen"] > 50_000
-    assert found["path"].startswith("/dev/shm/autotune-") and found["path"].endswith("/train")
     assert str(tmp_path / "lib" / "libjemalloc.so.2") in found["maps"]
-    assert record.notes[PREPARATION_S] > 0
-    assert said == ["staging 0.0 MiB of data to /dev/shm: data/train, 1 file"], (
-        "before it is copied, and once"
-    )
-    assert len(left_in_memory() - before) == 1
-    executor.close()
-    assert left_in_memory() == before
 
 
 def test_a_job_left_alone_is_left_alone(make, tmp_path: Path) -> None:
     import gc
 
-    before = left_in_memory()
-    record = make().run_fixed(FixedRun({}, seed=0, steps=8))
+    make().run_fixed(FixedRun({}, seed=0, steps=8))
     found = seen(tmp_path)
     assert found["cores"] == sorted(os.sched_getaffinity(0))
-    assert (found["path"], found["preload"], found["frozen"]) == (
-        "data/train",
-        os.environ.get("LD_PRELOAD", ""),
-        0,
-    )
+    assert (found["preload"], found["frozen"]) == (os.environ.get("LD_PRELOAD", ""), 0)
     assert found["gc"] == list(gc.get_threshold())
-    assert PREPARATION_S not in record.notes
-    assert left_in_memory() == before
 
 
 def test_what_the_job_undoes_is_said(make, tmp_path: Path) -> None:
@@ -217,90 +168,9 @@ def test_the_jobs_own_settings_are_told_and_gc_is_withdrawn(make) -> None:
         assert 0 < where.available_gib <= where.memory_gib
 
 
-def test_one_copy_serves_all_sessions(make, tmp_path: Path) -> None:
+def test_what_cannot_be_set_here_fails_the_trial_with_the_reason(make, tmp_path: Path) -> None:
+    if "tcmalloc" in create("malloc").survey(_start(tmp_path)):
+        pytest.skip("tcmalloc is installed here")
     executor = make()
-    config = {"data_staging": "shm"}
-    argv, _ = executor._with_process_knobs(config)
-    copy = Path(argv[argv.index("--data") + 1])
-    inode = (copy / "numbers.bin").stat().st_ino
-    first_s = executor._preparation.cost_s(executor._process_choices(config))
-    assert executor._with_process_knobs(config)[0] == argv
-    assert (copy / "numbers.bin").stat().st_ino == inode
-    assert executor._preparation.cost_s(executor._process_choices(config)) >= first_s, (
-        "what it costs where nothing is copied yet"
-    )
-    assert (copy / "numbers.bin").read_bytes() == (
-        tmp_path / "data" / "train" / "numbers.bin"
-    ).read_bytes()
-    assert (copy.stat().st_mode & 0o77, copy.parents[1].stat().st_mode & 0o77) == (
-        copy.stat().st_mode & 0o77,
-        0,
-    ), "only this user gets in"
-
-
-def test_without_room_the_trial_fails_with_the_figures(
-    make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("autotune_spaces.knobs.data_staging.shm_gib", lambda: 1e-6)
-    executor, before = make(), left_in_memory()
-    with pytest.raises(
-        SessionFailed,
-        match=r"data_staging=shm cannot be prepared: data/train: .* /dev/shm has 0\.0 MiB free",
-    ):
-        executor.open_live({"data_staging": "shm"})
-    executor.close()
-    assert left_in_memory() == before
-
-
-def test_the_survey_and_the_domain_agree(make) -> None:
-    executor = make()
-    surveys = executor.survey()
-    assert surveys["data_staging"] == {"paths": ["data/train"], "bytes": 2048, "trouble": ""}
-    from autotune_spaces.facts import JobFacts
-
-    facts = JobFacts(1, "cpu", None, (), (), surveys=surveys)
-    where = dataclasses.replace(probe(), shm_gib=1.0, available_gib=4.0)
-    assert create("data_staging", {"path": "data/train"}).domain(where, facts).values == (
-        "off",
-        "shm",
-    )
-
-
-KILLED = """
-import sys, time
-from autotune_trials.session.knob_files import Preparation
-folder = Preparation().folder()
-open(folder + "/data", "w").close()
-print(folder, flush=True)
-time.sleep(99)
-"""
-
-
-def test_what_a_killed_tuner_left_goes_when_the_next_one_starts(make) -> None:
-    tuner = subprocess.Popen(
-        [sys.executable, "-c", KILLED],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-    )
-    assert tuner.stdout is not None
-    folder = tuner.stdout.readline().strip()
-    make()
-    assert os.path.exists(folder + "/data"), "of a tuner that lives"
-    tuner.send_signal(signal.SIGKILL)
-    tuner.wait()
-    tuner.stdout.close()
-    make()
-    wait_for(lambda: not os.path.exists(folder))
-
-
-def test_the_mark_is_of_the_process_that_made_it() -> None:
-    from autotune_trials.session.knob_files import Preparation
-
-    with Preparation() as preparation:
-        assert not preparation.used
-        folder = preparation.folder()
-        assert preparation.folder() == folder
-        process_tags.sweep_stale(("/dev/shm",))
-        assert os.path.isdir(folder)
-    assert not os.path.exists(folder)
+    with pytest.raises(SessionFailed, match="malloc=tcmalloc cannot be set here: libtcmalloc was"):
+        executor.open_live({"malloc": "tcmalloc"})

@@ -16,7 +16,6 @@ from machines import (
     FULL_JOB,
     JOB,
     NCCL_JOB,
-    PLAIN_JOB,
     SURVEYED,
     UNUSED_JOB,
 )
@@ -50,7 +49,6 @@ SETTINGS: dict[str, Settings] = {
     "non_blocking": Settings(False, True, (1, None), CUDA, CUDA_JOB),
     "cuda_prefetch": Settings(False, True, (1, "yes"), CUDA, COPYING),
     "batch_size": Settings(8, 16, (0, -4, 8.0, "8")),
-    "micro_batch_size": Settings(8, 4, (0, -4, 8.0, "8"), job=PLAIN_JOB),
     "amp_dtype": Settings("off", "bfloat16", ("bf16", True, "float32")),
     "matmul_precision": Settings("highest", "medium", ("low", "hihg", 1)),
     "cudnn_benchmark": Settings(False, True, (1, "on"), CUDA, CUDA_JOB),
@@ -67,7 +65,6 @@ SETTINGS: dict[str, Settings] = {
         "unset", "expandable_segments:True", ("expandable", True, "a:b c", ":"), CUDA, CUDA_JOB
     ),
     "gc": Settings("default", "freeze", ("off", "threshold-0", "threshold-x", 50_000, True)),
-    "data_staging": Settings("off", "shm", ("on", "/dev/shm", 1), job=SURVEYED),
     "ddp_bucket_cap_mb": Settings("unset", 50, (0, "big", 1.5, True), CPU, DDP_JOB),
     "gradient_as_bucket_view": Settings(False, True, (1, "yes"), CPU, DDP_JOB),
     "static_graph": Settings(False, True, (1, "on"), CPU, UNUSED_JOB),

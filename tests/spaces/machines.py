@@ -54,23 +54,20 @@ LOADER = LoaderFacts(
     custom_batch_sampler=False,
 )
 ADAM = OptimizerFacts("AdamW", "default", ("for-loop", "foreach", "fused"), (1e-3,), 12)
-CONV = ModelFacts("Net", 50_000, convolutions=3, batch_norms=2)
+CONV = ModelFacts("Net", 50_000, convolutions=3)
 MLP = ModelFacts("Mlp", 50_000, convolutions=0)
 JOB = JobFacts(
     pid=1, device="cpu", loader=LOADER, optimizers=(ADAM,), models=(CONV,), intra_op_threads=6
 )
-# What the knobs that look around found: four cores of two threads on two nodes, one allocator, half
-# a GiB of data.
+# What the knobs that look around found: four cores of two threads on two nodes, one allocator.
 SURVEYED = dataclasses.replace(
     JOB,
     own_settings={"cpus": "0-7"},
     surveys={
         "cpu_affinity": {"cores": ["0,4", "1,5", "2,6", "3,7"], "nodes": ["0-1,4-5", "2-3,6-7"]},
         "malloc": {"jemalloc": "/usr/lib/libjemalloc.so.2"},
-        "data_staging": {"paths": ["data/train"], "bytes": 2**29, "trouble": ""},
     },
 )
-PLAIN_JOB = dataclasses.replace(JOB, models=(MLP,), samples_per_step=32.0)
 ATTENDING = dataclasses.replace(JOB, models=(MLP,), attention=("flash",))
 CUDA_JOB = dataclasses.replace(JOB, device="cuda")
 COPYING = dataclasses.replace(CUDA_JOB, copy_share=0.2)

@@ -108,7 +108,6 @@ class SmallJob:
         self.autocast: str | None = None
         self.non_blocking: bool | None = None
         self.prefetch = False
-        self.micro_batch: int | None = None
         self.attention: str | None = None
         self.lr_factor = 1.0
         self.heap = Heap()
@@ -119,7 +118,6 @@ class SmallJob:
             "autocast": self.set_autocast,
             "non_blocking": self.set_non_blocking,
             "cuda_prefetch": self.set_cuda_prefetch,
-            "micro_batch": self.set_micro_batch,
             "attention": self.set_attention,
             "lr_factor": self.set_lr_factor,
             "optimizer_impl": self.set_optimizer_impl,
@@ -128,7 +126,6 @@ class SmallJob:
         }
         effects = {
             "cuda_prefetch": lambda: "nothing is copied",
-            "micro_batch": lambda: None if self.micro_batch else "nothing was asked for",
             "attention": lambda: (
                 None if self.attention == "math" else "torch ran no fused kernel instead"
             ),
@@ -143,9 +140,6 @@ class SmallJob:
 
     def set_cuda_prefetch(self, on: bool) -> None:
         self.prefetch = on
-
-    def set_micro_batch(self, size: int | None) -> None:
-        self.micro_batch = size
 
     def set_attention(self, kernel: str | None) -> None:
         self.attention = kernel
@@ -182,10 +176,7 @@ class SmallJob:
         if self.autocast:
             context = torch.autocast(self.device, dtype=getattr(torch, self.autocast))
         with context:
-            output = torch.cat(
-                [self.entries[0](part) for part in images.split(self.micro_batch or len(images))]
-            )
-            loss = nn.functional.cross_entropy(output, labels)
+            loss = nn.functional.cross_entropy(self.entries[0](images), labels)
         self.optimizers[0].zero_grad()
         loss.backward()
         self.optimizers[0].step()
@@ -199,7 +190,6 @@ class SmallJob:
             "autocast": self.autocast,
             "non_blocking": self.non_blocking,
             "prefetch": self.prefetch,
-            "micro_batch": self.micro_batch,
             "attention": (self.attention, torch.backends.cuda.flash_sdp_enabled()),
             "compiled": self.entries[0].mode,
             "strides": {name: p.stride() for name, p in module.named_parameters()},

@@ -21,16 +21,8 @@ from autotune_spaces.knobs.malloc import JEMALLOC_SETTINGS, RETAINING, preloaded
 GLIBC = {"retain": " ".join(platform.libc_ver())} if platform.libc_ver()[0] == "glibc" else {}
 
 
-class NoScratch:
-    def folder(self) -> str:
-        raise AssertionError("these knobs need no files")
-
-    def say(self, text: str) -> None:
-        raise AssertionError("nothing of them takes long")
-
-
 def prepared(knob: Knob, value: Value, folder: Path, **env: str) -> dict[str, str]:
-    return dict(knob.prepare(Start(("python",), env, str(folder)), value, NoScratch()).env)
+    return dict(knob.prepare(Start(("python",), env, str(folder)), value).env)
 
 
 @pytest.fixture

@@ -453,55 +453,6 @@ def test_threads() -> None:
     )
 
 
-PLAIN = job(models=(MLP,), samples_per_step=32.0)
-ACCUMULATING = job(models=(MLP,), samples_per_step=192.0, backwards_per_step=6.0)
-
-
-def test_micro_batches() -> None:
-    assert (
-        values("micro_batch_size", what=PLAIN)
-        == values("micro_batch_size", what=ACCUMULATING)
-        == (4, 8, 16, 32)
-    )
-    assert "more work for a GPU" in out(
-        "micro_batch_size", CUDA, dataclasses.replace(PLAIN, device="cuda")
-    )
-    ranks = dataclasses.replace(
-        PLAIN, world_size=2, models=(dataclasses.replace(MLP, name="DistributedDataParallel"),)
-    )
-    assert values("micro_batch_size", what=ranks) == (4, 8, 16, 32)
-    assert "loader's batch of 32" in out("micro_batch_size", what=ACCUMULATING, values=[64])
-
-
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        (job(), "batch normalisation"),
-        (dataclasses.replace(PLAIN, loader=None), "DataLoader"),
-        (
-            dataclasses.replace(with_loader(batch_size=None), models=(MLP,)),
-            "makes its batches itself",
-        ),
-        (dataclasses.replace(PLAIN, models=()), "no module"),
-        (dataclasses.replace(PLAIN, world_size=2), "several processes"),
-        (dataclasses.replace(PLAIN, double_backward=True), "differentiates"),
-        (dataclasses.replace(PLAIN, own_compile=True), "compiles"),
-        (
-            dataclasses.replace(with_loader(batch_size=7), models=(MLP,), samples_per_step=7.0),
-            "split evenly",
-        ),
-    ],
-)
-def test_where_micro_batches_are_out(what: JobFacts, said: str) -> None:
-    assert said in out("micro_batch_size", what=what)
-
-
-def test_no_other_portions_are_tried_where_batches_cannot_be_split() -> None:
-    knob, all_values = get("micro_batch_size"), values("micro_batch_size", what=PLAIN)
-    assert list(knob.useless_with(16, all_values, 32)) == list(all_values)
-    assert list(get("batch_size").useless_with(64, (32, 64, 128), 32)) == [64]
-
-
 def test_who_adopts_another_batch_size_is_told_to_look_at_the_schedule() -> None:
     assert "0.5x as many steps" in get("batch_size").remark(64, 32)
-    assert get("batch_size").remark(32, 32) == get("micro_batch_size").remark(64, 32) == ""
+    assert get("batch_size").remark(32, 32) == ""

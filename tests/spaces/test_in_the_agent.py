@@ -49,12 +49,6 @@ def test_what_the_job_sees(report: dict[str, Any]) -> None:
     assert report["batch_size"]["changed"]["batch"] == 16
     assert report["batch_size"]["changed"]["lr"] == pytest.approx(2e-3)
     assert report["batch_size"]["after"]["lr"] == 1e-3
-    assert report["micro_batch_size"]["changed"]["pass"] == 4
-    assert (
-        report["micro_batch_size"]["changed"]["batch"]
-        == report["micro_batch_size"]["after"]["pass"]
-        == 8
-    )
     assert report["amp_dtype"]["changed"]["output"] == "torch.bfloat16"
     assert report["amp_dtype"]["after"]["output"] == "torch.float32"
     assert report["intra_op_threads"]["changed"]["threads"] == 1
@@ -65,7 +59,6 @@ def test_effects_are_told_apart(report: dict[str, Any]) -> None:
     for name in (
         "num_workers",
         "batch_size",
-        "micro_batch_size",
         "amp_dtype",
         "channels_last",
         "optimizer_impl",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from replayed import Machine, job, run, table
 
-from autotune.executors.base import PREPARATION_S, FixedRun
+from autotune.executors.base import FixedRun
 from autotune.executors.replay import Loss
 from autotune.results import Result
 from autotune_trials.protocol.messages import Record
@@ -28,8 +28,9 @@ def slow_start(request: FixedRun, record: Record) -> Record:
     return replace(record, window=replace(record.window, times_s=tuple(times)))
 
 
-def tuned_on_a_gpu(folder: Path, planned_steps: int) -> Result:
-    return run(folder, gpu(), job(folder, SPACE, f"planned_steps: {planned_steps}"))
+def tuned_on_a_gpu(folder: Path, planned_steps: int, objective: str = "throughput") -> Result:
+    extra = f"planned_steps: {planned_steps}\nobjective: {objective}"
+    return run(folder, gpu(), job(folder, SPACE, extra))
 
 
 def gpu() -> Machine:
@@ -65,60 +66,25 @@ def test_few_planned_steps_send_it_back(tmp_path: Path) -> None:
     assert dict(result.knobs) == {"num_workers": 2}
 
 
-COPY_S = 40.0
-DATA = {"surveys": {"data_staging": {"paths": ["data"], "bytes": 2**30, "trouble": ""}}}
-
-
-def copied_first(request: FixedRun, record: Record) -> Record:
-    """What the local executor notes of a run whose data were copied to memory before it started."""
-    return (
-        replace(record, notes={**record.notes, PREPARATION_S: COPY_S})
-        if request.config.get("data_staging") == "shm"
-        else record
-    )
-
-
-def staged(folder: Path, planned_steps: int, objective: str = "throughput") -> Result:
-    planted = table(loss=Loss(), factors={"data_staging": {"shm": 0.7}}, job=DATA)
-    spec = job(
-        folder, "{data_staging: auto}", f"planned_steps: {planned_steps}\nobjective: {objective}"
-    )
-    return run(folder, Machine(planted, copied_first), spec)
-
-
-def test_copying_data_is_a_start_up_cost(tmp_path: Path) -> None:
-    result = staged(tmp_path, planned_steps=100_000)
-    assert dict(result.knobs) == {"data_staging": "shm"}
-    (gain,) = result.gains
-    assert gain.start_up_s == pytest.approx(COPY_S, rel=0.1)
-    assert gain.break_even_steps == pytest.approx(
-        COPY_S / (result.observation.anatomy.iteration_s * 0.3), rel=0.25
-    )
-
-
-def test_a_short_job_does_not_copy(tmp_path: Path) -> None:
-    result = staged(tmp_path, planned_steps=500)
-    assert dict(result.knobs) == {}
-    assert "start-up pay back only after" in result.gains[0].reason
-
-
-def test_time_to_train_counts_the_copy(tmp_path: Path) -> None:
-    assert dict(staged(tmp_path / "long", 100_000, "time_to_train").knobs) == {
-        "data_staging": "shm"
-    }
-    assert dict(staged(tmp_path / "short", 500, "time_to_train").knobs) == {}
+def test_time_to_train_counts_the_start_up(tmp_path: Path) -> None:
+    long = tuned_on_a_gpu(tmp_path / "long", 100_000, "time_to_train")
+    assert dict(long.knobs) == {"num_workers": 2, "cudnn_benchmark": True}
+    short = tuned_on_a_gpu(tmp_path / "short", 200, "time_to_train")
+    assert dict(short.knobs) == {"num_workers": 2}
 
 
 def test_a_process_knob_that_did_nothing_is_no_candidate(tmp_path: Path) -> None:
-    def useless(request: FixedRun, record: Record) -> Record:
-        return (
-            replace(record, no_effect={"data_staging": "nobody read the copy"})
-            if request.config
-            else record
-        )
+    why = "something on the way drops LD_PRELOAD"
 
-    planted = table(loss=Loss(), factors={"data_staging": {"shm": 0.5}}, job=DATA)
-    result = run(tmp_path, Machine(planted, useless), job(tmp_path, "{data_staging: auto}"))
+    def useless(request: FixedRun, record: Record) -> Record:
+        return replace(record, no_effect={"malloc": why}) if request.config else record
+
+    planted = table(
+        loss=Loss(),
+        factors={"malloc": {"jemalloc": 0.5}},
+        job={"surveys": {"malloc": {"jemalloc": "/usr/lib/libjemalloc.so.2"}}},
+    )
+    result = run(tmp_path, Machine(planted, useless), job(tmp_path, "{malloc: [jemalloc]}"))
     (trial,) = result.trials
-    assert (trial.state, trial.no_effect) == ("failed", {"data_staging": "nobody read the copy"})
+    assert (trial.state, trial.no_effect) == ("failed", {"malloc": why})
     assert dict(result.knobs) == {}

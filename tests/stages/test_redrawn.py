@@ -19,26 +19,26 @@ from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode
+from autotune_trials.agent.facts.job_facts import _drops
 
 SPACE = (
-    "{amp_dtype: auto, channels_last: auto, micro_batch_size: auto, optimizer_impl: auto,"
-    " num_workers: [2], batch_size: [64]}"
+    "{amp_dtype: auto, channels_last: auto, optimizer_impl: auto, num_workers: [2],"
+    " batch_size: [64]}"
 )
 
 
 @pytest.mark.parametrize(
     ("dropouts", "config", "numerics"),
     [
-        (0, {"micro_batch_size": 8}, "rounding"),
-        (2, {"micro_batch_size": 8}, "random-stream"),
-        (2, {"micro_batch_size": 8, "optimizer_impl": "fused", "num_workers": 2}, "random-stream"),
-        (2, {"micro_batch_size": 8, "batch_size": 64}, "statistical"),
+        (0, {"channels_last": True}, "rounding"),
+        (2, {"channels_last": True}, "random-stream"),
+        (2, {"channels_last": True, "optimizer_impl": "fused", "num_workers": 2}, "random-stream"),
+        (2, {"channels_last": True, "batch_size": 64}, "statistical"),
         (2, {"optimizer_impl": "fused"}, "rounding"),
         (2, {"amp_dtype": "bfloat16"}, "rounding"),
-        (2, {"channels_last": True}, "random-stream"),
     ],
 )
-def test_dropout_under_a_micro_batch_or_another_memory_format_is_another_random_stream(
+def test_dropout_under_another_memory_format_is_another_random_stream(
     tmp_path: Path, dropouts: int, config: Config, numerics: str
 ) -> None:
     assert numerics_of(tmp_path, {}, dropouts, config) == numerics
@@ -68,6 +68,19 @@ def test_dropout_goes_by_the_order_in_memory(kind: type[nn.Module], redrawn: boo
         torch.manual_seed(0)
         dropped.append(kind()(images.to(memory_format=memory_format)))
     assert torch.equal(*dropped) is not redrawn
+
+
+class DropPath(nn.Module):
+    def __init__(self, drop_prob: float) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+
+def test_what_counts_as_dropout() -> None:
+    dropping = [nn.Dropout(0.1), nn.MultiheadAttention(8, 2, dropout=0.1), DropPath(0.2)]
+    assert all(map(_drops, dropping))
+    keeping = [nn.Linear(2, 2), nn.Dropout(0.0), nn.MultiheadAttention(8, 2), DropPath(0.0)]
+    assert not any(map(_drops, keeping))
 
 
 def numerics_of(folder: Path, machine: dict[str, object], dropouts: int, config: Config) -> str:

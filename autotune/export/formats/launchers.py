@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import InputError
-from autotune.export.formats.staged import staged
 from autotune.export.launching import knobs_of, needs_agent
 from autotune.export.shell_words import (
     comment,
@@ -145,7 +144,6 @@ def script(
     """
     knobs = knobs_of(tuned)
     lines = ["#!/bin/sh", *title]
-    copying, command = staged(tuned, command)
     settings = [
         f"export {name}={quote(value, variables_of(tuned))}" for name, value in own_exports.items()
     ]
@@ -156,7 +154,6 @@ def script(
             name in native
             or isinstance(knob, ViaKnob)
             or (not needs_agent(knob) and knob.environment(choice.value))
-            or (knob.keeps_files and copying)
         ):
             if name not in native:
                 settings += exports(knob, choice.value, tuned)
@@ -177,5 +174,5 @@ def script(
         )
     for words, snippet in unsaid:
         lines += [*comment(f"  {words}"), *comment(snippet or "no code for it", "#       ")]
-    lines += ["set -eu", *set_up(tuned), *settings, *copying]
-    return "\n".join([*lines, f'{"" if copying else "exec "}{line(command, tuned)} "$@"']) + "\n"
+    lines += ["set -eu", *set_up(tuned), *settings]
+    return "\n".join([*lines, f'exec {line(command, tuned)} "$@"']) + "\n"

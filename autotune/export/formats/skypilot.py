@@ -12,7 +12,7 @@ from autotune.export.formats.base import Format
 from autotune.export.formats.k8s import manifest
 from autotune.export.formats.resources import resources_of, slug
 from autotune.export.formats.whole_script import through_launch, whole_script
-from autotune.export.launching import knobs_of, needs_launch
+from autotune.export.launching import knobs_of, needs_agent
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
@@ -26,12 +26,12 @@ def write(tuned: TunedConfig) -> str:
     title += comment("Add to setup: what the job's environment needs.")
     for secret in tuned.env_from_launch:
         title += comment(f"sky launch --secret {secret} hands on the secret of your shell.")
-    return manifest(title, [_task(tuned)])
+    return manifest(title, _task(tuned))
 
 
 def _task(tuned: TunedConfig) -> dict[str, Any]:
     wanted, place = resources_of(tuned), str(tuned.workdir)
-    launched = any(needs_launch(knob) for knob in knobs_of(tuned).values())
+    launched = any(needs_agent(knob) for knob in knobs_of(tuned).values())
     memory = {"memory": f"{wanted.memory_gib}+"} if wanted.memory_gib else {}
     gpus = {"accelerators": {GPU: wanted.gpus}} if wanted.gpus else {}
     secrets = {"secrets": dict.fromkeys(tuned.env_from_launch)} if tuned.env_from_launch else {}

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from autotune.export.launching import knobs_of, needs_launch
+from autotune.export.launching import knobs_of, needs_agent
 from autotune.export.shell_words import ask_for_secrets, exports, line, set_up, words_of
 from autotune.export.tuned import TunedConfig, embedded_yaml
 from autotune_spaces.knobs.via import is_shell
@@ -30,7 +30,7 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
             ``autotune launch``.
     """
     knobs = knobs_of(tuned)
-    if any(needs_launch(knob) for knob in knobs.values()):
+    if any(needs_agent(knob) for knob in knobs.values()):
         body = [*ask_for_secrets(tuned), *launching(*_here_document(tuned))]
     else:
         settings = [

@@ -18,7 +18,7 @@ from functools import partial
 from statistics import fmean, median
 
 from autotune.errors import BaselineError
-from autotune.executors.base import NODE, PREPARATION_S, SessionFailed
+from autotune.executors.base import NODE, SessionFailed
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
 from autotune.stages.context import RunContext
@@ -250,7 +250,7 @@ class Pairs:
         )
         if self.context.spec.objective == "time_to_train":
             samples = sum(record.window.samples) / len(record.window.samples)
-            return cost + (start_up_excess(record.window, start) + prepared_s(record)) / (
+            return cost + start_up_excess(record.window, start) / (
                 self.context.spec.planned_steps * samples
             )
         return cost
@@ -384,13 +384,6 @@ def restarts_workers(record: Record) -> bool:
     """Whether its DataLoader starts workers anew at each epoch."""
     loader = (record.notes.get("in_force") or {}).get("loader") or {}
     return bool(loader.get("num_workers")) and not loader.get("persistent_workers")
-
-
-def prepared_s(record: Record) -> float:
-    """Seconds that a job launched with these settings takes before its process starts: copying
-    data, say.
-    """
-    return float(record.notes.get(PREPARATION_S, 0.0))
 
 
 def _anatomy(record: Record) -> Anatomy:

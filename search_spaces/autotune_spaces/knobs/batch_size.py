@@ -42,8 +42,7 @@ class BatchSize(Knob):
             "The device is already full, or memory ends. Fewer, larger steps may need more samples"
             " to reach the same loss, and losses that compare samples within a batch (contrastive"
             " ones) change their meaning. A schedule that is given a number of steps by hand (not"
-            " from len(loader)) ends elsewhere in the training: set it anew. micro_batch_size"
-            " keeps it."
+            " from len(loader)) ends elsewhere in the training: set it anew."
         ),
         changes_loss=(
             "Yes: another training trajectory. The loss is compared per sample consumed, and the"

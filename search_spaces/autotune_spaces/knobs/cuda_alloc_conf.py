@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Scratch, Start, Value
+from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Start, Value
 from autotune_spaces.domains import need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS
@@ -92,7 +92,7 @@ class CudaAllocConf(Knob):
     def environment(self, value: Value) -> dict[str, str]:
         return {} if value == "unset" else dict.fromkeys(VARIABLES, str(value))
 
-    def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
+    def prepare(self, start: Start, value: Value) -> Start:
         if value == "unset":
             return replace(
                 start, env={name: text for name, text in start.env.items() if name not in VARIABLES}

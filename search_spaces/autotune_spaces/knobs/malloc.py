@@ -12,17 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune_spaces import glibc
-from autotune_spaces.base import (
-    Card,
-    Knob,
-    LiveJob,
-    NotApplicable,
-    Numerics,
-    Scope,
-    Scratch,
-    Start,
-    Value,
-)
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Start, Value
 from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -141,7 +131,7 @@ class Malloc(Knob):
             **({SETTINGS_VARIABLE: JEMALLOC_SETTINGS} if value == "jemalloc" else {}),
         }
 
-    def prepare(self, start: Start, value: Value, scratch: Scratch) -> Start:
+    def prepare(self, start: Start, value: Value) -> Start:
         rest = [
             entry
             for entry in entries(start.env.get(PRELOAD, ""))

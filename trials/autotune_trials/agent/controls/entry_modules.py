@@ -169,11 +169,6 @@ class Entry:
     # ------------------------------------------------------------------ calling
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the call returns, in one pass or in several."""
-        micro = self._live.micro
-        return self.one_pass(args, kwargs) if micro is None else micro.run(self, args, kwargs)
-
-    def one_pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's forward as the knobs want it."""
         if self._channels_last:
             args = tuple(self._laid_out(a) for a in args)

@@ -16,7 +16,6 @@ from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.dataloader.facts import construction_spot
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.controls.micro_batch import MicroBatch
     from autotune_trials.agent.core.training_loop import TrainingLoop
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
     from autotune_trials.agent.dataloader.tracked import TrainingLoader
@@ -42,7 +41,6 @@ class LiveJobControl(Listener):
         self.loaders: LoaderHooks | None = None
         self.device = ""  # "cpu" or "cuda", known with the first tensor
         self.cuda: Any = None  # the torch.device trained on, with its index, if it is a GPU
-        self.micro: MicroBatch | None = None  # while the model is to compute batches in portions
         # inductor's setting while an entry is compiled by us
         self.own_fallback_random: bool | None = None
         self.built = Replicas()

@@ -8,7 +8,6 @@ from autotune_trials.agent.controls.collector import GcControl
 from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.controls.malloc_retain import MallocRetain
-from autotune_trials.agent.controls.micro_batch import MicroBatchControl
 from autotune_trials.agent.controls.non_blocking import NonBlocking
 from autotune_trials.agent.controls.optimizers import OptimizerImplementation
 from autotune_trials.agent.controls.prefetch import CudaPrefetch
@@ -16,7 +15,6 @@ from autotune_trials.agent.controls.prefetch import CudaPrefetch
 SWITCHES: tuple[type[Control], ...] = (
     GcControl,
     MallocRetain,
-    MicroBatchControl,
     AutocastControl,
     NonBlocking,
     CudaPrefetch,

@@ -87,7 +87,7 @@ class LaunchMode(Mode):
         if not (agent.loaders.overrides or events.batch_given):
             events.forget(agent.credit)  # nobody asks which loader is trained on
         events.forget(self, *AWAKE)
-        if not (events.module_called or events.evaluated or live.micro is not None):
+        if not (events.module_called or events.evaluated):
             for entry in live.entries:
                 if not entry.changed:
                     entry.release()

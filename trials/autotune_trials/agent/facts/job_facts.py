@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
 from autotune_trials.agent.controls.attention import AttentionControl
 from autotune_trials.agent.controls.regional import repeated_blocks
-from autotune_trials.agent.controls.separability import drops
 from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.facts.job_settings import own_settings
 
@@ -200,11 +199,26 @@ def _model(torch: Any, entry: Entry) -> ModelFacts:
         convolutions=sum(
             k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds
         ),
-        dropouts=sum(drops(m) for m in module.modules()),
-        batch_norms=sum("BatchNorm" in k for k in kinds),
+        dropouts=sum(_drops(m) for m in module.modules()),
         repeated_blocks=sum(map(len, repeated_blocks(torch, module))),
         input_shapes=max(1, len(entry.shapes)),
     )
+
+
+def _drops(module: Any) -> bool:
+    """Whether ``module`` itself drops something at random in training: a dropout layer, or one with
+    a rate of its own.
+    """
+    rates = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    layer = any(
+        word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")
+    )
+    wanted = [value for name, value in rates.items() if "drop" in name or (layer and name == "p")]
+    return any(0 < value <= 1 for value in wanted) or (layer and not wanted)
 
 
 def _is_sharded(module: Any) -> bool:

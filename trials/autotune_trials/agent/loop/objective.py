@@ -15,7 +15,6 @@ broadcasting are not seen.
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -43,32 +42,6 @@ def comparison(losses: Any, batch: int) -> str:
     except Exception:  # what autograd shows of its graph is not promised
         write_exception("looking through the loss")
         return ""
-
-
-def losses_beside(torch: Any, outputs: list[Any]) -> str:
-    """Name of a function of somebody's own, in the graphs that end in the nodes ``outputs``, that
-    takes a single number to train through beside what it passes on: an auxiliary loss put into the
-    backward of a model. "" if there is none.
-    """
-    custom = torch.autograd.function.BackwardCFunction
-    for node in nodes(outputs):
-        if isinstance(node, custom) and len(node.next_functions) > 1:
-            beside = [
-                i
-                for i, (following, _) in enumerate(node.next_functions)
-                if following is not None and following.next_functions
-            ]
-            if any(_is_number(node, i) for i in beside) and any(
-                not _is_number(node, i) for i in beside
-            ):
-                return str(node.name()).removesuffix("Backward")
-    return ""
-
-
-def _is_number(node: Any, which: int) -> bool:
-    following, output = node.next_functions[which]
-    described: Any = getattr(following, "_input_metadata", None) or ()
-    return bool(output < len(described) and math.prod(described[output].shape) == 1)
 
 
 def _search(outputs: list[Any], batch: int) -> str:

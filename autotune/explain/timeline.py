@@ -22,8 +22,7 @@ def idle_share(trace: Trace) -> float | None:
     """Share of the profiled iterations in which the device neither computed nor copied; None where
     there is no device.
 
-    From the first kernel that began in them: at the window's start the device may still be at work
-    on what was asked before.
+    From the start of the first iteration to the end of the last.
     """
     if not trace.on_device or not trace.iterations:
         return None

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable
-from autotune.findings.measures import iteration_s
-from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
+from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, lost_s, times
 
 CALLED = {
     "item": ".item()",
@@ -46,9 +45,7 @@ class DeviceSync(SiteRule):
         return site.device == "cuda"
 
     def cost_s(self, case: Case, found: Sequence[Site]) -> float:
-        waited = sum(site.call_s for site in found)
-        idle = case.side.idle_share
-        return waited if idle is None else min(waited, idle * iteration_s(case))
+        return lost_s(case, sum(site.call_s for site in found))
 
     def says(self, case: Case, site: Site) -> str:
         return f"{CALLED[site.kind]}, {times(site.per_step)} an iteration"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, Rule
 from autotune.findings.measures import iteration_s
-from autotune.findings.sites import LEAST_S, LEAST_SHARE, seen, sites
+from autotune.findings.sites import LEAST_S, LEAST_SHARE, lost_s, seen, sites
 from autotune.findings.stalls import LEAST_SEEN
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Place
@@ -20,8 +20,9 @@ class GcPauses(Rule):
     card = (
         "Python's garbage collector, or the job by gc.collect(), looks through all objects and"
         " training stands still meanwhile. The cost is the time of all collections on the training"
-        f" thread (of full ones, if there were {LEAST_SEEN} at least). Threshold {LEAST_SHARE:.0%}"
-        " of an iteration. The place is the line they interrupted most."
+        f" thread (of full ones, if there were {LEAST_SEEN} at least); on a GPU no more than the"
+        f" device stands idle. Threshold {LEAST_SHARE:.0%} of an iteration. The place is the line"
+        " they interrupted most."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -29,7 +30,8 @@ class GcPauses(Rule):
         steps = len(evidence.times_s)
         full = sum(p.count for p in evidence.pauses if p.generation == FULL)
         pauses = [p for p in evidence.pauses if p.generation != FULL or full >= LEAST_SEEN]
-        cost = sum(p.seconds for p in pauses) / steps
+        paused = sum(p.seconds for p in pauses) / steps
+        cost = lost_s(case, paused)
         if cost < max(LEAST_SHARE * whole, LEAST_S):
             return []
         seconds: dict[Place, float] = {}
@@ -37,7 +39,7 @@ class GcPauses(Rule):
             if pause.place is not None:
                 seconds[pause.place] = seconds.get(pause.place, 0.0) + pause.seconds
         asked = sites(evidence, ("gc_collect",)) if "calls" not in evidence.blind else []
-        by_hand = sum(s.call_s for s in asked) > 0.5 * cost
+        by_hand = sum(s.call_s for s in asked) > 0.5 * paused
         text = (
             f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%})"
             f" go to garbage collection: {full} full collections in {steps} iterations, the longest"

@@ -118,6 +118,14 @@ def seen(case: Case, what: str = "calls") -> Evidence:
     return case.evidence
 
 
+def lost_s(case: Case, host_s: float) -> float:
+    """What of ``host_s``, an iteration's time on the host, the job loses: on a GPU no more than the
+    device stands idle.
+    """
+    idle = case.side.idle_share
+    return host_s if not case.on_device or idle is None else min(host_s, idle * iteration_s(case))
+
+
 class SiteRule(Rule):
     """A rule about calls that every step makes: one finding, for all its lines together."""
 
@@ -129,7 +137,7 @@ class SiteRule(Rule):
 
     def cost_s(self, case: Case, found: Sequence[Site]) -> float:
         """What ``found`` cost an iteration."""
-        return sum(site.cost_s for site in found)
+        return lost_s(case, sum(site.cost_s for site in found))
 
     @abstractmethod
     def says(self, case: Case, site: Site) -> str:

@@ -156,6 +156,8 @@ class JobFacts:
     own_scaler: bool = False
     own_compile: bool = False
     double_backward: bool = False  # backward(create_graph=True) was seen
+    # from one step to the next: zero_grad(set_to_none=False)
+    keeps_gradients: bool = False
     matmul_precision: str = "highest"
     cudnn_benchmark: bool = False
     cudnn_benchmark_limit: int = 10

@@ -34,6 +34,7 @@ class Cuda:
     def __init__(self, seen: Any = lambda: None) -> None:
         self.seen, self.calls, self.capturing = seen, [], False
         self.copies: list[bool] = []  # of each copy to the device, whether a side stream made it
+        self.not_waited_for: list[bool] = []  # of each copy that the job made, its non_blocking
         self.lent = 0  # tensors whose memory another stream than its own may use
         # the current one of each device; the current device is 0
         self.streams = [Stream(0), Stream(1)]
@@ -154,11 +155,10 @@ def install_copies(torch: Any, cuda: Cuda) -> None:
 
     def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         first, *others = args or (kwargs.get("device"),)
-        return (
-            moved(tensor, *others)
-            if str(first).startswith("cuda")
-            else own(tensor, *args, **kwargs)
-        )
+        if not str(first).startswith("cuda"):
+            return own(tensor, *args, **kwargs)
+        cuda.not_waited_for.append(bool(kwargs.get("non_blocking")))
+        return moved(tensor, *others)
 
     def record_stream(tensor: Any, stream: Stream) -> None:
         cuda.lent += 1

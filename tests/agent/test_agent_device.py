@@ -12,10 +12,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pretend_cuda import Cuda, Stream
+from tiers import slow
 from tiny_tuner import CNN, Tuner, block
 
-from autotune_trials.measure.clock import BACKWARD, FORWARD, TO_DEVICE, DeviceClock
-from autotune_trials.protocol.messages import Fault, Hello
+from autotune_trials.agent.controls.entry_modules import is_out_of_memory
+from autotune_trials.measure.clock import (
+    AWAY,
+    BACKWARD,
+    DATA,
+    FORWARD,
+    TO_DEVICE,
+    TURNOVER,
+    DeviceClock,
+)
+from autotune_trials.protocol.messages import Fault, Hello, Record
 
 STEP = """
 def step():
@@ -87,6 +97,121 @@ def test_a_job_that_trains_on_a_stream_of_its_own_is_timed_there() -> None:
     assert sum(spent) == 3.0
 
 
+def test_the_end_of_an_epoch_and_what_the_agent_does_are_taken_out_of_the_devices_time() -> None:
+    now = [0.0]
+    cuda = Cuda()
+    cuda.streams[1] = Stream(1, lambda: now[0])
+    clock = DeviceClock(SimpleNamespace(cuda=cuda), torch.device("cuda", 1))
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    clock.switch(DATA)
+    passes(1.0)  # the end is waited for
+    clock.note_epoch_end()
+    passes(5.0)  # an evaluation, perhaps
+    clock.note_epoch_start()
+    passes(2.0)  # workers start
+    clock.switch(DATA)
+    passes(4.0)
+    clock.note_first_batch()
+    clock.switch(FORWARD)
+    passes(8.0)
+    clock.switch(DATA)
+    passes(0.5)
+    clock.leave_out(0.25)
+    clock.switch(FORWARD)
+    clock.switch(DATA)
+    clock.leave_out(0.25)  # while the device was still at work
+    clock.switch(FORWARD)
+    _, spent = clock.cut()
+    clock.finish()
+    assert (spent[TURNOVER], spent[AWAY], spent[DATA], spent[FORWARD]) == (7.0, 5.0, 0.25, 8.0)
+
+
+# Each epoch begins with 50 ms of the host's; on the device's own clock they pass or they do not,
+# because it is still at work.
+EPOCHS = (
+    CNN
+    + STEP
+    + """
+import pretend_cuda
+from time import perf_counter, sleep
+hidden = 0.0
+class Order:
+    def __len__(self): return 256
+    def __iter__(self):
+        global hidden
+        began = perf_counter(); sleep(0.05); hidden += AT_WORK * (perf_counter() - began)
+        return iter(range(256))
+loader = DataLoader(data, batch_size=16, sampler=Order())
+if PRETENDED:
+    cuda = pretend_cuda.install()
+    cuda.streams[1].now = lambda: perf_counter() - hidden
+while True:
+    for x, y in loader: step()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "pretended", "at_work"),
+    [("fixed", 1, 1), ("live", 1, 1), slow("fixed", 1, 0), slow("fixed", 0, 1)],
+)
+def test_the_end_of_an_epoch_costs_what_the_device_waits(
+    tuner: Tuner, mode: str, pretended: int, at_work: int
+) -> None:
+    source = EPOCHS.replace("AT_WORK", str(at_work)).replace("PRETENDED", str(pretended))
+    start(tuner, source, mode=mode, steps=40)
+    assert isinstance(tuner.receive(), Hello)
+    if mode == "fixed":
+        record = tuner.receive()
+        assert isinstance(record, Record)
+        window = record.window
+    else:
+        window = tuner.measure(block("b", 40))[0].window
+    assert len(window.turnovers_s) >= 2
+    lost_s = sum(window.turnovers_s) / len(window.turnovers_s)
+    assert lost_s < 0.02 if pretended and at_work else lost_s >= 0.05
+
+
+STAGED = (
+    CNN
+    + """
+import pretend_cuda
+cuda = pretend_cuda.install()
+buffer = torch.empty(16, 3, 8, 8)  # pinned, as all is there, and filled anew for every batch
+while True:
+    for x, y in loader:
+        buffer.copy_(x)
+        out = model(buffer.to("cuda:1"))
+        loss = criterion(out, y.to("cuda:1"))
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        assert x.to("cuda:1").equal(buffer)
+        print(cuda.not_waited_for[-3:], flush=True)
+"""
+)
+
+
+def test_only_batches_of_a_loader_are_copied_without_waiting(tuner: Tuner) -> None:
+    start(tuner, STAGED, mode="fixed", knobs={"non_blocking": True}, steps=8)
+    assert isinstance(tuner.receive(), Hello)
+    record = tuner.receive()
+    assert isinstance(record, Record) and dict(record.no_effect) == {}
+    assert tuner.process is not None
+    tuner.process.kill()
+    printed = tuner.process.communicate()[0].splitlines()
+    assert set(printed) == {"[False, True, True]"}
+
+
+@pytest.mark.slow
+def test_a_job_that_copies_no_batch_of_a_loader_is_told(tuner: Tuner) -> None:
+    source = STAGED.replace('y.to("cuda:1")', "y").replace("assert x", "x = buffer")
+    start(tuner, source, mode="fixed", knobs={"non_blocking": True}, steps=8)
+    tuner.receive()
+    assert "no pinned batch" in tuner.receive().no_effect["non_blocking"]
+
+
 CAPTURE = (
     CNN
     + STEP
@@ -121,3 +246,9 @@ def test_a_forward_in_a_graph_of_the_jobs_own_disturbs_nobody(tuner: Tuner) -> N
     start(tuner, CAPTURE.format(captured="model(x)\nx.to('cpu')", after="while True: step()"))
     assert isinstance(tuner.receive(), Hello)
     assert [r.error for r in tuner.measure(block("b", 8))] == [""]
+
+
+def test_a_library_that_finds_no_memory_is_out_of_memory() -> None:
+    text = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    assert is_out_of_memory(RuntimeError(text))
+    assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED"))

@@ -137,17 +137,20 @@ def test_repeated_blocks_are_compiled_once_on_cuda(tuner: Tuner) -> None:
     assert reports[1].notes["unique_graphs"] == 1 and reports[1].notes["graph_breaks"] == 0
 
 
-KEEPING = CUDA_LOOP.replace(
-    "optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"
+# What the job reads before the step, in which a block may end, it reads again after it.
+READING = CUDA_LOOP.replace(
+    "optimizer.step()", "seen = read(); optimizer.step(); print(*seen, *read(), flush=True)"
 ).replace(
-    "optimizer.step()",
-    "optimizer.step(); print(loss.item(), float(sum(p.grad.abs().sum() for p in"
-    " model.parameters())), flush=True)",
+    "for epoch",
+    """def read():
+    grads = sum(p.grad.abs().sum() for p in model.parameters())
+    return loss.item(), float(out.sum()), float(grads)
+for epoch""",
 )
 
 
-def test_gradients_survive_cuda_graphs_that_are_given_back(tuner: Tuner) -> None:
-    tuner.start(KEEPING)
+def test_gradients_and_outputs_survive_cuda_graphs_that_are_given_back(tuner: Tuner) -> None:
+    tuner.start(READING)
     tuner.receive()
     reports = tuner.measure(
         block("b"), block("c", compile_mode="reduce-overhead", _max_seconds=200.0), block("b2", 30)
@@ -156,10 +159,58 @@ def test_gradients_survive_cuda_graphs_that_are_given_back(tuner: Tuner) -> None
     assert tuner.process is not None and tuner.process.poll() is None
     tuner.process.kill()
     out, _ = tuner.process.communicate()
-    assert all(
-        torch.isfinite(torch.tensor([float(v) for v in line.split()])).all()
-        for line in out.split("\n")[:-1]
+    for line in out.split("\n")[:-1]:
+        numbers = [float(v) for v in line.split()]
+        assert torch.isfinite(torch.tensor(numbers)).all()
+        assert numbers[:3] == pytest.approx(numbers[3:], rel=1e-5)
+
+
+AHEAD = (
+    BUSY.replace("time.sleep(0.003)", "")
+    .replace("10_000", "20")
+    .replace(
+        "for shift in DataLoader(Slow(), batch_size=1):",
+        """while True:
+  for shift in DataLoader(Slow(), batch_size=1, num_workers=4):""",
     )
+)
+
+
+def test_workers_that_start_while_the_device_is_busy_cost_nothing(tuner: Tuner) -> None:
+    """The CPU is an epoch ahead of the device when it starts the workers of the next."""
+    tuner.start(AHEAD, "fixed", steps=100)
+    tuner.receive()
+    record = tuner.receive()
+    assert isinstance(record, Record) and len(record.window.turnovers_s) >= 4
+    assert statistics.mean(record.window.turnovers_s) < 0.01
+
+
+STAGED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+class Numbers(Dataset):
+    def __len__(self): return 10_000
+    def __getitem__(self, index): return torch.full((4096, 4096), float(index % 100))
+model = nn.Linear(4096, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+buffer = torch.empty(4096, 4096).pin_memory()
+for number, x in enumerate(DataLoader(Numbers(), batch_size=None)):
+    buffer.copy_(x)
+    moved = buffer.to("cuda")
+    buffer.fill_(-1.0)  # for the next batch
+    loss = model(moved).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(moved.eq(number % 100).all().item(), flush=True)
+"""
+
+
+def test_a_buffer_of_the_jobs_own_is_waited_for(tuner: Tuner) -> None:
+    tuner.start(STAGED, "fixed", {"non_blocking": True}, steps=20)
+    tuner.receive()
+    assert isinstance(tuner.receive(), Record) and tuner.process is not None
+    tuner.process.kill()
+    assert set(tuner.process.communicate()[0].splitlines()) == {"True"}
 
 
 COPYING = """
@@ -295,12 +346,14 @@ def test_float16_on_cuda_follows_grad_scaler(tuner: Tuner) -> None:
     expected = [
         [float(v) for v in line.split()] for line in run_bare(tuner.directory, SCALED).splitlines()
     ]
-    tuner.start(SCALED, "fixed", {"amp_dtype": "float16"}, steps=20)
+    tuner.start(SCALED, "fixed", {"amp_dtype": "float16"}, steps=20, probe_steps=5)
     tuner.receive()
     found = tuner.receive()
     assert isinstance(found, Record) and found.skipped == (5,)
     assert list(found.losses[:5]) == pytest.approx([row[0] for row in expected[:5]], rel=1e-3)
     assert list(found.losses[6:]) == pytest.approx([row[0] for row in expected[6:]], rel=1e-2)
+    norms = [row[1] for row in expected[:5]]
+    assert list(found.gradient_norms[:5]) == pytest.approx(norms, rel=1e-2), "unscaled"
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
@@ -338,8 +391,6 @@ def test_float16_with_a_fused_optimizer_never_waits_for_the_device(name: str) ->
 
 
 def test_a_job_on_the_second_device_is_measured_there(tuner: Tuner) -> None:
-    import torch
-
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two devices")
     tuner.start(CUDA_LOOP.replace(".cuda()", ".cuda(1)"))
@@ -452,8 +503,6 @@ def test_a_block_after_graphs_does_not_inherit_their_memory(tuner: Tuner) -> Non
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_optimizer_that_is_offered_steps(name: str, dtype: str) -> None:
-    import torch
-
     from autotune_trials.agent.controls.optimizers import OptimizerControl
 
     def built() -> torch.optim.Optimizer:
@@ -461,7 +510,8 @@ def test_every_optimizer_that_is_offered_steps(name: str, dtype: str) -> None:
         parameter.grad = torch.ones_like(parameter)
         return getattr(torch.optim, name)([parameter], lr=0.1)
 
-    offered = OptimizerControl(torch, built()).supported()
+    tried = built()  # the control itself keeps no optimizer alive
+    offered = OptimizerControl(torch, tried).supported()
     assert offered[:2] == ("for-loop", "foreach")
     for implementation in offered:
         optimizer = built()
@@ -471,8 +521,6 @@ def test_every_optimizer_that_is_offered_steps(name: str, dtype: str) -> None:
 
 
 def test_the_probe_of_a_large_model_needs_little_memory() -> None:
-    import torch
-
     from autotune_trials.agent.facts.gradient_probe import NormProbe
 
     parameters = [torch.nn.Parameter(torch.ones(8192, 8192, device="cuda"))]
@@ -486,8 +534,6 @@ def test_the_probe_of_a_large_model_needs_little_memory() -> None:
 
 
 def test_a_pinned_batch_is_kept_pinned() -> None:
-    import torch
-
     from autotune_trials.agent.loop.batches import copy_batch
 
     batch = torch.arange(6.0).pin_memory()
@@ -496,8 +542,6 @@ def test_a_pinned_batch_is_kept_pinned() -> None:
 
 
 def test_the_driver_knows_the_device_and_its_clocks() -> None:
-    import torch
-
     from autotune_trials.measure import throttling
 
     device = torch.device("cuda", 0)
@@ -509,8 +553,6 @@ def test_the_driver_knows_the_device_and_its_clocks() -> None:
 
 
 def test_torch_draws_nvtx_ranges() -> None:
-    import torch
-
     from autotune_trials.measure.nvtx import TorchNvtxRanges
 
     ranges = TorchNvtxRanges(torch)

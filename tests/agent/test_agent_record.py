@@ -219,9 +219,11 @@ for step in range(20):
 def test_float16_scaling_is_that_of_grad_scaler_to_the_bit(tuner: Tuner) -> None:
     """Accumulation, clipping of unscaled gradients, and an overflowing step that is left out."""
     expected = run_bare(tuner.directory, SCALED).splitlines()
-    found = record(tuner, source=SCALED, knobs={"amp_dtype": "float16"}, steps=20)
+    found = record(tuner, source=SCALED, knobs={"amp_dtype": "float16"}, steps=20, probe_steps=5)
     lines = [" ".join(r) for r in rows(tuner)]
     assert lines == expected[: len(lines)] and len(lines) >= 19
+    norms = [float.fromhex(line.split()[1]) for line in lines[:5]]
+    assert list(found.gradient_norms[:5]) == pytest.approx(norms, rel=1e-5), "unscaled"
     assert found.skipped == (5,)
     # the loss is recorded unscaled
     assert math.isfinite(found.losses[4]) and found.losses[5] > 1e30

@@ -298,3 +298,19 @@ def test_whether_the_inputs_vary_in_shape_is_seen(tuner: Tuner, copies: str, var
     )
     (model,) = tuner.receive().job.models
     assert (model.input_shapes > 1) == vary
+
+
+def test_what_cuda_graphs_returned_outlives_them(launch: Launch) -> None:
+    """A CPU has none; what is taken out of their memory shows by its address."""
+    agent, model = launch(compile_mode="reduce-overhead"), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        out = model(torch.ones(4, 8))
+        out.square().mean().backward()
+        optimizer.step()
+    (entry,) = agent.live.entries
+    was, where = out.detach().clone(), out.data_ptr()
+    assert entry.compiled
+    entry.set_compiled(None)
+    assert out.equal(was) and out.data_ptr() != where

@@ -235,3 +235,24 @@ def test_without_columns_only_lines_are_known(tuner: Tuner) -> None:
 @pytest.mark.slow
 def test_only_live_sessions_record_sites(tuner: Tuner) -> None:
     assert sites(tuner, PROGRAM, mode="fixed", steps=20) == JobSites()
+
+
+PINNING = """
+import queue, threading, torch
+from torch.utils.data._utils.pin_memory import _pin_memory_loop
+ended = threading.Event(); ended.set()
+try: _pin_memory_loop(queue.Queue(), queue.Queue(), 0, ended, None)
+except Exception: pass  # without a GPU it gets no further than its threads
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.ones(4, 2)).sum().backward(); optimizer.step(); optimizer.zero_grad(set_to_none=KEPT)
+"""
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_threads_of_a_loader_that_pins_are_not_the_jobs(tuner: Tuner, kept: bool) -> None:
+    tuner.start(PINNING.replace("KEPT", str(not kept)))
+    job = tuner.receive().job
+    assert "set_num_threads" not in job.own_settings
+    assert job.keeps_gradients == kept

@@ -94,6 +94,10 @@ def test_listeners_are_called_for_what_they_override_until_they_are_forgotten() 
     assert events.backward_ended == (second.backward_ended,) and len(events.started_over) == 2
     events.recall(first, "backward_ended")
     assert len(events.backward_ended) == 2
+    third = Ear()
+    events.listen(third, ahead=True)
+    assert events.backward_ended[0] == third.backward_ended and len(events.backward_ended) == 3
+    events.forget(third)
     events.forget(second)
     assert events.started_over == (first.started_over,)
     events.close()

@@ -172,3 +172,18 @@ def test_each_of_two_optimizers_over_the_same_parameters_leaves_its_step_out() -
         assert bool(scaler.update()) is left_out
         assert (parameter == (1.0 if left_out else 0.0)).all()
         parameter.grad = None
+
+
+def test_an_overflow_whose_gradients_are_dropped_leaves_out_no_step() -> None:
+    model, optimizer, _ = losses(half=False)
+    scaler = LossScaler(torch)
+    for factor in (1e38, 1.5):
+        optimizer.zero_grad()
+        scaler.before_backward([optimizer])
+        scaled, gradients = scaler.scaled(loss_of(model, torch.tensor(factor), False), None)
+        scaled.backward(gradients)
+        scaler.after_backward([optimizer])
+    scaler.before_step(optimizer)
+    optimizer.step()
+    scaler.after_step(optimizer)
+    assert not scaler.update() and scaler.scale == INITIAL_SCALE

@@ -76,6 +76,23 @@ def test_a_wait_costs_no_more_than_the_device_stands_idle(
     assert all(f.place == LINE and "train.py:17" in f.evidence for f in found)
 
 
+@pytest.mark.parametrize(
+    ("rule", "seen"),
+    [
+        ("log-printing", evidence(calls=(calls("print", 0.02),))),
+        ("gc-pauses", evidence(pauses=tuple(Pause(i, 0.2, 2, LINE, 1, 0.2) for i in range(6)))),
+    ],
+)
+def test_what_the_host_does_costs_no_more_than_the_device_stands_idle(
+    rule: str, seen: Evidence
+) -> None:
+    for idle, cost_s in ((0.5, 0.02), (0.03, 0.003), (None, 0.02)):
+        (found,) = ask(rule, gpu_case(seen=seen, side=Side(idle_share=idle)))
+        assert found.cost_s == pytest.approx(cost_s)
+    assert not ask(rule, gpu_case(seen=seen, side=Side(idle_share=0.001)))
+    assert ask(rule, case(seen=seen, side=Side(idle_share=0.001))), "on a CPU it all counts"
+
+
 def test_on_a_cpu_there_is_nothing_to_wait_for() -> None:
     with pytest.raises(NotJudgeable, match="no device to wait for"):
         ask("device-sync", case(seen=evidence(calls=(calls("item", 0.02),))))

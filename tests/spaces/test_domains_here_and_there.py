@@ -370,6 +370,13 @@ def test_cuda_graphs_are_out_where_gradients_are_accumulated() -> None:
     )
 
 
+def test_cuda_graphs_are_out_where_gradients_are_kept() -> None:
+    keeping = job(CUDA_JOB, keeps_gradients=True)
+    assert "max-autotune" not in values("compile_mode", CUDA, keeping)
+    assert "set_to_none=False" in out("compile_mode", CUDA, keeping, values=["reduce-overhead"])
+    assert "max-autotune" in values("compile_mode", what=job(keeps_gradients=True))
+
+
 def test_cuda_graphs_and_cudas_own_allocator_are_not_tried_together() -> None:
     """torch's graphs save the state of their memory pool, and raise where that is not torch's own
     allocator.

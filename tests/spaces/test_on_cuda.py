@@ -16,10 +16,7 @@ from autotune_spaces import gpus
 from autotune_spaces.knobs import create, get
 from autotune_spaces.machine import probe
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture

@@ -56,8 +56,9 @@ class CompileMode(Knob):
             "Small models, which often get slower; code the compiler cannot follow (graph breaks)."
             " Short runs never earn it back. After eight shapes, or eight blocks that each compute"
             " with a number of their own (stochastic depth), torch compiles no more and runs the"
-            " rest as it is. CUDA graphs are out for jobs that accumulate gradients: each replay"
-            " overwrites the gradients of the one before."
+            " rest as it is. CUDA graphs are out for jobs that accumulate gradients, or keep them"
+            " from one step to the next (set_to_none=False): each replay overwrites the gradients"
+            " of the one before."
         ),
         changes_loss=(
             "Fused kernels round differently, and dropout draws other random numbers. It is"
@@ -116,6 +117,11 @@ class CompileMode(Knob):
             return (
                 f"{value} replays CUDA graphs, which overwrite gradients that are still being"
                 f" accumulated (the job goes backward {job.backwards_per_step:g} times a step)"
+            )
+        if job.keeps_gradients:
+            return (
+                f"{value} replays CUDA graphs, which overwrite gradients that the job keeps from"
+                " one step to the next (zero_grad(set_to_none=False) does)"
             )
         if any("cudaMallocAsync" in text for text in job.own_settings.values()):
             return (

@@ -17,16 +17,18 @@ class NonBlocking(Knob):
     range = "false, true"
     card = Card(
         what=(
-            "Copies of pinned batches to the GPU are started and not waited for; the GPU keeps its"
-            " own order, so the first kernel that needs the batch still finds it complete. False"
-            " leaves the job's own calls as they are."
+            "Copies of a DataLoader's pinned batches to the GPU are started and not waited for; the"
+            " GPU keeps its own order, so the first kernel that needs the batch still finds it"
+            " complete. False leaves the job's own calls as they are, and so are copies of other"
+            " tensors always: a buffer that the job fills anew could change while it is copied."
         ),
         when_it_helps="Together with pin_memory, when Python is busy while the copy runs.",
         when_it_does_not=(
-            "The memory is not pinned, the batch is small, or the GPU is never idle anyway."
+            "The memory is not pinned, the batch is small, the GPU is never idle anyway, or the job"
+            " copies batches into memory of its own first."
         ),
         changes_loss=(
-            "No: only copies from pinned host memory to the GPU are touched, never the way back."
+            "No: only copies from pinned batches to the GPU are touched, never the way back."
         ),
         source="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     )
@@ -48,7 +50,9 @@ class NonBlocking(Knob):
         live.control("non_blocking").set(True if value else None)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        return "there is no device to copy to" if value and live.device != "cuda" else None
+        if value and live.device != "cuda":
+            return "there is no device to copy to"
+        return live.control("non_blocking").effect()
 
     def snippet(self, value: Value) -> str:
         return "batch = batch.to(device, non_blocking=True)" if value else ""

@@ -101,6 +101,9 @@ class Heard:
     def on_loader(self, built, frame) -> None:
         pass
 
+    def on_epoch_start(self, loader) -> None:
+        pass
+
     def on_batch_start(self, loader) -> None:
         pass
 

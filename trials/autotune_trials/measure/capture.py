@@ -18,7 +18,7 @@ class CaptureWindow:
         RuntimeError, AssertionError: torch was built without CUDA, or there is no driver.
     """
 
-    def __init__(self, torch: Any, device: Any = None) -> None:
+    def __init__(self, torch: Any, device: Any) -> None:
         """``device``: the one trained on, as a torch.device; None: the current one."""
         self._torch, self._device = torch, device
 

@@ -6,7 +6,9 @@
 A clock is in exactly one phase at any time; :meth:`PhaseClock.switch` moves it on, so phases always
 add up. The extra
 phase AWAY takes what is no part of training iterations: evaluation, and the turnover between
-epochs.
+epochs. How long a turnover takes is told by the loader's iterator, in the CPU's time; on a device
+it has a phase of its own, TURNOVER, because what the CPU waits for while the device still computes
+costs nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from autotune_trials.measure.usage import Counts, counts
 from autotune_trials.protocol.messages import PHASES
 
 DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
-AWAY = len(PHASES)
-NAMES = (*PHASES, "away")
+AWAY, TURNOVER = len(PHASES), len(PHASES) + 1
+NAMES = (*PHASES, "away", "away")
 
 
 class Mark(NamedTuple):
@@ -54,7 +56,7 @@ class PhaseClock:
 
     def __init__(self) -> None:
         self.phase = OTHER
-        self.spent = [0.0] * (AWAY + 1)
+        self.spent = [0.0] * len(NAMES)
         self.ranges: Ranges | None = None  # what draws phases into a trace
         self.last_s = perf_counter()  # of the last switch
         self._counts: Counts = counts()
@@ -72,6 +74,21 @@ class PhaseClock:
     def relabel(self, phase: int) -> None:
         """The stretch since the last switch was ``phase``, as it turns out."""
         self.phase = phase
+
+    def leave_out(self, seconds: float) -> None:
+        """So much of the time since the last switch was the agent's own doing."""
+        self.last_s += seconds
+
+    def note_epoch_end(self) -> None:
+        """Since the last switch the job has waited for the end of its epoch."""
+        self.relabel(AWAY)
+
+    def note_epoch_start(self) -> None:
+        """The job begins another epoch."""
+
+    def note_first_batch(self) -> None:
+        """Since the last switch it has waited for the first batch of that."""
+        self.relabel(AWAY)
 
     def mark(self) -> Mark:
         """A stretch begins with the switch just made that may turn out to be none of training: see
@@ -101,14 +118,14 @@ class PhaseClock:
             self.ranges.end_iteration()
         now = counts()
         self.counted, self._counts = (self._counts, now), now
-        spent, self.spent = self.spent, [0.0] * (AWAY + 1)
+        spent, self.spent = self.spent, [0.0] * len(NAMES)
         return spent, spent
 
     def resume(self) -> None:
         """What happened since the last cut was the agent's own doing: the iteration begins now."""
         self._counts = counts()
         self.last_s = perf_counter()
-        self.spent = [0.0] * (AWAY + 1)
+        self.spent = [0.0] * len(NAMES)
         self.phase = OTHER
 
     def finish(self) -> None:
@@ -144,6 +161,7 @@ class DeviceClock(PhaseClock):
         "_device_spent",
         "_limit",
         "_switches",
+        "_own_s",
     )
 
     def __init__(self, torch: Any, device: Any) -> None:
@@ -151,21 +169,38 @@ class DeviceClock(PhaseClock):
         super().__init__()
         self._torch, self._device = torch, device
         self._stream = torch.cuda.current_stream(device)
-        self._pending: deque[tuple[Any, Any, int, list[float]]] = deque()
+        # (begin, end, phase, where it counts, seconds of it to be left out)
+        self._pending: deque[tuple[Any, Any, int, list[float], float]] = deque()
         self._free: list[Any] = []
-        self._device_spent = [0.0] * (AWAY + 1)
+        self._device_spent = [0.0] * len(NAMES)
         self._limit = 512
         self._switches = 0
+        self._own_s = 0.0  # the agent's, since the last switch
         self._event = self._record()
 
     def switch(self, phase: int) -> None:
         if phase == BACKWARD:  # a job that warms up on one stream may train on another
             self._stream = self._torch.cuda.current_stream(self._device)
         event = self._record()
-        self._pending.append((self._event, event, self.phase, self._device_spent))
-        self._event = event
+        self._pending.append((self._event, event, self.phase, self._device_spent, self._own_s))
+        self._event, self._own_s = event, 0.0
         self._switches += 1
         super().switch(phase)
+
+    def leave_out(self, seconds: float) -> None:
+        super().leave_out(seconds)
+        self._own_s += seconds
+
+    def note_epoch_end(self) -> None:
+        self.relabel(TURNOVER)
+        self.switch(AWAY)  # until the next epoch starts the job may do anything
+
+    def note_epoch_start(self) -> None:
+        if self.phase == AWAY:
+            self.switch(TURNOVER)
+
+    def note_first_batch(self) -> None:
+        self.relabel(TURNOVER)
 
     def mark(self) -> Mark:
         return super().mark()._replace(switches=self._switches)
@@ -173,14 +208,14 @@ class DeviceClock(PhaseClock):
     def take_back(self, mark: Mark) -> None:
         super().take_back(mark)
         for back in range(1, min(self._switches - mark.switches, len(self._pending)) + 1):
-            begin, end, _, spent = self._pending[-back]
+            begin, end, _, spent, own_s = self._pending[-back]
             if spent is not self._device_spent:
                 return
-            self._pending[-back] = (begin, end, AWAY, spent)
+            self._pending[-back] = (begin, end, AWAY, spent, own_s)
 
     def cut(self) -> tuple[list[float], list[float]]:
         wall, _ = super().cut()
-        spent, self._device_spent = self._device_spent, [0.0] * (AWAY + 1)
+        spent, self._device_spent = self._device_spent, [0.0] * len(NAMES)
         if len(self._pending) > self._limit:
             self._read(wait=False)
             # a long queue is not looked through every iteration
@@ -190,7 +225,7 @@ class DeviceClock(PhaseClock):
     def resume(self) -> None:
         self._torch.cuda.synchronize(self._device)
         self._read(wait=True)
-        self._device_spent = [0.0] * (AWAY + 1)
+        self._device_spent, self._own_s = [0.0] * len(NAMES), 0.0
         self._event = self._record()
         super().resume()
 
@@ -205,10 +240,12 @@ class DeviceClock(PhaseClock):
 
     def _read(self, wait: bool) -> None:
         while self._pending:
-            begin, end, phase, spent = self._pending[0]
+            begin, end, phase, spent, own_s = self._pending[0]
             # of two streams either may be ahead
             if not wait and not (begin.query() and end.query()):
                 return
-            spent[phase] += begin.elapsed_time(end) / 1e3
+            seconds = begin.elapsed_time(end) / 1e3
+            # a device that was still at work has waited for less than the agent took
+            spent[phase] += max(0.0, seconds - own_s) if own_s else seconds
             self._pending.popleft()
             self._free.append(begin)  # ``end`` is the next interval's begin

@@ -1,5 +1,7 @@
-"""Peak memory of a window: on CUDA what the allocator has reserved, on a CPU what the session's
-processes hold.
+"""Peak memory of a window: on CUDA what the allocator has reserved, which is what decides over
+out-of-memory; on a CPU what the session's processes hold.
+
+``device``: the CUDA device trained on, as a torch.device; None: a CPU.
 """
 
 from __future__ import annotations
@@ -9,25 +11,15 @@ from typing import Any
 from autotune_trials.measure.machine_load import resident_gib
 
 
-class MemoryMeter:
-    """Between :meth:`start` and :meth:`peak_gib`. Reserved device memory is what decides over
-    out-of-memory.
-    """
+def forget_peak(torch: Any, device: Any) -> None:
+    """Begin anew. On CUDA this returns cached blocks of earlier configurations to the device."""
+    if device is not None:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
-    def __init__(self, torch: Any, device: Any) -> None:
-        """``device``: the CUDA device trained on, as a torch.device; None: a CPU."""
-        self._torch, self._device = torch, device
 
-    def start(self) -> None:
-        """Forget earlier peaks. On CUDA this returns cached blocks of earlier configurations to the
-        device.
-        """
-        if self._device is not None:
-            self._torch.cuda.empty_cache()
-            self._torch.cuda.reset_peak_memory_stats(self._device)
-
-    def peak_gib(self) -> float:
-        """The peak since :meth:`start`, in GiB. On a CPU: now, which is at the end of the window."""
-        if self._device is not None:
-            return float(self._torch.cuda.max_memory_reserved(self._device)) / 2**30
-        return resident_gib()
+def peak_gib(torch: Any, device: Any) -> float:
+    """Since :func:`forget_peak`. On a CPU: now, which is at the end of the window."""
+    if device is not None:
+        return float(torch.cuda.max_memory_reserved(device)) / 2**30
+    return resident_gib()

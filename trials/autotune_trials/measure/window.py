@@ -7,9 +7,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.measure import throttling
-from autotune_trials.measure.clock import AWAY
+from autotune_trials.measure.clock import AWAY, TURNOVER
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
-from autotune_trials.measure.memory import MemoryMeter
+from autotune_trials.measure.memory import peak_gib
 from autotune_trials.protocol.messages import PHASES, Window
 
 if TYPE_CHECKING:
@@ -37,16 +37,18 @@ class WindowRecorder:
         finish: Callable[[], None],
         keep_interrupted: bool,
     ) -> None:
-        self._device, self._loaders, self._finish, self._keep = (
+        self._torch, self._device, self._loaders, self._finish, self._keep = (
+            torch,
             device,
             loaders,
             finish,
             keep_interrupted,
         )
         self._iterations: list[Iteration] = []
-        self._turnovers: list[float] = []
+        self._turnovers: list[float] = []  # as the CPU saw them
+        # of every iteration, on a device: final once it has been waited for
+        self._spent: list[list[float]] = []
         self._interruptions = 0
-        self._memory = MemoryMeter(torch, device)
         self._start: Snapshot | None = None
         self._limits: throttling.Limits | None = None
         self._read: Spent | None = None  # what reading had taken when the window began
@@ -63,6 +65,8 @@ class WindowRecorder:
         """Take one iteration in. False if it was left out as interrupted."""
         if iteration.turnovers:
             self._turnovers += iteration.turnovers
+        if self._device is not None:
+            self._spent.append(iteration.spent)
         if iteration.interrupted:
             self._interruptions += 1
             if not self._keep:
@@ -73,6 +77,7 @@ class WindowRecorder:
     def restart(self) -> None:
         """Forget the iterations so far."""
         self._iterations, self._turnovers, self._interruptions = [], [], 0
+        self._spent = []
         self._read = self._loaders.reader_spent()
 
     @property
@@ -98,10 +103,10 @@ class WindowRecorder:
             phases_s={name: sum(values) for name, values in each.items()},
             phase_times_s=each,
             data_s=tuple(i.wait_s for i in self._iterations),
-            turnovers_s=tuple(self._turnovers),
+            turnovers_s=self._turnovers_s(),
             epoch_iterations=self._loaders.epoch_iterations(),
             interruptions=self._interruptions,
-            peak_memory_gib=self._memory.peak_gib(),
+            peak_memory_gib=peak_gib(self._torch, self._device),
             cpu_pressure=load.cpu_pressure if load is not None else 0.0,
             foreign_load=load.foreign_load if load is not None else 0.0,
             throttled=throttling.in_words(self._limits, limits),
@@ -119,3 +124,12 @@ class WindowRecorder:
             minor_fault_counts=tuple(u.minor_faults for u in used),
             system_times_s=tuple(u.system_s for u in used),
         )
+
+    def _turnovers_s(self) -> tuple[float, ...]:
+        """On a device their mean in its own time, in which waiting costs nothing while it still
+        computes. Not one by one: a loop that fetches ahead meets the end of an epoch some
+        iterations before the one that trains on the next epoch's first batch."""
+        count = len(self._turnovers)
+        if self._device is None or not count:
+            return tuple(self._turnovers)
+        return (sum(spent[TURNOVER] for spent in self._spent) / count,) * count

@@ -179,7 +179,7 @@ class Window:
     samples: tuple[float, ...]  # one an iteration
     phases_s: Mapping[str, float]  # PHASES -> total over the window
     data_s: tuple[float, ...] = ()  # the CPU's wait for the next batch, one an iteration
-    # time lost at each epoch end inside the window (not part of times_s)
+    # time lost at each epoch end inside the window (not part of times_s); on CUDA the device's
     turnovers_s: tuple[float, ...] = ()
     epoch_iterations: int | None = None  # iterations an epoch has under this configuration
     # iterations left out because the job did something else (evaluation) in them

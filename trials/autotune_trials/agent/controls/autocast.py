@@ -171,7 +171,8 @@ class AutocastControl(Control):
             self.scaling = self.scaling or LossScaling(
                 live, LossScaler(self.torch, live.config.loss_scale)
             )
-            live.events.listen(self.scaling)
+            # whoever looks at gradients sees them unscaled
+            live.events.listen(self.scaling, ahead=True)
         elif self.scaling is not None:
             live.events.forget(self.scaling)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS, REGIONAL, arguments
@@ -25,6 +25,7 @@ SLOT = "_compiled_call_impl"
 # Patches dynamo must not meet. Taking two away and putting them back costs a compiled call about 1
 # µs.
 TRACED = ("Module.__call__", "autocast.__enter__", "Tensor.to", "Tensor.cuda")
+OUTPUTS_KEPT = 64  # tensors of the latest calls, to be taken out of a CUDA graph's memory
 
 
 class SlotCall:
@@ -117,6 +118,8 @@ class Entry:
         self._proven = False  # the compiled forward has worked once
         self._graphs_before = 0
         self._blocks: list[weakref.ref[Any]] = []  # those that are compiled one by one
+        # what CUDA graphs returned last
+        self._outputs: deque[weakref.ref[Any]] = deque(maxlen=OUTPUTS_KEPT)
         self.shapes: set[tuple[Any, ...]] = set()  # of its inputs, in warm-up
         # parameters whose layout we changed
         self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}
@@ -195,7 +198,15 @@ class Entry:
             )
             return self.module._call_impl(*args, **kwargs)
         self._proven = True
+        if self._mode in CUDA_GRAPHS:
+            self._note_outputs(result)
         return result
+
+    def _note_outputs(self, result: Any) -> None:
+        from torch.utils._pytree import tree_leaves
+
+        tensors = (x for x in tree_leaves(result) if isinstance(x, self._torch.Tensor))
+        self._outputs.extend(weakref.ref(x) for x in tensors)
 
     def note_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Those of the tensors that it is called with."""
@@ -217,7 +228,7 @@ class Entry:
 
         if self._mode is not None:
             for entry in self._live.entries:
-                entry.take_gradients_out_of_graphs()
+                entry.take_out_of_graphs()
             # After some variants dynamo stops compiling in silence; and one mode's code must not
             # serve another.
             torch._dynamo.reset()
@@ -272,14 +283,22 @@ class Entry:
             self.set_compiled(None)
             self.set_compiled(mode)
 
-    def take_gradients_out_of_graphs(self) -> None:
-        """CUDA graphs leave ``.grad`` in memory that is freed with them; the job may still read it,
-        or add to it.
+    def take_out_of_graphs(self) -> None:
+        """CUDA graphs leave ``.grad`` and what the module returned in memory that is freed with
+        them; the job may still read both, or add to the former. A view that it has made of an
+        output is not found.
         """
-        if self._mode in CUDA_GRAPHS:
-            for parameter in self.module.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.data = parameter.grad.data.clone()
+        if self._mode not in CUDA_GRAPHS:
+            return
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.data = parameter.grad.data.clone()
+        for output in (reference() for reference in self._outputs):
+            if output is not None:
+                # a later replay may have overwritten it: torch lets nobody read it then
+                with suppress(RuntimeError):
+                    output.data = output.data.clone()
+        self._outputs.clear()
 
     def compiled_graphs(self) -> int:
         if self._mode is None:
@@ -391,6 +410,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     text = str(error).lower()
     return isinstance(error, RuntimeError) and (
         "out of memory" in text
+        or "_alloc_failed" in text  # cuBLAS, cuDNN
         or "can't allocate memory" in text
         or "cannot allocate memory" in text
     )

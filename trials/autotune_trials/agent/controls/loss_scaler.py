@@ -89,6 +89,7 @@ class LossScaler:
     def after_backward(self, optimizers: Iterable[Any]) -> None:
         """Unscale in place, and note which optimizer's gradients are not finite."""
         torch = self._torch
+        self._overflow = {}  # a gradient that overflowed earlier still does, or has been dropped
         for (owners, device, checked), grads in self._by_kind(optimizers):
             found = torch.zeros((), device=device)
             inverse = self._scale_on(device).double().reciprocal().float()
@@ -98,7 +99,7 @@ class LossScaler:
                 torch._foreach_mul_(grads, inverse)
                 for grad in grads:
                     found.masked_fill_(~torch.isfinite(grad).all(), 1.0)
-            for owner in owners:
+            for owner in owners:  # once a dtype
                 before = self._overflow.get((owner, device))
                 self._overflow[owner, device] = (
                     found if before is None else torch.maximum(before, found)

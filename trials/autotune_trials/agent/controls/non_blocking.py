@@ -1,20 +1,76 @@
 """``non_blocking`` of copies to the GPU: held by the patch on ``Tensor.to`` and ``Tensor.cuda``
-(patches/transfer.py)."""
+(patches/transfer.py).
+
+Only of batches as a loader gave them: nobody writes to their memory again. A buffer of the job's
+own, which it fills anew for every batch, would be overwritten while the copy of the last one is
+still under way.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.control import Control
+from autotune_trials.agent.loop.batches import tensors_of
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+
+# of several loaders walked together, or a loop that fetches ahead
+BATCHES = 4
 
 
 class NonBlocking(Control):
-    """Values: True and False, for copies of pinned tensors; None leaves the job's own calls
+    """Values: True and False, for copies of pinned batches; None leaves the job's own calls
     alone."""
 
     name = "non_blocking"
 
     wanted: bool | None = None  # None: as the job calls it
 
+    def __init__(self, live: LiveJobControl) -> None:
+        super().__init__(live)
+        # where the latest batches lie
+        self._given: deque[set[int]] = deque(maxlen=BATCHES)
+        self._used = False  # a copy was told
+
     def set(self, value: Any) -> None:
-        self.wanted = value
+        if value != self.wanted:
+            self.wanted, self._used = value, False
+            self.listen(value is not None)
+
+    def effect(self) -> str | None:
+        if self.wanted is None or self._used:
+            return None
+        return "the job moves no pinned batch of a DataLoader by .to(device) or .cuda()"
+
+    def wanted_for(self, tensor: Any) -> bool | None:
+        """The flag for a copy of ``tensor``; None: as the job calls it."""
+        if self.wanted is None or not tensor.is_pinned():
+            return None
+        memory = _memory(tensor)
+        if not any(memory in given for given in self._given):
+            return None
+        self._used = True
+        return self.wanted
+
+    def batch_given(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
+        places = (_memory(tensor) for tensor in tensors_of(batch))
+        self._given.append({place for place in places if place is not None})
+
+
+def _memory(tensor: Any) -> int | None:
+    """Which memory it lies in; None where it has none of its own (sparse, or of the job's kind)."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except Exception:
+        return None

@@ -6,11 +6,11 @@
               batch_given        evaluated        backward_arguments    iteration_ending
               epoch_ended                         backward_ended        iteration_ended
 
-and now and then: device_found, loader_built, optimizer_built, manual_step, started_over,
-metric_told, closure_called.
+and now and then: epoch_started, device_found, loader_built, optimizer_built, manual_step,
+started_over, metric_told, closure_called.
 
 A listener overrides the methods it wants to hear; the others cost nothing. Listeners are called in
-the order they were added, and what is raised ends the agent.
+the order they were added (loss scaling goes ahead), and what is raised ends the agent.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class Listener:
     ) -> None:
         """The job is given ``batch``, after ``wait_s``. ``turnover_s``: all the time lost between
         two epochs, where this batch is the first of one; ``wait_s`` is then 0."""
+
+    def epoch_started(self, loader: TrackedLoader) -> None:
+        """The job begins a pass over ``loader``."""
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
         """The loader has nothing left."""
@@ -125,6 +128,7 @@ class Events:
     went_on: tuple[Callable[[], None], ...]
     batch_requested: tuple[Callable[[TrackedLoader], None], ...]
     batch_given: tuple[Callable[[TrackedLoader, Any, float, float, float | None], None], ...]
+    epoch_started: tuple[Callable[[TrackedLoader], None], ...]
     epoch_ended: tuple[Callable[[TrackedLoader], None], ...]
     module_called: tuple[Callable[[Entry, tuple[Any, ...], dict[str, Any]], Context | None], ...]
     evaluated: tuple[Callable[[Entry, tuple[Any, ...]], Context | None], ...]
@@ -146,9 +150,11 @@ class Events:
         self._deaf: set[tuple[Listener, str]] = set()  # (listener, event): not told any more
         self._renew()
 
-    def listen(self, *listeners: Listener) -> None:
-        """Tell these from now on, after those that listen already. Idempotent."""
-        self._listeners += [new for new in listeners if new not in self._listeners]
+    def listen(self, *listeners: Listener, ahead: bool = False) -> None:
+        """Tell these from now on, after those that listen already; ``ahead``: before them.
+        Idempotent."""
+        new = [each for each in listeners if each not in self._listeners]
+        self._listeners = new + self._listeners if ahead else self._listeners + new
         self._renew()
 
     def forget(self, listener: Listener, *events: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FirstTimes(Listener):
-    """Listens before all others."""
+    """Listens before all others but loss scaling."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from autotune_trials.agent.core.settling import (
 from autotune_trials.agent.facts.applied_settings import in_force
 from autotune_trials.agent.facts.job_facts import rank, startup_s, world_size
 from autotune_trials.agent.patches import scheduler
-from autotune_trials.measure.memory import MemoryMeter
+from autotune_trials.measure.memory import forget_peak
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.messages import (
     ROUNDS,
@@ -219,9 +219,8 @@ class LiveMode(Mode):
                     # noted first: a half-applied knob has to be given back too
                     self._set[name] = knob, value
                     agent.knobs.apply(knob, value)
-            MemoryMeter(
-                agent.torch, agent.live.cuda
-            ).start()  # not before: what the last block held (a graph's pool) is free only now
+            # not before: what the last block held (a graph's pool) is free only now
+            forget_peak(agent.torch, agent.live.cuda)
         except Exception as error:
             self._fail_block(run, f"knob: {type(error).__name__}: {error}")
             return False

@@ -1,6 +1,6 @@
 """The job's training loop as the agent sees it: what the patches call, in the order it happens.
 
-    next(loader)                     on_batch_start ── on_batch … on_epoch_end
+    next(loader)                     on_epoch_start, on_batch_start ── on_batch … on_epoch_end
     model(x)                         call_module, or evaluate
     loss.backward()                  start_backward ── end_backward
     optimizer.step()                 start_step ── end_step ─┐
@@ -96,6 +96,10 @@ class TrainingLoop:
     ) -> None:
         for hear in self.events.batch_given:
             hear(loader, batch, samples, wait_s, turnover_s)
+
+    def on_epoch_start(self, loader: TrackedLoader) -> None:
+        for hear in self.events.epoch_started:
+            hear(loader)
 
     def on_epoch_end(self, loader: TrackedLoader) -> None:
         for hear in self.events.epoch_ended:

@@ -6,6 +6,7 @@
 
 ``install`` returns the hooks; ``events`` is told of batches:
 
+    on_epoch_start(loader)                                  the job begins a pass over it
     on_batch_start(loader)                                  before waiting
     on_batch(loader, batch, samples, wait_s, turnover_s)    ``turnover_s`` only for the first batch of a later epoch:
                                                             all the time lost at the turn;
@@ -74,6 +75,8 @@ class LoaderEvents(Protocol):
         turnover_s: float | None,
     ) -> None: ...
 
+    def on_epoch_start(self, loader: TrackedLoader) -> None: ...
+
     def on_epoch_end(self, loader: TrackedLoader) -> None: ...
 
     def on_fault(self, where: str, text: str) -> None: ...
@@ -94,6 +97,8 @@ class _NoEvents:
         wait_s: float,
         turnover_s: float | None,
     ) -> None: ...
+
+    def on_epoch_start(self, loader: TrackedLoader) -> None: ...
 
     def on_epoch_end(self, loader: TrackedLoader) -> None: ...
 

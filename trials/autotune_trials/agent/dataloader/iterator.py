@@ -223,6 +223,10 @@ def iterator_class(data: Any) -> type:
             ``_reset``.
             """
             began, hooks, state = clock(), self._hooks, self._state
+            try:
+                hooks.events.on_epoch_start(state)
+            except Exception:
+                hooks.step_aside("on_epoch_start")
             self._exhausted, self.credited = False, False
             self._failure = None
             self._ahead.clear()

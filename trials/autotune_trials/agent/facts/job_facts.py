@@ -84,6 +84,7 @@ def job_facts(agent: Agent) -> JobFacts:
         own_scaler=agent.traits.scaler,
         own_compile=agent.traits.compiles or _own_graphs(agent),
         double_backward=agent.traits.double_backward,
+        keeps_gradients=agent.traits.keeps_gradients,
         matmul_precision=_matmul_precision(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         cudnn_benchmark_limit=_benchmark_limit(torch),

@@ -13,6 +13,7 @@ class JobTraits:
     scaler: bool = False  # it has a GradScaler
     compiles: bool = False
     double_backward: bool = False  # create_graph=True
+    keeps_gradients: bool = False  # there are some when an iteration's first backward begins
     compares_samples: str = ""  # how its loss compares the samples of a batch: see loop.objective
     settings: dict[str, str] = field(default_factory=dict)  # name -> where it makes that setting
     loss_modules: set[str] = field(default_factory=set)

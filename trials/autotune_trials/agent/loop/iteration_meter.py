@@ -12,7 +12,7 @@ from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.loop.interruptions import Interruptions
 from autotune_trials.agent.loop.sample_count import SampleCount
-from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
+from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, TURNOVER
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -80,15 +80,15 @@ class IterationMeter(Listener):
     ) -> None:
         clock, consumption, loaders = self._timer.clock, self._consumption, self.loaders
         if loaders is not None and loaders.own_s:
-            clock.last_s, wait_s = clock.last_s + loaders.own_s, max(0.0, wait_s - loaders.own_s)
-            loaders.own_s = 0.0
+            clock.leave_out(loaders.own_s)
+            wait_s, loaders.own_s = max(0.0, wait_s - loaders.own_s), 0.0
         if loader.mark is not consumption.mark:
             self._begin_pass(loader)
         consumption.fetch(loader, loader.mark, samples, wait_s, turnover_s)
         if clock.phase == AWAY and self._other:
             return
         if turnover_s is not None:
-            clock.relabel(AWAY)
+            clock.note_first_batch()
         clock.switch(FORWARD)
 
     def _begin_pass(self, loader: TrackedLoader) -> None:
@@ -99,12 +99,15 @@ class IterationMeter(Listener):
             self._consumption.leave_out_pass()
         self._interruptions.note_pass()
 
+    def epoch_started(self, loader: TrackedLoader) -> None:
+        if not loader.is_other:
+            self._timer.clock.note_epoch_start()
+
     def epoch_ended(self, loader: TrackedLoader) -> None:
         if not loader.is_other:
             self._end_of_batch()
             self._consumption.end_epoch(loader.mark, trained=self._state.backwards > 0)
-            # waiting for the end, and what comes until the next batch, is turnover
-            self._timer.clock.relabel(AWAY)
+            self._timer.clock.note_epoch_end()
 
     # ------------------------------------------------------------------ model, backward, step
 
@@ -114,7 +117,7 @@ class IterationMeter(Listener):
             self._interruptions.end_look()
         if clock.phase == AWAY and consumption.untouched:
             clock.relabel(DATA)  # it was no evaluation that this batch was fetched for
-        if clock.phase in (OTHER, DATA, OPTIMIZER, AWAY):
+        if clock.phase in (OTHER, DATA, OPTIMIZER, AWAY, TURNOVER):
             clock.switch(FORWARD)
         consumption.train()
 

@@ -69,6 +69,8 @@ class LossReader(Listener):
         ):
             self._meter.drop_current()  # a search for the batch size, say, that ran before training
             self._consumption.drop_others()
+        if state.iterations == 1 and state.backwards == state.backwards_at_first:
+            self._traits.keeps_gradients = any(p.grad is not None for p in self._live.parameters())
         if (
             state.iterations == 1
             and self._look_for_comparison

@@ -39,8 +39,8 @@ class Transfers(Listener):
         try:
             if self._sites.open:
                 self._sites.on_transfer(sys._getframe(1))
-            wanted = self._non_blocking.wanted
-            if wanted is not None and tensor.is_pinned():
+            wanted = self._non_blocking.wanted_for(tensor)
+            if wanted is not None:
                 args, kwargs = transfer.with_flag(args, kwargs, wanted)
             before = timer.begin_transfer()
             if self._prefetch.prefetch is not None:

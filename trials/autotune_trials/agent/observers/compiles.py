@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.patches import Patch, PatchSet
-from autotune_trials.measure.clock import AWAY
 from autotune_trials.protocol.evidence import GraphBreak, Place
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class CompileObserver(Observer):
         self._seen = len(metrics())
 
     def end_iteration(self, iteration: Iteration) -> None:
-        self._times.append(sum(iteration.spent[:AWAY]))
+        self._times.append(iteration.wall_s)  # of the CPU, which compiles
         count = len(metrics())
         self._compiling.append(float(count != self._seen))
         self._seen = count

@@ -35,9 +35,12 @@ def install(
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def set_num_threads(*args: Any, **kwargs: Any) -> Any:
-            if patch.active and not knobs.applying:
+            caller = sys._getframe(1)
+            # a loader's thread that pins memory sets its own number
+            by_loader = caller.f_globals.get("__name__", "").startswith("torch.utils.data.")
+            if patch.active and not knobs.applying and not by_loader:
                 traits.settings.setdefault("set_num_threads", site())
-                sites.on_setting("set_num_threads", sys._getframe(1))
+                sites.on_setting("set_num_threads", caller)
             return original(*args, **kwargs)
 
         return set_num_threads

@@ -83,10 +83,7 @@ def write_profile(profile: Profile, directory: Path) -> None:
 def headline(profile: Profile) -> str:
     """``Loader-bound: 59 % of the time is spent waiting for the next batch.``"""
     observation = profile.observation
-    names = {
-        "overhead": "Bound by overhead",
-        "epoch ends": "Bound by the ends of its epochs",
-    }
+    names = {"overhead": "Bound by overhead", "epoch ends": "Bound by the ends of its epochs"}
     name = names.get(observation.bottleneck, f"{observation.bottleneck}-bound".capitalize())
     return f"{words.clean(name, 60)}: {words.clean(observation.bottleneck_why)}"
 

@@ -18,12 +18,12 @@ MOST_RUNS = 100
 def view(study_run_id: str, knobs: Sequence[str]) -> str:
     """The trials of a study: speed-ups beside each other, and by the values of ``knobs``."""
     section = {"uuid": "autotune", "name": "Trials", "display": True, "isReordered": True}
+    section |= {"columns": 1, "cardHeight": 420}
     ours = {"metricSectionId": "autotune", "deleted": False, "isGenerated": False}
     charts = [
         {
             "uuid": "autotune-knobs",
             "type": "PARALLEL",
-            "displayName": "Knobs and speed-up",
             "selectedParams": [f"knob.{name}" for name in knobs[:MOST_KNOBS]],
             "selectedMetrics": ["speedup"],
             "showAllRuns": False,
@@ -31,7 +31,6 @@ def view(study_run_id: str, knobs: Sequence[str]) -> str:
         {
             "uuid": "autotune-speedup",
             "type": "BAR",
-            "displayName": "Speed-up",
             "metricKey": "speedup",
             "dataAccessKey": "speedup",
             "runsCountToCompare": MOST_RUNS,
@@ -51,4 +50,5 @@ def view(study_run_id: str, knobs: Sequence[str]) -> str:
 
 def link(experiment_id: str, key: str) -> str:
     """Where MLflow's pages open the view, from any of its pages."""
-    return f"#/experiments/{experiment_id}/runs?viewStateShareKey={key}&compareRunsMode=CHART"
+    how = f"viewStateShareKey={key}&compareRunsMode=CHART&workflowType=machine_learning"
+    return f"#/experiments/{experiment_id}/runs?{how}"

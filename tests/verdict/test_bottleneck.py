@@ -94,8 +94,7 @@ def test_on_a_quiet_machine_the_loader_is_named_just_where_the_ceiling_says_so(
 def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
     _, why = name_bottleneck(parts(0.05, epoch_end_s=15.0), 4.06, 0.005, restarts_workers=True)
     assert (
-        why
-        == "75% of the time is lost at epoch ends, 15 s every 5 iterations, where its workers"
+        why == "75% of the time is lost at epoch ends, 15 s every 5 iterations, where its workers"
         " are started anew; with an infinitely fast loader it would run 4.06× as fast"
     )
     assert "workers" not in name_bottleneck(parts(0.05, epoch_end_s=15.0), 4.06, 0.005)[1]

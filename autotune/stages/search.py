@@ -74,7 +74,7 @@ def search(
     journal.
 
     Args:
-        expected: what the history of alike jobs says; of the model only.
+        expected: what the history of similar jobs says; of the model only.
 
     Raises:
         BaselineError: the unchanged job cannot be measured.
@@ -160,11 +160,7 @@ def _with_sampler(
 ) -> tuple[tuple[Finalist, ...], tuple[KnobGain, ...]]:
     _search_live(context, observation, trials)
     best = best_of(trials)
-    found = Found(
-        dict(best.config) if best else {},
-        tuple(observation.domains),
-        -(best.log_ratio or 0.0) if best else 0.0,
-    )
+    found = Found(dict(best.config) if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
     with_process, _, fresh = _search_process(context, observation, trials, found)
     candidates = [t for t in trials if t.origin != "process" or dict(t.config) == with_process]
     chosen = (
@@ -342,7 +338,7 @@ def _for_fresh_runs(
             for value in domains[name]
             if value != defaults[name] and needs_fresh_process(space[name], value, observation)
         ]
-        for name in found.names
+        for name in observation.domains
     }
     ranked = sorted(
         (place, not understated(space[name], observation), order, name)

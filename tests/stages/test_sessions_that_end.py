@@ -341,3 +341,20 @@ def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int)
 
 def _raise(failure: SessionFailed) -> Record:
     raise failure
+
+
+class FailsOnce(Machine):
+    """The first block of the unchanged job in the search fails, and no other."""
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        if config or not block.id.startswith("p"):
+            return super().report(block, config)
+        self.report = super().report  # type: ignore[method-assign]
+        return BlockReport(block.id, 0, None, error="no iteration was finished")
+
+
+def test_after_a_failed_block_of_the_unchanged_job_the_same_command_goes_on(tmp_path: Path) -> None:
+    machine = FailsOnce(table())
+    with pytest.raises(BaselineError, match="the unchanged job could not be measured"):
+        run(tmp_path, machine)
+    assert run(tmp_path, machine).verdict == "tuned"

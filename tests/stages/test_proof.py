@@ -159,6 +159,9 @@ def test_a_resumed_run_that_was_out_of_time_stays_so(tmp_path: Path) -> None:
     again = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3))
     assert run(tmp_path, again, spec, lambda before: 0.0).reason == first.reason
     assert again.requests == []
+    longer = replace(spec, budget=replace(spec.budget, minutes=30.0))
+    assert run(tmp_path, again, longer, lambda before: 0.0).reason != first.reason
+    assert again.confirmed(), "with more minutes the proof goes on"
 
 
 def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_seen_through(

@@ -126,8 +126,8 @@ class Trial:
     # of blocks or fresh processes, candidate beside baseline; of the model's trials: its own blocks
     pairs: int = 0
     reason: str = ""  # of a pruned, infeasible or failed trial
-    # of the model: "first look", "sampled", "compile", "leader"; of a sampler: "seed", "sampler",
-    # "combined"; "process"
+    # of the model: "first look", "recalled", "sampled", "compile", "leader"; of a sampler: "seed",
+    # "sampler", "combined"; "process"
     origin: str = ""
     no_effect: Mapping[str, str] = field(default_factory=dict)
     anatomy: Anatomy | None = None

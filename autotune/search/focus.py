@@ -1,4 +1,4 @@
-"""What can matter now: a job that waits for its batches feels its loader's knobs, and nothing else.
+"""What can matter now: a job that waits for its batches feels its loader's knobs, and little else.
 
     loader-bound │ num_workers, prefetch_factor, … │ at 97 % of the ceiling, or nothing more to gain │ all the others │
 

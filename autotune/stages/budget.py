@@ -4,7 +4,8 @@
     0                        search_ends_s     proof_begins_s                    budget.minutes
 
 The faster the candidate, the shorter its runs and the fewer the pairs that prove it: the search has
-what they leave.
+what they leave. It leaves time for one process knob, where there are any; more of them may take what
+is kept for the proof beyond its first look.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import math
 
 from autotune.results import Observation
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.fresh import FEWEST_PAIRS, first_look_s, pair_s
+from autotune.stages.measuring.fresh import (
+    FEWEST_PAIRS,
+    first_look_s,
+    pair_s,
+    values_for_fresh_runs,
+)
+from autotune.stages.measuring.pairs import PROCESS_PAIRS
 
 # of the budget at most: beyond it a live search learns little that fresh processes do not tell
 # better
@@ -26,11 +33,17 @@ EXPLAIN_STARTS, EXPLAIN_S = 4, 30.0
 FEWEST_SHARE = 0.15
 
 
-def proof_begins_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
-    """Seconds into the run at which the proof of a finalist has to begin. ``gain``: its log
-    speed-up as it is known until now.
+def proof_begins_s(
+    context: RunContext, observation: Observation, gain: float = 0.0, pairs: int | None = None
+) -> float:
+    """Seconds into the run at which the proof of a finalist has to begin.
+
+    Args:
+        gain: its log speed-up as it is known until now.
+        pairs: of fresh processes that are kept for it; None: as many as such a gain may need.
     """
-    pairs = PAIRS_KEPT if gain < CLEAR else FEWEST_PAIRS
+    if pairs is None:
+        pairs = PAIRS_KEPT if gain < CLEAR else FEWEST_PAIRS
     return (
         context.spec.budget.minutes * 60
         - explain_s(observation)
@@ -61,5 +74,9 @@ def search_ends_s(
     ``gain``: log speed-up of what it has found.
     """
     budget_s = context.spec.budget.minutes * 60
-    end_s = min(SEARCH_SHARE * budget_s, proof_begins_s(context, observation, gain))
-    return max(end_s, began_s + FEWEST_SHARE * budget_s)
+    space = context.spec.search_space
+    end_s = proof_begins_s(context, observation, gain)
+    if any(values_for_fresh_runs(space, name, observation) for name in observation.domains):
+        # one pair to spare: a plot may end late
+        end_s -= (PROCESS_PAIRS + 1) * pair_s(context, observation, gain)
+    return max(min(SEARCH_SHARE * budget_s, end_s), began_s + FEWEST_SHARE * budget_s)

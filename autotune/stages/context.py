@@ -148,11 +148,12 @@ class RunContext:
 
     def out_of_time_at(self, place: str, ahead_s: float = 0.0) -> bool:
         """The same, decided once a place: a resumed run, whose clock stands elsewhere, must take
-        the same way.
+        the same way. One with more minutes is asked again where these were too few.
         """
-        known = self.journal.find("out-of-time", place)
-        if known is None:
-            known = self.out_of_time(ahead_s)
+        minutes = self.spec.budget.minutes
+        known = self.journal.find("out-of-time", place)  # False, or the minutes that were too few
+        if known is None or (known and minutes > known):
+            known = self.out_of_time(ahead_s) and minutes
             self.journal.append("out-of-time", place, known)
         return bool(known)
 

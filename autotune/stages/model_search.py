@@ -4,10 +4,9 @@
         ▲                      │
         └────── log costs ◀────┘
 
-While the job waits for batches most of its time only the loader's knobs are searched; as soon as it
-does not any more, with the best of their values, the search goes on with all knobs together. What
-comes out is the model's answer: the fastest configuration, less the knobs that are not worth their
-price.
+A job that waits for batches most of its time has its loader's knobs searched first, alone; once it
+waits less, or they have no more to give, the search goes on with all knobs together. What comes out
+is the model's answer: the fastest configuration, less the knobs that are not worth their price.
 """
 
 from __future__ import annotations
@@ -36,12 +35,10 @@ class Found:
     """What the live search ends with."""
 
     config: dict[str, Value]
-    names: tuple[str, ...]  # the knobs that can matter, process knobs among them
     # log(cost of the job as it is / of this); live: it steers, and is never reported as the result
     log_gain: float
     # of every knob of the fastest configuration, kept or not
     gains: tuple[KnobGain, ...] = ()
-    stopped: str = ""  # why the search ended, for the user
 
 
 def search_live(
@@ -56,7 +53,7 @@ def search_live(
     domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
     names: tuple[str, ...] = tuple(observation.domains)
     later: tuple[str, ...] = ()
-    if waiting_share(observation) > MOSTLY:  # nothing but the loader can be felt
+    if waiting_share(observation) > MOSTLY:  # the others can hardly be felt before
         names, later = knobs_that_matter(observation.bottleneck, observation.domains)
     study = ModelStudy(
         context,
@@ -67,21 +64,16 @@ def search_live(
     )
     study.restore()
     _measure(study, context)
-    if later and not study.waits_still():
+    if later:
         context.progress.note(
-            f"{', '.join(study.names) or 'loader knobs'}: done ({study.stopped}); searching the other"
-            " knobs"
+            f"{', '.join(study.names) or 'loader knobs'}: done ({study.stopped}); next: the other"
+            " knobs, while the budget lasts"
         )
         study.widen([name for name in later if name in domains])
-        names = (*names, *later)
         _measure(study, context)
     answer = study.answer()
     return study.trials(), Found(
-        dict(answer.config),
-        tuple(names),
-        answer.gain,
-        tuple(_gain(verdict, study) for verdict in answer.knobs),
-        study.stopped,
+        dict(answer.config), answer.gain, tuple(_gain(verdict, study) for verdict in answer.knobs)
     )
 
 

@@ -185,8 +185,8 @@ class ModelStudy:
         )
 
     def widen(self, names: Sequence[str]) -> None:
-        """Search these knobs as well, with what is known of the others: the loader is no longer
-        what the job waits for.
+        """Search these knobs as well, with what is known of the others: those of the loader are
+        done with.
         """
         with self._turn:
             self._loader_binds = False
@@ -235,9 +235,9 @@ class ModelStudy:
                 self._loader_binds
                 and plot is not None
                 and plot.purpose not in (FIRST_LOOK, RECALLED)
-                and not self.waits_still()
+                and not self._waits_still()
             ):
-                self.stopped = "the job no longer waits for batches most of its time"
+                self.stopped = "most of the time is no longer spent waiting for batches"
                 return None
             # no cheap knob is left to alternate
             if plot is not None and len({key_of(config) for config in plot.blocks}) == 1:
@@ -258,10 +258,8 @@ class ModelStudy:
         gain, sd = self.model.gain(self.model.leader())
         return max(0.0, gain - SURE * sd)
 
-    def waits_still(self) -> bool:
-        """Whether the job waits for its loader most of the time with the best that was found, too:
-        no other knob can be felt then.
-        """
+    def _waits_still(self) -> bool:
+        """Whether the job waits for its loader most of the time with the best that was found, too."""
         best = self.best()
         parts = (
             best.anatomy
@@ -294,6 +292,8 @@ class ModelStudy:
         """
         with self._turn:
             self._busy = [taken for taken in self._busy if taken is not plot]
+            # before it is in the journal: a resumed run would read it and end again
+            self._check_baseline(blocks)
             records: list[BlockRecord] = []
             for place, block in enumerate(blocks):
                 self._job_s[node] = self._job_s.get(node, self._clock_of(node)) + block.wall_s
@@ -323,6 +323,15 @@ class ModelStudy:
             for seen in new:
                 self.context.progress.trial(self._trial(seen), self.best())
         self.context.stop.check()
+
+    def _check_baseline(self, blocks: Sequence[Measured]) -> None:
+        for block in blocks:
+            if block.failure and not block.config:
+                raise BaselineError(
+                    f"the unchanged job could not be measured: {block.failure.reason}",
+                    where=" ".join(mask_command(self.context.spec.command)),
+                    remedy="see the session's logs in the run directory",
+                )
 
     def _check_expected(self) -> None:
         """A history that is wrong too often is not asked any more in this run."""
@@ -401,18 +410,12 @@ class ModelStudy:
 
     def _learn_failure(self, block: BlockRecord, kind: str, reason: str) -> None:
         config = block.config
-        if not config:
-            raise BaselineError(
-                f"the unchanged job could not be measured: {reason}",
-                where=" ".join(mask_command(self.context.spec.command)),
-                remedy="see the session's logs in the run directory",
-            )
         seen = self._seen[key_of(config)]
         if seen.state == "complete":
             seen.state, seen.reason = TrialState(kind), reason
         self._failed.append(config)
-        if set(config) <= set(self.names):
-            self.model.failed(config)
+        if self._model_of_names is not None and set(config) <= set(self.names):
+            self._model_of_names.failed(config)
         if kind == "infeasible":
             name = to_blame(config, reason)
             size = config.get(name)

@@ -45,7 +45,7 @@ class Proposals:
     def __init__(
         self, context: RunContext, proposer: Proposer, observation: Observation, trials: list[Trial]
     ) -> None:
-        self._bench, self._proposer, self._observation, self._trials = (
+        self._context, self._proposer, self._observation, self._trials = (
             context,
             proposer,
             observation,
@@ -60,7 +60,7 @@ class Proposals:
         are not done.
         """
         with self._turn:
-            if _exhausted(self._bench, self._trials, len(self._pending)):
+            if _exhausted(self._context, self._trials, len(self._pending)):
                 return None
             proposed = self._proposer.next()
             if (proposed is None or proposed[0] == "sampler") and self._seeds_are_done():
@@ -79,10 +79,10 @@ class Proposals:
         """
         with self._turn:
             self._pending.pop(key_of(trial.config), None)
-            store(self._bench, self._observation.defaults, self._trials, trial)
+            store(self._context, self._observation.defaults, self._trials, trial)
             self._proposer.tell(trial)
-            learn(self._proposer, trial, self._bench, warn=True)
-        self._bench.stop.check()
+            learn(self._proposer, trial, self._context, warn=True)
+        self._context.stop.check()
 
     def best(self) -> Trial | None:
         with self._turn:

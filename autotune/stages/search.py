@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
@@ -30,7 +30,7 @@ from autotune.search.stopping import best_of
 from autotune.stages.budget import proof_begins_s
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import judged
-from autotune.stages.measuring.fresh import needs_fresh_process, pair_s, understated
+from autotune.stages.measuring.fresh import FEWEST_PAIRS, pair_s, understated, values_for_fresh_runs
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.live_comparison import CLEAR_LOSS, LiveComparison
@@ -74,7 +74,7 @@ def search(
     journal.
 
     Args:
-        expected: what the history of alike jobs says; of the model only.
+        expected: what the history of similar jobs says; of the model only.
 
     Raises:
         BaselineError: the unchanged job cannot be measured.
@@ -125,8 +125,11 @@ def _with_model(
     # Optuna's tools read it; the model needs none of it
     study.restore([t for t in trials if t.origin != "process"])
     config, log_gain, fresh = _search_process(context, observation, trials, found)
-    # what fresh runs say of a knob counts more than what the running job does
-    gains = tuple({g.knob: g for g in (*found.gains, *fresh)}.values())
+    # what fresh runs say of a knob counts more than what the running job does, unless they dropped
+    # another value than the one that is kept
+    known_of = {g.knob: g for g in found.gains}
+    known_of |= {g.knob: g for g in fresh if g.kept == (g.knob in config)}
+    gains = tuple(known_of.values())
     if log_gain <= math.log1p(MINIMUM_GAIN):
         return (), gains
     first = Finalist(config, tuple(g for g in gains if g.kept == (g.knob in config)))
@@ -160,11 +163,7 @@ def _with_sampler(
 ) -> tuple[tuple[Finalist, ...], tuple[KnobGain, ...]]:
     _search_live(context, observation, trials)
     best = best_of(trials)
-    found = Found(
-        dict(best.config) if best else {},
-        tuple(observation.domains),
-        -(best.log_ratio or 0.0) if best else 0.0,
-    )
+    found = Found(dict(best.config) if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
     with_process, _, fresh = _search_process(context, observation, trials, found)
     candidates = [t for t in trials if t.origin != "process" or dict(t.config) == with_process]
     chosen = (
@@ -305,91 +304,131 @@ def _search_process(
     space, best, log_gain = context.spec.search_space, dict(found.config), found.log_gain
     known = {key_of(t.config): t for t in trials if t.origin == "process"}
     gains: dict[str, KnobGain] = {}
-    for name, value, doubted in _for_fresh_runs(context, observation, found):
-        config = normalise({**best, name: value}, observation.defaults, space)
+    not_tried: dict[str, list[str]] = {}
+    values = _for_fresh_runs(context, observation, found)
+    for place, tried in enumerate(values):
+        config = normalise({**best, tried.knob: tried.value}, observation.defaults, space)
         if config == best:
             continue
         trial = known.get(key_of(config))
         if trial is None:
             if why := _no_room(context, observation, trials, log_gain):
-                context.progress.note(f"{name}={value} not tried in fresh processes: {why}")
+                not_tried.setdefault(why, []).append(f"{tried.knob}={tried.value}")
                 continue
-            trial = _measure_fresh(context, config, best, -log_gain, len(trials), observation.noise)
+            to_come = len(values) - place - 1
+            trial = _measure_fresh(
+                context, observation, tried, config, best, log_gain, trials, to_come
+            )
             store(context, observation.defaults, trials, trial)
             context.stop.check()
         if trial.state != "complete" or trial.log_ratio is None:
             continue
-        gain = LogRatio(-trial.log_ratio - log_gain, trial.standard_error or 0.0, trial.pairs)
-        own_s = observation.anatomy.iteration_s
-        it = judged(context.spec, name, value, gain, trial.settle_s, own_s, doubted)
+        it = _judged(context, observation, tried, trial, log_gain)
         if it.kept:
             best, log_gain = dict(config), -trial.log_ratio
-        if it.kept or name not in gains:
-            gains[name] = it
+        if it.kept or tried.knob not in gains:
+            gains[tried.knob] = it
+    for why, names in not_tried.items():
+        context.progress.note(f"not tried in fresh processes, {why}: {', '.join(names)}")
     return best, log_gain, tuple(gains.values())
+
+
+@dataclass(frozen=True)
+class _FreshValue:
+    """A value to be tried in fresh processes."""
+
+    knob: str
+    value: Value
+    doubted: bool = False  # the running job showed little of it
 
 
 def _for_fresh_runs(
     context: RunContext, observation: Observation, found: Found
-) -> list[tuple[str, Value, bool]]:
-    """(knob, value, whether the running job left it in doubt), the most promising first: those
-    whose live figure errs against them; those set before the start, one value of each before the
-    second; and what was left in doubt."""
-    space, domains, defaults = context.spec.search_space, observation.domains, observation.defaults
-    fresh = {
-        name: [
-            value
-            for value in domains[name]
-            if value != defaults[name] and needs_fresh_process(space[name], value, observation)
-        ]
-        for name in found.names
-    }
+) -> list[_FreshValue]:
+    """The most promising first: those whose live figure errs against them; those set before the
+    start, one value of each before the second; and what the running job left in doubt."""
+    space = context.spec.search_space
+    fresh = {name: values_for_fresh_runs(space, name, observation) for name in observation.domains}
     ranked = sorted(
         (place, not understated(space[name], observation), order, name)
         for order, (name, values) in enumerate(fresh.items())
         for place in range(len(values))
     )
-    doubted = [
-        (g.knob, g.value)
-        for g in found.gains
-        if not g.kept and g.speedup is not None and g.speedup.high > 1 + MINIMUM_GAIN
+    doubted = [g for g in found.gains if not g.kept and _may_gain(g)]
+    return [_FreshValue(name, fresh[name][place]) for place, _, _, name in ranked] + [
+        _FreshValue(g.knob, g.value, doubted=True) for g in doubted if g.value not in fresh[g.knob]
     ]
-    return [(name, fresh[name][place], False) for place, _, _, name in ranked] + [
-        (name, value, True) for name, value in doubted if value not in fresh[name]
-    ]
+
+
+def _may_gain(gain: KnobGain) -> bool:
+    """Whether its interval holds a gain that is worth it."""
+    return gain.speedup is not None and gain.speedup.high > 1 + MINIMUM_GAIN
+
+
+def _judged(
+    context: RunContext, observation: Observation, tried: _FreshValue, trial: Trial, log_gain: float
+) -> KnobGain:
+    """What ``trial`` says of the value, beside a configuration of that log speed-up."""
+    gain = LogRatio(-(trial.log_ratio or 0.0) - log_gain, trial.standard_error or 0.0, trial.pairs)
+    own_s = observation.anatomy.iteration_s
+    return judged(context.spec, tried.knob, tried.value, gain, trial.settle_s, own_s, tried.doubted)
 
 
 def _no_room(
-    context: RunContext, observation: Observation, trials: Sequence[Trial], log_gain: float
+    context: RunContext,
+    observation: Observation,
+    trials: Sequence[Trial],
+    log_gain: float,
+    times: int = 1,
 ) -> str:
-    """What is missing for one more trial in fresh processes; "": nothing."""
+    """What is missing for ``times`` the pairs of a trial in fresh processes; "": nothing.
+
+    The proof's first look is kept free: it is always taken.
+    """
     if context.spec.budget.tried(len(trials)):
         return "budget.trials leaves no trial"
-    ready_s = context.journal.elapsed_s + PROCESS_PAIRS * pair_s(context, observation, log_gain)
-    late = ready_s > proof_begins_s(context, observation, log_gain)
-    return "no time left" if late else ""
+    needed_s = times * PROCESS_PAIRS * pair_s(context, observation, log_gain)
+    proof_s = proof_begins_s(context, observation, log_gain, FEWEST_PAIRS)
+    return "no time left" if context.journal.elapsed_s + needed_s > proof_s else ""
 
 
 def _measure_fresh(
     context: RunContext,
+    observation: Observation,
+    tried: _FreshValue,
     config: Config,
     reference: Config,
-    reference_ratio: float,
-    number: int,
-    noise: float,
+    log_gain: float,
+    trials: Sequence[Trial],
+    to_come: int,
 ) -> Trial:
     """``config`` against ``reference`` in interleaved fresh processes; the ratio is given against
-    the baseline.
+    the baseline. If it would be dropped but may gain all the same, it gets as many pairs again,
+    while there is time for them and for the first pairs of the values to come.
+
+    Args:
+        tried: by which the two differ.
+        log_gain: of the reference over the baseline.
+        trials: so far.
+        to_come: values after this one.
     """
-    started = time.monotonic()
+    started, number, noise = time.monotonic(), len(trials), observation.noise
     context.progress.measuring(f"trial {number}", config)
     pairs = Pairs(context, config, reference, label=f"trial{number}")
     trial = Trial(number, dict(config), TrialState.FAILED, origin="process")
     try:
         pairs.ensure(1)
-        if not _useless(pairs) and pairs.log_speedups()[0] > -max(CLEAR_LOSS, 4 * noise):
+        hopeless = max(CLEAR_LOSS, 4 * noise, 3 * _scatter(trials))
+        if not _useless(pairs) and pairs.log_speedups()[0] > -hopeless:
             pairs.ensure(PROCESS_PAIRS)
-        trial = _of_pairs(context, pairs, trial, reference_ratio, noise)
+        measured = _of_pairs(context, pairs, trial, -log_gain, noise)
+        if measured.state == "complete":
+            it = _judged(context, observation, tried, measured, log_gain)
+            late = _no_room(context, observation, trials, log_gain, 1 + to_come)
+            if not it.kept and _may_gain(it) and not late:
+                pairs.ensure(2 * PROCESS_PAIRS)
+                measured = _of_pairs(context, pairs, trial, -log_gain, noise)
+        trial = measured
     except SessionFailed as failure:
         no_room = failure.kind in ("oom", "killed")
         state = TrialState.INFEASIBLE if no_room else TrialState.FAILED
@@ -397,6 +436,16 @@ def _measure_fresh(
     except BaselineError as error:
         trial = replace(trial, reason=error.found)
     return replace(trial, wall_s=time.monotonic() - started)
+
+
+def _scatter(trials: Sequence[Trial]) -> float:
+    """Standard deviation of one pair's log ratio in the fresh runs so far; 0.0: there were none."""
+    variances = [
+        t.pairs * (t.standard_error or 0.0) ** 2
+        for t in trials
+        if t.origin == "process" and t.state == "complete"
+    ]
+    return math.sqrt(fmean(variances)) if variances else 0.0
 
 
 def _of_pairs(

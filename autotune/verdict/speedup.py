@@ -31,6 +31,7 @@ ALPHA = 0.05  # that the interval of one candidate misses, over all looks
 # that the lower end of any finalist's, which adopts, lies too high; shared by the finalists
 FALSE_ADOPTION = 0.01
 MOST_FALSE_ADOPTION = 0.0075  # ... of which one has no more than this
+UPPER_TAIL = ALPHA - FALSE_ADOPTION  # that an upper end lies too low
 # standard errors that a mean may be too low by: where even so the last look would not adopt, it is
 # not waited for
 HOPE = 2.4
@@ -69,9 +70,7 @@ class SpeedDecision:
     required_pairs: int | None = None
 
 
-def live_log_ratio(
-    blocks: Sequence[tuple[str, float]], *, noise: float = 0.0, baseline: str = BASELINE
-) -> LogRatio:
+def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0) -> LogRatio:
     """Candidate against the baseline blocks beside it, from blocks in the order they ran.
 
     Neighbours of unlike label are paired, each block once: B C │ C B │ B C │ C B. A pair's value is
@@ -80,7 +79,7 @@ def live_log_ratio(
     sizes; the standard error comes from the spread within each group.
 
     Args:
-        blocks: (label, cost per sample); any label but ``baseline`` is the candidate.
+        blocks: (label, cost per sample); any label but :data:`BASELINE` is the candidate.
         noise: standard deviation of one block's log cost, from baseline blocks (:func:`noise_of`);
             steadies the error of few pairs.
 
@@ -92,11 +91,11 @@ def live_log_ratio(
     i = 0
     while i + 1 < len(blocks):
         (left, left_cost), (right, right_cost) = blocks[i], blocks[i + 1]
-        if (left == baseline) == (right == baseline):
+        if (left == BASELINE) == (right == BASELINE):
             i += 1
             continue
         value = _log(right_cost) - _log(left_cost)
-        if left == baseline:
+        if left == BASELINE:
             ascending.append(value)
         else:
             descending.append(-value)
@@ -181,7 +180,6 @@ def decide(
     looks: Sequence[int] = LOOKS,
     finalists: int = 1,
     minimum_gain: float = MINIMUM_GAIN,
-    alpha: float = ALPHA,
 ) -> SpeedDecision:
     """Adopt, reject, or go on to the next look.
 
@@ -189,7 +187,7 @@ def decide(
         reject     the whole interval is below 1 + minimum_gain, or this was the last look, or it would be no use to wait for
         continue   otherwise
 
-    The interval holds with 1 - alpha at whatever look it is reported. Only its lower end can adopt
+    The interval holds with 95 % at whatever look it is reported. Only its lower end can adopt
     what is no faster: it has the small level of its own that a false adoption may have, which
     ``finalists`` share, and the upper end has the rest.
 
@@ -216,8 +214,8 @@ def decide(
         ValueError: no ratios, a ratio or level that is not finite, another number of levels, or
             ``look`` out of range.
     """
-    pairs, lower = len(log_ratios), _lower_tail(alpha, finalists)
-    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists, alpha)
+    pairs, lower = len(log_ratios), _lower_tail(finalists)
+    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists)
     wanted = math.log1p(minimum_gain)
     estimate = _drawn(centre, error, freedom) if low > 0 else centre
     interval = Interval(math.exp(estimate), _exp(low), _exp(high))
@@ -269,7 +267,7 @@ def sharpened(
     Raises:
         ValueError: as :func:`decide`.
     """
-    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists, ALPHA)
+    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists)
     low, high = max(low, math.log(adopted.low)), min(high, math.log(adopted.high))
     if low >= high:  # the looks contradict each other: the machine has changed in between
         return adopted
@@ -328,9 +326,9 @@ def too_noisy_text(interval: Interval, pairs: int, needed: int | None) -> str:
     )
 
 
-def choose(speedups: Sequence[float], changes: Sequence[int], *, tie: float = MINIMUM_GAIN) -> int:
-    """Index of the candidate to take among adopted ones: the fastest, but of those within ``tie``
-    of it the smallest change.
+def choose(speedups: Sequence[float], changes: Sequence[int]) -> int:
+    """Index of the candidate to take among adopted ones: the fastest, but of those within
+    :data:`MINIMUM_GAIN` of it the smallest change.
 
     Args:
         speedups: estimates, above 1 is faster.
@@ -340,7 +338,7 @@ def choose(speedups: Sequence[float], changes: Sequence[int], *, tie: float = MI
         ValueError: no candidates.
     """
     best = max(speedups)
-    tied = [i for i, s in enumerate(speedups) if s * (1 + tie) >= best]
+    tied = [i for i, s in enumerate(speedups) if s * (1 + MINIMUM_GAIN) >= best]
     return min(tied, key=lambda i: (changes[i], -speedups[i]))
 
 
@@ -350,7 +348,6 @@ def _look(
     look: int,
     looks: Sequence[int],
     finalists: int,
-    alpha: float,
 ) -> tuple[float, float, int, float, float]:
     """(centre, its standard error, degrees of freedom, lower end, upper end) at one look, log
     units; see :func:`decide`.
@@ -362,25 +359,19 @@ def _look(
     centre, error, freedom = robust_mean(log_ratios, levels)
     if not freedom:
         return centre, error, freedom, -math.inf, math.inf
-    low = (
-        centre - critical_value(len(log_ratios), look, looks, _lower_tail(alpha, finalists)) * error
-    )
+    low = centre - critical_value(len(log_ratios), look, looks, _lower_tail(finalists)) * error
     return (
         centre,
         error,
         freedom,
         low,
-        centre + critical_value(len(log_ratios), look, looks, _upper_tail(alpha), EARLY) * error,
+        centre + critical_value(len(log_ratios), look, looks, UPPER_TAIL, EARLY) * error,
     )
 
 
-def _lower_tail(alpha: float, finalists: int) -> float:
-    """Level of the end that adopts, of one of ``finalists``; ``alpha`` scales all levels."""
-    return alpha / ALPHA * min(MOST_FALSE_ADOPTION, FALSE_ADOPTION / max(finalists, 1))
-
-
-def _upper_tail(alpha: float) -> float:
-    return alpha * (1 - FALSE_ADOPTION / ALPHA)
+def _lower_tail(finalists: int) -> float:
+    """Level of the end that adopts, of one of ``finalists``."""
+    return min(MOST_FALSE_ADOPTION, FALSE_ADOPTION / max(finalists, 1))
 
 
 def _hopeful(

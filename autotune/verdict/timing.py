@@ -31,7 +31,7 @@ WARM_UP_BLOCK = 8
 # a block median this near to the steady zone's belongs to it, however quiet the times are
 STEADY_TOLERANCE = 0.015
 STEADY_DEVIATIONS = (
-    # ... or within this many deviations, of the iterations / sqrt(block) or of the blocks
+    # ... or within this many deviations, of the iterations / sqrt(length) or of the blocks
     # themselves
     2.5
 )
@@ -74,32 +74,30 @@ def winsorized_mean(
     return fmean(min(t, limit) for t in times) if limit > 0 else fmean(times)
 
 
-def warm_up_end(
-    times: Sequence[float], *, minimum: int = WARM_UP_MINIMUM, block: int = WARM_UP_BLOCK
-) -> int:
+def warm_up_end(times: Sequence[float]) -> int:
     """Index of the first iteration that counts.
 
     The steady zone starts as the last half (at least two blocks) and grows backwards by blocks
     while a block's median is no further from the zone's than max(1.5 %, 2.5 deviations of the
-    iterations / sqrt(block), 2.5 deviations of the blocks' medians). The last is what a machine
+    iterations / sqrt(length), 2.5 deviations of the blocks' medians). The last is what a machine
     whose speed wanders asks for: with neighbouring iterations alike, the scatter of iterations says
     little about that of blocks, and all that was before the last turn would be dropped. One stray
     block is a burst and is taken along; two in a row, or one at the very start, are warm-up. At
-    least ``minimum`` iterations are dropped, but never more than half of a window that is too short
-    to judge (``minimum`` +
-    two blocks). Other rules beside this one: benchmarks/verdicts/warm_up.md.
+    least :data:`WARM_UP_MINIMUM` iterations are dropped, but never more than half of a window that
+    is too short to judge (two blocks more). Other rules beside this one:
+    benchmarks/verdicts/warm_up.md.
     """
-    n = len(times)
-    if n < minimum + 2 * block:
-        return min(minimum, n // 2)
+    n, length = len(times), WARM_UP_BLOCK
+    if n < WARM_UP_MINIMUM + 2 * length:
+        return min(WARM_UP_MINIMUM, n // 2)
     # from the last to the first
-    blocks = [times[end - block : end] for end in range(n, minimum + block - 1, -block)]
+    blocks = [times[end - length : end] for end in range(n, WARM_UP_MINIMUM + length - 1, -length)]
     medians = [median(b) for b in blocks]
     zone = max(2, len(blocks) // 2)
     centre, iterations = _centre_and_deviation([t for b in blocks[:zone] for t in b])
     _, between = _centre_and_deviation(medians[:zone])
     tolerance = max(
-        STEADY_TOLERANCE * centre, STEADY_DEVIATIONS * max(iterations / math.sqrt(block), between)
+        STEADY_TOLERANCE * centre, STEADY_DEVIATIONS * max(iterations / math.sqrt(length), between)
     )
     steady = zone
     for i in range(zone, len(blocks)):
@@ -107,7 +105,7 @@ def warm_up_end(
             steady = i + 1
         elif i > steady:  # the second stray one in a row
             break
-    return n - steady * block
+    return n - steady * length
 
 
 def _centre_and_deviation(values: Sequence[float]) -> tuple[float, float]:
@@ -315,13 +313,7 @@ def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -
     )
 
 
-def disturbed(
-    window: Window,
-    calm: Sequence[Window] = (),
-    *,
-    foreign_cores: float = FOREIGN_CORES,
-    pressure_rise: float = PRESSURE_RISE,
-) -> str | None:
+def disturbed(window: Window, calm: Sequence[Window] = ()) -> str | None:
     """What else ran during ``window``, or held the device back, and spoils it; or None.
 
     Args:
@@ -329,8 +321,6 @@ def disturbed(
         calm: other windows of the *same configuration*. Steady load is in all of them and cancels
             in a paired
             comparison: only what exceeds their median counts.
-        foreign_cores: rise in CPU use outside the session, in cores, that disturbs.
-        pressure_rise: rise of CPU pressure, 0..1, that disturbs.
     """
     usually_throttled = sum(bool(w.throttled) for w in calm) > len(calm) / 2
     if (
@@ -338,12 +328,12 @@ def disturbed(
     ):  # a card that always meets its power cap runs at it in production, too
         return f"the device ran below its clock ({window.throttled})"
     usual_load = median(w.foreign_load for w in calm) if calm else 0.0
-    if window.foreign_load - usual_load > foreign_cores:
+    if window.foreign_load - usual_load > FOREIGN_CORES:
         usual = f" (usually {usual_load:.2f})" if calm else ""
         return f"other processes used {window.foreign_load:.2f} cores{usual}"
     if calm:
         usual_pressure = median(w.cpu_pressure for w in calm)
-        if window.cpu_pressure - usual_pressure > pressure_rise:
+        if window.cpu_pressure - usual_pressure > PRESSURE_RISE:
             return (
                 f"tasks waited for a CPU {window.cpu_pressure:.0%} of the time (usually"
                 f" {usual_pressure:.0%})"

@@ -104,10 +104,10 @@ def test_a_search_ends_early_where_nothing_is_to_be_gained_and_says_so() -> None
     assert len(blocks(plots)) < 0.7 * SECONDS / 0.3
 
 
-def test_without_time_it_says_time() -> None:
+def test_without_time_it_says_so() -> None:
     s = search()
     assert s.next_plot(elapsed_share=1.0, seconds_left=0.1, block_s=0.3, switch_s={}) is None
-    assert s.stopped == "time"
+    assert s.stopped == "its share of the budget is used up"
 
 
 def test_every_value_is_looked_at_in_a_block_with_nothing_else_new() -> None:

@@ -15,14 +15,22 @@ from autotune.stages.budget import (
     search_ends_s,
 )
 from autotune.stages.measuring.fresh import FEWEST_PAIRS, MIN_SECONDS, pair_s
+from autotune.stages.measuring.pairs import PROCESS_PAIRS
+from autotune_spaces.knobs.malloc import Malloc
 
 
-def asked(minutes: float, iteration_s: float) -> tuple[Any, Any]:
+def asked(minutes: float, iteration_s: float, *malloc: str) -> tuple[Any, Any]:
+    """``malloc``: the only knob's values."""
     spec = SimpleNamespace(
-        budget=SimpleNamespace(minutes=minutes), convergence=SimpleNamespace(steps=200)
+        budget=SimpleNamespace(minutes=minutes),
+        convergence=SimpleNamespace(steps=200),
+        search_space={"malloc": Malloc()},
     )
     return SimpleNamespace(spec=spec), SimpleNamespace(
-        startup_s=5.0, anatomy=SimpleNamespace(iteration_s=iteration_s)
+        startup_s=5.0,
+        anatomy=SimpleNamespace(iteration_s=iteration_s, minor_faults=0),
+        domains={"malloc": malloc},
+        defaults={"malloc": "default"},
     )
 
 
@@ -48,3 +56,11 @@ def test_however_long_a_proof_takes_something_is_searched() -> None:
     context, observation = asked(3, 1.0)
     assert proof_begins_s(context, observation) < 0
     assert search_ends_s(context, observation, 40.0) == 40.0 + FEWEST_SHARE * 180
+
+
+def test_what_needs_a_new_process_has_time_between_search_and_proof() -> None:
+    live, process = asked(20, 0.15, "default", "retain"), asked(20, 0.15, "default", "jemalloc")
+    proof_s = proof_begins_s(*live)
+    assert proof_s < SEARCH_SHARE * 1200
+    assert search_ends_s(*live, 60.0) == proof_s
+    assert search_ends_s(*process, 60.0) == proof_s - (PROCESS_PAIRS + 1) * pair_s(*process)

@@ -42,6 +42,67 @@ def test_a_knob_the_running_job_leaves_in_doubt_is_tried_in_fresh_processes(tmp_
     assert gain.speedup.low < 1.12 < gain.speedup.high
 
 
+class ByJobTime(Machine):
+    """The run's time is that of the replayed job, without ours."""
+
+    def clock(self, before: float) -> float:
+        return before + self.elapsed_s
+
+
+JEMALLOC = {"surveys": {"malloc": {"jemalloc": "/usr/lib/libjemalloc.so.2"}}}
+
+
+@pytest.mark.parametrize(
+    ("factors", "minutes", "pairs"),
+    [
+        ((1.0, 1.12, 0.96, 1.08, 1.07, 1.08), 20, 6),  # +2 %, within its error; then +5 %
+        ((1.0, 1.12, 0.96, 1.08, 1.07, 1.08), 4, 3),  # the proof needs the time
+        ((0.93, 0.94, 0.93), 20, 3),  # surely slower
+    ],
+)
+def test_what_three_pairs_leave_in_doubt_gets_three_more_while_there_is_time(
+    factors: tuple[float, ...], minutes: float, pairs: int, tmp_path: Path
+) -> None:
+    def jemalloc(request: FixedRun, record: Record) -> Record:
+        taken = request.config.get("malloc") and request.seed < len(factors)
+        return faster(record, factors[request.seed]) if taken else record
+
+    machine = ByJobTime(table(Loss(), factors={}, job=JEMALLOC, block_noise=0.002), jemalloc)
+    spec = job(tmp_path, "{malloc: [jemalloc]}", f"budget: {{minutes: {minutes}}}\n")
+    result = run(tmp_path, machine, spec, machine.clock)
+    (trial,) = [t for t in result.trials if t.origin == "process"]
+    assert trial.pairs == pairs
+    assert len({r.label for r in machine.requests if "trial" in r.label}) == 2 * pairs
+    assert bool(machine.confirmed()) is (pairs == 6)
+
+
+def test_where_fresh_runs_scatter_one_slow_pair_ends_no_trial(tmp_path: Path) -> None:
+    """The second value's first pair is 12 % slower, where the first one's were 10 % apart."""
+    surveys = {"surveys": {"malloc": dict.fromkeys(("jemalloc", "tcmalloc"), "/usr/lib/lib.so")}}
+    factors = {"jemalloc": (1.1, 0.9, 1.0), "tcmalloc": (0.88, 1.2, 1.2)}
+
+    def scattering(request: FixedRun, record: Record) -> Record:
+        seen = factors.get(str(request.config.get("malloc")), ())
+        return faster(record, seen[request.seed]) if request.seed < len(seen) else record
+
+    machine = Machine(table(Loss(), factors={}, job=surveys, block_noise=0.002), scattering)
+    result = run(tmp_path, machine, job(tmp_path, "{malloc: [jemalloc, tcmalloc]}"))
+    states = [t.state for t in result.trials if t.origin == "process"]
+    assert states == ["complete", "complete"]
+
+
+def test_a_job_that_is_slow_to_start_tries_a_process_knob_all_the_same(tmp_path: Path) -> None:
+    """Eight pairs for the proof take 352 s of 600: only what its first look needs is kept free."""
+    speeds = {"malloc": {"jemalloc": 0.7}}
+    noisy = table(Loss(), factors=speeds, job=JEMALLOC, startup_s=18.0, block_noise=0.3)
+    machine = ByJobTime(noisy)
+    spec = job(
+        tmp_path, "{malloc: [jemalloc], intra_op_threads: [1, 2, 3]}", "budget: {minutes: 10}\n"
+    )
+    result = run(tmp_path, machine, spec, machine.clock)
+    assert [t.config["malloc"] for t in result.trials if t.origin == "process"] == ["jemalloc"]
+
+
 @pytest.mark.parametrize(
     ("gain", "error", "kept"),
     [(0.10, 0.04, True), (0.07, 0.04, True), (0.02, 0.04, False), (0.02, 0.005, True)],

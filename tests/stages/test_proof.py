@@ -159,6 +159,22 @@ def test_a_resumed_run_that_was_out_of_time_stays_so(tmp_path: Path) -> None:
     again = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3))
     assert run(tmp_path, again, spec, lambda before: 0.0).reason == first.reason
     assert again.requests == []
+    longer = replace(spec, budget=replace(spec.budget, minutes=30.0))
+    assert run(tmp_path, again, longer, lambda before: 0.0).reason != first.reason
+    assert again.confirmed(), "with more minutes the proof goes on"
+
+
+def test_a_culprit_is_looked_for_in_untimed_runs_and_no_exact_knob_tried_when_the_time_is_up(
+    tmp_path: Path,
+) -> None:
+    """One that may change the loss is tried all the same: without it, the others may stand."""
+    lying = Loss(changed_by={"num_workers": {"2": 0.2}})
+    machine = Machine(table(lying))
+    result = run(tmp_path, machine, clock=time_is_up_in("confirm1", machine))
+    assert result.verdict == "keep-baseline"
+    alone = [r for r in machine.requests if "-only-" in r.label]
+    assert {name for r in alone for name in r.config} == {"amp_dtype", "optimizer_impl"}
+    assert {r.min_seconds for r in alone} == {0.0}
 
 
 def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_seen_through(

@@ -20,6 +20,7 @@ from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import KILLS, RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
+from autotune.stages.measuring.plots import LivePlots
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
@@ -72,10 +73,10 @@ class _ShortSession(LiveSession):
 
 
 @contextmanager
-def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveComparison]:
+def context_of(folder: Path, machine: Machine) -> Iterator[RunContext]:
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
-        context = RunContext(
+        yield RunContext(
             job(folder),
             machine,
             journal,
@@ -83,8 +84,12 @@ def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveCo
             open_tracker(None, "e", folder / "run"),
             folder / "run",
         )
-        with LiveComparison(context, room=room) as live:
-            yield live
+
+
+@contextmanager
+def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveComparison]:
+    with context_of(folder, machine) as context, LiveComparison(context, room=room) as live:
+        yield live
 
 
 @pytest.mark.parametrize("how", ["ended", "crash", "killed"])
@@ -285,6 +290,33 @@ def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(
         assert live.reference({}) > 0
 
 
+class Planned(Machine):
+    """Its third block kills the job. Remembers the blocks as they were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(table())
+        self.asked: list[Block] = []
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        self.asked.append(block)
+        if len(self.asked) == 3:
+            raise SessionFailed("killed", "killed by the system (SIGKILL)")
+        return super().report(block, config)
+
+
+def test_in_a_new_process_the_rest_of_a_plot_settles_first(tmp_path: Path) -> None:
+    """Its blocks were planned as cheap switches from one configuration to the next."""
+    machine = Planned()
+    with (
+        context_of(tmp_path, machine) as context,
+        LivePlots(context, {}, iteration_s=0.016) as live,
+    ):
+        measured = live.measure([{}, {"amp_dtype": "bfloat16"}] * 3)
+    assert len(measured) == 6 and len(machine.sessions) == 2
+    assert [b.level for b in machine.asked] == [True, False, False, True, False, False, False]
+    assert machine.asked[3].min_settle == Block.min_settle
+
+
 @pytest.mark.parametrize(("kind", "allowed"), [slow("killed", KILLS), ("crash", 1), ("hang", 1)])
 def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int) -> None:
     """Of ``allowed`` attempts the last one counts."""
@@ -309,3 +341,20 @@ def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int)
 
 def _raise(failure: SessionFailed) -> Record:
     raise failure
+
+
+class FailsOnce(Machine):
+    """The first block of the unchanged job in the search fails, and no other."""
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        if config or not block.id.startswith("p"):
+            return super().report(block, config)
+        self.report = super().report  # type: ignore[method-assign]
+        return BlockReport(block.id, 0, None, error="no iteration was finished")
+
+
+def test_after_a_failed_block_of_the_unchanged_job_the_same_command_goes_on(tmp_path: Path) -> None:
+    machine = FailsOnce(table())
+    with pytest.raises(BaselineError, match="the unchanged job could not be measured"):
+        run(tmp_path, machine)
+    assert run(tmp_path, machine).verdict == "tuned"

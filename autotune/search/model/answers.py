@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+# standard deviation by which a live session is off, beside what its blocks say; log cost
+LIVE_ERROR = 0.007
+MINIMUM_GAIN = 0.02  # log gain that an answer is expected to have, or nothing is changed
+
+
 class Judge:
-    """Spike-and-slab over the posterior of a search.
+    """Spike-and-slab over the posterior of a search."""
 
-    Args:
-        live_error: standard deviation by which a live session is off, beside what its blocks say.
-        minimum_gain: log gain that an answer is expected to have, or nothing is changed.
-    """
-
-    def __init__(self, evidence: Evidence, live_error: float, minimum_gain: float) -> None:
-        self.evidence, self.live_error, self.minimum_gain = evidence, live_error, minimum_gain
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
 
     def price(self, belief: Belief, k: int, v: int) -> float:
         """Of a value that is not the job's own; the compiled knob's start-up included."""
@@ -39,7 +39,7 @@ class Judge:
     def answer(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
         """What is kept; the verdict on each knob of the leader, dropped ones first."""
         index, verdicts = self.worth_their_price(belief)
-        if sum(verdict.expected for verdict in verdicts if verdict.kept) < self.minimum_gain:
+        if sum(verdict.expected for verdict in verdicts if verdict.kept) < MINIMUM_GAIN:
             return self.evidence.columns.default, [
                 replace(verdict, kept=False) for verdict in verdicts
             ]
@@ -80,7 +80,7 @@ class Judge:
                 price = self.price(belief, k, v) - self.price(belief, k, int(index[k]))
                 expected = belief.expected(other, index)
                 beyond = worth(
-                    float(gain), float(sd), float(prior), self.live_error, expected=expected
+                    float(gain), float(sd), float(prior), LIVE_ERROR, expected=expected
                 ).beyond(price)
                 regret[k] = max(regret[k], beyond)
         return regret
@@ -96,7 +96,7 @@ class Judge:
         less = self._with(index, k, int(columns.default[k]))
         gain, sd, prior = belief.gain(index, less)
         before = belief.expected(index, less)
-        expected = worth(gain, sd, prior, self.live_error, expected=before).expected
+        expected = worth(gain, sd, prior, LIVE_ERROR, expected=before).expected
         price, knob = self.price(belief, k, int(index[k])), columns.knobs[k]
         return KnobVerdict(
             knob.name, knob.values[index[k]], gain, sd, expected, price, expected > price

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SETTLED = 0.006  # what the knobs of the graph may still gain together when it is bought
 LATEST_SHARE = 0.3  # of the search's time
+GAIN_NEEDED = 0.01  # expected log gain for which another graph is bought
 DEAREST = 0.35  # a start-up may cost this share of the time that is left, not more
 STAY = 40  # blocks that are measured on a graph once it is there
 AGAIN = (
@@ -31,9 +32,9 @@ AGAIN_DEAREST = 0.15  # of the time that is left, its start-up then
 class Compiling:
     """Decides on the compiled knob, if there is one."""
 
-    def __init__(self, judge: Judge, start_up_s: Mapping[int, float], gain_needed: float) -> None:
+    def __init__(self, judge: Judge, start_up_s: Mapping[int, float]) -> None:
         self.judge, self.evidence = judge, judge.evidence
-        self._start_up_s, self._gain_needed = start_up_s, gain_needed
+        self._start_up_s = start_up_s
 
     def purchase(
         self, belief: Belief, regret: np.ndarray, *, elapsed_share: float, seconds_left: float
@@ -46,7 +47,7 @@ class Compiling:
             return self._on(belief, evidence.graph_of(belief.leader) or self._last_graph())
         if regret[list(evidence.graph)].sum() > SETTLED and elapsed_share < LATEST_SHARE:
             return None
-        best, best_promise = None, self._gain_needed
+        best, best_promise = None, GAIN_NEEDED
         for v in self._values():
             if best is not None and not evidence.bought():
                 break  # the first graph is of the guess, if that can be had

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autotune_spaces.base import Config, Value
 
 FIRST_LOOK = "first look"
-RECALLED = "recalled"  # what earlier runs of alike jobs found best
+RECALLED = "recalled"  # what earlier runs of similar jobs found best
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Asked for the next plot, told every block.
 
     recalled │ first look │ first look │ … sampled, sampled, compile, sampled, … │ leader, leader │ stopped
-    what alike jobs had best    every value once    Thompson sampling     last fifth of the time
+    what similar jobs had best  every value once    Thompson sampling     last fifth of the time
 
 The caller measures, keeps the rows and the clock; this is a pure function of what it is told and
 of its seed. A resumed run tells the rows again.
@@ -25,9 +25,6 @@ from autotune_spaces.base import Config, Value
 if TYPE_CHECKING:
     import numpy as np
 
-LIVE_ERROR = 0.007
-MINIMUM_GAIN = 0.02  # what a confirmation adopts
-GRAPH_GAIN_NEEDED = 0.01
 OPEN_REGRET = 0.002  # what the changes of the answer may still gain when the search stops
 FEWEST_ROWS = 24  # blocks before it may stop for that
 # A measured effect is far from the expected one: by so much, so many standard deviations, and so
@@ -45,12 +42,9 @@ class ModelSearch:
         bottleneck: "loader", "compute", "optimizer" or "overhead".
         seed: the same seed and the same blocks give the same proposals.
         noise: standard deviation of one standard block's log cost, as seen before the search.
-        live_error: standard deviation by which a live session's gains are off.
-        minimum_gain: log gain below which a whole answer is not worth confirming.
-        graph_gain_needed: expected log gain for which another compiled graph is bought.
         compile_start_up_s: value of the compiled knob -> seconds it takes to compile.
         planned_s: seconds the planned job takes as it is; start-up is weighed against it.
-        expected: (knob, value) -> effect on log cost that alike jobs showed. It orders what is
+        expected: (knob, value) -> effect on log cost that similar jobs showed. It orders what is
             tried; what a knob is worth in the end is judged without it.
     """
 
@@ -62,9 +56,6 @@ class ModelSearch:
         bottleneck: str,
         seed: int,
         noise: float = 0.05,
-        live_error: float = LIVE_ERROR,
-        minimum_gain: float = MINIMUM_GAIN,
-        graph_gain_needed: float = GRAPH_GAIN_NEEDED,
         compile_start_up_s: Mapping[Value, float] | None = None,
         planned_s: float = math.inf,
         expected: Mapping[tuple[str, Value], float] | None = None,
@@ -77,8 +68,8 @@ class ModelSearch:
         self._evidence = Evidence(self._columns, bottleneck, noise, shares)
         self._looks = Looks(self._evidence, bottleneck)
         self._plots = Plots(self._evidence, self._looks)
-        self._judge = Judge(self._evidence, live_error, minimum_gain)
-        self._compiling = Compiling(self._judge, start_up_s, graph_gain_needed)
+        self._judge = Judge(self._evidence)
+        self._compiling = Compiling(self._judge, start_up_s)
         self._seed = seed
         self._recalled = self._expected_best() if expected else None
         self.stopped = ""
@@ -105,7 +96,7 @@ class ModelSearch:
 
         room = blocks_of(block_s, seconds_left, max(switch_s.values(), default=0.0))
         if room < 2:
-            self.stopped = "time"
+            self.stopped = "its share of the budget is used up"
             return None
         belief = self._evidence.belief()
         told = (len(self._evidence), len(self._evidence.failures))

@@ -25,7 +25,7 @@ def culprits(
     (they do it together).
 
     Knobs that may change it are tried first; those declared exact only if none of the others is
-    one.
+    one and there is time.
     """
     if len(config) == 1:
         return {}
@@ -33,7 +33,9 @@ def culprits(
     suspects = sorted(config, key=lambda name: -space[name].numerics.severity)
     found: dict[str, LossVerdict] = {}
     for name in suspects:
-        if found and space[name].numerics is Numerics.EXACT:
+        if space[name].numerics is Numerics.EXACT and (
+            found or context.out_of_time_at(f"{pairs.label}-only-{name}")
+        ):
             break
         verdict = _alone(context, observation, name, config[name], pairs)
         if verdict is not None and verdict.verdict in ("changed", "undecided"):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalise, process_part, without
@@ -49,30 +48,17 @@ def simplify(
                 continue  # went together with the knob it depends on, or is settled
             tried = _trial_gain(kept, trials)
             gain = tried if tried is not None else _gain(live, kept, name)
-            worth = _worth(
-                context,
-                observation,
-                gain,
-                _start_up_s(context, name, kept, trials),
-                last=len(kept) == 1,
+            start_up_s = _start_up_s(context, name, kept, trials)
+            keep, reason, steps = _worth_it(
+                context, observation, gain, start_up_s, last=len(kept) == 1
             )
             # beside a confirmed figure of the very same knob, a live one would only confuse
             shown = _interval(gain) if gain is not None and tried is None else None
-            gains.append(
-                KnobGain(
-                    name,
-                    kept[name],
-                    shown,
-                    worth.keep,
-                    worth.reason,
-                    worth.start_up_s,
-                    worth.break_even_steps,
-                )
-            )
-            if not worth.keep:
+            gains.append(KnobGain(name, kept[name], shown, keep, reason, start_up_s, steps))
+            if not keep:
                 kept = _without(kept, name, observation, context)
                 live.process_config = process_part(kept, context.spec.search_space)
-                context.progress.note(f"{name} dropped: {worth.reason}")
+                context.progress.note(f"{name} dropped: {reason}")
     context.journal.append("simplified", key_of(config), {"config": kept, "gains": encode(gains)})
     return kept, tuple(gains)
 
@@ -136,48 +122,31 @@ def _start_up_s(context: RunContext, name: str, config: Config, trials: Sequence
     return max((t.settle_s for t in sorted(with_it, key=lambda t: len(t.config))[:1]), default=0.0)
 
 
-@dataclass(frozen=True)
-class Worth:
-    """What is done with one knob."""
-
-    keep: bool
-    reason: str
-    start_up_s: float = 0.0
-    break_even_steps: int | None = None  # until the start-up cost is paid back
-
-
-def _worth(
+def _worth_it(
     context: RunContext,
     observation: Observation,
     gain: LogRatio | None,
     start_up_s: float,
     last: bool,
-) -> Worth:
-    """``last``: no other knob is left. Its gain is then for the confirmation to judge, which knows
-    more than one drop can show; whether it pays its start-up cost is decided here."""
+) -> tuple[bool, str, int | None]:
+    """(whether a knob is kept, why, steps until its start-up cost is paid back).
+
+    ``last``: no other knob is left. Its gain is then for the confirmation to judge, which knows
+    more than one drop can show; whether it pays its start-up cost is decided here.
+    """
     if gain is None:
-        return Worth(True, "the job could not be measured without it", start_up_s)
+        return True, "the job could not be measured without it", None
     factor = math.exp(gain.estimate)
     if not last and (gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma):
-        return Worth(
+        return (
             False,
             f"{factor:.2f}× on its own, within the noise or below {MINIMUM_GAIN:.0%}",
-            start_up_s,
+            None,
         )
-    break_even = break_even_steps(start_up_s, gain.estimate, observation.anatomy.iteration_s)
-    if break_even is None:
-        return Worth(True, "" if last else f"{factor:.2f}× on its own", start_up_s)
-    if break_even > context.spec.planned_steps:
-        return Worth(
-            False,
-            f"{factor:.2f}×, but {paid_back_words(start_up_s, break_even)}",
-            start_up_s,
-            break_even,
-        )
-    return Worth(
-        True,
-        f"{factor:.2f}× on its own; its {start_up_s:.0f} s of start-up are paid back after"
-        f" {break_even} steps",
-        start_up_s,
-        break_even,
-    )
+    steps = break_even_steps(start_up_s, gain.estimate, observation.anatomy.iteration_s)
+    if steps is None:
+        return True, "" if last else f"{factor:.2f}× on its own", None
+    if steps > context.spec.planned_steps:
+        return False, f"{factor:.2f}×, but {paid_back_words(start_up_s, steps)}", steps
+    paid_back = f"its {start_up_s:.0f} s of start-up are paid back after {steps} steps"
+    return True, f"{factor:.2f}× on its own; {paid_back}", steps

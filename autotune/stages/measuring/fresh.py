@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from autotune.errors import BaselineError
 from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.findings.page_faults import FAULT_S
+from autotune.job.spec import SearchSpace
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
@@ -57,6 +58,18 @@ def needs_fresh_process(knob: Knob, value: Value, observation: Observation) -> b
     """
     return knob.scope_of(value) is Scope.PROCESS or (
         understated(knob, observation) and value in knob.live_values
+    )
+
+
+def values_for_fresh_runs(
+    space: SearchSpace, name: str, observation: Observation
+) -> tuple[Value, ...]:
+    """The values of a knob, other than the job's own, that need a fresh process."""
+    return tuple(
+        value
+        for value in observation.domains[name]
+        if value != observation.defaults[name]
+        and needs_fresh_process(space[name], value, observation)
     )
 
 

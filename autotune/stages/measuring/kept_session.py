@@ -155,6 +155,7 @@ class KeptSession:
                         left.pop(0)
                     finally:
                         self.close()
+                    left[:1] = [(c, _first_of_process(b)) for c, b in left[:1]]
                 else:
                     self.close()
                 continue
@@ -306,6 +307,13 @@ class KeptSession:
                 "infeasible",
                 f"uses {window.peak_memory_gib:.1f} GiB, more than host_memory_gib allows",
             )
+
+
+def _first_of_process(block: Block) -> Block:
+    """``block``, perhaps planned as a cheap switch, as a new process needs it: until its times have
+    levelled off.
+    """
+    return replace(block, level=True, min_settle=max(block.min_settle, Block.min_settle))
 
 
 def _lost_trial(failure: SessionFailed) -> BlockFailed:

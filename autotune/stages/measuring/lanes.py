@@ -59,7 +59,7 @@ class _Spread(Generic[T]):
         serve: Serve[T],
         give_up: Callable[[T, SessionFailed], None],
     ) -> None:
-        self._bench, self._take, self._serve, self._give_up = context, take, serve, give_up
+        self._context, self._take, self._serve, self._give_up = context, take, serve, give_up
         self._changed = threading.Condition()
         self._lanes: dict[Executor, threading.Thread] = {}
         self._busy = 0  # pieces that are being done
@@ -83,7 +83,7 @@ class _Spread(Generic[T]):
 
     def _open_lanes(self) -> None:
         while not (self._done or self._error):
-            for lane in self._bench.executor.lanes() or ():
+            for lane in self._context.executor.lanes() or ():
                 if lane not in self._lanes:
                     # A daemon: whoever presses Ctrl-C twice does not wait for a measurement on
                     # another machine.
@@ -117,7 +117,7 @@ class _Spread(Generic[T]):
     def _in_lane(self, lane: Executor) -> None:
         pieces: _Pieces[T] = _Pieces(self)
         try:
-            self._serve(replace(self._bench, executor=lane), pieces)
+            self._serve(replace(self._context, executor=lane), pieces)
         except SessionFailed as failure:
             self._on_failure(lane, pieces.held, failure)
         except BaseException as error:  # raised again by run(), in the caller's thread
@@ -140,7 +140,7 @@ class _Spread(Generic[T]):
     def _give_back(self, piece: T, failure: SessionFailed) -> None:
         self._lost.append(piece)
         if sum(lost is piece for lost in self._lost) < MOST_LOST:
-            self._bench.progress.warning(
+            self._context.progress.warning(
                 f"{failure.detail}: what was being measured there is measured again"
             )
             self._back.append(piece)

@@ -59,6 +59,8 @@ class Pairs:
         reference, candidate: seed -> record.
     """
 
+    timed = True  # False: of the losses only
+
     def __init__(
         self, context: RunContext, candidate: Config, reference: Config, label: str
     ) -> None:
@@ -292,7 +294,7 @@ class Pairs:
         label = f"{self.label}-{side}-{seed}{'-again' if again else ''}"
         calm = [r.window for r in tuple(getattr(self, side).values()) if node_of(r) == node]
         try:
-            if again:
+            if again or not self.timed:
                 record = self._fresh.untimed(context.executor, config, seed, label)
             else:
                 record = self._fresh.run(context.executor, config, seed, label, calm)
@@ -341,6 +343,8 @@ class Pairs:
 class SharedBaseline(Pairs):
     """Another candidate against the baseline runs that ``pairs`` has already made: for the loss
     only, since the two sides no longer stand side by side in time."""
+
+    timed = False
 
     def __init__(self, pairs: Pairs, candidate: Config, label: str) -> None:
         super().__init__(pairs.context, candidate, {}, label)

@@ -76,7 +76,6 @@ class LivePlots(KeptSession):
         own_memory_gib: float = 0.0,
     ) -> None:
         super().__init__(context, process_config, room, own_memory_gib)
-        self.spoiled = 0  # blocks left out because something else ran
         # of the configurations measured, and "" for those not measured yet
         self._iteration_s = {"": iteration_s}
         self._samples = 0.0  # an iteration of the job as it is
@@ -174,8 +173,6 @@ class LivePlots(KeptSession):
         quiet = replace(window, cpu_pressure=0.0)
         why = disturbed(quiet, tuple(self._calm))
         self._calm.append(quiet)
-        if why is not None:
-            self.spoiled += 1
         return why is not None
 
     def _turnover_s(self, config: Config, report: BlockReport) -> float | None:

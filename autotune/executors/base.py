@@ -1,8 +1,7 @@
 """Where sessions of the user's command run, and how they may fail.
 
-The stages know this interface only. ``local`` runs sessions on this machine; ``replay`` answers
-from a recorded table, so that the search can be tested without a job; ``ray`` has a machine for
-each of several sessions at a time.
+The stages know this interface only. ``local`` runs sessions on this machine; ``ray`` has a machine
+for each of several sessions at a time.
 """
 
 from __future__ import annotations

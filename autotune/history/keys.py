@@ -76,7 +76,7 @@ def keys_of(spec: JobSpec, observation: Observation, code: Mapping[str, str]) ->
         "models": [{k: v for k, v in m.items() if k != "input_shapes"} for m in job["models"]],
         "optimizers": job["optimizers"],
         "loader": {k: v for k, v in loader.items() if k not in ("batch_mib",)},
-        "executor": encode(spec.executor.identity()) if spec.executor.kind != "replay" else "",
+        "executor": encode(spec.executor.identity()),
     }
     of_machine = {
         **{name: machine[name] for name in MACHINE},

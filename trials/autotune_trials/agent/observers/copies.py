@@ -104,22 +104,17 @@ class Moves:
         non_blocking = bool(kwargs.get("non_blocking", any(a is True for a in args[2:])))
         spot = self._calls.here()
         known = self._transfers.setdefault(
-            (id(spot[0]), spot[1], pinned, non_blocking), [spot, 0, 0, 0.0]
+            (id(spot[0]), spot[1], pinned, non_blocking), [spot, 0, 0.0]
         )
-        known[1:] = known[1] + 1, known[2] + bytes_of(tensor), known[3] + seconds
+        known[1:] = known[1] + bytes_of(tensor), known[2] + seconds
         return None
 
     def fields(self) -> dict[str, Any]:
         place = self._calls.watch.places.place
         return {
             "transfers": tuple(
-                Transfer(place(spot), count, nbytes, seconds, pinned, non_blocking)
-                for (_, _, pinned, non_blocking), (
-                    spot,
-                    count,
-                    nbytes,
-                    seconds,
-                ) in self._transfers.items()
+                Transfer(place(spot), nbytes, seconds, pinned, non_blocking)
+                for (*_, pinned, non_blocking), (spot, nbytes, seconds) in self._transfers.items()
             )
         }
 

@@ -15,19 +15,6 @@ from collections.abc import Mapping, Sequence
 
 from autotune_trials.supervisor.masking import MASK, Masks
 
-__all__ = [
-    "MASK",
-    "hide_secret_flags",
-    "is_secret",
-    "mask",
-    "mask_command",
-    "mask_secrets",
-    "mask_text",
-    "mask_url",
-    "secret_texts",
-    "secret_values",
-    "split_secret_flags",
-]
 WORDS = frozenset(
     (
         "KEY",

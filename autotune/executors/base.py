@@ -14,12 +14,10 @@ from typing import Any
 
 from autotune_spaces.base import Config
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.protocol.failures import FAILURES, SessionFailed
+from autotune_trials.protocol.failures import SessionFailed as SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 NODE = "node"  # in Record.notes: the machine it was measured on; not there: this one
-
-__all__ = ["FAILURES", "NODE", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
 
 
 @dataclass(frozen=True)

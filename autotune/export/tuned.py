@@ -400,16 +400,3 @@ def _number(value: float) -> str:
 
 def _escaped(char: str) -> str:
     return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"
-
-
-__all__ = [
-    "FILE_NAME",
-    "FINGERPRINT",
-    "Footprint",
-    "Provenance",
-    "TunedConfig",
-    "TunedKnob",
-    "build_tuned",
-    "to_yaml",
-    "write_tuned",
-]

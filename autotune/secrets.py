@@ -16,30 +16,10 @@ from collections.abc import Mapping, Sequence
 from autotune_trials.supervisor.masking import MASK, Masks
 
 WORDS = frozenset(
-    (
-        "KEY",
-        "KEYS",
-        "APIKEY",
-        "ACCESSKEY",
-        "TOKEN",
-        "SECRET",
-        "SECRETS",
-        "PASSWORD",
-        "PASSWD",
-        "PASSPHRASE",
-        "PASS",
-        "PWD",
-        "CREDENTIAL",
-        "CREDENTIALS",
-        "AUTH",
-        "AUTHORIZATION",
-        "BEARER",
-        "COOKIE",
-        "DSN",
-        "PAT",
-        "JWT",
-        "PRIVATE",
-    )
+    """
+        KEY KEYS APIKEY ACCESSKEY TOKEN SECRET SECRETS PASSWORD PASSWD PASSPHRASE PASS PWD
+        CREDENTIAL CREDENTIALS AUTH AUTHORIZATION BEARER COOKIE DSN PAT JWT PRIVATE
+    """.split()
 )
 # The shell's own; and where Ray finds its token, which messages must be able to name.
 NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"})

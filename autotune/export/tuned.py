@@ -31,20 +31,10 @@ from autotune_trials.paths import publish
 TUNED_SCHEMA_VERSION = 2  # 2: provenance knows sites in the source and what the job used
 FILE_NAME = "tuned.yaml"
 # Of facts.Machine: what decides whether the settings still fit.
-FINGERPRINT = (
-    "device",
-    "device_name",
-    "device_count",
-    "compute_capability",
-    "cpu_model",
-    "cores",
-    "memory_gib",
-    "torch_version",
-    "cuda_version",
-    "cudnn_version",
-    "python_version",
-    "platform",
-)
+FINGERPRINT = """
+    device device_name device_count compute_capability cpu_model cores memory_gib torch_version
+    cuda_version cudnn_version python_version platform
+""".split()
 
 
 @dataclass(frozen=True)

@@ -42,25 +42,11 @@ KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL
 WORKERS_GONE = re.compile(r"DataLoader worker \(pid\(s\) .* exited unexpectedly")
 # [rank1]: of torch, [default1]: of torchrun --tee
 RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")
-LAUNCHER_ERRORS = (
-    "ChildFailedError",
-    "CalledProcessError",
-    "SignalException",
-    "ProcessRaisedException",
-)
+LAUNCHER_ERRORS = """
+    ChildFailedError CalledProcessError SignalException ProcessRaisedException
+""".split()
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
-DETACHING = {
-    "sudo",
-    "su",
-    "docker",
-    "podman",
-    "apptainer",
-    "singularity",
-    "ssh",
-    "kubectl",
-    "srun",
-    "sbatch",
-}
+DETACHING = "sudo su docker podman apptainer singularity ssh kubectl srun sbatch".split()
 
 
 @dataclass(frozen=True)

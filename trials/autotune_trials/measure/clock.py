@@ -151,18 +151,9 @@ class DeviceClock(PhaseClock):
     compute stream waits for it.
     """
 
-    __slots__ = (
-        "_torch",
-        "_device",
-        "_stream",
-        "_pending",
-        "_free",
-        "_event",
-        "_device_spent",
-        "_limit",
-        "_switches",
-        "_own_s",
-    )
+    __slots__ = """
+        _torch _device _stream _pending _free _event _device_spent _limit _switches _own_s
+    """.split()
 
     def __init__(self, torch: Any, device: Any) -> None:
         """``device``: the torch.device trained on, with its index."""

@@ -12,21 +12,9 @@ from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of,
 from autotune_trials.agent.observers.places import Spot
 from autotune_trials.protocol.evidence import Transfer
 
-MAKERS = (
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "normal",
-    "bernoulli",
-    "zeros",
-    "ones",
-    "full",
-    "empty",
-    "arange",
-    "linspace",
-    "eye",
-)
+MAKERS = """
+    rand randn randint randperm normal bernoulli zeros ones full empty arange linspace eye
+""".split()
 SMALL_BYTES = 4096  # of a tensor made on the host: below this a move is all launch cost
 
 

@@ -93,7 +93,7 @@ class CompileLog:
             known = self.breaks.setdefault(lines, [one_line(str(error)), 0])
             known[1] += 1
         except Exception:
-            self.trouble = log.write_exception("graph break").strip().splitlines()[-1]
+            self.trouble = log.reason("graph break")
 
 
 class CompileObserver(Observer):

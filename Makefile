@@ -82,12 +82,10 @@ faults: $(STAMP) ## Kill, starve and disturb the tuner (two hours; a part of it:
 browser: $(STAMP) ## Open the report in a browser and look at it
 	$(PYTEST) -m browser || test $$? -eq 5
 
-docs: $(STAMP) ## Write docs/knobs.md, docs/job.md, docs/findings.md and the JSON Schema from the code
-	mkdir -p build
+docs: $(STAMP) ## Write docs/knobs.md, docs/job.md and docs/findings.md from the code
 	$(RUN) -m autotune_spaces.docs docs/knobs.md
 	$(RUN) -m autotune.job.docs docs/job.md
 	$(RUN) -m autotune.findings.docs docs/findings.md
-	autotune schema > build/job.schema.json && mv build/job.schema.json autotune/job/job.schema.json
 
 clean: ## Remove the environment, builds and caches; results in autotune-runs stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

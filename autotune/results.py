@@ -12,7 +12,6 @@ from typing import Any
 from autotune.explain.records import Explanation
 from autotune_spaces.base import Value
 from autotune_spaces.facts import JobFacts, Machine, ReaderFacts
-from autotune_trials.protocol.messages import Window
 
 RESULT_SCHEMA_VERSION = 2
 
@@ -296,23 +295,3 @@ class Profile:
     no_effect: Mapping[str, str] = field(default_factory=dict)  # knob -> why it did nothing
     written: Written = field(default_factory=Written)
     schema_version: int = RESULT_SCHEMA_VERSION
-
-
-__all__ = [
-    "Anatomy",
-    "CompileCache",
-    "Confirmation",
-    "Interval",
-    "KnobGain",
-    "LossVerdict",
-    "MetricVerdict",
-    "Observation",
-    "Profile",
-    "Recalled",
-    "Rejected",
-    "Result",
-    "Trial",
-    "Window",
-    "Written",
-    "RESULT_SCHEMA_VERSION",
-]

@@ -204,8 +204,9 @@ def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
     """tuned.yaml, report.html, the findings and the plots that stand by themselves."""
     from autotune.export.tuned import build_tuned, write_tuned
     from autotune.report import findings_file
-    from autotune.report.page.html import write_loss_plot, write_report
-    from autotune.report.plots import write_waterfall_plot
+    from autotune.report.page.html import write_report
+    from autotune.report.plots.loss import write_loss_plot
+    from autotune.report.plots.waterfall import write_waterfall_plot
 
     write_tuned(build_tuned(result, spec, run_dir), run_dir / "tuned.yaml")
     if result.loss.baseline_curve:

@@ -15,44 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from autotune_trials.supervisor.masking import MASK, Masks
 
-__all__ = [
-    "MASK",
-    "hide_secret_flags",
-    "is_secret",
-    "mask",
-    "mask_command",
-    "mask_secrets",
-    "mask_text",
-    "mask_url",
-    "secret_texts",
-    "secret_values",
-    "split_secret_flags",
-]
 WORDS = frozenset(
-    (
-        "KEY",
-        "KEYS",
-        "APIKEY",
-        "ACCESSKEY",
-        "TOKEN",
-        "SECRET",
-        "SECRETS",
-        "PASSWORD",
-        "PASSWD",
-        "PASSPHRASE",
-        "PASS",
-        "PWD",
-        "CREDENTIAL",
-        "CREDENTIALS",
-        "AUTH",
-        "AUTHORIZATION",
-        "BEARER",
-        "COOKIE",
-        "DSN",
-        "PAT",
-        "JWT",
-        "PRIVATE",
-    )
+    """
+        KEY KEYS APIKEY ACCESSKEY TOKEN SECRET SECRETS PASSWORD PASSWD PASSPHRASE PASS PWD
+        CREDENTIAL CREDENTIALS AUTH AUTHORIZATION BEARER COOKIE DSN PAT JWT PRIVATE
+    """.split()
 )
 # The shell's own; and where Ray finds its token, which messages must be able to name.
 NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"})

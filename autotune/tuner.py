@@ -186,11 +186,8 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
         return None
     context.progress.stage("confirm", f"from the history: {in_words(config, observation.defaults)}")
     pairs = Pairs(context, config, {}, "recalled")
-    last, loss, why = (
-        None,
-        NOT_NEEDED,
-        _not_there(context, pairs, recall.log_gain, observation.noise),
-    )
+    last, loss = None, NOT_NEEDED
+    why = _not_there(context, pairs, recall.log_gain, observation.noise)
     if not why:
         last = confirm(context, observation, config, pairs)
         why = "" if last.adopted else f"not proven faster: {last.reason}"

@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "history"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "history")]
 
 from played import Played  # noqa: E402
+from replay import Loss, ReplayTable, word  # noqa: E402
 
 from autotune import tuner  # noqa: E402
-from autotune.executors.replay import Loss, ReplayTable, word  # noqa: E402
 from autotune.history.records import Measured, PastRun  # noqa: E402
 from autotune.history.store import Store  # noqa: E402
 from autotune_spaces.base import Config  # noqa: E402

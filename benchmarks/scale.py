@@ -34,22 +34,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from autotune.executors.replay import ReplayExecutor, ReplayTable
-from autotune.job.load import load_job
-from autotune.job.spec import JobSpec
-from autotune.journal import Journal
-from autotune.report.terminal.plain import open_progress
-from autotune.search import proposer, stopping
-from autotune.stages.context import RunContext
-from autotune.stages.observe import observe
-from autotune.stages.search import search
-from autotune.tracking import open_tracker, records, sync
-from autotune.tracking.stores import resolve
-from autotune.tracking.ui import free_port, server_command
-from autotune_spaces.base import Config
-from autotune_trials.protocol.messages import Block, BlockReport, dump
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from replay import ReplayExecutor, ReplayTable  # noqa: E402
+
+from autotune.job.load import load_job  # noqa: E402
+from autotune.job.spec import JobSpec  # noqa: E402
+from autotune.journal import Journal  # noqa: E402
+from autotune.report.terminal.plain import open_progress  # noqa: E402
+from autotune.search import proposer, stopping  # noqa: E402
+from autotune.stages.context import RunContext  # noqa: E402
+from autotune.stages.observe import observe  # noqa: E402
+from autotune.stages.search import search  # noqa: E402
+from autotune.tracking import open_tracker, records, sync  # noqa: E402
+from autotune.tracking.stores import resolve  # noqa: E402
+from autotune.tracking.ui import free_port, server_command  # noqa: E402
+from autotune_spaces.base import Config  # noqa: E402
+from autotune_trials.protocol.messages import Block, BlockReport, dump  # noqa: E402
+
 MOST_MS, MOST_GROWN_MIB_A_THOUSAND = 50.0, 64.0
 TENTHS = 10
 JOB = """\

@@ -1,8 +1,7 @@
 """Where sessions of the user's command run, and how they may fail.
 
-The stages know this interface only. ``local`` runs sessions on this machine; ``replay`` answers
-from a recorded table, so that the search can be tested without a job; ``ray`` has a machine for
-each of several sessions at a time.
+The stages know this interface only. ``local`` runs sessions on this machine; ``ray`` has a machine
+for each of several sessions at a time.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from typing import Any
 
 from autotune_spaces.base import Config
 from autotune_spaces.facts import JobFacts, Machine
-from autotune_trials.protocol.failures import FAILURES, SessionFailed
+from autotune_trials.protocol.failures import SessionFailed as SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 NODE = "node"  # in Record.notes: the machine it was measured on; not there: this one
-
-__all__ = ["FAILURES", "NODE", "Executor", "FixedRun", "LiveSession", "SessionFailed"]
 
 
 @dataclass(frozen=True)

@@ -317,10 +317,8 @@ class LocalExecutor(Executor):
             # {name} stands in the command: the job's own value belongs there
             elif knob.name in named:
                 argv = list(knob.command(argv, knob.options["default"]))
-        before, choices = (
-            replace(self._job_start(), argv=tuple(argv)),
-            self._process_choices(process_config),
-        )
+        before = replace(self._job_start(), argv=tuple(argv))
+        choices = self._process_choices(process_config)
         try:
             start = before
             for knob, value in choices:

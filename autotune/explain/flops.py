@@ -103,301 +103,138 @@ def hands_on(name: str) -> bool:
 # Arithmetic steps for each result element. Of a formula: its operations written out, x·σ(x) = one
 # function and one product.
 PER_ELEMENT = {
-    "add": 1,
-    "sub": 1,
-    "rsub": 1,
-    "mul": 1,
-    "neg": 1,
-    "abs": 1,
-    "sign": 1,
-    "square": 1,
-    "pow": 1,
-    "sqrt": 1,
-    "rsqrt": 1,
-    "reciprocal": 1,
-    "exp": 1,
-    "expm1": 1,
-    "log": 1,
-    "log1p": 1,
-    "sin": 1,
-    "cos": 1,
-    "tanh": 1,
-    "sigmoid": 1,
-    "erf": 1,
-    "relu": 1,
-    "clamp": 2,
-    "clamp_min": 1,
-    "clamp_max": 1,
-    "hardtanh": 2,
-    "threshold": 1,
-    "leaky_relu": 2,
-    "maximum": 1,
-    "minimum": 1,
-    "remainder": 1,
-    "floor": 1,
-    "ceil": 1,
-    "round": 1,
-    "where": 1,
-    "masked_fill": 1,
-    "silu": 2,
-    "gelu": 5,
-    "elu": 3,
-    "mish": 4,
-    "hardswish": 4,
-    "softplus": 3,
-    "addcmul": 3,
-    "addcdiv": 3,
-    "lerp": 3,
-    "threshold_backward": 1,
-    "sigmoid_backward": 3,
-    "tanh_backward": 3,
-    "silu_backward": 6,
-    "gelu_backward": 10,
-    "leaky_relu_backward": 2,
-    "hardtanh_backward": 2,
-    "elu_backward": 3,
-    "hardswish_backward": 4,
-    "native_dropout_backward": 2,
-    "mse_loss": 2,
-    "mse_loss_backward": 3,
-    "binary_cross_entropy_with_logits": 6,
+    name: steps
+    for steps, names in {
+        1: """
+            add sub rsub mul neg abs sign square pow sqrt rsqrt reciprocal exp expm1 log log1p sin
+            cos tanh sigmoid erf relu clamp_min clamp_max threshold maximum minimum remainder floor
+            ceil round where masked_fill threshold_backward
+        """,
+        2: """
+            clamp hardtanh leaky_relu silu leaky_relu_backward hardtanh_backward
+            native_dropout_backward mse_loss
+        """,
+        3: """
+            elu softplus addcmul addcdiv lerp sigmoid_backward tanh_backward elu_backward
+            mse_loss_backward
+        """,
+        4: "mish hardswish hardswish_backward",
+        5: "gelu",
+        6: "silu_backward binary_cross_entropy_with_logits",
+        10: "gelu_backward",
+    }.items()
+    for name in names.split()
 }
-COMPARISONS = (
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "isnan",
-    "isinf",
-    "isfinite",
-    "logical_not",
-    "logical_and",
-    "logical_or",
-)
+COMPARISONS = "eq ne lt le gt ge isnan isinf isfinite logical_not logical_and logical_or".split()
 
+# Another way to look at the same memory, or memory asked for and not touched
 VIEWS = frozenset(
-    (  # another way to look at the same memory, or memory asked for and not touched
-        "as_strided",
-        "view",
-        "_unsafe_view",
-        "_reshape_alias",
-        "transpose",
-        "t",
-        "select",
-        "slice",
-        "narrow",
-        "expand",
-        "permute",
-        "squeeze",
-        "unsqueeze",
-        "unflatten",
-        "detach",
-        "alias",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "view_as_real",
-        "resolve_conj",
-        "resolve_neg",
-        "lift_fresh",
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "new_empty",
-        "resize",
-    )
+    """
+        as_strided view _unsafe_view _reshape_alias transpose t select slice narrow expand permute
+        squeeze unsqueeze unflatten detach alias split split_with_sizes chunk unbind view_as_real
+        resolve_conj resolve_neg lift_fresh empty empty_like empty_strided new_empty resize
+    """.split()
 )
 WRAPPERS = frozenset(
-    (
-        "to",
-        "_to_copy",
-        "clone",
-        "contiguous",
-        "zeros",
-        "ones",
-        "full",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "new_zeros",
-        "reshape",
-        "flatten",
-        "matmul",
-        "einsum",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose2d",
-        "scaled_dot_product_attention",
-        "layer_norm",
-        "batch_norm",
-        "_batch_norm_impl_index",
-        "group_norm",
-        "softmax",
-        "log_softmax",
-        "cross_entropy_loss",
-        "nll_loss",
-        "nll_loss_nd",
-        "max_pool2d",
-        "item",
-        "randn",
-        "rand",
-        "randint",
-        "stack",
-        "embedding_backward",
-        "select_backward",
-        "slice_backward",
-        "type_as",
-        "outer",
-        "is_nonzero",
-    )
+    """
+        to _to_copy clone contiguous zeros ones full zeros_like ones_like full_like new_zeros
+        reshape flatten matmul einsum conv1d conv2d conv3d conv_transpose2d
+        scaled_dot_product_attention layer_norm batch_norm _batch_norm_impl_index group_norm softmax
+        log_softmax cross_entropy_loss nll_loss nll_loss_nd max_pool2d item randn rand randint stack
+        embedding_backward select_backward slice_backward type_as outer is_nonzero
+    """.split()
 )
 
-RULES: dict[str, tuple[Kind, Rule]] = {
-    **{name: (Kind.PRODUCT, products.mm(0)) for name in ("mm", "bmm")},
-    **{name: (Kind.PRODUCT, products.mm(1)) for name in ("addmm", "baddbmm", "_addmm_activation")},
-    "mv": (Kind.PRODUCT, products.mv(0)),
-    "dot": (Kind.PRODUCT, products.mv(0)),
-    "addmv": (Kind.PRODUCT, products.mv(1)),
-    **dict.fromkeys(
-        ("linear", "mkldnn_linear", "mkldnn::_linear_pointwise", "mkl::_mkl_linear"),
-        (Kind.PRODUCT, products.linear),
+_ATTENTION = "flash_attention_for_cpu flash_attention efficient_attention cudnn_attention".split()
+_OF_LISTS = {"lerp": 3, "addcmul": 3, "addcdiv": 3} | dict.fromkeys(
+    "add sub mul div sqrt neg maximum reciprocal pow".split(), 1
+)
+_NO_TYPES = passes.unknown("the trace does not tell the types of the tensors in a list")
+_NO_SHAPES = passes.unknown("the trace does not tell the shapes of its indices")
+
+# kind -> what it costs -> operators
+_BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
+    Kind.PRODUCT: (
+        (products.mm(0), "mm bmm"),
+        (products.mm(1), "addmm baddbmm _addmm_activation"),
+        (products.mv(0), "mv dot"),
+        (products.mv(1), "addmv"),
+        (products.linear, "linear mkldnn_linear mkldnn::_linear_pointwise mkl::_mkl_linear"),
+        (products.linear_backward, "linear_backward"),
+        (
+            products.convolution(3, 4, 5, 6, 8, 7),
+            "convolution _convolution convolution_overrideable",
+        ),
+        (products.convolution(4, 3, 5), "mkldnn_convolution mkldnn::_convolution_pointwise"),
+        (products.convolution(3, 2, 4), "cudnn_convolution"),
+        (products.convolution(4, 2, 5, -2, 6, 3), "cudnn_convolution_transpose"),
+        (products.convolution(3, 4, 5), "cudnn_convolution_relu"),
+        (products.convolution(4, 5, 6), "_conv_depthwise2d"),
+        (products.convolution_backward, "convolution_backward"),
+        (products.attention(), "_cudnn_attention_forward"),
+        (products.attention(False), "_flash_attention_forward _efficient_attention_forward"),
+        (
+            products.attention_backward(False),
+            "_flash_attention_backward _efficient_attention_backward",
+        ),
     ),
-    "linear_backward": (Kind.PRODUCT, products.linear_backward),
-    "convolution": (Kind.PRODUCT, products.convolution(3, 4, 5, 6, 8, 7)),
-    "_convolution": (Kind.PRODUCT, products.convolution(3, 4, 5, 6, 8, 7)),
-    "convolution_overrideable": (Kind.PRODUCT, products.convolution(3, 4, 5, 6, 8, 7)),
-    "mkldnn_convolution": (Kind.PRODUCT, products.convolution(4, 3, 5)),
-    "mkldnn::_convolution_pointwise": (Kind.PRODUCT, products.convolution(4, 3, 5)),
-    "cudnn_convolution": (Kind.PRODUCT, products.convolution(3, 2, 4)),
-    "cudnn_convolution_transpose": (Kind.PRODUCT, products.convolution(4, 2, 5, -2, 6, 3)),
-    "cudnn_convolution_relu": (Kind.PRODUCT, products.convolution(3, 4, 5)),
-    "_conv_depthwise2d": (Kind.PRODUCT, products.convolution(4, 5, 6)),
-    "convolution_backward": (Kind.PRODUCT, products.convolution_backward),
+    Kind.LIGHT: (
+        (passes.division, "div true_divide"),
+        (passes.reduction(1), "sum mean prod amax amin"),
+        (passes.reduction(1, "int64"), "argmax argmin"),
+        (passes.reduction(1, "bool"), "any all"),
+        (passes.extreme, "max min"),
+        (passes.reduction(2, dims_at=2), "linalg_vector_norm norm"),
+        (passes.reduction(4), "var logsumexp"),
+        (passes.reduction(5), "std"),
+        # max, difference, exp, sum, quotient; their backward: product, sum, difference, product
+        (passes.like_first(5), "_softmax _log_softmax"),
+        (passes.like_first(4), "_softmax_backward_data _log_softmax_backward_data"),
+        # mean 1, variance 3, normalise 2, scale and shift 2; backward: two sums of 2 each, the
+        # input's gradient 7, weight and bias 3
+        (
+            passes.like_first(8),
+            "native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm "
+            "miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update _fused_rms_norm",
+        ),
+        (
+            passes.norm_backward(14),
+            "native_layer_norm_backward native_batch_norm_backward native_group_norm_backward "
+            "_fused_rms_norm_backward",
+        ),
+        (passes.like_first(14), "cudnn_batch_norm_backward batch_norm_backward"),
+        (passes.pool, "max_pool2d_with_indices max_pool3d_with_indices"),
+        # Of Adam: two moments 3 and 4, bias corrections, root, quotient and update 6, decay 2; all
+        # but the gradient are written
+        (passes.lists(15, 3), "_fused_adamw _fused_adam"),
+        (passes.lists(6, 2), "_fused_sgd"),
+        (passes.lists(2, 0), "_foreach_norm"),
+        (passes.embedding_backward, "embedding_dense_backward"),
+    ),
+    Kind.MOVE: (
+        (passes.lists(0, 0), "_foreach_zero _foreach_copy"),
+        (passes.copy, "copy"),
+        (passes.fill, "fill zero uniform normal bernoulli random"),
+        (passes.index_select, "index_select"),
+        (passes.embedding, "embedding"),
+        (passes.gather, "gather"),
+        (_NO_TYPES, "cat"),
+        (_NO_SHAPES, "index index_put _index_put_impl"),
+    ),
+}
+RULES: dict[str, tuple[Kind, Rule]] = {
     **{
-        f"_scaled_dot_product_{n}": (Kind.PRODUCT, products.attention())
-        for n in (
-            "flash_attention_for_cpu",
-            "flash_attention",
-            "efficient_attention",
-            "cudnn_attention",
-        )
+        name: (each, rule)
+        for each, rows in _BY_KIND.items()
+        for rule, names in rows
+        for name in names.split()
     },
+    **{f"_scaled_dot_product_{n}": (Kind.PRODUCT, products.attention()) for n in _ATTENTION},
     **{
         f"_scaled_dot_product_{n}_backward": (Kind.PRODUCT, products.attention_backward())
-        for n in (
-            "flash_attention_for_cpu",
-            "flash_attention",
-            "efficient_attention",
-            "cudnn_attention",
-        )
+        for n in _ATTENTION
     },
-    "_cudnn_attention_forward": (Kind.PRODUCT, products.attention()),
-    "_flash_attention_forward": (Kind.PRODUCT, products.attention(False)),
-    "_efficient_attention_forward": (Kind.PRODUCT, products.attention(False)),
-    "_flash_attention_backward": (Kind.PRODUCT, products.attention_backward(False)),
-    "_efficient_attention_backward": (Kind.PRODUCT, products.attention_backward(False)),
     **{name: (Kind.LIGHT, passes.elementwise(steps)) for name, steps in PER_ELEMENT.items()},
     **{name: (Kind.LIGHT, passes.elementwise(1, "bool")) for name in COMPARISONS},
-    "div": (Kind.LIGHT, passes.division),
-    "true_divide": (Kind.LIGHT, passes.division),
-    "sum": (Kind.LIGHT, passes.reduction(1)),
-    "mean": (Kind.LIGHT, passes.reduction(1)),
-    "prod": (Kind.LIGHT, passes.reduction(1)),
-    "amax": (Kind.LIGHT, passes.reduction(1)),
-    "amin": (Kind.LIGHT, passes.reduction(1)),
-    "argmax": (Kind.LIGHT, passes.reduction(1, "int64")),
-    "argmin": (Kind.LIGHT, passes.reduction(1, "int64")),
-    "max": (Kind.LIGHT, passes.extreme),
-    "min": (Kind.LIGHT, passes.extreme),
-    "any": (Kind.LIGHT, passes.reduction(1, "bool")),
-    "all": (Kind.LIGHT, passes.reduction(1, "bool")),
-    "linalg_vector_norm": (Kind.LIGHT, passes.reduction(2, dims_at=2)),
-    "norm": (Kind.LIGHT, passes.reduction(2, dims_at=2)),
-    "var": (Kind.LIGHT, passes.reduction(4)),
-    "std": (Kind.LIGHT, passes.reduction(5)),
-    "logsumexp": (Kind.LIGHT, passes.reduction(4)),
-    # max, difference, exp, sum, quotient; their backward: product, sum, difference, product
-    "_softmax": (Kind.LIGHT, passes.like_first(5)),
-    "_log_softmax": (Kind.LIGHT, passes.like_first(5)),
-    "_softmax_backward_data": (Kind.LIGHT, passes.like_first(4)),
-    "_log_softmax_backward_data": (Kind.LIGHT, passes.like_first(4)),
-    # mean 1, variance 3, normalise 2, scale and shift 2; backward: two sums of 2 each, the input's
-    # gradient 7, weight and bias 3
-    **{
-        name: (Kind.LIGHT, passes.like_first(8))
-        for name in (
-            "native_layer_norm",
-            "native_batch_norm",
-            "native_group_norm",
-            "cudnn_batch_norm",
-            "miopen_batch_norm",
-            "_native_batch_norm_legit",
-            "_batch_norm_with_update",
-            "_fused_rms_norm",
-        )
-    },
-    **{
-        name: (Kind.LIGHT, passes.norm_backward(14))
-        for name in (
-            "native_layer_norm_backward",
-            "native_batch_norm_backward",
-            "native_group_norm_backward",
-            "_fused_rms_norm_backward",
-        )
-    },
-    "cudnn_batch_norm_backward": (Kind.LIGHT, passes.like_first(14)),
-    "batch_norm_backward": (Kind.LIGHT, passes.like_first(14)),
-    "max_pool2d_with_indices": (Kind.LIGHT, passes.pool),
-    "max_pool3d_with_indices": (Kind.LIGHT, passes.pool),
-    # Of Adam: two moments 3 and 4, bias corrections, root, quotient and update 6, decay 2; all but
-    # the gradient are written
-    "_fused_adamw": (Kind.LIGHT, passes.lists(15, 3)),
-    "_fused_adam": (Kind.LIGHT, passes.lists(15, 3)),
-    "_fused_sgd": (Kind.LIGHT, passes.lists(6, 2)),
-    **{
-        f"_foreach_{name}": (Kind.LIGHT, passes.lists(steps, 1))
-        for name, steps in (
-            ("add", 1),
-            ("sub", 1),
-            ("mul", 1),
-            ("div", 1),
-            ("sqrt", 1),
-            ("lerp", 3),
-            ("addcmul", 3),
-            ("addcdiv", 3),
-            ("neg", 1),
-            ("maximum", 1),
-            ("reciprocal", 1),
-            ("pow", 1),
-        )
-    },
-    "_foreach_norm": (Kind.LIGHT, passes.lists(2, 0)),
-    "_foreach_zero": (Kind.MOVE, passes.lists(0, 0)),
-    "_foreach_copy": (Kind.MOVE, passes.lists(0, 0)),
-    "embedding_dense_backward": (Kind.LIGHT, passes.embedding_backward),
-    "copy": (Kind.MOVE, passes.copy),
-    "fill": (Kind.MOVE, passes.fill),
-    "zero": (Kind.MOVE, passes.fill),
-    "uniform": (Kind.MOVE, passes.fill),
-    "normal": (Kind.MOVE, passes.fill),
-    "bernoulli": (Kind.MOVE, passes.fill),
-    "random": (Kind.MOVE, passes.fill),
-    "index_select": (Kind.MOVE, passes.index_select),
-    "embedding": (Kind.MOVE, passes.embedding),
-    "gather": (Kind.MOVE, passes.gather),
-    **{
-        name: (
-            Kind.MOVE,
-            passes.unknown("the trace does not tell the types of the tensors in a list"),
-        )
-        for name in ("cat",)
-    },
-    **{
-        name: (Kind.MOVE, passes.unknown("the trace does not tell the shapes of its indices"))
-        for name in ("index", "index_put", "_index_put_impl")
-    },
+    **{f"_foreach_{n}": (Kind.LIGHT, passes.lists(steps, 1)) for n, steps in _OF_LISTS.items()},
 }

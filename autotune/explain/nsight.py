@@ -212,10 +212,8 @@ def _facts(database: sqlite3.Connection) -> NsightFacts:
     began, ended = min(r["start"] for r in kernels), max(r["end"] for r in kernels)
     iterations = _iterations(ranges, strings)
     if iterations:
-        began, ended = (
-            min(r["start"] for r in iterations),
-            max(max(r["end"] for r in iterations), ended),
-        )
+        began = min(r["start"] for r in iterations)
+        ended = max(max(r["end"] for r in iterations), ended)
     return NsightFacts(
         window_s=(ended - began) / 1e9,
         steps=len(iterations),

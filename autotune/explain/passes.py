@@ -113,11 +113,9 @@ def pool(signature: Signature) -> tuple[float, float]:
     """
     x, kernel = shape_of(signature, 0), value_of(signature, 1)
     spatial = len(kernel)
-    s, p, d = (
-        value_of(signature, 2) or kernel,
-        each(value_of(signature, 3), spatial),
-        each(value_of(signature, 4), spatial),
-    )
+    s = value_of(signature, 2) or kernel
+    p = each(value_of(signature, 3), spatial)
+    d = each(value_of(signature, 4), spatial)
     s = each(s, spatial)
     round_ = math.ceil if signature.values[5] == "True" else math.floor
     sizes = [

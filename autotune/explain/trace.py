@@ -48,12 +48,11 @@ DTYPES = {  # C++ names, as the trace has them
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A named stretch of time on one thread."""
+    """A named stretch of time."""
 
     name: str
     start_s: float
     duration_s: float
-    thread: int = 0
 
     @property
     def end_s(self) -> float:
@@ -111,7 +110,6 @@ class Kernel:
     name: str
     start_s: float
     duration_s: float
-    stream: int = 0
     op: int = -1  # index of the operator that launched it; -1: unknown
 
     @property
@@ -127,7 +125,6 @@ class Copy:
     start_s: float
     duration_s: float
     nbytes: int
-    stream: int = 0
     op: int = -1
 
     @property
@@ -146,16 +143,6 @@ class Trace:
     ops: tuple[Op, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     copies: tuple[Copy, ...] = ()
-    # calls of the CUDA runtime: "cudaLaunchKernel", "cudaStreamSynchronize" …
-    runtime: tuple[Stretch, ...] = ()
-    # other annotations: "Optimizer.step#Adam.step", the job's own record_function
-    ranges: tuple[Stretch, ...] = ()
-    unreadable: int = 0  # events left out because they are no valid JSON
-
-    @property
-    def duration_s(self) -> float:
-        """From the start of the first iteration to the end of the last."""
-        return self.iterations[-1].end_s - self.iterations[0].start_s if self.iterations else 0.0
 
     @property
     def on_device(self) -> bool:
@@ -208,7 +195,6 @@ class _Arguments(msgspec.Struct, gc=False):
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input type")
     values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Concrete Inputs")
     external: int = msgspec.field(default=-1, name="External id")
-    stream: int = 0
     nbytes: int = msgspec.field(default=0, name="bytes")
 
 
@@ -235,10 +221,9 @@ class _Reader:
         self._names: dict[str, str] = {}
         self._ops: list[Op] = []
         self._externals: list[int] = []
-        # name, start, duration, stream, external id, bytes or -1
-        self._device: list[tuple[str, float, float, int, int, int]] = []
-        self._stretches: dict[str, list[Stretch]] = {"user_annotation": [], "cuda_runtime": []}
-        self._unreadable = 0
+        # name, start, duration, external id, bytes or -1
+        self._device: list[tuple[str, float, float, int, int]] = []
+        self._annotations: list[Stretch] = []
 
     def read(self, piece: bytes) -> None:
         for event in self._decoded(piece):
@@ -261,21 +246,11 @@ class _Reader:
                     nbytes = arguments.nbytes if event.cat == "gpu_memcpy" else -1
                     name = self._names.setdefault(event.name, event.name)
                     self._device.append(
-                        (
-                            name,
-                            event.ts * 1e-6,
-                            event.dur * 1e-6,
-                            arguments.stream,
-                            arguments.external,
-                            nbytes,
-                        )
+                        (name, event.ts * 1e-6, event.dur * 1e-6, arguments.external, nbytes)
                     )
-                case "user_annotation" | "cuda_runtime":
-                    thread = event.tid if isinstance(event.tid, int) else 0
+                case "user_annotation":
                     name = self._names.setdefault(event.name, event.name)
-                    self._stretches[event.cat].append(
-                        Stretch(name, event.ts * 1e-6, event.dur * 1e-6, thread)
-                    )
+                    self._annotations.append(Stretch(name, event.ts * 1e-6, event.dur * 1e-6))
 
     def _decoded(self, piece: bytes) -> Iterable[_Event]:
         try:
@@ -289,7 +264,7 @@ class _Reader:
             try:
                 yield _EVENT.decode(text)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                self._unreadable += 1
+                continue
 
     def _signature(self, name: str, arguments: _Arguments) -> Signature:
         key = (name, bytes(arguments.dims), bytes(arguments.types), bytes(arguments.values))
@@ -305,7 +280,7 @@ class _Reader:
         return found
 
     def trace(self) -> Trace:
-        annotations = sorted(self._stretches["user_annotation"], key=lambda s: s.start_s)
+        annotations = sorted(self._annotations, key=lambda s: s.start_s)
         steps = [s for s in annotations if s.name.startswith(STEP_PREFIX)]
         starts = [
             *(s.start_s for s in steps),
@@ -314,9 +289,9 @@ class _Reader:
         ]
         zero = starts[0] if starts else 0.0
 
-        def moved(stretches: Iterable[Stretch], prefix: str = "") -> tuple[Stretch, ...]:
+        def moved(stretches: Iterable[Stretch], prefix: str) -> tuple[Stretch, ...]:
             return tuple(
-                Stretch(s.name.removeprefix(prefix), s.start_s - zero, s.duration_s, s.thread)
+                Stretch(s.name.removeprefix(prefix), s.start_s - zero, s.duration_s)
                 for s in stretches
             )
 
@@ -324,27 +299,20 @@ class _Reader:
         if steps and not any(op.start_s + zero >= steps[-1].start_s for op in self._ops):
             del steps[-1]  # torch opens a new iteration when told of the end of the last
         kernels, copies = [], []
-        for name, start_s, duration_s, stream, external, nbytes in sorted(
-            self._device, key=lambda d: d[1]
-        ):
+        for name, start_s, duration_s, external, nbytes in sorted(self._device, key=lambda d: d[1]):
             op = index.get(external, -1) if external >= 0 else -1
             if op >= 0:
                 self._ops[op].device_s += duration_s
             if nbytes >= 0:
-                copies.append(Copy(name, start_s - zero, duration_s, nbytes, stream, op))
+                copies.append(Copy(name, start_s - zero, duration_s, nbytes, op))
             else:
-                kernels.append(Kernel(name, start_s - zero, duration_s, stream, op))
+                kernels.append(Kernel(name, start_s - zero, duration_s, op))
         return Trace(
             iterations=moved(steps, STEP_PREFIX),
             phases=moved((s for s in annotations if s.name.startswith(PHASE_PREFIX)), PHASE_PREFIX),
             ops=tuple(self._ops),
             kernels=tuple(kernels),
             copies=tuple(copies),
-            runtime=moved(sorted(self._stretches["cuda_runtime"], key=lambda s: s.start_s)),
-            ranges=moved(
-                s for s in annotations if not s.name.startswith((PHASE_PREFIX, STEP_PREFIX))
-            ),
-            unreadable=self._unreadable,
         )
 
     def _nest(self, zero: float) -> dict[int, int]:

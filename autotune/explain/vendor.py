@@ -10,137 +10,32 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-T, G = 1e12, 1e9
-
-# (pattern of torch's device name, name of the data sheet, {peak: FLOP/s or bytes/s}); the first
-# that matches counts.
-SHEETS: tuple[tuple[str, str, Mapping[str, float]], ...] = (
-    (
-        r"\bH200\b(?!.*NVL)",
-        "NVIDIA H200 SXM data sheet",
-        {
-            "float32": 67 * T,
-            "tf32": 494.5 * T,
-            "bfloat16": 989.5 * T,
-            "float16": 989.5 * T,
-            "memory": 4800 * G,
-        },
-    ),
-    (
-        r"\bH100 PCIe\b",
-        "NVIDIA H100 PCIe data sheet",
-        {
-            "float32": 51 * T,
-            "tf32": 378 * T,
-            "bfloat16": 756 * T,
-            "float16": 756 * T,
-            "memory": 2000 * G,
-        },
-    ),
-    (
-        r"\bH100 80GB HBM3\b",
-        "NVIDIA H100 SXM data sheet",
-        {
-            "float32": 67 * T,
-            "tf32": 494.5 * T,
-            "bfloat16": 989.5 * T,
-            "float16": 989.5 * T,
-            "memory": 3350 * G,
-        },
-    ),
-    (
-        r"\bA100.*80GB.*PCIe|\bA100-PCIE-80GB",
-        "NVIDIA A100 80GB PCIe data sheet",
-        {
-            "float32": 19.5 * T,
-            "tf32": 156 * T,
-            "bfloat16": 312 * T,
-            "float16": 312 * T,
-            "memory": 1935 * G,
-        },
-    ),
-    (
-        r"\bA100-SXM.*80GB",
-        "NVIDIA A100 80GB SXM data sheet",
-        {
-            "float32": 19.5 * T,
-            "tf32": 156 * T,
-            "bfloat16": 312 * T,
-            "float16": 312 * T,
-            "memory": 2039 * G,
-        },
-    ),
-    (
-        r"\bA100.*40GB",
-        "NVIDIA A100 40GB data sheet",
-        {
-            "float32": 19.5 * T,
-            "tf32": 156 * T,
-            "bfloat16": 312 * T,
-            "float16": 312 * T,
-            "memory": 1555 * G,
-        },
-    ),
-    (
-        r"\bL40S\b",
-        "NVIDIA L40S data sheet",
-        {
-            "float32": 91.6 * T,
-            "tf32": 183 * T,
-            "bfloat16": 362 * T,
-            "float16": 362 * T,
-            "memory": 864 * G,
-        },
-    ),
-    (
-        r"\bL4\b",
-        "NVIDIA L4 data sheet",
-        {
-            "float32": 30.3 * T,
-            "tf32": 60 * T,
-            "bfloat16": 121 * T,
-            "float16": 121 * T,
-            "memory": 300 * G,
-        },
-    ),
-    (
-        r"\bA10\b",
-        "NVIDIA A10 data sheet",
-        {
-            "float32": 31.2 * T,
-            "tf32": 62.5 * T,
-            "bfloat16": 125 * T,
-            "float16": 125 * T,
-            "memory": 600 * G,
-        },
-    ),
-    (
-        r"\bV100-SXM2",
-        "NVIDIA V100 data sheet",
-        {"float32": 15.7 * T, "float16": 125 * T, "memory": 900 * G},
-    ),
-    (
-        r"\bV100-PCIE",
-        "NVIDIA V100 data sheet",
-        {"float32": 14 * T, "float16": 112 * T, "memory": 900 * G},
-    ),
-    (r"\bT4\b", "NVIDIA T4 data sheet", {"float32": 8.1 * T, "float16": 65 * T}),
-    (
-        r"\bRTX 4090\b(?! D)",
-        "NVIDIA Ada architecture paper",
-        {"float32": 82.6 * T, "tf32": 82.6 * T, "bfloat16": 165.2 * T, "memory": 1008 * G},
-    ),
-    (
-        r"\bRTX 3090\b(?! Ti)",
-        "NVIDIA GA102 architecture paper",
-        {"float32": 35.6 * T, "tf32": 35.6 * T, "bfloat16": 71 * T, "memory": 936 * G},
-    ),
+# Pattern of torch's device name, name of NVIDIA's data sheet, TFLOP/s of each type, GB/s of memory;
+# 0: not stated. The first that matches counts.
+FIGURES = "float32 tf32 bfloat16 float16 memory".split()
+SHEETS = (
+    (r"\bH200\b(?!.*NVL)", "H200 SXM data sheet", 67, 494.5, 989.5, 989.5, 4800),
+    (r"\bH100 PCIe\b", "H100 PCIe data sheet", 51, 378, 756, 756, 2000),
+    (r"\bH100 80GB HBM3\b", "H100 SXM data sheet", 67, 494.5, 989.5, 989.5, 3350),
+    (r"\bA100(.*80GB.*PCIe|-PCIE-80GB)", "A100 80GB PCIe data sheet", 19.5, 156, 312, 312, 1935),
+    (r"\bA100-SXM.*80GB", "A100 80GB SXM data sheet", 19.5, 156, 312, 312, 2039),
+    (r"\bA100.*40GB", "A100 40GB data sheet", 19.5, 156, 312, 312, 1555),
+    (r"\bL40S\b", "L40S data sheet", 91.6, 183, 362, 362, 864),
+    (r"\bL4\b", "L4 data sheet", 30.3, 60, 121, 121, 300),
+    (r"\bA10\b", "A10 data sheet", 31.2, 62.5, 125, 125, 600),
+    (r"\bV100-SXM2", "V100 data sheet", 15.7, 0, 0, 125, 900),
+    (r"\bV100-PCIE", "V100 data sheet", 14, 0, 0, 112, 900),
+    (r"\bT4\b", "T4 data sheet", 8.1, 0, 0, 65, 0),
+    (r"\bRTX 4090\b(?! D)", "Ada architecture paper", 82.6, 82.6, 165.2, 0, 1008),
+    (r"\bRTX 3090\b(?! Ti)", "GA102 architecture paper", 35.6, 35.6, 71, 0, 936),
 )
 
 
 def vendor_peaks(device_name: str) -> tuple[Mapping[str, float], str]:
     """(peak -> FLOP/s or bytes/s, whose figures these are); ({}, "") for devices not listed."""
-    for pattern, sheet, figures in SHEETS:
+    for pattern, sheet, *figures in SHEETS:
         if re.search(pattern, device_name):
-            return figures, sheet
+            units = (1e12, 1e12, 1e12, 1e12, 1e9)
+            peaks = {k: n * unit for k, n, unit in zip(FIGURES, figures, units) if n}
+            return peaks, f"NVIDIA {sheet}"
     return {}, ""

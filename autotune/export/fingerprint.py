@@ -30,6 +30,7 @@ from autotune_spaces.facts import (
     OptimizerFacts,
 )
 from autotune_spaces.knobs import create
+from autotune_trials.diagnosis.classify import shebang
 
 PROBE_TIMEOUT_S = 20
 _PROBE = """
@@ -189,12 +190,7 @@ def interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -
         return sys.executable
     if re.fullmatch(r"(python|pypy)[\d.]*", Path(program).name):
         return program
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(512).decode(errors="replace")
-    except OSError:
-        return sys.executable
-    words = first[2:].split() if first.startswith("#!") else []
+    words = shebang(program)
     return words[0] if words and re.search(r"python[\d.]*$", words[0]) else sys.executable
 
 

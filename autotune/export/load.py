@@ -25,16 +25,7 @@ from autotune_spaces.codec import decode
 from autotune_spaces.knobs import create, names
 from autotune_spaces.sites import JobSites
 
-KEYS = (
-    "schema_version",
-    "name",
-    "command",
-    "workdir",
-    "env",
-    "env_from_launch",
-    "knobs",
-    "provenance",
-)
+KEYS = tuple("schema_version name command workdir env env_from_launch knobs provenance".split())
 KNOB_KEYS = ("value", "was", "gain", "options")
 INTERVAL_KEYS = ("estimate", "low", "high")
 # of provenance: what is not text

@@ -31,20 +31,10 @@ from autotune_trials.paths import publish
 TUNED_SCHEMA_VERSION = 2  # 2: provenance knows sites in the source and what the job used
 FILE_NAME = "tuned.yaml"
 # Of facts.Machine: what decides whether the settings still fit.
-FINGERPRINT = (
-    "device",
-    "device_name",
-    "device_count",
-    "compute_capability",
-    "cpu_model",
-    "cores",
-    "memory_gib",
-    "torch_version",
-    "cuda_version",
-    "cudnn_version",
-    "python_version",
-    "platform",
-)
+FINGERPRINT = """
+    device device_name device_count compute_capability cpu_model cores memory_gib torch_version
+    cuda_version cudnn_version python_version platform
+""".split()
 
 
 @dataclass(frozen=True)
@@ -400,16 +390,3 @@ def _number(value: float) -> str:
 
 def _escaped(char: str) -> str:
     return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"
-
-
-__all__ = [
-    "FILE_NAME",
-    "FINGERPRINT",
-    "Footprint",
-    "Provenance",
-    "TunedConfig",
-    "TunedKnob",
-    "build_tuned",
-    "to_yaml",
-    "write_tuned",
-]

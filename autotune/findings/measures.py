@@ -17,21 +17,11 @@ from autotune_trials.protocol.messages import PHASES
 COMPUTE = ("forward", "backward", "optimizer", "other")  # phases in which operators run
 
 PRODUCTS = frozenset(
-    {
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "matmul",
-        "linear",
-        "convolution",
-        "_convolution",
-        "cudnn_convolution",
-        "convolution_backward",
-        "cudnn_convolution_backward",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention",
-    }
+    """
+        mm addmm bmm baddbmm matmul linear convolution _convolution cudnn_convolution
+        convolution_backward cudnn_convolution_backward _scaled_dot_product_flash_attention
+        _scaled_dot_product_efficient_attention
+    """.split()
 )
 
 

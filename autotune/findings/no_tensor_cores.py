@@ -12,21 +12,7 @@ TF32 = (8, 0)  # of the first that use them for float32 (Ampere)
 SMALLEST = 16  # below this a product is too small for a Tensor-core tile
 COST_SHARE = 0.05
 # Words in the names of kernels that run on Tensor cores (cuBLAS, cuDNN, CUTLASS).
-MARKS = (
-    "tensorop",
-    "16816",
-    "1688",
-    "884",
-    "hmma",
-    "wgmma",
-    "gmma",
-    "mma",
-    "tf32",
-    "bf16",
-    "f16",
-    "flash",
-    "nvjet",
-)
+MARKS = "tensorop 16816 1688 884 hmma wgmma gmma mma tf32 bf16 f16 flash nvjet".split()
 
 
 class NoTensorCores(Rule):

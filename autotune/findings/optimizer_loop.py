@@ -43,11 +43,9 @@ class EagerOptimizer(Rule):
         step_s = sum(float(o["own_s"]) for o in tried)
         found = []
         for each in tried:
-            own, best, tensors = (
-                float(each["own_s"]),
-                float(each["best_s"]),
-                int(each.get("tensors", 0)),
-            )
+            own = float(each["own_s"])
+            best = float(each["best_s"])
+            tensors = int(each.get("tensors", 0))
             # of the optimizer phase as it was watched
             part = fmean(phase) * own / step_s if phase else own
             cost = part * (1.0 - best / own)

@@ -52,7 +52,6 @@ class Site:
     per_step: float  # calls an iteration
     call_s: float  # in the calls
     cost_s: float  # of the statement they are made for
-    nbytes: float  # an iteration
     iterations: frozenset[int]
 
 
@@ -81,7 +80,6 @@ def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
         per_step=sum(c.count for c in group) / steps,
         call_s=call_s,
         cost_s=call_s if call_s >= STATEMENT_SHARE * line_s else line_s,
-        nbytes=sum(c.nbytes for c in group) / steps,
         iterations=frozenset().union(*(c.iterations for c in group)),
     )
 

@@ -22,19 +22,10 @@ from autotune_spaces.codec import encode
 MACHINE = ("device", "device_name", "device_count", "compute_capability", "cpu_model", "cores")
 SOFTWARE = ("torch_version", "python_version", "cuda_version", "cudnn_version", "platform")
 LOADER_PLACE = ("site", "key")  # of LoaderFacts: where it stands, not what it is
-SETTINGS = (
-    "device",
-    "own_autocast",
-    "own_scaler",
-    "own_compile",
-    "matmul_precision",
-    "cudnn_benchmark",
-    "intra_op_threads",
-    "world_size",
-    "backend",
-    "sharded",
-    "attention",
-)
+SETTINGS = """
+    device own_autocast own_scaler own_compile matmul_precision cudnn_benchmark intra_op_threads
+    world_size backend sharded attention
+""".split()
 # Feature -> the difference that counts as one. Shares are of an iteration; "log" is the natural
 # logarithm.
 SCALES: Mapping[str, float] = {
@@ -76,7 +67,7 @@ def keys_of(spec: JobSpec, observation: Observation, code: Mapping[str, str]) ->
         "models": [{k: v for k, v in m.items() if k != "input_shapes"} for m in job["models"]],
         "optimizers": job["optimizers"],
         "loader": {k: v for k, v in loader.items() if k not in ("batch_mib",)},
-        "executor": encode(spec.executor.identity()) if spec.executor.kind != "replay" else "",
+        "executor": encode(spec.executor.identity()),
     }
     of_machine = {
         **{name: machine[name] for name in MACHINE},

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autotune.errors import HookError, InputError
 from autotune.job.mistakes import listing, nearest
+from autotune_trials.diagnosis.classify import python_arguments
 
 OWN_PLACEHOLDERS = ("seed", "trial_dir")
 # {name}, but neither ${name} (a shell's or Hydra's) nor {"json": 1}.
@@ -23,7 +24,6 @@ _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(
     r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)"
 )
-_ISOLATING = "IES"  # python flags under which PYTHONPATH or sitecustomize is not read
 _PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
 
 
@@ -178,30 +178,14 @@ def _like_file(path: Path) -> str:
 def _check_python(
     command: Sequence[str], program: str, workdir: Path, environment: Mapping[str, str], where: str
 ) -> None:
-    script = ""
-    arguments = iter(command[1:])
-    for argument in arguments:
-        if not argument.startswith("-"):
-            script = argument
-            break
-        if argument in ("-m", "-c", "-"):
-            break
-        if argument in ("-W", "-X", "--check-hash-based-pycs"):
-            next(arguments, None)
-        elif not argument.startswith(("--", "-W", "-X")):
-            for flag in argument[1:]:
-                if flag in _ISOLATING:
-                    raise HookError(
-                        f"the command runs python with -{flag}, which keeps the agent out of"
-                        " the job",
-                        where=where,
-                        expected="a python that reads PYTHONPATH and sitecustomize",
-                        remedy=f"leave out -{flag}",
-                    )
-                if flag in "mc":
-                    break
-            if any(flag in argument for flag in "mc"):
-                break
+    script, _, flag = python_arguments(command[1:])
+    if flag:
+        raise HookError(
+            f"the command runs python with -{flag}, which keeps the agent out of the job",
+            where=where,
+            expected="a python that reads PYTHONPATH and sitecustomize",
+            remedy=f"leave out -{flag}",
+        )
     if script and not PLACEHOLDER.search(script) and not (workdir / script).exists():
         raise InputError(
             f"the script '{script}' does not exist in {workdir}",

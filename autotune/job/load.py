@@ -319,6 +319,3 @@ def default_name(file: Path, words: tuple[str, ...]) -> str:
 def clean_name(word: str) -> str:
     """``word`` with only what a job's name may hold."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", word).strip("-._")[:100]
-
-
-__all__ = ["clean_name", "default_name", "load_job"]

@@ -22,16 +22,10 @@ from autotune.job.spec import Metric
 from autotune.results import LossState, LossVerdict, MetricVerdict, Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.pairs import Pairs, SharedBaseline
-from autotune.verdict.loss import (
-    RULES,
-    LossDecision,
-    LossRun,
-    compare,
-    fingerprint_differences,
-    loss_run,
-    next_look,
-)
+from autotune.verdict.fingerprint import fingerprint_differences
+from autotune.verdict.loss import RULES, LossDecision, compare, next_look
 from autotune.verdict.metrics import compare_metric
+from autotune.verdict.runs import LossRun, loss_run
 from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode
 from autotune_trials.protocol.messages import Record

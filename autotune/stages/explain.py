@@ -144,11 +144,9 @@ def describe(
     if trace is None:
         return replace(side, summary=summarize(record.window, device=device, cores=cores))
     tf32 = uses_tf32(observation, config)
-    rows, steps, idle = (
-        judged(operators(trace), {peak.name: peak.value for peak in peaks}, tf32),
-        len(trace.iterations),
-        idle_share(trace),
-    )
+    rows = judged(operators(trace), {peak.name: peak.value for peak in peaks}, tf32)
+    steps = len(trace.iterations)
+    idle = idle_share(trace)
     table = f"traces/{name}-operators.csv"
     publish(context.run_dir / table, to_csv(rows))
     summary = summarize(

@@ -45,12 +45,10 @@ class Proposals:
     def __init__(
         self, context: RunContext, proposer: Proposer, observation: Observation, trials: list[Trial]
     ) -> None:
-        self._context, self._proposer, self._observation, self._trials = (
-            context,
-            proposer,
-            observation,
-            trials,
-        )
+        self._context = context
+        self._proposer = proposer
+        self._observation = observation
+        self._trials = trials
         self._turn = threading.RLock()
         self._pending: dict[str, Proposal] = {}
         self._combined = False

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev, variance
 
 from autotune.verdict.equivalence import Differences, judge
-from autotune.verdict.fingerprint import fingerprint_differences
 from autotune.verdict.probe import float16_fault, probe
 from autotune.verdict.runs import (
     LossRun,
@@ -33,7 +32,6 @@ from autotune.verdict.runs import (
     bin_means,
     curve,
     first_bits_differ,
-    loss_run,
     movement,
     same_steps,
     sample_bins,
@@ -436,15 +434,3 @@ def _scatter_floors(
             scatter.append(variance(steps) / len(steps) if len(steps) > 1 else 0.0)
         floors.append(fmean(scatter) / margin**2)
     return floors
-
-
-__all__ = [
-    "LossDecision",
-    "LossRun",
-    "RULES",
-    "TOLERANCE",
-    "compare",
-    "fingerprint_differences",
-    "loss_run",
-    "next_look",
-]

@@ -165,10 +165,8 @@ def simulated(looks: tuple[int, ...], draws: int, seed: int):  # type: ignore[no
 
     rng, chunks = np.random.default_rng(seed), []
     for n in [CHUNK] * (draws // CHUNK) + [draws % CHUNK] * (draws % CHUNK > 0):
-        ratios, levels = (
-            rng.standard_normal((n, looks[-1])),
-            rng.standard_normal((n, looks[-1])) / 2,
-        )
+        ratios = rng.standard_normal((n, looks[-1]))
+        levels = rng.standard_normal((n, looks[-1])) / 2
         found = [_means_and_errors(ratios[:, :pairs], levels[:, :pairs]) for pairs in looks]
         chunks.append(np.stack([mean / error for mean, error in found], axis=1))
     return np.concatenate(chunks)

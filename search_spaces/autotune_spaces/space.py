@@ -162,15 +162,6 @@ def command_line(argv: Sequence[str], knobs: Iterable[Knob], config: Config) -> 
     return words
 
 
-def environment(knobs: Iterable[Knob], config: Config) -> dict[str, str]:
-    """The variables that ``config`` sets."""
-    variables: dict[str, str] = {}
-    for knob in knobs:
-        if knob.name in config:
-            variables.update(knob.environment(config[knob.name]))
-    return variables
-
-
 def _name(key: Any) -> str:
     if not isinstance(key, str):
         raise SpaceError(

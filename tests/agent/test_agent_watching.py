@@ -73,7 +73,7 @@ def only(evidence: Evidence, kind: str, text: str) -> Calls:
 def test_calls_are_seen_at_their_line(tuner: Tuner) -> None:
     seen = watched(tuner)
     steps = len(seen.times_s)
-    assert steps >= 60 and len(seen.away_s) == len(seen.samples) == steps and not seen.blind
+    assert steps >= 60 and not seen.blind
     assert sum(map(sum, seen.phase_times_s.values())) == pytest.approx(sum(seen.times_s))
     item = only(seen, "item", "value = loss.item()")
     assert item.place.code == "value = loss.item()" and item.place.own and item.device == "cpu"
@@ -100,8 +100,8 @@ def test_frames_show_where_the_time_goes(tuner: Tuner) -> None:
     stalls = only(seen, "file_write", "with open").count
     assert sum(f.seconds for f in sleeping) == pytest.approx(0.0101 * stalls, rel=0.25)
     assert {f.phase for f in sleeping} == {"other"}
-    assert sum(f.seconds for f in seen.frames) == pytest.approx(
-        sum(seen.times_s) + sum(seen.away_s), rel=0.1
+    assert sum(f.seconds for f in seen.frames if f.phase != "away") == pytest.approx(
+        sum(seen.times_s), rel=0.1
     )
 
 
@@ -169,7 +169,7 @@ def test_what_is_made_on_the_host_and_moved_is_told_where_it_is_made(tuner: Tune
     made = only(seen, "made_on_host", "noise = torch.rand")
     assert made.device == "meta" and made.nbytes == 8000 * made.count
     (transfer,) = seen.transfers
-    assert "noise.to" in transfer.place.code and transfer.count == made.count
+    assert "noise.to" in transfer.place.code and transfer.nbytes == made.nbytes
 
 
 COMPILED = LOOP.replace(

@@ -65,7 +65,7 @@ def test_each_workload_trains_and_says_its_rate(name: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_both_winners_run_in_turns_with_the_bare_program(compare: ModuleType, place: Any) -> None:
-    from autotune.export import TunedConfig, TunedKnob, write_tuned
+    from autotune.export.tuned import TunedConfig, TunedKnob, write_tuned
 
     command = (sys.executable, "published.py", *place.words)
     place.run_dir.mkdir(parents=True)

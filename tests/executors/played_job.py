@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fake_agent import Agent
+from replay import Loss, ReplayExecutor, ReplayTable
 
 from autotune.executors.base import FixedRun
-from autotune.executors.replay import Loss, ReplayExecutor, ReplayTable
 from autotune.export.fingerprint import here
 from autotune_spaces.codec import encode
 from autotune_trials.protocol.messages import PlanDone

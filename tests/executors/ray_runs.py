@@ -28,7 +28,7 @@ T = TypeVar("T")
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 PYTHONPATH = os.pathsep.join(
-    map(str, (REPO, REPO / "trials", REPO / "search_spaces", REPO / "tests" / "sessions"))
+    str(REPO / folder) for folder in (".", "trials", "search_spaces", "tests", "tests/sessions")
 )
 WIDE = "{num_workers: [1, 2, 4], amp_dtype: [bfloat16], optimizer_impl: [fused, foreach]}"
 

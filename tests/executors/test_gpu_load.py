@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from replay import ReplayExecutor, ReplayTable
 
 from autotune.executors.gpu_load import gpu_load
-from autotune.executors.replay import ReplayExecutor, ReplayTable
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.progress import Event, Progress

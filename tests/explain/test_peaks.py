@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from replay import ReplayExecutor, ReplayTable
 
 from autotune.executors.base import SessionFailed
 from autotune.executors.local import LocalExecutor
-from autotune.executors.replay import ReplayExecutor, ReplayTable
 from autotune.explain.vendor import vendor_peaks
 from autotune_trials.measure import peaks
 

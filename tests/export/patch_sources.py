@@ -11,10 +11,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from autotune.export import TunedConfig, TunedKnob
 from autotune.export.formats import FORMATS
 from autotune.export.patch.plan import Patch, make_patch
-from autotune.export.tuned import Provenance
+from autotune.export.tuned import Provenance, TunedConfig, TunedKnob
 from autotune_spaces.sites import (
     BackwardSite,
     BuiltSite,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.executors.local import LocalExecutor
-from autotune.export import build_tuned, write_tuned
+from autotune.export.tuned import build_tuned, write_tuned
 from autotune.job.spec import JobSpec, SearchSpace
 from autotune.results import Anatomy, Interval, LossVerdict, Observation, Result
 from autotune_spaces.facts import JobFacts

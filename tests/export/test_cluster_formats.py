@@ -14,10 +14,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from autotune.export import TunedConfig, TunedKnob
 from autotune.export.fingerprint import differences
 from autotune.export.formats import FORMATS
-from autotune.export.tuned import Footprint, Provenance
+from autotune.export.tuned import Footprint, Provenance, TunedConfig, TunedKnob
 from autotune_spaces.facts import Machine
 
 SHOW = (

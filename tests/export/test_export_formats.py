@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import InputError
-from autotune.export import TunedConfig, TunedKnob, load_tuned, to_yaml, write_tuned
 from autotune.export.formats import FORMATS
 from autotune.export.formats.launchers import take_apart
-from autotune.export.tuned import Provenance
+from autotune.export.load import load_tuned
+from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, to_yaml, write_tuned
 from autotune.results import Interval
 from autotune_spaces.knobs import create, get, names
 

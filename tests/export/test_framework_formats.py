@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from recorded_jobs import make_tuned, record
 
-from autotune.export import TunedConfig, TunedKnob, write_tuned
-from autotune.export.tuned import Provenance
+from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
 from autotune_spaces.sites import JobSites, SourceCall
 
 KNOBS = {

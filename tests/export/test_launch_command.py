@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.export import TunedConfig, TunedKnob, write_tuned
 from autotune.export.fingerprint import _gpus, current, differences, obstacles
-from autotune.export.tuned import Provenance
+from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
 from autotune_spaces.facts import Machine
 
 SHOW = """

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from patch_sources import ADAM, LOADER, call, comments, loader, optimizer, patched, refusals, tuned
 
 from autotune.errors import InputError
-from autotune.export import load_tuned, to_yaml, write_tuned
 from autotune.export.formats import FORMATS
+from autotune.export.load import load_tuned
+from autotune.export.tuned import to_yaml, write_tuned
 from autotune_spaces.sites import (
     BackwardSite,
     BuiltSite,

@@ -9,8 +9,15 @@ import pytest
 import yaml
 
 from autotune.errors import InputError
-from autotune.export import TunedConfig, TunedKnob, build_tuned, load_tuned, to_yaml, write_tuned
-from autotune.export.tuned import Provenance
+from autotune.export.load import load_tuned
+from autotune.export.tuned import (
+    Provenance,
+    TunedConfig,
+    TunedKnob,
+    build_tuned,
+    to_yaml,
+    write_tuned,
+)
 from autotune.job.spec import ExecutorSpec, JobSpec, SearchSpace
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Result
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine

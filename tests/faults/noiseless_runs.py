@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from replay import ReplayExecutor
 from replayed import Machine, job, run, table
 
-from autotune.executors.replay import ReplayExecutor
 from autotune.results import Result
 from autotune_spaces.codec import encode
 

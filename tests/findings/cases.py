@@ -102,7 +102,6 @@ def evidence(times: Mapping[str, tuple[float, ...]] | None = None, **changes: An
     facts: dict[str, Any] = {
         "times_s": tuple(map(sum, zip(*times.values(), strict=True))),
         "phase_times_s": times,
-        "samples": (64.0,) * STEPS,
         "loader": {"place": place_data(), "num_workers": 0},
     }
     return Evidence(**{**facts, **changes})

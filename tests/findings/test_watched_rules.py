@@ -180,12 +180,10 @@ def test_time_without_a_core_waiting_for_batches_and_collections_are_no_stalls()
 
 def test_a_checkpoint_between_epochs_is_a_stall_and_evaluation_is_not() -> None:
     ends = tuple(range(9, 300, 50))
-    away = tuple(2.0 if i in ends else 0.0 for i in range(300))
-    healthy = Evidence(times_s=(0.1,) * 300, away_s=away)
+    healthy = Evidence(times_s=(0.1,) * 300)
     assert not ask("periodic-stall", case(seen=healthy))
     saving = Evidence(
         times_s=(0.1,) * 300,
-        away_s=away,
         calls=(calls("file_write", 1.5, iterations=ends, place=OTHER, phase="away"),),
     )
     (found,) = ask("periodic-stall", case(seen=saving))

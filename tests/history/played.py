@@ -6,7 +6,8 @@ import itertools
 from contextlib import closing
 from pathlib import Path
 
-from autotune.executors.replay import ReplayExecutor, ReplayTable
+from replay import ReplayExecutor, ReplayTable
+
 from autotune.history.store import Store
 from autotune.history.use import History
 from autotune.job.load import load_job

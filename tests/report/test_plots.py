@@ -11,8 +11,9 @@ import pytest
 from sample_results import HOSTILE, samples, tuned
 
 from autotune.explain.records import BuildUp, Side, Span
-from autotune.report.plots import parallel_svg, trials_svg, waterfall_svg, write_waterfall_plot
-from autotune.report.plots.parallel import classes, varied
+from autotune.report.plots.parallel import classes, parallel_svg, varied
+from autotune.report.plots.trials import trials_svg
+from autotune.report.plots.waterfall import waterfall_svg, write_waterfall_plot
 from autotune.report.text import timeline
 from autotune.report.text.story import build_up_words
 from autotune.results import Result, Trial

@@ -15,7 +15,8 @@ import pytest
 from sample_results import HOSTILE, hostile, samples, tuned
 
 from autotune.report.page.html import render, write_report
-from autotune.report.plots import loss_svg, trials_svg, write_loss_plot
+from autotune.report.plots.loss import loss_svg, write_loss_plot
+from autotune.report.plots.trials import trials_svg
 from autotune.report.text import words
 from autotune.results import LossVerdict
 

@@ -142,6 +142,7 @@ def test_a_run_with_executor_ray_steers_and_the_worker_measures(
                 TESTS.parent,
                 TESTS.parent / "trials",
                 TESTS.parent / "search_spaces",
+                TESTS,
                 TESTS / "sessions",
             ),
         )

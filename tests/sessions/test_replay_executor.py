@@ -6,9 +6,9 @@ import math
 import statistics
 
 import pytest
+from replay import ReplayExecutor, ReplayTable
 
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.executors.replay import ReplayExecutor, ReplayTable
 from autotune_spaces.codec import decode
 from autotune_trials.protocol.messages import PHASES, Block, KnobChoice
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from replay import Loss, ReplayExecutor, ReplayTable
+
 from autotune.executors.base import FixedRun
-from autotune.executors.replay import Loss, ReplayExecutor, ReplayTable
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replay import Loss
 from replayed import Machine, run, table
 from replayed import job as job_file
 
-from autotune.executors.replay import Loss
 from autotune.explain.importance import FEWEST_TRIALS, importance
 from autotune.results import Interval, KnobGain, Result, Trial
 from autotune.stages.decisions import build_up as stage

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replay import Loss
 from replayed import Machine, run, table
 
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.executors.replay import Loss
 from autotune_trials.protocol.messages import Record
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.executors.base import FixedRun
-from autotune.executors.replay import Loss
 from autotune.stages.decisions.worth_it import judged
 from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.speedup import LogRatio

@@ -13,9 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from replay import Loss
 from replayed import Machine, run, table
-
-from autotune.executors.replay import Loss
 
 DOCS = Path(__file__).parents[2] / "docs" / "search.md"
 

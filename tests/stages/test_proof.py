@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replay import Loss
 from replayed import CHANGES, SPACE, Machine, job, run, table
 
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune.executors.replay import Loss
 from autotune.verdict.speedup import LOOKS
 from autotune_trials.protocol.messages import Record
 

@@ -9,12 +9,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from replay import ReplayTable
 from replayed import Machine, job, run, table
 from tiers import slow
 
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
-from autotune.executors.replay import ReplayTable
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import KILLS, RunContext

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from replay import Loss
 from replayed import Machine, job, run, table
 
-from autotune.executors.replay import Loss
 from autotune.results import Result
 from autotune.verdict.speedup import LOOKS, SHARP, half_width
 

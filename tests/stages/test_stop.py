@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replay import ReplayExecutor
 from replayed import CHANGES, Machine, job, table
 
 from autotune.errors import Interrupted
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
-from autotune.executors.replay import ReplayExecutor
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
 from autotune.stages import context as benches

@@ -7,9 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from replay import Loss
 from replayed import Machine, job, run, table
-
-from autotune.executors.replay import Loss
 
 
 @pytest.mark.parametrize("limit", [3, None])

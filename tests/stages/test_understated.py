@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.executors.base import FixedRun
-from autotune.executors.replay import Loss
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
 

@@ -13,8 +13,8 @@ from planted_losses import STEPS, run, side
 
 from autotune.results import LossVerdict
 from autotune.verdict.equivalence import standard_errors
-from autotune.verdict.loss import RULES, LossRun, compare, loss_run, next_look
-from autotune.verdict.runs import bin_integrals, curve
+from autotune.verdict.loss import RULES, compare, next_look
+from autotune.verdict.runs import LossRun, bin_integrals, curve, loss_run
 from autotune.verdict.words import certificate
 from autotune_trials.protocol.messages import Record, Window
 

@@ -48,10 +48,8 @@ class Head:
     """
 
     def __init__(self, ask: Callable[[], Nodes], patience_s: float | None = None) -> None:
-        self._question, self._patience_s = (
-            ask,
-            rays_patience_s() * SHARE if patience_s is None else patience_s,
-        )
+        self._question = ask
+        self._patience_s = rays_patience_s() * SHARE if patience_s is None else patience_s
         self._news = threading.Condition()
         self._nodes: Nodes | None = None
         # the latter: the question that was answered last

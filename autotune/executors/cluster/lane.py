@@ -61,13 +61,11 @@ class Slot(Executor):
         self.place, self.facts, self.node = place, facts, place.name
         self.gone = self._busy = False
         self.finished = 0  # sessions
-        self._actors, self._actor, self._sessions, self._owner, self._head = (
-            actors,
-            actors.slot,
-            sessions,
-            owner,
-            head,
-        )
+        self._actors = actors
+        self._actor = actors.slot
+        self._sessions = sessions
+        self._owner = owner
+        self._head = head
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Have the slot do something, and wait.
@@ -193,12 +191,10 @@ class SlotLiveSession(LiveSession):
     """A running job on a slot."""
 
     def __init__(self, slot: Slot, hello: Hello, process_config: Config, home: Path) -> None:
-        self._slot, self.hello, self.process_config, self.directory = (
-            slot,
-            hello,
-            process_config,
-            home,
-        )
+        self._slot = slot
+        self.hello = hello
+        self.process_config = process_config
+        self.directory = home
         self._closed = False
 
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:

@@ -6,20 +6,11 @@ import importlib
 
 from autotune.export.formats.base import Format
 
-_NAMES = (  # of formats: each in the module of its name, as a constant of its name
-    "yaml",
-    "shell",
-    "torchrun",
-    "accelerate",
-    "sbatch",
-    "k8s",
-    "kubeflow",
-    "skypilot",
-    "python",
-    "diff",
-    "training-arguments",
-    "lightning",
-)
+# Of formats: each in the module of its name, as a constant of its name
+_NAMES = """
+    yaml shell torchrun accelerate sbatch k8s kubeflow skypilot python diff training-arguments
+    lightning
+""".split()
 FORMATS: dict[str, Format] = {
     name: getattr(importlib.import_module(f"{__name__}.{word}"), word.upper())
     for name, word in ((name, name.replace("-", "_")) for name in _NAMES)

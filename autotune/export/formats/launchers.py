@@ -37,39 +37,13 @@ class Parts:
 # the script behind them.
 _PYTHON_VALUES = {"-W", "-X", "--check-hash-based-pycs"}
 # Of torchrun and of accelerate launch, which take dashes for underscores.
-_FLAGS_ALONE = {
-    "--standalone",
-    "--no_python",
-    "--run_path",
-    "--use_env",
-    "--virtual_local_rank",
-    "--cpu",
-    "--multi_gpu",
-    "--tpu",
-    "--use_deepspeed",
-    "--use_fsdp",
-    "--debug",
-    "--quiet",
-    "-q",
-    "--same_network",
-    "--dynamo_use_fullgraph",
-    "--dynamo_use_dynamic",
-    "--dynamo_use_regional_compilation",
-    "--use_mps_device",
-    "--mps",
-    "--use_megatron_lm",
-    "--use_xpu",
-    "--ipex",
-    "--enable_cpu_affinity",
-    "--downcast_bf16",
-    "--fp8_use_autocast_during_eval",
-    "--tpu_cluster",
-    "--no_tpu_cluster",
-    "--tpu_use_sudo",
-    "--use_parallelism_config",
-    "--help",
-    "-h",
-}
+_FLAGS_ALONE = """
+    --standalone --no_python --run_path --use_env --virtual_local_rank --cpu --multi_gpu --tpu
+    --use_deepspeed --use_fsdp --debug --quiet -q --same_network --dynamo_use_fullgraph
+    --dynamo_use_dynamic --dynamo_use_regional_compilation --use_mps_device --mps --use_megatron_lm
+    --use_xpu --ipex --enable_cpu_affinity --downcast_bf16 --fp8_use_autocast_during_eval
+    --tpu_cluster --no_tpu_cluster --tpu_use_sudo --use_parallelism_config --help -h
+""".split()
 
 
 def take_apart(words: Sequence[str], format_name: str) -> Parts:

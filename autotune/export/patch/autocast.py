@@ -130,10 +130,8 @@ def _keep_apart(regions: Sequence[Region]) -> None:
     for one, other in itertools.combinations(regions, 2):
         if one.block is other.block:
             body = list(one.block.body)
-            begin, end = (
-                max(body.index(one.first), body.index(other.first)),
-                min(body.index(one.last), body.index(other.last)),
-            )
+            begin = max(body.index(one.first), body.index(other.first))
+            end = min(body.index(one.last), body.index(other.last))
             if begin <= end:
                 raise Refused(
                     f"two forward regions overlap at {at(one.file, one.file.line(body[begin]))}"

@@ -85,11 +85,9 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
 def _factor(context: Context) -> str | None:
     """The factor as an expression; None where the learning rate stays."""
     choice = context.tuned.knobs["batch_size"]
-    rule, own, new = (
-        choice.options.get("lr_scaling", "none"),
-        choice.options.get("own_batch_size") or choice.was,
-        choice.value,
-    )
+    rule = choice.options.get("lr_scaling", "none")
+    own = choice.options.get("own_batch_size") or choice.was
+    new = choice.value
     if rule == "none":
         return None
     if not isinstance(own, int) or not isinstance(new, int):

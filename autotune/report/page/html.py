@@ -13,12 +13,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.report.plots import loss_svg, parallel_svg, trials_svg, waterfall_svg, write_loss_plot
+from autotune.report.plots.loss import loss_svg
+from autotune.report.plots.parallel import parallel_svg
+from autotune.report.plots.trials import trials_svg
+from autotune.report.plots.waterfall import waterfall_svg
 from autotune.report.text import story, timeline, words
 from autotune.report.text.findings import findings_story
 from autotune.report.text.operators import section
 from autotune.report.text.reproduce import reproduce
-from autotune.report.text.summary import page_summary
+from autotune.report.text.summary import result_summary
 from autotune.results import Anatomy, Interval, Result, Trial
 from autotune.secrets import mask_command
 from autotune_trials.paths import publish
@@ -26,7 +29,6 @@ from autotune_trials.paths import publish
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["render", "write_loss_plot", "write_report"]
 
 FILE_NAME = "report.html"
 # id of a section -> what the navigation calls it
@@ -124,7 +126,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             withdrawn=story.withdrawn_rows(result),
             commands=story.next_commands(result, run_dir),
             findings=findings_story(result),
-            **page_summary(result),
+            summary=result_summary(result),
             environment=list(_flat(result.environment)),
             command=words.clean(story.command_words(result), LONGEST_TEXT),
             again=reproduce(result, run_dir),

@@ -35,28 +35,10 @@ class Palette:
 
 # Marks, each to become the page's variable of the same name. Nothing else may be drawn in them.
 MARKS = Palette(
-    "#010101",
-    "#020202",
-    "#030303",
-    "#040404",
-    "#050505",
-    "#060606",
-    "#070707",
-    "#010702",
-    "#020701",
-    "#030702",
+    *"#010101 #020202 #030303 #040404 #050505 #060606 #070707 #010702 #020701 #030702".split()
 )
 ON_WHITE = Palette(
-    "#1c2430",
-    "#5b6675",
-    "#d8dee6",
-    "#2563c9",
-    "#0f7b4f",
-    "#a15c00",
-    "#b42331",
-    "#9db7dc",
-    "#4c86d6",
-    "#0f7b4f",
+    *"#1c2430 #5b6675 #d8dee6 #2563c9 #0f7b4f #a15c00 #b42331 #9db7dc #4c86d6 #0f7b4f".split()
 )
 WIDTH_IN = 4.4  # small, so that on a phone the text is nearly as large as the page's
 SIZE_IN = (WIDTH_IN, 3.4)

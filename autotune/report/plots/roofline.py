@@ -9,7 +9,7 @@ from typing import Any
 from autotune.explain.peaks import FORMATS
 from autotune.explain.records import Operator, Peak, Side
 from autotune.explain.roofline import roof_for
-from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, svg, write_png
+from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, legend, svg, write_png
 
 POINTS = 12  # of each side, the costliest
 SIDES = {"baseline": ("ink", "o"), "winner": ("accent", "D")}
@@ -110,13 +110,4 @@ def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: 
     axes.set_xlim(left, right)
     axes.set_xlabel("FLOP a byte")
     axes.set_ylabel("GFLOP/s")
-    legend = axes.figure.legend(
-        loc="outside upper left",
-        ncols=3,
-        frameon=False,
-        fontsize=9,
-        handletextpad=0.4,
-        markerscale=0.8,
-    )
-    for text in legend.get_texts():
-        text.set_color(palette.ink)
+    legend(axes, palette)

@@ -70,7 +70,7 @@ def compare(a: Result, b: Result) -> Comparison:
         ratio_of_rates(before_a.samples_per_s, before_b.samples_per_s, *noises),
         ratio_of_rates(after_a.samples_per_s, after_b.samples_per_s, *noises),
         knob_rows(a, b),
-        operator_rows(a, b),
+        changed_operators(_times_s(a), _times_s(b)),
         *findings_apart(a, b),
     )
 
@@ -157,13 +157,6 @@ def knob_rows(a: Result, b: Result) -> tuple[KnobRow, ...]:
     return tuple(rows)
 
 
-def operator_rows(a: Result, b: Result) -> tuple[OperatorRow, ...]:
-    """The operators of the job as it runs after tuning that take most more or less time, of those
-    both profiles can tell.
-    """
-    return changed_operators(_times_s(a), _times_s(b))
-
-
 def changed_operators(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[OperatorRow, ...]:
     """Operators whose seconds an iteration differ most; () if one side has none."""
     if not a or not b:
@@ -176,6 +169,7 @@ def changed_operators(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[O
 
 
 def _times_s(result: Result) -> dict[str, float]:
+    """Of the operators of the job as it runs after tuning."""
     sides = result.explanation.sides
     side = sides.get("winner") if result.knobs else sides.get("baseline")
     iteration_s = ends(result)[1].iteration_s

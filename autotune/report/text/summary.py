@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.explain.records import Explanation, NsightFacts, PerfSummary, Side
 from autotune.report.text import story, words
@@ -247,8 +247,3 @@ def _tools(explanation: Explanation) -> list[str]:
                 f"Nsight Compute{of}, share of the card's compute and memory: {'; '.join(top)}."
             )
     return said
-
-
-def page_summary(result: Result) -> dict[str, Any]:
-    """What summary.html.j2 needs: ``summary`` is a SummaryTable or None."""
-    return {"summary": result_summary(result)}

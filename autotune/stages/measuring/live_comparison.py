@@ -207,10 +207,8 @@ class LiveComparison(KeptSession):
         report = self.block(candidate)
         if one_process and self.restarts != restarts:
             return None
-        cost, parts = (
-            self.cost(candidate, report),
-            anatomy(_window(report), report.settle_iterations),
-        )
+        cost = self.cost(candidate, report)
+        parts = anatomy(_window(report), report.settle_iterations)
         no_effect = dict(report.no_effect)
         if prune and math.log(cost / opening) > max(CLEAR_LOSS, 4 * self.noise):
             self._beside = None  # the last reference block is no neighbour any more

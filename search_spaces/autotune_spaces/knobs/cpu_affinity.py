@@ -146,10 +146,8 @@ class CpuAffinity(Knob):
         return {VARIABLE: str(value)}
 
     def at_start(self, environ: Mapping[str, str]) -> None:
-        value, own = (
-            environ.get(VARIABLE, ""),
-            parse_list(environ.get(OWN_VARIABLE, "")) or frozenset(os.sched_getaffinity(0)),
-        )
+        value = environ.get(VARIABLE, "")
+        own = parse_list(environ.get(OWN_VARIABLE, "")) or frozenset(os.sched_getaffinity(0))
         if not value or self.check_value(value):
             return
         os.environ[OWN_VARIABLE] = as_list(own)
@@ -227,10 +225,8 @@ def _node_of_rank(nodes: Sequence[frozenset[int]], environ: Mapping[str, str]) -
     """Neighbouring ranks share a node, as neighbouring GPUs mostly do; a launcher, which is no
     rank, is left where it is.
     """
-    rank, ranks = (
-        environ.get("LOCAL_RANK", ""),
-        environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or "1",
-    )
+    rank = environ.get("LOCAL_RANK", "")
+    ranks = environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or "1"
     if not (rank.isdigit() and ranks.isdigit() and nodes):
         return frozenset()
     return nodes[int(rank) * len(nodes) // max(int(ranks), int(rank) + 1)]

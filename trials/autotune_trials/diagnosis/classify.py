@@ -17,6 +17,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from autotune_trials.api import MARKING
 from autotune_trials.paths import CRUMBS, SessionPaths
@@ -42,25 +43,11 @@ KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL
 WORKERS_GONE = re.compile(r"DataLoader worker \(pid\(s\) .* exited unexpectedly")
 # [rank1]: of torch, [default1]: of torchrun --tee
 RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")
-LAUNCHER_ERRORS = (
-    "ChildFailedError",
-    "CalledProcessError",
-    "SignalException",
-    "ProcessRaisedException",
-)
+LAUNCHER_ERRORS = """
+    ChildFailedError CalledProcessError SignalException ProcessRaisedException
+""".split()
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
-DETACHING = {
-    "sudo",
-    "su",
-    "docker",
-    "podman",
-    "apptainer",
-    "singularity",
-    "ssh",
-    "kubectl",
-    "srun",
-    "sbatch",
-}
+DETACHING = "sudo su docker podman apptainer singularity ssh kubectl srun sbatch".split()
 
 
 @dataclass(frozen=True)
@@ -307,7 +294,7 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
             f"Take {flag.split()[0]} out of the command, or {MARKING}",
         )
     script = shutil.which(argv[0], path=None) or str(workdir / argv[0])
-    line = _shebang(script)
+    line = shebang(script)
     if line and (flag := _isolating_flag(line)):
         return (
             (
@@ -335,28 +322,39 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
     )
 
 
-def _isolating_flag(argv: Sequence[str]) -> str:
-    """``-I`` or ``-Es (E)`` if these words start a Python that ignores PYTHONPATH (-I, -E) or
-    sitecustomize (-S).
-    """
-    for at, word in enumerate(argv):
-        if not re.fullmatch(r"python[\d.]*|pypy[\d.]*", os.path.basename(word)):
-            continue
-        skip = False
-        for flag in argv[at + 1 :]:
-            if skip:
-                skip = False
-            elif not flag.startswith("-") or flag in ("-", "--"):
+class PythonArguments(NamedTuple):
+    """What follows `python` in a command; "" where there is none."""
+
+    script: str = ""
+    # by which Python ignores PYTHONPATH (-I, -E) or sitecustomize (-S), as it is written: "-Es"
+    option: str = ""
+    flag: str = ""  # its letter: "E"
+
+
+def python_arguments(arguments: Iterable[str]) -> PythonArguments:
+    rest = iter(arguments)
+    for word in rest:
+        if not word.startswith("-"):
+            return PythonArguments(word)
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            next(rest, None)
+        elif not word.startswith("--"):
+            letters = re.split(r"[cmXW]", word[1:])[0]
+            if found := next((letter for letter in letters if letter in "IES"), ""):
+                return PythonArguments("", word, found)
+            # -c, -m and - end Python's own options
+            if word == "-" or word[1 + len(letters) :][:1] in ("c", "m"):
                 break
-            elif flag in ("-X", "-W"):
-                skip = True
-            elif not flag.startswith("--"):
-                letters = re.split(r"[cmXW]", flag[1:])[0]  # -c and -m end Python's own options
-                found = next((letter for letter in letters if letter in "IES"), "")
-                if found:
-                    return flag if flag == f"-{found}" else f"{flag} ({found})"
-                if re.search(r"[cm]", flag[1:]):
-                    break
+    return PythonArguments()
+
+
+def _isolating_flag(argv: Sequence[str]) -> str:
+    """``-I`` or ``-Es (E)`` if these words start a Python that does not load the agent."""
+    for at, word in enumerate(argv):
+        if re.fullmatch(r"python[\d.]*|pypy[\d.]*", os.path.basename(word)):
+            _, option, flag = python_arguments(argv[at + 1 :])
+            if flag:
+                return option if option == f"-{flag}" else f"{option} ({flag})"
     return ""
 
 
@@ -366,10 +364,11 @@ def _clears_environment(names: Sequence[str]) -> bool:
     )
 
 
-def _shebang(path: str) -> list[str]:
+def shebang(path: str) -> list[str]:
+    """The words of a script's first line, [] if it names no interpreter."""
     try:
         with open(path, "rb") as file:
-            line = file.readline(256)
+            line = file.readline(512)
     except OSError:
         return []
     return line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []

@@ -30,13 +30,11 @@ class Postmortem:
     def __init__(
         self, argv: Sequence[str], workdir: Path, paths: SessionPaths, mark: str, masks: Masks
     ) -> None:
-        self._argv, self._workdir, self._paths, self._mark, self._masks = (
-            argv,
-            workdir,
-            paths,
-            mark,
-            masks,
-        )
+        self._argv = argv
+        self._workdir = workdir
+        self._paths = paths
+        self._mark = mark
+        self._masks = masks
         # where ranks run elsewhere: why one of their machines is lost; "": none is
         self.lost_machine: Callable[[], str] = lambda: ""
 

@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_trials.measure.usage import Counts, counts
 from autotune_trials.protocol.messages import PHASES
+
+if TYPE_CHECKING:
+    from autotune_trials.measure.nvtx import Ranges
 
 DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 AWAY, TURNOVER = len(PHASES), len(PHASES) + 1
@@ -31,18 +34,6 @@ class Mark(NamedTuple):
     spent: list[float]  # the clock's own list, which tells the iteration
     before_s: tuple[float, ...]  # what stood in it
     switches: int  # of a device clock, until then
-
-
-class Ranges(Protocol):
-    """Draws phases into a profiler's timeline."""
-
-    def begin_iteration(self) -> None: ...
-
-    def end_iteration(self) -> None: ...
-
-    def switch(self, name: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class PhaseClock:
@@ -151,18 +142,9 @@ class DeviceClock(PhaseClock):
     compute stream waits for it.
     """
 
-    __slots__ = (
-        "_torch",
-        "_device",
-        "_stream",
-        "_pending",
-        "_free",
-        "_event",
-        "_device_spent",
-        "_limit",
-        "_switches",
-        "_own_s",
-    )
+    __slots__ = """
+        _torch _device _stream _pending _free _event _device_spent _limit _switches _own_s
+    """.split()
 
     def __init__(self, torch: Any, device: Any) -> None:
         """``device``: the torch.device trained on, with its index."""

@@ -12,7 +12,8 @@ import os
 from dataclasses import dataclass
 from time import perf_counter
 
-from autotune_trials.supervisor.process_tags import MARK_VARIABLE
+from autotune_trials.supervisor.process_tags import MARK_VARIABLE, mark_of
+from autotune_trials.supervisor.procfs import all_pids, stat_of
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 # the kernel counts CPU time in ticks of 10 ms: over less than this the figures mean nothing
@@ -36,9 +37,7 @@ class Load:
 
 def snapshot() -> Snapshot:
     """The counters now. A few milliseconds: for the edges of a window only."""
-    return Snapshot(
-        perf_counter(), _pressure_s(), _busy_s(), sum(p.cpu_s for p in session_processes())
-    )
+    return Snapshot(perf_counter(), _pressure_s(), _busy_s(), sum(session_processes().values()))
 
 
 def between(start: Snapshot, end: Snapshot) -> Load:
@@ -52,70 +51,29 @@ def between(start: Snapshot, end: Snapshot) -> Load:
     return Load(pressure, foreign if end.busy_s else 0.0, session)
 
 
-@dataclass(frozen=True)
-class Process:
-    pid: int
-    parent: int
-    cpu_s: float  # its own and that of children it has waited for
-
-
-def session_processes() -> list[Process]:
-    """This session's processes: the tree below the topmost ancestor that carries the session's
-    mark.
+def session_processes() -> dict[int, float]:
+    """This session's processes, the tree below the topmost ancestor that carries the session's
+    mark: pid -> CPU seconds, its own and that of children it has waited for.
     """
-    everyone = _processes()
-    root = _root(everyone)
-    children: dict[int, list[Process]] = {}
-    for process in everyone.values():
-        children.setdefault(process.parent, []).append(process)
-    found, queue = [], [everyone[root]] if root in everyone else []
+    stats = {pid: stat for pid in all_pids() if (stat := stat_of(pid)) is not None}
+    mark, root = os.environ.get(MARK_VARIABLE, ""), os.getpid()
+    while mark and root in stats and mark_of(stats[root][1]) == mark:
+        root = stats[root][1]
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat[1], []).append(pid)
+    found: dict[int, float] = {}
+    queue = [root] if root in stats else []
     while queue:
-        process = queue.pop()
-        found.append(process)
-        queue += children.get(process.pid, [])
+        pid = queue.pop()
+        found[pid] = stats[pid][3] + stats[pid][4]
+        queue += children.get(pid, ())
     return found
 
 
 def resident_gib() -> float:
     """Memory of the session's processes, in GiB."""
-    return sum(_memory_bytes(p.pid) for p in session_processes()) / 2**30
-
-
-def _root(everyone: dict[int, Process]) -> int:
-    mark = os.environ.get(MARK_VARIABLE, "")
-    pid = os.getpid()
-    while mark and pid in everyone:
-        parent = everyone[pid].parent
-        if not _carries(parent, f"{MARK_VARIABLE}={mark}".encode()):
-            break
-        pid = parent
-    return pid
-
-
-def _carries(pid: int, mark: bytes) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
-    except OSError:
-        return False
-
-
-def _processes() -> dict[int, Process]:
-    found = {}
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return {}
-    for name in names:
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-                cpu = sum(int(t) for t in fields[11:15]) / _TICKS
-                found[int(name)] = Process(int(name), int(fields[1]), cpu)
-            except (OSError, IndexError, ValueError):
-                continue  # it ended while we looked
-    return found
+    return sum(map(_memory_bytes, session_processes())) / 2**30
 
 
 def _memory_bytes(pid: int) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 DOMAIN = "autotune"
@@ -165,35 +166,19 @@ class ProfilerRanges(Ranges):
         self._stack.pop().__exit__(None, None, None)
 
 
-class Several:
+class Several(Ranges):
     """Ranges drawn in several places at once."""
 
-    def __init__(self, *ranges: Any) -> None:
-        self._ranges = [r for r in ranges if r is not None]
+    def __init__(self, *ranges: Ranges | None) -> None:
+        for name in ("begin_iteration", "end_iteration", "switch", "enter", "leave", "close"):
+            self._each(name, [getattr(r, name) for r in ranges if r is not None])
 
-    def begin_iteration(self) -> None:
-        for one in self._ranges:
-            one.begin_iteration()
+    def _each(self, name: str, methods: Sequence[Callable[..., None]]) -> None:
+        def each(*args: str) -> None:
+            for method in methods:
+                method(*args)
 
-    def end_iteration(self) -> None:
-        for one in self._ranges:
-            one.end_iteration()
-
-    def switch(self, phase: str) -> None:
-        for one in self._ranges:
-            one.switch(phase)
-
-    def enter(self, module: str) -> None:
-        for one in self._ranges:
-            one.enter(module)
-
-    def leave(self) -> None:
-        for one in self._ranges:
-            one.leave()
-
-    def close(self) -> None:
-        for one in self._ranges:
-            one.close()
+        setattr(self, name, each)
 
 
 class ModuleRanges:

@@ -37,13 +37,11 @@ class WindowRecorder:
         finish: Callable[[], None],
         keep_interrupted: bool,
     ) -> None:
-        self._torch, self._device, self._loaders, self._finish, self._keep = (
-            torch,
-            device,
-            loaders,
-            finish,
-            keep_interrupted,
-        )
+        self._torch = torch
+        self._device = device
+        self._loaders = loaders
+        self._finish = finish
+        self._keep = keep_interrupted
         self._iterations: list[Iteration] = []
         self._turnovers: list[float] = []  # as the CPU saw them
         # of every iteration, on a device: final once it has been waited for

@@ -53,7 +53,6 @@ class Transfer:
     """Copies from host to device made from one line."""
 
     place: Place
-    count: int
     nbytes: int  # in all
     seconds: float  # the host waited in them, in all
     pinned: bool = False
@@ -102,33 +101,27 @@ class Evidence:
 
     times_s: tuple[float, ...] = ()  # one a watched iteration, as PhaseClock has it
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    # since the step before: what belongs to no training iteration (evaluation, a new epoch)
-    away_s: tuple[float, ...] = ()
-    samples: tuple[float, ...] = ()
     calls: tuple[Calls, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     frames: tuple[Frames, ...] = ()
     pauses: tuple[Pause, ...] = ()
     breaks: tuple[GraphBreak, ...] = ()
-    # class, foreach, fused, capturable, parameters, tensors, device, place
+    # class, tensors, place, and what a trial of them gave
     optimizers: tuple[Mapping[str, Any], ...] = ()
     # place, num_workers, pin_memory … of the training DataLoader
     loader: Mapping[str, Any] = field(default_factory=dict)
-    # entry modules: class, place of the call, parameters, dtypes, compiled
+    # entry modules: dtypes of the parameters
     models: tuple[Mapping[str, Any], ...] = ()
     # device_used_gib, device_total_gib, host_used_gib, host_total_gib
     memory: Mapping[str, float] = field(default_factory=dict)
     world_size: int = 1
     # in collective operations, one an iteration; () if not distributed
     communication_s: tuple[float, ...] = ()
-    sampler_s: float = 0.0  # what watching itself cost, in all, as far as it can be told
     blind: Mapping[str, str] = field(default_factory=dict)  # what was not watched -> why
     # the training thread was ready to run and had no core, one an iteration; () if not known
     queued_s: tuple[float, ...] = ()
-    interrupted: tuple[int, ...] = ()  # indexes of iterations in which the job evaluated
     # frequency governors of the CPUs this process may use; () where there is no cpufreq
     governors: tuple[str, ...] = ()
-    compiled: bool = False  # something of the job runs through torch.compile
     fetching_s: float = 0.0  # that workers took to fetch batches, in all; 0 without workers
     decoding_s: float = 0.0  # of it: PIL decoding JPEG pictures
     # padded and all tokens of the batches, by their attention_mask

@@ -100,7 +100,6 @@ class SessionConfig:
     # most this long
     first_epoch_s: float = 0.0
     record_loss: bool = True
-    nvtx: bool = True  # live, fixed, profile: NVTX ranges where somebody listens, see measure.nvtx
     # profile: in the profiled window also ranges for modules down to this depth below the entry; 0:
     # none
     nvtx_modules: int = 0
@@ -262,8 +261,6 @@ class Record:
     ended_early: bool = False  # the job ended before the window was full
     trace: str = ""  # profile mode: path of the gzipped Chrome trace
     evidence: Evidence | None = None  # profile mode
-    # profile mode: rows of the operator table, by self time
-    operators: tuple[Mapping[str, Any], ...] = ()
     # e.g. loss_scale at the end, where the agent's scaler was in use
     notes: Mapping[str, Any] = field(default_factory=dict)
 

@@ -17,20 +17,10 @@ from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 INJECT = Path(__file__).resolve().parents[1] / "agent" / "bootstrap" / "inject"
 SOCKET_PATH_BYTES = 100  # sun_path holds 108 on Linux, 104 elsewhere
 # What libraries keep between runs: shared with other programs, and the same for every trial.
-LIBRARY_VARIABLES = (
-    "HF_HOME",
-    "HF_HUB_CACHE",
-    "HF_DATASETS_CACHE",
-    "TRANSFORMERS_CACHE",
-    "TORCH_HOME",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TRITON_CACHE_DIR",
-    "TORCH_EXTENSIONS_DIR",
-    "NUMBA_CACHE_DIR",
-    "CUDA_CACHE_PATH",
-    "MPLCONFIGDIR",
-    "NLTK_DATA",
-)
+LIBRARY_VARIABLES = """
+    HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE TRANSFORMERS_CACHE TORCH_HOME TORCHINDUCTOR_CACHE_DIR
+    TRITON_CACHE_DIR TORCH_EXTENSIONS_DIR NUMBA_CACHE_DIR CUDA_CACHE_PATH MPLCONFIGDIR NLTK_DATA
+""".split()
 LIBRARIES = ("~/.triton", "~/.nv", "/dev", "/proc", "/sys", "/run")
 CACHE_FOLDERS = ("huggingface", "torch")  # of libraries, where caches are kept
 # What other programs keep there, too: a checkpoint there is the job's.

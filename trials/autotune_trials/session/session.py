@@ -126,10 +126,8 @@ class Session:
         pace: SlowestGap | None = None,
         unchanged: bool = False,
     ) -> None:
-        self.paths, self.workdir = (
-            SessionPaths(Path(os.path.abspath(paths.root))),
-            Path(os.path.abspath(workdir)),
-        )
+        self.paths = SessionPaths(Path(os.path.abspath(paths.root)))
+        self.workdir = Path(os.path.abspath(workdir))
         fill = {**(fill or {}), "trial_dir": str(self.paths.out)}
         self.argv = filled_command(argv, fill)
         self.mark = process_tags.new_mark()
@@ -141,16 +139,12 @@ class Session:
         )
         # of putting back what the job wrote, once the session has ended
         self.outcome: Outcome | None = None
-        self._startup_timeout_s, self._hang_timeout_s, self._grace_s = (
-            startup_timeout_s,
-            hang_timeout_s,
-            grace_s,
-        )
-        self._shortest_hang_s, self._pace, self._work = (
-            shortest_hang_s,
-            pace or SlowestGap(),
-            Work(self.mark),
-        )
+        self._startup_timeout_s = startup_timeout_s
+        self._hang_timeout_s = hang_timeout_s
+        self._grace_s = grace_s
+        self._shortest_hang_s = shortest_hang_s
+        self._pace = pace or SlowestGap()
+        self._work = Work(self.mark)
         self._unchanged = unchanged and not config.knobs
         self.board = Switchboard(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)

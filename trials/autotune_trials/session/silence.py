@@ -96,6 +96,6 @@ class Work:
         stats = self._stats()
         return bool(stats) and not any(stat[0] in "RD" for stat in stats)
 
-    def _stats(self) -> list[tuple[str, int, int, float]]:
+    def _stats(self) -> list[tuple[str, int, int, float, float]]:
         stats = (procfs.stat_of(pid) for pid in process_tags.marked(self._mark))
         return [stat for stat in stats if stat is not None]

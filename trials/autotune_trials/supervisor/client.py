@@ -40,19 +40,15 @@ class WatchedCommand:
         on_exit: Callable[[], None],
         secrets: Sequence[str] = (),
     ) -> None:
-        self._argv, self._workdir, self._env, self._paths, self.mark = (
-            list(argv),
-            workdir,
-            env,
-            paths,
-            mark,
-        )
-        self._grace_s, self._selector, self._on_exit, self._secrets = (
-            grace_s,
-            selector,
-            on_exit,
-            list(secrets),
-        )
+        self._argv = list(argv)
+        self._workdir = workdir
+        self._env = env
+        self._paths = paths
+        self.mark = mark
+        self._grace_s = grace_s
+        self._selector = selector
+        self._on_exit = on_exit
+        self._secrets = list(secrets)
         self._control: socket.socket | None = None
         self._rest = b""
         self._ended = self._stopping = False

@@ -11,9 +11,9 @@ from typing import Any
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
-def stat_of(pid: int) -> tuple[str, int, int, float] | None:
-    """(state, parent, start time in ticks since boot, CPU seconds used) of a process, or None if it
-    is gone.
+def stat_of(pid: int) -> tuple[str, int, int, float, float] | None:
+    """(state, parent, start time in ticks since boot, CPU seconds used, and by children it has
+    waited for) of a process, or None if it is gone.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -21,8 +21,9 @@ def stat_of(pid: int) -> tuple[str, int, int, float] | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return fields[0].decode(), int(fields[1]), int(fields[19]), cpu_s
+    hertz = os.sysconf("SC_CLK_TCK")
+    own, waited = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    return fields[0].decode(), int(fields[1]), int(fields[19]), own / hertz, waited / hertz
 
 
 def all_pids() -> list[int]:

@@ -35,7 +35,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from autotune_trials.supervisor.output_log import HEAD_BYTES, TAIL_BYTES, CappedLog, Masked
+from autotune_trials.supervisor.output_log import CappedLog, Masked
 from autotune_trials.supervisor.process_tags import SWEEP_S, marked
 from autotune_trials.supervisor.procfs import (
     PR_SET_CHILD_SUBREAPER,
@@ -55,8 +55,7 @@ CLEANERS_S = 0.5
 class Order(dict[str, Any]):
     """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder),
     remove (folder), tuner_pid, grace_s, and optionally put_back (a command, to be given the
-    processes that are left), secrets (texts kept out of the logs), and head_bytes and tail_bytes of
-    the logs."""
+    processes that are left) and secrets (texts kept out of the logs)."""
 
 
 class Warden:
@@ -153,8 +152,7 @@ class Warden:
         for name, (read, _) in pipes.items():
             os.set_blocking(read, False)
             _enlarge(read)
-            sizes = order.get("head_bytes", HEAD_BYTES), order.get("tail_bytes", TAIL_BYTES)
-            self._logs[read] = Masked(CappedLog(order[name], *sizes), order.get("secrets", []))
+            self._logs[read] = Masked(CappedLog(order[name]), order.get("secrets", []))
             self._selector.register(read, selectors.EVENT_READ, self._on_output)
         self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
         self._watch_tuner()

@@ -32,6 +32,11 @@ def write_exception(where: str) -> str:
     return text
 
 
+def reason(where: str) -> str:
+    """Log the exception being handled; returns the last line of it."""
+    return write_exception(where).strip().splitlines()[-1]
+
+
 def tell(text: str) -> None:
     """Under ``autotune launch``, where nobody reads the log, print ``text`` on standard error."""
     try:

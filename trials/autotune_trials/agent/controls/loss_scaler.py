@@ -145,10 +145,8 @@ class LossScaler:
         if not self._stepped:
             return False
         torch, scale = self._torch, self._scale
-        found, self._stepped = (
-            torch.stack([f.to(scale.device, non_blocking=True) for f in self._stepped]).amax(),
-            [],
-        )
+        found = torch.stack([f.to(scale.device, non_blocking=True) for f in self._stepped]).amax()
+        self._stepped = []
         torch._amp_update_scale_(scale, self._good_steps, found, 2.0, 0.5, GROWTH_INTERVAL)
         return found
 

@@ -94,10 +94,8 @@ class OptimizerControl:
         self._move_step_counters(optimizer)
 
     def _remember(self, optimizer: Any) -> None:
-        self._own, self._own_default = (
-            [_flags(g) for g in optimizer.param_groups],
-            _flags(optimizer.defaults),
-        )
+        self._own = [_flags(g) for g in optimizer.param_groups]
+        self._own_default = _flags(optimizer.defaults)
         self._own_amp_flag = getattr(optimizer, "_step_supports_amp_scaling", None)
         self._hooks = (
             optimizer.register_state_dict_post_hook(lambda _, saved: self._as_own(saved)),

@@ -52,7 +52,7 @@ def install(agent: Agent) -> None:
     api.receiver = loop
     patches.on_restore(lambda: setattr(api, "receiver", None))
     process.install(patches, agent.errors.on_uncaught, agent.after_fork)
-    if config.nvtx and agent.mode.measures:
+    if agent.mode.measures:
         agent.timer.draw(nvtx_ranges(torch))
     agent.mode.start()
     agent.errors.tell_restart()

@@ -12,17 +12,7 @@ class Iteration:
     """Made where it ends, filled in by who measures (``Listener.iteration_ending``); what the modes
     take in."""
 
-    __slots__ = (
-        "index",
-        "wall_s",
-        "spent",
-        "samples",
-        "wait_s",
-        "turnovers",
-        "interrupted",
-        "skipped",
-        "counted",
-    )
+    __slots__ = "index wall_s spent samples wait_s turnovers interrupted skipped counted".split()
 
     def __init__(self, index: int) -> None:
         self.index = index

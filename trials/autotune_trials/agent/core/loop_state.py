@@ -16,22 +16,10 @@ class Ending(enum.Enum):
 class LoopState:
     """Written by the training loop's events, and by those that are named; everybody may read it."""
 
-    __slots__ = (
-        "stopped",
-        "iterations",
-        "backwards",
-        "backwards_at_first",
-        "ends_with",
-        "in_backward",
-        "in_step",
-        "inside_entry",
-        "training_called",
-        "closure_calls",
-        "capturing",
-        "functional",
-        "seen_gradless",
-        "caches_gradients",
-    )
+    __slots__ = """
+        stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
+        training_called closure_calls capturing functional seen_gradless caches_gradients
+    """.split()
 
     def __init__(self) -> None:
         self.stopped = False  # the agent has stepped aside

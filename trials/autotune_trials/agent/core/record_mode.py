@@ -17,7 +17,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.bootstrap.log import reason, write_exception
 from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.entry_modules import compile_notes
 from autotune_trials.agent.controls.lr_factor import LrFactor
@@ -212,7 +212,7 @@ class RecordMode(Mode):
 
     def _give_up_profile(self) -> None:
         """A record without a trace is still a record."""
-        self._notes["profile"] = write_exception("profile").strip().splitlines()[-1]
+        self._notes["profile"] = reason("profile")
         if self._profiling is not None:
             self._profiling.close_ranges()
         self._after_profile()
@@ -238,7 +238,7 @@ class RecordMode(Mode):
                 self._watch = Watch(self.agent)
                 self._watch.begin()
         except Exception:
-            self._notes["watch"] = write_exception("watch").strip().splitlines()[-1]
+            self._notes["watch"] = reason("watch")
             self._watch = None
             self._finish()
 

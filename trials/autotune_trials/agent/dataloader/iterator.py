@@ -144,10 +144,8 @@ def iterator_class(data: Any) -> type:
                 return self._turn(asked)
             wait_s, turnover_s = clock() - asked, None
             if self._rebuilding_since is not None:
-                hooks.last_rebuild_s, self._rebuilding_since = (
-                    clock() - self._rebuilding_since,
-                    None,
-                )
+                hooks.last_rebuild_s = clock() - self._rebuilding_since
+                self._rebuilding_since = None
             if self._start_s is not None:
                 wait_s, self._start_s = wait_s + self._start_s, None
                 before = state.epoch_before()
@@ -421,10 +419,8 @@ def iterator_class(data: Any) -> type:
             shadow = self._shadow(want)
             shadow.__dict__["generator"] = self._state.private_generator(data)
             probe = data._BaseDataLoaderIter(shadow)
-            self.source._pin_memory, self.source._pin_memory_device = (
-                probe._pin_memory,
-                probe._pin_memory_device,
-            )
+            self.source._pin_memory = probe._pin_memory
+            self.source._pin_memory_device = probe._pin_memory_device
             self.settings = self.source._autotune_settings = want
 
         # -- the end

@@ -13,7 +13,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.bootstrap.log import reason, write_exception
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.loop.loss import Scalar, read_scalars
 from autotune_trials.agent.snapshots import off_heap
@@ -35,7 +35,7 @@ def _ends_probe(method: Any) -> Any:
         try:
             method(self, *args)
         except Exception:
-            self.left, self.failure = 0, write_exception("probe").strip().splitlines()[-1]
+            self.left, self.failure = 0, reason("probe")
             self._before = self._changes = []
 
     return guarded

@@ -22,15 +22,9 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
 
 # Settings of a param group that choose an implementation, not a computation.
-IMPLEMENTATION_SETTINGS = (
-    "params",
-    "foreach",
-    "fused",
-    "capturable",
-    "differentiable",
-    "initial_lr",
-    "param_names",
-)
+IMPLEMENTATION_SETTINGS = """
+    params foreach fused capturable differentiable initial_lr param_names
+""".split()
 
 
 def rank(torch: Any) -> int:

@@ -15,24 +15,11 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
 # Variables with which a job sets by itself what a knob would set.
-VARIABLES = (
-    "LD_PRELOAD",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "CUDNN_CONV_WSCAP_DBG",
-    "GOMP_CPU_AFFINITY",
-    "KMP_AFFINITY",
-    "OMP_PROC_BIND",
-    "OMP_PLACES",
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_NVLS_ENABLE",
-    "GLIBC_TUNABLES",
-    "MALLOC_TRIM_THRESHOLD_",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TOP_PAD_",
-    "MALLOC_MMAP_MAX_",
-)
+VARIABLES = """
+    LD_PRELOAD PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF CUDNN_CONV_WSCAP_DBG GOMP_CPU_AFFINITY
+    KMP_AFFINITY OMP_PROC_BIND OMP_PLACES NCCL_ALGO NCCL_PROTO NCCL_NVLS_ENABLE GLIBC_TUNABLES
+    MALLOC_TRIM_THRESHOLD_ MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_MMAP_MAX_
+""".split()
 
 
 def own_settings(live: LiveJobControl) -> dict[str, str]:

@@ -127,12 +127,8 @@ class Consumption:
         if mark is self._ended:
             self._ended = None  # a stretched epoch goes on
         if mark is not self.mark:
-            self.mark, self._passed, self._pass_trained, self._pass_ended = (
-                mark,
-                loader,
-                False,
-                False,
-            )
+            self.mark, self._passed = mark, loader
+            self._pass_trained = self._pass_ended = False
         self.batches.append(Batch(loader, mark, samples, wait_s, turnover_s))
 
     def drop_others(self) -> None:

@@ -14,13 +14,13 @@ from autotune_trials.measure.clock import (
     TO_DEVICE,
     DeviceClock,
     PhaseClock,
-    Ranges,
     StillClock,
 )
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.core.loop_state import LoopState
+    from autotune_trials.measure.nvtx import Ranges
 
 
 class RangeStart(Listener):

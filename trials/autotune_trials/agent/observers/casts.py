@@ -18,61 +18,16 @@ if TYPE_CHECKING:
 KIND = "cast"
 # What autocast runs in float32 on CUDA or on a CPU (https://docs.pytorch.org/docs/stable/amp.html,
 # "Autocast Op Reference").
-FUNCTIONAL = (
-    "softmax",
-    "log_softmax",
-    "softmin",
-    "softplus",
-    "layer_norm",
-    "group_norm",
-    "rms_norm",
-    "local_response_norm",
-    "normalize",
-    "cosine_similarity",
-    "pdist",
-    "interpolate",
-    "grid_sample",
-    "pad",
-    "avg_pool3d",
-    "binary_cross_entropy",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "cross_entropy",
-    "nll_loss",
-    "kl_div",
-    "cosine_embedding_loss",
-    "hinge_embedding_loss",
-)
-METHODS = (
-    "float",
-    "softmax",
-    "log_softmax",
-    "exp",
-    "expm1",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "pow",
-    "reciprocal",
-    "rsqrt",
-    "sinh",
-    "tan",
-    "norm",
-    "cumprod",
-    "cumsum",
-    "prod",
-    "renorm",
-    "erfinv",
-    "acos",
-    "asin",
-    "cosh",
-    "dist",
-    "quantile",
-    "logsumexp",
-    "polygamma",
-)
+FUNCTIONAL = """
+    softmax log_softmax softmin softplus layer_norm group_norm rms_norm local_response_norm
+    normalize cosine_similarity pdist interpolate grid_sample pad avg_pool3d binary_cross_entropy
+    mse_loss l1_loss smooth_l1_loss cross_entropy nll_loss kl_div cosine_embedding_loss
+    hinge_embedding_loss
+""".split()
+METHODS = """
+    float softmax log_softmax exp expm1 log log10 log1p log2 pow reciprocal rsqrt sinh tan norm
+    cumprod cumsum prod renorm erfinv acos asin cosh dist quantile logsumexp polygamma
+""".split()
 
 
 def install(calls: CallObserver) -> None:

@@ -13,26 +13,11 @@ from typing import Any
 from autotune_trials.agent.facts.job_facts import world_size
 from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
 
-NAMES = (
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "all_gather",
-    "all_gather_into_tensor",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "all_to_all",
-    "all_to_all_single",
-    "gather",
-    "scatter",
-    "barrier",
-    "monitored_barrier",
-    "all_gather_object",
-    "gather_object",
-    "broadcast_object_list",
-    "scatter_object_list",
-    "recv",
-)
+NAMES = """
+    all_reduce reduce broadcast all_gather all_gather_into_tensor reduce_scatter
+    reduce_scatter_tensor all_to_all all_to_all_single gather scatter barrier monitored_barrier
+    all_gather_object gather_object broadcast_object_list scatter_object_list recv
+""".split()
 KIND = "collective"
 EXCHANGE = "DistributedDataParallel's exchange of gradients"
 

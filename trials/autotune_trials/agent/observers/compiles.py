@@ -93,7 +93,7 @@ class CompileLog:
             known = self.breaks.setdefault(lines, [one_line(str(error)), 0])
             known[1] += 1
         except Exception:
-            self.trouble = log.write_exception("graph break").strip().splitlines()[-1]
+            self.trouble = log.reason("graph break")
 
 
 class CompileObserver(Observer):
@@ -118,8 +118,7 @@ class CompileObserver(Observer):
 
     def finish(self) -> dict[str, Any]:
         if "torch._dynamo" not in sys.modules:
-            return {"compiled": False}
-        found = metrics()
+            return {}
         listening = self.agent.modules.compiles
         blind = (
             {"graph breaks": listening.trouble}
@@ -131,11 +130,7 @@ class CompileObserver(Observer):
             GraphBreak("break", reason, self._place(self._own(lines)), count)
             for lines, (reason, count) in breaks
         ]
-        return {
-            "breaks": tuple(left + self._recompiles(found)),
-            "compiled": any(m.entire_frame_compile_time_s for m in found),
-            "blind": blind,
-        }
+        return {"breaks": tuple(left + self._recompiles(metrics())), "blind": blind}
 
     def _recompiles(self, found: list[Any]) -> list[GraphBreak]:
         """Those of the window by line; and functions dynamo has given up, whenever that was."""

@@ -12,21 +12,9 @@ from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of,
 from autotune_trials.agent.observers.places import Spot
 from autotune_trials.protocol.evidence import Transfer
 
-MAKERS = (
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "normal",
-    "bernoulli",
-    "zeros",
-    "ones",
-    "full",
-    "empty",
-    "arange",
-    "linspace",
-    "eye",
-)
+MAKERS = """
+    rand randn randint randperm normal bernoulli zeros ones full empty arange linspace eye
+""".split()
 SMALL_BYTES = 4096  # of a tensor made on the host: below this a move is all launch cost
 
 
@@ -104,22 +92,17 @@ class Moves:
         non_blocking = bool(kwargs.get("non_blocking", any(a is True for a in args[2:])))
         spot = self._calls.here()
         known = self._transfers.setdefault(
-            (id(spot[0]), spot[1], pinned, non_blocking), [spot, 0, 0, 0.0]
+            (id(spot[0]), spot[1], pinned, non_blocking), [spot, 0, 0.0]
         )
-        known[1:] = known[1] + 1, known[2] + bytes_of(tensor), known[3] + seconds
+        known[1:] = known[1] + bytes_of(tensor), known[2] + seconds
         return None
 
     def fields(self) -> dict[str, Any]:
         place = self._calls.watch.places.place
         return {
             "transfers": tuple(
-                Transfer(place(spot), count, nbytes, seconds, pinned, non_blocking)
-                for (_, _, pinned, non_blocking), (
-                    spot,
-                    count,
-                    nbytes,
-                    seconds,
-                ) in self._transfers.items()
+                Transfer(place(spot), nbytes, seconds, pinned, non_blocking)
+                for (*_, pinned, non_blocking), (spot, nbytes, seconds) in self._transfers.items()
             )
         }
 

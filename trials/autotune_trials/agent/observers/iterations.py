@@ -55,10 +55,7 @@ class IterationObserver(Observer):
             "phase_times_s": {
                 name: tuple(i.spent[n] for i in iterations) for n, name in enumerate(PHASES)
             },
-            "away_s": tuple(sum(i.spent[AWAY:]) for i in iterations),
-            "samples": tuple(i.samples for i in iterations),
             "queued_s": tuple(b - a for a, b in zip(queued, queued[1:])),
-            "interrupted": tuple(n for n, i in enumerate(iterations) if i.interrupted),
         }
 
     def _read(self) -> float:

@@ -53,11 +53,9 @@ class PauseObserver(Observer):
             return
         if not self._began:
             return  # the window opened in the middle of a collection
-        seconds, index, generation = (
-            perf_counter() - self._began,
-            self.watch.index,
-            int(info.get("generation", 0)),
-        )
+        seconds = perf_counter() - self._began
+        index = self.watch.index
+        generation = int(info.get("generation", 0))
         spot = self.watch.places.spot(sys._getframe(1))
         known = self._pauses.setdefault(
             (index, generation, id(spot[0]), spot[1]), [spot, 0, 0.0, 0.0]

@@ -50,7 +50,6 @@ class SamplerObserver(Observer):
         self._usual_switch_s: float | None = None
         self._seen: dict[Key, list[Any]] = {}  # [seconds, spot, innermost code object]
         self._failure = ""
-        self._spent = 0.0
 
     def begin(self) -> None:
         usual = sys.getswitchinterval()
@@ -77,8 +76,7 @@ class SamplerObserver(Observer):
                 for key, (seconds, spot, leaf) in sorted(
                     self._seen.items(), key=lambda item: item[0]
                 )
-            ),
-            "sampler_s": self._spent,
+            )
         }
 
     def _look(self) -> None:
@@ -99,7 +97,6 @@ class SamplerObserver(Observer):
                 while tick <= now:
                     count[0] += INTERVAL_S
                     tick += jitter(0.5, 1.5) * INTERVAL_S
-                self._spent += clock() - now
         except Exception as error:  # told on the training thread
             self._failure = f"{type(error).__name__}: {error}"
 

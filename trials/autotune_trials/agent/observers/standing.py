@@ -27,23 +27,16 @@ class StandingObserver(Observer):
         return {
             "optimizers": tuple(self._optimizer(control) for control in self.agent.live.controls),
             "loader": self._loader(),
-            "models": tuple(_model(entry) for entry in self.agent.live.entries),
+            "models": tuple({"dtypes": _dtypes(entry)} for entry in self.agent.live.entries),
             "memory": self._memory(),
             "governors": governors(),
         }
 
     def _optimizer(self, control: OptimizerControl) -> dict[str, Any]:
         optimizer = control.optimizer
-        group = optimizer.param_groups[0] if optimizer.param_groups else {}
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
         return {
             "class": type(optimizer).__name__,
-            "foreach": group.get("foreach"),
-            "fused": group.get("fused"),
-            "capturable": group.get("capturable"),
-            "tensors": len(parameters),
-            "parameters": sum(p.numel() for p in parameters),
-            "device": parameters[0].device.type if parameters else "",
+            "tensors": sum(len(g["params"]) for g in optimizer.param_groups),
             "place": self._place(control.spot),
             **try_out(self.agent, control),
         }
@@ -81,15 +74,8 @@ class StandingObserver(Observer):
         }
 
 
-def _model(entry: Entry) -> dict[str, Any]:
-    module = entry.module
-    parameters = list(module.parameters())
-    return {
-        "class": type(getattr(module, "_orig_mod", module)).__name__,
-        "parameters": sum(p.numel() for p in parameters),
-        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
-        "compiled": bool(entry.compiled),
-    }
+def _dtypes(entry: Entry) -> list[str]:
+    return sorted({str(p.dtype).removeprefix("torch.") for p in entry.module.parameters()})
 
 
 def governors() -> tuple[str, ...]:

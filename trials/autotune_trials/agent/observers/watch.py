@@ -64,9 +64,7 @@ class Watch:
             try:
                 observer = kind(self)
             except Exception:
-                self._blind[kind.name] = (
-                    log.write_exception(f"watching {kind.name}").strip().splitlines()[-1]
-                )
+                self._blind[kind.name] = log.reason(f"watching {kind.name}")
                 continue
             self._observers.append(observer)
             try:
@@ -94,9 +92,7 @@ class Watch:
                 self._blind.update(found.pop("blind", {}))
                 fields.update(found)
             except Exception:
-                self._blind[observer.name] = (
-                    log.write_exception(f"watching {observer.name}").strip().splitlines()[-1]
-                )
+                self._blind[observer.name] = log.reason(f"watching {observer.name}")
         self._observers = []
         return Evidence(**fields, blind=self._blind)
 
@@ -118,9 +114,7 @@ class Watch:
 
     def _drop(self, observer: Observer) -> None:
         """The exception being handled is this observer's."""
-        self._blind[observer.name] = (
-            log.write_exception(f"watching {observer.name}").strip().splitlines()[-1]
-        )
+        self._blind[observer.name] = log.reason(f"watching {observer.name}")
         self._observers.remove(observer)
         try:
             observer.finish()

@@ -54,10 +54,8 @@ class Patch:
             self._wrapper, self._above = self._make(self, self.original), None
             # where pickle finds it: in the next process that is the original
             if isinstance(self.owner, ModuleType):
-                self._wrapper.__module__, self._wrapper.__qualname__ = (
-                    self.owner.__name__,
-                    self.attribute,
-                )
+                self._wrapper.__module__ = self.owner.__name__
+                self._wrapper.__qualname__ = self.attribute
         self.active = True
         setattr(self.owner, self.attribute, self._wrapper)
 

@@ -38,10 +38,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.executors.base import FAILURES, Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_trials.protocol.failures import FAILURES
 from autotune_trials.protocol.messages import (
     Block,
     BlockReport,

@@ -120,7 +120,8 @@ class LoaderControl(Protocol):
 
     def set(self, **settings: Any) -> None:
         """Override constructor arguments: num_workers, prefetch_factor, persistent_workers,
-        pin_memory, batch_size, in_order. ``None`` gives an argument back to the job's own value."""
+        pin_memory, batch_size, in_order. ``None`` gives an argument back to the job's own value.
+        own_batch_size: batch_size is only for loaders that the job builds with that one."""
 
     def own(self, setting: str) -> Any:
         """The value the job itself built the DataLoader with."""

@@ -78,6 +78,16 @@ def _can_be_asked(knob: Knob) -> bool:
     return knob.scope is Scope.PROCESS and type(knob).effect is not Knob.effect
 
 
+def needs_launch(knob: Knob, value: Value) -> bool:
+    """More than variables and words, which a script could set by itself."""
+    return needs_agent(knob) or value in knob.looked_up
+
+
+def uses_launch(tuned: TunedConfig) -> bool:
+    """Whether a script that runs the job does so by ``autotune launch``."""
+    return any(needs_launch(knob, tuned.knobs[n].value) for n, knob in knobs_of(tuned).items())
+
+
 def plan(
     tuned: TunedConfig,
     extra: Sequence[str] = (),

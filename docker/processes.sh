@@ -32,7 +32,7 @@ start() { # name, command …: unless it runs
     pid_of "$name" >/dev/null && return
     sweep "$name" # children that outlived a service which was killed hold its port
     AUTOTUNE_SERVICE=$state/$name setsid "$@" >>"$state/logs/$name.log" 2>&1 </dev/null 9>&- &
-    identity $! >"$state/pids/$name.new"
+    identity $! >"$state/pids/$name.new" || true # it may have ended already: wait_for says so
     mv "$state/pids/$name.new" "$state/pids/$name"
 }
 

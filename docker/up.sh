@@ -14,7 +14,7 @@
 #
 # All of it listens on 127.0.0.1. Ports are the usual ones where they are free, others where not, or what MLFLOW_PORT,
 # RAY_DASHBOARD_PORT, RAY_PORT and AUTOTUNE_DB_PORT say; once chosen they are kept. Called again it starts what does not run.
-# Needs mlflow, ray[default] and psycopg2 (pip install 'autotune-torch[service]') and PostgreSQL's server (apt install postgresql).
+# Needs mlflow, ray[default] and psycopg2 (pip install '.[service]' in the repository) and PostgreSQL's server (apt install postgresql).
 set -euo pipefail
 umask 077
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -42,7 +42,7 @@ done
 for program in python ray mlflow; do
     command -v "$program" >/dev/null || fail "$program is not on PATH" "activate the environment autotune is installed in"
 done
-python -c 'import psycopg2, ray.dashboard.optional_deps' 2>/dev/null || fail "this environment lacks what the service needs" "pip install 'autotune-torch[service]'"
+python -c 'import psycopg2, ray.dashboard.optional_deps' 2>/dev/null || fail "this environment lacks what the service needs" "pip install '.[service]' in the repository"
 newest=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1) # where Debian keeps it, off PATH
 PATH=$PATH:$newest
 command -v initdb >/dev/null || fail "PostgreSQL's server is not installed" "apt install postgresql"

@@ -61,7 +61,7 @@ def launch(
     import shlex
 
     from autotune.errors import InputError
-    from autotune.export.fingerprint import current, differences, obstacles
+    from autotune.export.fingerprint import current, differences, obstacles, other_variables
     from autotune.export.launching import become, plan, uses_out
     from autotune.export.load import load_tuned
 
@@ -69,23 +69,16 @@ def launch(
     if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(tuned)):
         if int(match[1]) > 2:
             os.set_inheritable(int(match[1]), False)  # read to its end; not the job's business
-    if uses_out(config):
-        out = (out or config.workdir / "out").absolute()
-        if not dry_run:
-            out.mkdir(parents=True, exist_ok=True)
     base = dict(os.environ)
-    job = plan(config, extra or (), base=base, seed=seed, out=out, partial=dry_run or force)
+    if dry_run:  # secrets stand in the command as the file has them
+        base = {n: text for n, text in base.items() if n not in config.env_from_launch}
+    env = {**base, **config.env}
     if config.knobs:
-        now = current(config, job.env)
-        unlike = differences(config, now, job.env)
-        if config.provenance.compile_cache.file and not dry_run:
-            base |= _compiled(
-                config, tuned, "this is a different machine" if unlike else "", job.env
-            )
-            job = plan(config, extra or (), base=base, seed=seed, out=out, partial=force)
-        for text in unlike:
+        now = current(config, env)
+        unlike = differences(config, now, env)
+        for text in [*unlike, *other_variables(config, env)]:
             print(f"autotune: warning: {text}; the speed-up was measured there", file=sys.stderr)
-        blocked = obstacles(config, now, job.env)
+        blocked = obstacles(config, now, env)
         if blocked and not force:
             raise InputError(
                 "; ".join(f"{name} cannot be applied here: {why}" for name, why in blocked.items()),
@@ -99,20 +92,28 @@ def launch(
             config = dataclasses.replace(
                 config, knobs={n: k for n, k in config.knobs.items() if n not in blocked}
             )
-            job = plan(config, extra or (), base=base, seed=seed, out=out, partial=True)
+        if config.provenance.compile_cache.file and not dry_run:
+            base |= _compiled(config, tuned, "this is a different machine" if unlike else "", env)
+    out = (out or config.workdir / "out").absolute()
+    job = plan(config, extra or (), base=base, seed=seed, out=out, partial=dry_run)
     settings = (
         ", ".join(f"{name}={choice.value}" for name, choice in config.knobs.items())
         or "nothing to change, the job as it is"
     )
     if dry_run:
-        # The command as the file has it: in the real one stand secrets.
-        shown = plan(config, extra or (), base={}, seed=seed, out=out, partial=True)
         typer.echo(
-            f"command   {shlex.join(shown.argv)}\nworkdir   {job.workdir}\nsettings  {settings}"
+            f"command   {shlex.join(job.argv)}\nworkdir   {job.workdir}\nsettings  {settings}"
         )
         return
     if not quiet:
         print(f"autotune: {config.name}: {settings}", file=sys.stderr)
+    if uses_out(config) and os.path.isdir(config.workdir):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{out} cannot be made: {error.strerror}", where="--out", expected="a directory"
+            ) from None
     become(job)
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -198,7 +199,7 @@ class LocalExecutor(Executor):
             str(Path(package.__path__[0]).parent) for package in (autotune_trials, autotune_spaces)
         ]
         argv = [
-            interpreter(self.spec.command, environment, self.spec.workdir),
+            interpreter(self.spec.command, environment, self.spec.workdir) or sys.executable,
             "-c",
             _PEAKS,
             *roots,

@@ -12,13 +12,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.export.tuned import TunedConfig
+from autotune.export.tuned import TunedConfig, telling
 from autotune_spaces import machine as machines
 from autotune_spaces.base import Knob, NotApplicable, Start
 from autotune_spaces.facts import (
@@ -76,7 +75,10 @@ def here(
     """
     model, flags = machines.cpu()
     software = _ask_python(interpreter(command, env, workdir), env, workdir)
-    gpus = _gpus(env) if software.get("cuda_version") or software.get("hip") else []
+    for_cpus = software.get("torch_version") and not (
+        software.get("cuda_version") or software.get("hip")
+    )
+    gpus = [] if for_cpus else _gpus(env)
     facts: dict[str, Any] = {}
     if gpus:
         facts = {
@@ -118,6 +120,20 @@ def differences(
     found += ["tuned on a GPU, none here"] if on_gpu and now.device != "cuda" else []
     unlike = compared(tuned.provenance.machine, now, gpu=on_gpu and now.device == "cuda")
     return found + [f"{word}: {before} when tuned, {after} here" for word, before, after in unlike]
+
+
+def other_variables(tuned: TunedConfig, env: Mapping[str, str]) -> list[str]:
+    """Which variables that decide how fast a job is are not what they were when it was tuned, in
+    words. ``env``: the job's.
+    """
+    then = tuned.provenance.environment
+    if then is None:
+        return []
+    now = telling(env)
+    names = [n for n in sorted({*then, *now}) if n not in tuned.env and then.get(n) != now.get(n)]
+    return [
+        f"{n}: {then.get(n, 'not set')} when tuned, {now.get(n, 'not set')} here" for n in names
+    ]
 
 
 def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[str, Any, Any]]:
@@ -182,19 +198,26 @@ def obstacles(
 
 def interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -> str:
     """The Python that will run the job: the command itself, or the one its script names (torchrun,
-    accelerate).
+    accelerate); "" if it is not known (a shell, ``uv run``, ``conda run``).
     """
-    word = command[0]
-    program = str(workdir / word) if "/" in word else shutil.which(word, path=env.get("PATH"))
-    if program is None:
-        return sys.executable
+    program = _program(command[0], env, workdir)
     if re.fullmatch(r"(python|pypy)[\d.]*", Path(program).name):
         return program
     words = shebang(program)
-    return words[0] if words and re.search(r"python[\d.]*$", words[0]) else sys.executable
+    if not words or "run" in command[1:2]:  # conda and others are started by a Python of their own
+        return ""
+    word = words[1] if Path(words[0]).name == "env" and len(words) == 2 else words[0]
+    return _program(word, env, workdir) if re.search(r"python[\d.]*$", word) else ""
+
+
+def _program(word: str, env: Mapping[str, str], workdir: Path) -> str:
+    """The file that ``word`` names at the start of a command; "" if there is none."""
+    return str(workdir / word) if "/" in word else shutil.which(word, path=env.get("PATH")) or ""
 
 
 def _ask_python(program: str, env: Mapping[str, str], workdir: Path) -> dict[str, str]:
+    if not program:
+        return {}
     try:
         answer = subprocess.run(
             [program, "-c", _PROBE],

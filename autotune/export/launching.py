@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import InputError
-from autotune.export.tuned import TunedConfig
-from autotune.job.command import fill
+from autotune.export.tuned import TunedConfig, TunedKnob
 from autotune_spaces.base import Knob, NotApplicable, Scope, Start, Value
 from autotune_spaces.codec import encode
 from autotune_spaces.knobs import create
+from autotune_spaces.knobs.batch_size import BatchSize
 from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.space import command_line
 from autotune_trials.paths import SessionPaths, publish
@@ -39,6 +39,7 @@ from autotune_trials.protocol.messages import (
     SessionConfig,
     SessionMode,
 )
+from autotune_trials.session.launch_environment import filled, filled_command
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 
@@ -54,7 +55,12 @@ class Launch:
 
 def knobs_of(tuned: TunedConfig) -> dict[str, Knob]:
     """The knobs of ``tuned``, in its order."""
-    return {name: create(name, choice.options) for name, choice in tuned.knobs.items()}
+    return {name: create(name, _options(name, choice)) for name, choice in tuned.knobs.items()}
+
+
+def _options(name: str, choice: TunedKnob) -> dict[str, Value]:
+    own = {"own_batch_size": choice.was} if name == BatchSize.name and choice.was else {}
+    return {**own, **choice.options}
 
 
 def needs_agent(knob: Knob) -> bool:
@@ -65,6 +71,21 @@ def needs_agent(knob: Knob) -> bool:
         or kind.at_import is not Knob.at_import
         or kind.at_start is not Knob.at_start
     )
+
+
+def _can_be_asked(knob: Knob) -> bool:
+    """Whether a process knob knows in the job if it took hold."""
+    return knob.scope is Scope.PROCESS and type(knob).effect is not Knob.effect
+
+
+def needs_launch(knob: Knob, value: Value) -> bool:
+    """More than variables and words, which a script could set by itself."""
+    return needs_agent(knob) or value in knob.looked_up
+
+
+def uses_launch(tuned: TunedConfig) -> bool:
+    """Whether a script that runs the job does so by ``autotune launch``."""
+    return any(needs_launch(knob, tuned.knobs[n].value) for n, knob in knobs_of(tuned).items())
 
 
 def plan(
@@ -93,7 +114,7 @@ def plan(
     values = {name: choice.value for name, choice in tuned.knobs.items()}
     secrets = _secrets(tuned, base, partial)
     places = {"seed": str(seed), "trial_dir": str(out or tuned.workdir / "out")}
-    words = fill(command_line(tuned.command, knobs.values(), values), places)
+    words = filled_command(command_line(tuned.command, knobs.values(), values), places)
     if extra and is_shell(words):
         raise InputError(
             "the job is a line for a shell, to which no words can be added",
@@ -104,19 +125,16 @@ def plan(
     argv = [
         re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words
     ] + list(extra)
-    env = {**base, **{name: fill([value], places)[0] for name, value in tuned.env.items()}}
+    env = {**base, **{name: filled(value, places) for name, value in tuned.env.items()}}
     start = _prepared(Start(tuple(argv), env, str(tuned.workdir)), knobs, values)
     session = None
     if any(needs_agent(k) for k in knobs.values()):
-        live = tuple(
-            KnobChoice(n, values[n], dict(k.options))
-            for n, k in knobs.items()
-            if k.scope is Scope.LIVE
-        )
+        choices = {n: KnobChoice(n, values[n], dict(k.options)) for n, k in knobs.items()}
         session = SessionConfig(
             SessionMode.LAUNCH,
             "",
-            knobs=live,
+            knobs=tuple(choices[n] for n, k in knobs.items() if k.scope is Scope.LIVE),
+            process_knobs=tuple(choices[n] for n, k in knobs.items() if _can_be_asked(k)),
             loader_key=tuned.provenance.loader_key,
             record_loss=False,
         )
@@ -163,12 +181,16 @@ def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
     digest = hashlib.sha256(json.dumps(encode(session), sort_keys=True).encode()).hexdigest()[:16]
     root = (cache or user_cache()) / "autotune" / "launch" / digest
     try:
-        paths = _session_directory(root)
-    except OSError:  # a home that cannot be written to
-        paths = _session_directory(_temporary_directory() / digest)
-    publish(
-        paths.config, json.dumps(encode(dataclasses.replace(session, directory=str(paths.root))))
-    )
+        return _write_session(session, root)
+    except OSError:  # a home that cannot be written to, or is full
+        return _write_session(session, _temporary_directory() / digest)
+
+
+def _write_session(session: SessionConfig, root: Path) -> Path:
+    paths = _session_directory(root)
+    text = json.dumps(encode(dataclasses.replace(session, directory=str(root))))
+    if not paths.config.is_file() or paths.config.read_bytes() != text.encode():
+        publish(paths.config, text)
     return paths.config
 
 
@@ -232,9 +254,9 @@ def become(launch: Launch) -> None:
     sys.stderr.flush()
     try:
         os.execve(program, list(launch.argv), env)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a word or a variable
         raise InputError(
-            f"'{launch.argv[0]}' cannot be started: {error.strerror}",
+            f"'{launch.argv[0]}' cannot be started: {getattr(error, 'strerror', error)}",
             where="command",
             expected="a program",
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -20,7 +21,7 @@ from autotune.job.mistakes import Mistake, nearest, to_error
 from autotune.job.run_dir import RUNS
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
 from autotune.results import CompileCache, Interval
-from autotune.run_directory import contents, refuse_others
+from autotune.run_directory import RESULT, contents, refuse_others
 from autotune_spaces.codec import decode
 from autotune_spaces.knobs import create, names
 from autotune_spaces.sites import JobSites
@@ -29,7 +30,7 @@ KEYS = tuple("schema_version name command workdir env env_from_launch knobs prov
 KNOB_KEYS = ("value", "was", "gain", "options")
 INTERVAL_KEYS = ("estimate", "low", "high")
 # of provenance: what is not text
-NESTED = ("speedup", "machine", "footprint", "compile_cache", "sites")
+NESTED = ("speedup", "machine", "environment", "footprint", "compile_cache", "sites")
 T = TypeVar("T")
 
 
@@ -39,6 +40,13 @@ def find_tuned(path: Path) -> Path:
     Raises:
         InputError: there is none.
     """
+    if path.name == RESULT and path.is_file():
+        raise InputError(
+            "this is the record of a run",
+            where=str(path),
+            expected=f"a finished run's directory, or a {FILE_NAME}",
+            remedy=f"give the run's directory: {path.parent}",
+        )
     if not path.is_dir():
         return path
     inside = path / FILE_NAME
@@ -121,22 +129,22 @@ class _Reader:
                 "schema_version is missing" if number is None else f"schema_version is {number!r}"
             )
             expected = f"schema_version: {TUNED_SCHEMA_VERSION}; a newer one needs a newer autotune"
-            self.wrong(("schema_version",), found, expected)
+            remedy = ""
+            if number is None and "command" in data and "knobs" not in data:
+                found, expected = "this is a job file", f"the {FILE_NAME} that a run of it writes"
+                remedy = f"`autotune run {self.file.name}` first"
+            self.mistakes.append(Mistake(("schema_version",), found, expected, remedy=remedy))
             return TunedConfig("", (), self.file.parent)
         self.known_keys(data, (), KEYS)
-        workdir = Path(self.text(data, ("workdir",), "."))
-        env = self.mapping(data, ("env",))
+        # no Path.expanduser, which raises for a user whom nobody knows
+        workdir = Path(os.path.expanduser(self.text(data, ("workdir",), ".")))
         return TunedConfig(
             name=self.text(data, ("name",), "job"),
             command=self.words(data, "command", needed=True),
             workdir=(
-                (self.file.resolve().parent / workdir.expanduser())
-                if not workdir.is_absolute()
-                else workdir
+                (self.file.resolve().parent / workdir) if not workdir.is_absolute() else workdir
             ),
-            env={
-                name: read_text(self.document, ("env", name), value) for name, value in env.items()
-            },
+            env=self.variables(data, ("env",)),
             env_from_launch=self.words(data, "env_from_launch"),
             knobs={
                 name: self.knob(name, entry)
@@ -187,6 +195,15 @@ class _Reader:
             )
             return {}
         return value
+
+    def variables(self, data: dict[str, Any], place: Place) -> dict[str, str]:
+        found = self.mapping(data, place)
+        for name in found:
+            if not name or "=" in name or "\0" in name:
+                self.wrong(
+                    (*place, name), f"{name!r} cannot be the name of a variable", "NAME: text"
+                )
+        return {name: self.text(found, (*place, name)) for name in found}
 
     def knob(self, name: str, entry: Any) -> TunedKnob:
         place: Place = ("knobs", name)
@@ -247,6 +264,9 @@ class _Reader:
             **words,
             speedup=self.interval(data.get("speedup"), (*place, "speedup")),
             machine=self.mapping(data, (*place, "machine")),
+            environment=(
+                self.variables(data, (*place, "environment")) if "environment" in data else None
+            ),
             footprint=self.record(Footprint, data, (*place, "footprint")),
             compile_cache=self.record(CompileCache, data, (*place, "compile_cache")),
             sites=self.record(JobSites, data, (*place, "sites")),

@@ -10,8 +10,12 @@ from autotune.export.launching import knobs_of
 from autotune.export.tuned import TunedConfig, TunedKnob
 from autotune.job.command import fill
 from autotune_spaces.base import Knob, Value
+from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.space import command_line
 
+# Of a line for a shell: what is quoted in it, and placeholders that are not. A directory's name may
+# hold blanks.
+_PARTS = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!\$)\{(?:seed|trial_dir)\}""", re.DOTALL)
 PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
 
 
@@ -36,7 +40,10 @@ def words_of(tuned: TunedConfig) -> list[str]:
     variables.
     """
     values = {name: choice.value for name, choice in tuned.knobs.items()}
-    return fill(command_line(tuned.command, knobs_of(tuned).values(), values), PLACES)
+    words = command_line(tuned.command, knobs_of(tuned).values(), values)
+    if is_shell(words):
+        words[2] = _PARTS.sub(lambda m: f'"{m[0]}"' if m[0][0] == "{" else m[0], words[2])
+    return fill(words, PLACES)
 
 
 def variables_of(tuned: TunedConfig) -> set[str]:
@@ -66,15 +73,11 @@ def set_up(tuned: TunedConfig) -> list[str]:
 
 
 def exports(knob: Knob, value: Value, tuned: TunedConfig) -> list[str]:
-    """The lines that set a process knob's variables; one that is added to keeps what the calling
-    shell has there.
-    """
-    lines = []
-    for name, text in knob.environment(value).items():
-        between = knob.adds_to.get(name)
-        kept = f"${{{name}:+{between}${name}}}" if between is not None else ""
-        lines.append(f"export {name}={quote(text, variables_of(tuned))}{kept}")
-    return lines
+    """The lines that set a process knob's variables."""
+    return [
+        f"export {name}={quote(text, variables_of(tuned))}"
+        for name, text in knob.environment(value).items()
+    ]
 
 
 def ask_for_secrets(tuned: TunedConfig) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -35,6 +36,10 @@ FINGERPRINT = """
     device device_name device_count compute_capability cpu_model cores memory_gib torch_version
     cuda_version cudnn_version python_version platform
 """.split()
+# Of variables: what decides how fast a job is, and may be another in another shell.
+TELLING = re.compile(
+    "OMP_NUM_THREADS|MKL_NUM_THREADS|LD_PRELOAD|NCCL_.*|PYTORCH(_CUDA)?_ALLOC_CONF|GLIBC_TUNABLES"
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class Provenance:
     job_device: str = "cpu"  # where the model was
     loader_key: str = ""  # which of the job's DataLoaders is tuned
     machine: Mapping[str, Any] = field(default_factory=dict)  # FINGERPRINT fields
+    # what telling() finds among the variables of whoever tuned; None: not known
+    environment: Mapping[str, str] | None = None
     footprint: Footprint = Footprint()
     compile_cache: CompileCache = CompileCache()  # beside this file
     sites: JobSites = JobSites()  # where in the job's source the settings belong
@@ -122,11 +129,21 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         job_device=observation.job.device,
         loader_key=observation.job.loader.key if observation.job.loader else "",
         machine=_fingerprint(observation.machine),
+        environment=telling(os.environ) if spec.executor.kind == "local" else None,
         footprint=_footprint(result, spec),
         compile_cache=result.compile_cache,
         sites=observation.job.sites,
     )
     return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
+
+
+def telling(env: Mapping[str, str]) -> dict[str, str]:
+    """Of ``env``, what decides how fast a job is; without secrets."""
+    return {
+        name: value
+        for name, value in sorted(env.items())
+        if TELLING.fullmatch(name) and not is_secret(name) and mask_url(value) == value
+    }
 
 
 def _fingerprint(machine: Machine) -> dict[str, Any]:
@@ -263,6 +280,8 @@ def to_yaml(tuned: TunedConfig) -> str:
     for name in ("loss", "loss_reason", "run_dir", "job_device", "loader_key"):
         lines += [f"  {name}: {_scalar(getattr(p, name))}"]
     lines += _mapping("machine", p.machine, "  ")
+    if p.environment is not None:
+        lines += _mapping("environment", p.environment, "  ")
     lines += _mapping("footprint", encode(p.footprint), "  ")
     if p.compile_cache.file:
         lines += [

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -169,7 +170,7 @@ def _python_path(spec: JobSpec, root: Path, place: Path) -> dict[str, str]:
     environment = {**os.environ, **spec.env}
     before = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = path = _inside(before, root, place)
-    program = interpreter(spec.command, environment, spec.workdir)
+    program = interpreter(spec.command, environment, spec.workdir) or sys.executable
     try:
         done = subprocess.run(
             [program, "-c", _PROBE],

@@ -169,7 +169,8 @@ def _require_client() -> None:
     ]
     if missing:
         found = f"{', '.join(missing)} not installed, which submitting runs needs"
-        raise InputError(found, where="autotune", remedy="pip install 'autotune-torch[service]'")
+        remedy = "pip install '.[service]' in a clone of autotune's repository"
+        raise InputError(found, where="autotune", remedy=remedy)
 
 
 def _address(given: str | None, env: Mapping[str, str]) -> tuple[str, str]:

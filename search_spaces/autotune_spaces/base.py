@@ -120,7 +120,8 @@ class LoaderControl(Protocol):
 
     def set(self, **settings: Any) -> None:
         """Override constructor arguments: num_workers, prefetch_factor, persistent_workers,
-        pin_memory, batch_size, in_order. ``None`` gives an argument back to the job's own value."""
+        pin_memory, batch_size, in_order. ``None`` gives an argument back to the job's own value.
+        own_batch_size: batch_size is only for loaders that the job builds with that one."""
 
     def own(self, setting: str) -> Any:
         """The value the job itself built the DataLoader with."""
@@ -195,8 +196,8 @@ class Knob(ABC):
     example: Value = True  # another value than the usual one: for the card, and for tests
     # options a user may give, and the values each may have
     accepts: Mapping[str, tuple[Value, ...]] = {}
-    # variables of environment() that go before what is there already -> what stands between
-    adds_to: Mapping[str, str] = {}
+    # values that prepare() sets from what it finds on the machine: environment() alone may miss it
+    looked_up: tuple[Value, ...] = ()
 
     def __init__(self, values: Sequence[Value] | None = None, **options: Value) -> None:
         """``values``: what the user wants tried instead of the knob's own choice; ``options``: e.g.
@@ -307,13 +308,7 @@ class Knob(ABC):
         Raises:
             NotApplicable: it cannot be set here, now.
         """
-        env = dict(start.env)
-        for name, text in self.environment(value).items():
-            between = self.adds_to.get(name)
-            env[name] = (
-                f"{text}{between}{env[name]}" if between is not None and env.get(name) else text
-            )
-        return replace(start, env=env)
+        return replace(start, env={**start.env, **self.environment(value)})
 
     def at_start(self, environ: Mapping[str, str]) -> None:
         """Carry out :meth:`environment` when a Python process of the command starts. The variable

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_tuner import Tuner
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import autotune
 from autotune_spaces.knobs import get
@@ -84,14 +84,15 @@ def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path
         assert torch.Tensor.backward is not backward
         model = torch.nn.Linear(8, 8)
 
-        def train_with(optimizer: torch.optim.Optimizer) -> None:
+        def train_with(optimizer: torch.optim.Optimizer, watching: bool) -> None:
+            assert agent.modules.watching == watching
             for (x,) in DataLoader(TensorDataset(torch.ones(20, 8)), batch_size=2):
                 model(x).mean().backward()
                 optimizer.step()
             assert optimizer.param_groups[0]["foreach"] is True
 
-        for _ in range(2):
-            train_with(torch.optim.SGD(model.parameters(), lr=0.01))
+        for watching in (True, False):  # then the model is known
+            train_with(torch.optim.SGD(model.parameters(), lr=0.01), watching)
             assert torch.Tensor.backward is backward and "_compiled_call_impl" not in vars(model)
             assert optimizers._global_optimizer_pre_hooks == hooks
             assert type(iter(DataLoader(range(4)))).__module__.startswith("torch.")
@@ -207,3 +208,132 @@ def test_an_agent_that_cannot_start_says_so(tuner: Tuner) -> None:
     tuner.start(source, "launch", {"amp_dtype": "bfloat16"})
     code, _, err = tuner.finish()
     assert code == 0 and err.startswith("autotune: the job runs without its tuned settings (")
+
+
+class Stream(IterableDataset):
+    """Every worker would deliver all of it."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.ones(20, 8))
+
+
+def train_over(loader: Any, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[int]:
+    """An epoch; the samples of each step."""
+    sizes = []
+    for batch in loader:
+        x = batch[0] if isinstance(batch, (list, tuple)) else batch
+        sizes.append(len(x))
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+    return sizes
+
+
+def test_a_stream_that_does_not_share_its_data_out_gets_no_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The knob was proven on the first stage's dataset; in the second, each worker would read all."""
+    agent = launch(tmp_path, num_workers=2)
+    try:
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        first = iter(DataLoader(TensorDataset(torch.ones(20, 8)), batch_size=2))
+        train_over(first, model, optimizer)
+        assert first.settings.num_workers == 2
+        stream = DataLoader(Stream(), batch_size=2)
+        for _ in range(2):
+            assert train_over(stream, model, optimizer) == [2] * 10
+        told = capsys.readouterr().err
+        assert told.count("read once by each worker") == 1 and "num_workers=2" in told
+    finally:
+        agent.stop()
+
+
+def first_stage(rows: int) -> Any:
+    return DataLoader(TensorDataset(torch.ones(rows, 8)), batch_size=2)
+
+
+def test_a_batch_size_is_for_the_loader_it_was_found_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its first loader has the new length as it is built; a later stage of another size keeps its
+    batches and its learning rate.
+    """
+    key = f"test_agent_launched.py:{first_stage.__code__.co_firstlineno + 1}#0"
+    options = {"lr_scaling": "linear", "own_batch_size": 2}
+    knobs = (KnobChoice("batch_size", 4, options),)
+    agent = Agent(torch, SessionConfig("launch", str(tmp_path), "", knobs=knobs, loader_key=key))
+    agent.install()
+    rates = []
+    try:
+        loader = first_stage(40)
+        assert len(loader) == 10, "a schedule asks before the first epoch"
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer.register_step_pre_hook(
+            lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"])
+        )
+        assert train_over(loader, model, optimizer) == [4] * 10
+        assert rates == pytest.approx([0.02] * 10)
+        rates.clear()
+        other = DataLoader(TensorDataset(torch.ones(10, 8)), batch_size=1)
+        assert train_over(other, model, optimizer) == [1] * 10
+        assert rates[3:] == pytest.approx([0.01] * 7)
+        assert "found for batches of 2" in capsys.readouterr().err
+    finally:
+        agent.stop()
+
+
+def test_a_setting_that_did_nothing_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of those that are set in the job, and of those that its process was started with."""
+    threads = torch.get_num_threads()
+    config = SessionConfig(
+        "launch",
+        str(tmp_path),
+        "",
+        knobs=(KnobChoice("intra_op_threads", 1), KnobChoice("amp_dtype", "bfloat16")),
+        process_knobs=(KnobChoice("cuda_alloc_conf", "expandable_segments:True"),),
+    )
+    agent = Agent(torch, config)
+    agent.install()
+    try:
+        model = torch.nn.Linear(8, 8)
+        torch.set_num_threads(2)  # the job's own line
+        for _ in range(2):
+            loader = DataLoader(TensorDataset(torch.ones(20, 8)), batch_size=2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for (x,) in loader:
+                torch.set_num_threads(2)
+                model(x).float().mean().backward()
+                optimizer.step()
+        told = capsys.readouterr().err.splitlines()
+        assert [line.partition("(")[2].partition(":")[0] for line in told] == [
+            "intra_op_threads",
+            "cuda_alloc_conf",
+        ], told
+        assert "set the number of threads back to 2" in told[0]
+    finally:
+        agent.stop()
+        torch.set_num_threads(threads)
+
+
+def test_a_process_that_does_not_train_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune_trials.agent.loop.module_watch.LATEST", 20)
+    agent = launch(tmp_path, amp_dtype="bfloat16")
+    try:
+        model = torch.nn.Linear(8, 8).eval()
+        with torch.no_grad():
+            for _ in range(30):
+                model(torch.ones(2, 8))
+        assert not agent.modules.watching
+        optimizer = torch.optim.SGD(model.train().parameters(), lr=0.01)  # it trains after all
+        out = model(torch.ones(2, 8))
+        out.float().mean().backward()
+        optimizer.step()
+        assert out.dtype == torch.bfloat16
+    finally:
+        agent.stop()

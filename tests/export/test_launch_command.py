@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.export.fingerprint import _gpus, current, differences, obstacles
+from autotune.export.fingerprint import _gpus, current, differences, interpreter, obstacles
+from autotune.export.launching import write_session
 from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
+from autotune_spaces.base import Start
 from autotune_spaces.facts import Machine
+from autotune_spaces.knobs.malloc import find
+from autotune_trials.protocol.messages import SessionConfig
 
 SHOW = """
 import json, os, signal, sys
@@ -162,6 +166,81 @@ def test_placeholders(tmp_path: Path) -> None:
     out = tmp_path / "the job" / "out"
     assert seen["argv"] == ["--seed", "3", f"--out={out}"]
     assert seen["env"]["LOGS"] == f"{out}/logs" and out.is_dir()
+
+
+def test_a_directory_with_a_blank_in_a_line_for_a_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "the job"
+    folder.mkdir()
+    path = tmp_path / "tuned.yaml"
+    line = ("/bin/sh", "-c", 'printf "%s\\n" --out {trial_dir}')
+    write_tuned(TunedConfig("digits", line, folder), path)
+    assert launch(path, tmp_path).stdout.splitlines() == ["--out", str(folder / "out")]
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    path = job(tmp_path, SHOW, "--out={trial_dir}")
+    done = launch(path, tmp_path, "--out", str(path))
+    assert done.returncode == 2 and f"{path} cannot be made: File exists" in done.stderr
+    tuned = TunedConfig("x", (sys.executable, "t.py", "{trial_dir}"), tmp_path / "gone")
+    write_tuned(tuned, path)
+    done = launch(path, tmp_path)
+    assert done.returncode == 2 and "the job's directory" in done.stderr
+    assert not (tmp_path / "gone").exists(), "another machine's directory is not made up"
+
+
+def test_force_leaves_out_what_is_not_there_and_no_secret(tmp_path: Path) -> None:
+    words, secret = ("--key", "${API_KEY}"), {"env_from_launch": ("API_KEY",)}
+    path = job(tmp_path, SHOW, *words, knobs=VIA, **secret)
+    done = launch(path, tmp_path, "--force")
+    assert done.returncode == 2 and "API_KEY" in done.stderr and done.stdout == ""
+    if find("tcmalloc", Start((sys.executable,), os.environ, "/")):
+        pytest.skip("tcmalloc is installed here")
+    path = job(tmp_path, SHOW, knobs={"malloc": TunedKnob("tcmalloc", "default")})
+    assert launch(path, tmp_path).returncode == 2
+    done = launch(path, tmp_path, "--force")
+    assert done.returncode == 0 and "left out malloc" in done.stderr, done.stderr
+
+
+def test_a_dry_run_finds_what_the_launch_finds(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "libtcmalloc.so.4").touch()
+    path = job(tmp_path, SHOW, knobs={"malloc": TunedKnob("tcmalloc", "default")})
+    done = launch(path, tmp_path, "--dry-run", LD_LIBRARY_PATH=str(folder))
+    assert done.returncode == 0 and "malloc=tcmalloc" in done.stdout, done.stderr
+
+
+def test_the_jobs_python_is_known_or_not(tmp_path: Path) -> None:
+    """No other Python is asked in its place: its torch would be called another one."""
+    for name, first in (("tool", "/usr/bin/env python3"), ("torchrun", sys.executable)):
+        (tmp_path / name).write_text(f"#!{first}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "python3").symlink_to(sys.executable)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    asked = {
+        ("python3", "t.py"): str(tmp_path / "python3"),
+        ("torchrun", "t.py"): sys.executable,
+        ("tool", "t.py"): str(tmp_path / "python3"),
+        ("tool", "run", "python", "t.py"): "",  # uv, conda, poetry
+        ("/bin/sh", "-c", "python t.py"): "",
+        ("bash", "train.sh"): "",
+        ("none", "t.py"): "",
+    }
+    assert {words: interpreter(words, env, tmp_path) for words in asked} == asked
+    machine = {"torch_version": "1.0"}
+    for words, known in ((("bash", "train.sh"), False), ((sys.executable, "t.py"), True)):
+        tuned = TunedConfig("x", words, tmp_path, provenance=Provenance(machine=machine))
+        assert bool(differences(tuned, current(tuned, env))) == known
+
+
+def test_instructions_that_are_there_are_not_written_again(tmp_path: Path) -> None:
+    """A quota that is used up, a home that many machines share: a launch needs no write."""
+    config = SessionConfig("launch", "")
+    path = write_session(config, tmp_path)
+    before = path.stat()
+    assert write_session(config, tmp_path) == path and path.stat() == before
+    path.write_text("{")  # cut
+    assert write_session(config, tmp_path) == path and path.stat().st_size == before.st_size
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
@@ -331,9 +410,6 @@ def test_what_somebody_else_laid_in_the_way_is_not_used(
     directory: in one of our own.
     """
     import tempfile
-
-    from autotune.export.launching import write_session
-    from autotune_trials.protocol.messages import SessionConfig
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     trap = tmp_path / f"autotune-{os.getuid()}"

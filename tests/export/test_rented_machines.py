@@ -102,6 +102,29 @@ def test_a_train_job_is_one_once_the_image_is_filled_in(
     }.get(id(where))
 
 
+@pytest.mark.parametrize("words", [(), ("--nnodes=2",)], ids=["as tuned", "in the command"])
+def test_nodes_that_are_rented_find_each_other(
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+    words: tuple[str, ...],
+) -> None:
+    """Without it, each node would train a whole job of its own."""
+    command = (str(tmp_path / "torchrun"), *words, "t.py")
+    Path(command[0]).write_text("#!/bin/sh\nenv | grep ^PET_ | sort\n")
+    Path(command[0]).chmod(0o755)
+    where = CPU if words else SPREAD
+    config = tuned(folder, VIA, command=command, where=where)
+    script = command_in("skypilot", document("skypilot", config))
+    nodes = {"SKYPILOT_TASK_ID": "sky-7", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+    done = subprocess.run(script, env={**os.environ, **nodes}, capture_output=True, text=True)
+    assert done.stdout.split() == [
+        "PET_NNODES=2",
+        "PET_RDZV_BACKEND=c10d",
+        "PET_RDZV_ENDPOINT=10.0.0.1:29500",
+        "PET_RDZV_ID=sky-7",
+    ], done.stderr
+
+
 @pytest.mark.slow
 def test_skypilot_reads_its_task(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     """By SkyPilot itself, in an environment of its own."""

@@ -3,14 +3,18 @@ line.
 """
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
 from autotune.errors import InputError
+from autotune.export.fingerprint import other_variables
+from autotune.export.formats import FORMATS
 from autotune.export.load import load_tuned
 from autotune.export.tuned import (
+    TELLING,
     Provenance,
     TunedConfig,
     TunedKnob,
@@ -205,6 +209,30 @@ def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     write_tuned(tuned, path)
     assert load_tuned(path) == tuned == load_tuned(tmp_path)
     assert "1.50x as fast (1.40 to 1.60)" in path.read_text()
+    # the learning rate that the batch size was proven with goes along
+    assert 'group["lr"] *= (64 / 32) ** 0.5' in FORMATS["python"].write(load_tuned(path))
+
+
+def test_variables_that_decide_how_fast_it_is_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch from another shell says which of them are not as they were."""
+    found = {"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO", "NCCL_AUTH_TOKEN": "abcdef"}
+    for name in [name for name in os.environ if TELLING.fullmatch(name)]:
+        monkeypatch.delenv(name)
+    for name, value in {**found, "HOME": "/x"}.items():
+        monkeypatch.setenv(name, value)
+    tuned = build_tuned(result({"num_workers": 2}), spec(tmp_path))
+    assert tuned.provenance.environment == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
+    write_tuned(tuned, tmp_path / "tuned.yaml")
+    assert load_tuned(tmp_path) == tuned
+    assert other_variables(tuned, found) == []
+    assert other_variables(tuned, {"OMP_NUM_THREADS": "4", "LD_PRELOAD": "/x.so"}) == [
+        "LD_PRELOAD: not set when tuned, /x.so here",
+        "NCCL_DEBUG: INFO when tuned, not set here",
+    ]
+    own = dataclasses.replace(tuned, env={"NCCL_DEBUG": "WARN"})
+    assert other_variables(own, {**found, **own.env}) == [], "the job file sets it"
 
 
 def test_memory_is_that_of_the_tuned_job_where_it_takes_more(tmp_path: Path) -> None:
@@ -302,6 +330,8 @@ GOOD = to_yaml(
             "name: !!",
         ),
         ("workdir: /tmp", "workdir: /tmp\nworkdir: /", "stands here again", "workdir: /\n"),
+        ("env: {}", "env: {A: {b: c}}", "'A' is not one value", "env:"),
+        ("env: {}", 'env: {"A=B": 1}', "'A=B' cannot be the name of a variable", "env:"),
     ],
 )
 def test_mistakes_are_named_with_their_line(
@@ -318,6 +348,21 @@ def test_mistakes_are_named_with_their_line(
         line = text[: text.index(line_of)].count("\n") + 1
         assert f"{path}:{line}" in str(caught.value) or f"tuned.yaml:{line}" in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_other_files_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: x\ncommand: python train.py\n")
+    with pytest.raises(InputError, match="this is a job file(.|\\n)*autotune run job.yaml"):
+        load_tuned(tmp_path / "job.yaml")
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(InputError, match="record of a run(.|\\n)*give the run's directory"):
+        load_tuned(tmp_path / "result.json")
+
+
+def test_a_directory_of_somebody_unknown_is_no_crash(tmp_path: Path) -> None:
+    text = GOOD.replace("workdir: /tmp", "workdir: ~no-such-user/x")
+    (tmp_path / "tuned.yaml").write_text(text)
+    assert load_tuned(tmp_path).workdir.name == "x"
 
 
 def test_nearest_word(tmp_path: Path) -> None:

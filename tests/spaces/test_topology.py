@@ -339,3 +339,14 @@ def test_a_rank_that_trains_on_another_gpu_is_told(
     finally:
         os.sched_setaffinity(0, own)
     assert told is not None and SLOTS[1] in told
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU leaves none to spare")
+def test_the_code_for_a_spared_core_gives_it_to_workers() -> None:
+    source = (
+        "import os\n" + get("cpu_affinity").snippet("spare-1") + "\nmine = os.sched_getaffinity(0)"
+        "\nif os.fork() == 0: print(sorted(os.sched_getaffinity(0) - mine), flush=True)"
+        "\nelse: os.wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.stdout == f"[{max(os.sched_getaffinity(0))}]\n", done.stderr

@@ -53,10 +53,16 @@ def write(framework: Framework, tuned: TunedConfig) -> str:
     lines += [text for words in said for text in comment(f"  {words}")]
     if "optim" in groups.get("TUNED", {}):
         lines += comment("optim is for AdamW; with another optimizer, leave it out.")
+    for name in sorted({"dataloader_in_order", "ddp_static_graph"} & {*groups.get("TUNED", {})}):
+        lines += comment(f"{name} is an argument of transformers 5, not of 4.")
     if "batch_size" in tuned.knobs:
+        _, *scaling = knobs["batch_size"].snippet(tuned.knobs["batch_size"].value).splitlines()
         lines += comment(
-            "Another batch size wants another learning rate: see `autotune knobs batch_size`."
+            "The learning rate belongs to the batch size; it was proven with"
+            if scaling
+            else "Another batch size wants another learning rate: see `autotune knobs batch_size`."
         )
+        lines += [text for line in scaling for text in comment(line, "#     ")]
     for group, arguments in groups.items():
         lines += ["", f"{group} = {pformat(dict(arguments), sort_dicts=False)}"]
     if unsaid:

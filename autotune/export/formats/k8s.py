@@ -15,7 +15,7 @@ import yaml
 from autotune.export.formats.base import Format
 from autotune.export.formats.resources import Resources, resources_of, slug
 from autotune.export.formats.whole_script import through_launch, whole_script
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.launching import uses_launch
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
@@ -24,12 +24,15 @@ IMAGE = {"FILL-IN": "the image that holds the job and its Python environment"}
 
 def write(tuned: TunedConfig) -> str:
     name = slug(tuned.name)
-    launched = any(needs_agent(knob) for knob in knobs_of(tuned).values())
     title = [*head(tuned, "run with tuned settings, under Kubernetes"), *knob_comments(tuned)]
     title += ["#", *comment("Fill in the image; kubectl refuses the Job until you have.")]
     title += comment(
         f"It must hold a shell and the job at {tuned.workdir}"
-        + (", and autotune-torch, which sets what is set in the running job." if launched else ".")
+        + (
+            ", and autotune-torch, which applies the settings made in the running job."
+            if uses_launch(tuned)
+            else "."
+        )
     )
     title += secrets_comment(tuned, name)
     return manifest(title, _job(tuned, name))
@@ -50,7 +53,7 @@ def manifest(title: Sequence[str], document: Mapping[str, Any]) -> str:
 
 def _job(tuned: TunedConfig, name: str) -> dict[str, Any]:
     wanted = resources_of(tuned)
-    script = whole_script(tuned, ["set -eu"], "exec", through_launch("python"))
+    script = whole_script(tuned, ["set -eu"], "exec", through_launch(tuned, "python"))
     container = {
         "name": "train",
         "image": IMAGE,

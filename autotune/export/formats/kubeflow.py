@@ -21,7 +21,7 @@ from autotune.export.formats.k8s import (
 )
 from autotune.export.formats.resources import resources_of, slug
 from autotune.export.formats.whole_script import through_launch, whole_script
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.launching import uses_launch
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
@@ -31,12 +31,15 @@ NODE = "node"  # its job and container that train
 
 def write(tuned: TunedConfig) -> str:
     name = slug(tuned.name)
-    launched = any(needs_agent(knob) for knob in knobs_of(tuned).values())
     title = [*head(tuned, "run with tuned settings, by Kubeflow Trainer"), *knob_comments(tuned)]
     title += ["#", *comment("Fill in the image; kubectl refuses the TrainJob until you have.")]
     title += comment(
         f"It must hold bash and the job at {tuned.workdir}"
-        + (", and autotune-torch, which sets what is set in the running job." if launched else ".")
+        + (
+            ", and autotune-torch, which applies the settings made in the running job."
+            if uses_launch(tuned)
+            else "."
+        )
     )
     title += secrets_comment(tuned, name)
     return manifest(title, _train_job(tuned, name))
@@ -44,7 +47,7 @@ def write(tuned: TunedConfig) -> str:
 
 def _train_job(tuned: TunedConfig, name: str) -> dict[str, Any]:
     wanted = resources_of(tuned)
-    script = whole_script(tuned, ["set -eu"], "exec", through_launch("python"))
+    script = whole_script(tuned, ["set -eu"], "exec", through_launch(tuned, "python"))
     pod = {
         "volumes": [shared_memory(wanted)],
         "containers": [{"name": NODE, "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import InputError
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.shell_words import (
     comment,
     exports,
@@ -127,7 +127,7 @@ def script(
         if (
             name in native
             or isinstance(knob, ViaKnob)
-            or (not needs_agent(knob) and knob.environment(choice.value))
+            or (not needs_launch(knob, choice.value) and knob.environment(choice.value))
         ):
             if name not in native:
                 settings += exports(knob, choice.value, tuned)

@@ -34,7 +34,9 @@ LIGHTNING = format_of(
         "lightning",
         "lightning.Trainer",
         ("lightning", "pytorch_lightning"),
-        ("Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), as far as they are below.",),
+        (
+            "Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER): those of the two that appear below.",
+        ),
         spell,
     )
 )

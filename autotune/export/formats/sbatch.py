@@ -6,11 +6,15 @@ environment variable, because srun passes no open files on to other nodes.
 
 from __future__ import annotations
 
+from functools import partial
+
 from autotune.export.formats.base import Format
 from autotune.export.formats.resources import Resources, names_rendezvous, resources_of, slug
-from autotune.export.formats.whole_script import a_python, whole_script
+from autotune.export.formats.whole_script import a_python, meeting, places, whole_script
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
+
+FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'  # node
 
 
 def write(tuned: TunedConfig) -> str:
@@ -26,26 +30,13 @@ def write(tuned: TunedConfig) -> str:
     spread = tuned.provenance.footprint.nodes > 1 and not names_rendezvous(tuned)
     if wanted.nodes > 1 and not names_rendezvous(tuned) and not spread:
         lines += comment(
-            f"The command starts on {wanted.nodes} nodes and names no place where they meet: add"
+            f"The command uses {wanted.nodes} nodes but does not say where they meet: add"
             " --rdzv-endpoint to it."
         )
     # Since 22.05 srun does not take the number of cores from sbatch by itself.
     lines += ["set -euo pipefail", 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"']
-    return whole_script(
-        tuned, [*lines, *(_meeting(wanted.nodes) if spread else [])], "srun", _through_launch
-    )
-
-
-def _meeting(nodes: int) -> list[str]:
-    """What torchrun is told in the place of words, as it was when the job was tuned over several
-    nodes.
-    """
-    return [
-        "# torchrun reads its options from these, so that its nodes find each other.",
-        f'export PET_NNODES={nodes} PET_RDZV_BACKEND=c10d PET_RDZV_ID="$SLURM_JOB_ID"',
-        'PET_RDZV_ENDPOINT="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):29500"',
-        "export PET_RDZV_ENDPOINT",
-    ]
+    lines += meeting(wanted.nodes, "$SLURM_JOB_ID", FIRST) if spread else []
+    return whole_script(tuned, lines, "srun", partial(_through_launch, places(tuned)))
 
 
 def _directives(tuned: TunedConfig, wanted: Resources) -> list[str]:
@@ -62,7 +53,7 @@ def _directives(tuned: TunedConfig, wanted: Resources) -> list[str]:
     return [f"#SBATCH {option}" for option in [*options, "--output=%x-%j.out"]]
 
 
-def _through_launch(text: str, end: str) -> list[str]:
+def _through_launch(options: str, text: str, end: str) -> list[str]:
     return [
         f"export {a_python(', on every node')}",
         f"AUTOTUNE_TUNED=$(cat <<'{end}'",
@@ -71,7 +62,10 @@ def _through_launch(text: str, end: str) -> list[str]:
         ")",
         "export AUTOTUNE_TUNED",
         "# shellcheck disable=SC2016  # for the shell on the node to expand",
-        """srun bash -c 'exec "$AUTOTUNE_PYTHON" -P -m autotune launch /dev/fd/3 -- "$@" 3<<<"$AUTOTUNE_TUNED"' autotune "$@\"""",
+        (
+            'srun bash -c \'exec "$AUTOTUNE_PYTHON" -P -m autotune launch /dev/fd/3'
+            f'{options} -- "$@" 3<<<"$AUTOTUNE_TUNED"\' autotune "$@"'
+        ),
     ]
 
 

@@ -15,7 +15,7 @@ from autotune.export.tuned import TunedConfig
 
 def write(tuned: TunedConfig) -> str:
     lines = ["#!/bin/sh", *head(tuned, "run with tuned settings"), *knob_comments(tuned), "set -eu"]
-    return whole_script(tuned, lines, "exec", through_launch())
+    return whole_script(tuned, lines, "exec", through_launch(tuned))
 
 
 SHELL = Format(

@@ -10,20 +10,26 @@ from typing import Any
 
 from autotune.export.formats.base import Format
 from autotune.export.formats.k8s import manifest
-from autotune.export.formats.resources import resources_of, slug
-from autotune.export.formats.whole_script import through_launch, whole_script
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.formats.resources import names_rendezvous, resources_of, slug
+from autotune.export.formats.whole_script import meeting, through_launch, whole_script
+from autotune.export.launching import uses_launch
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
 GPU = "FILL-IN"
+SETUP = "pip install FILL-IN\n"
+FIRST = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'  # node
 
 
 def write(tuned: TunedConfig) -> str:
     title = [*head(tuned, "run with tuned settings, by SkyPilot"), *knob_comments(tuned), "#"]
     if resources_of(tuned).gpus:
-        title += comment(f"Write the kind of GPU for {GPU}; SkyPilot refuses the task until then.")
+        title += comment(
+            f"Replace {GPU} with the kind of GPU; SkyPilot refuses the task until then."
+        )
     title += comment("Add to setup: what the job's environment needs.")
+    if uses_launch(tuned):
+        title += comment("Replace FILL-IN there with a wheel or a clone of autotune-torch.")
     for secret in tuned.env_from_launch:
         title += comment(f"sky launch --secret {secret} hands on the secret of your shell.")
     return manifest(title, _task(tuned))
@@ -31,7 +37,8 @@ def write(tuned: TunedConfig) -> str:
 
 def _task(tuned: TunedConfig) -> dict[str, Any]:
     wanted, place = resources_of(tuned), str(tuned.workdir)
-    launched = any(needs_agent(knob) for knob in knobs_of(tuned).values())
+    spread = wanted.nodes > 1 and not names_rendezvous(tuned)
+    lines = ["set -eu", *(meeting(wanted.nodes, "$SKYPILOT_TASK_ID", FIRST) if spread else [])]
     memory = {"memory": f"{wanted.memory_gib}+"} if wanted.memory_gib else {}
     gpus = {"accelerators": {GPU: wanted.gpus}} if wanted.gpus else {}
     secrets = {"secrets": dict.fromkeys(tuned.env_from_launch)} if tuned.env_from_launch else {}
@@ -41,8 +48,8 @@ def _task(tuned: TunedConfig) -> dict[str, Any]:
         "resources": {"cpus": f"{wanted.cpus}+", **memory, **gpus},
         "file_mounts": {place: place},
         **secrets,
-        **({"setup": "pip install autotune-torch\n"} if launched else {}),
-        "run": whole_script(tuned, ["set -eu"], "exec", through_launch("python")),
+        **({"setup": SETUP} if uses_launch(tuned) else {}),
+        "run": whole_script(tuned, lines, "exec", through_launch(tuned, "python")),
     }
 
 

@@ -1,4 +1,6 @@
-"""The settings as arguments of transformers.TrainingArguments. Names as in transformers 4 and 5."""
+"""The settings as arguments of transformers.TrainingArguments. Names as in transformers 5; 4 has
+them all but dataloader_in_order and ddp_static_graph.
+"""
 
 from __future__ import annotations
 

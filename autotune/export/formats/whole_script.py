@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from autotune.export.launching import knobs_of, needs_agent
+from autotune.export.launching import knobs_of, uses_launch, uses_out
 from autotune.export.shell_words import ask_for_secrets, exports, line, set_up, words_of
 from autotune.export.tuned import TunedConfig, embedded_yaml
 from autotune_spaces.knobs.via import is_shell
@@ -30,7 +30,7 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
             ``autotune launch``.
     """
     knobs = knobs_of(tuned)
-    if any(needs_agent(knob) for knob in knobs.values()):
+    if uses_launch(tuned):
         body = [*ask_for_secrets(tuned), *launching(*_here_document(tuned))]
     else:
         settings = [
@@ -49,7 +49,7 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
     return "\n".join([*head, *body]) + "\n"
 
 
-def through_launch(python: str = sys.executable) -> Launching:
+def through_launch(tuned: TunedConfig, python: str = sys.executable) -> Launching:
     """How a shell hands tuned.yaml to ``autotune launch``: on descriptor 3, so that stdin stays the
     job's. ``python``: the one that has autotune, where the caller names none."""
 
@@ -57,12 +57,40 @@ def through_launch(python: str = sys.executable) -> Launching:
         return [
             a_python(python=python),
             # -P: the directory this is called from may hold something called autotune
-            f'exec "$AUTOTUNE_PYTHON" -P -m autotune launch /dev/fd/3 -- "$@" 3<<\'{end}\'',
+            (
+                'exec "$AUTOTUNE_PYTHON" -P -m autotune launch /dev/fd/3'
+                f"{places(tuned)} -- \"$@\" 3<<'{end}'"
+            ),
             text,
             end,
         ]
 
     return lines
+
+
+def places(tuned: TunedConfig) -> str:
+    """Options of ``autotune launch`` for what ``{seed}`` and ``{trial_dir}`` stand for: as in a
+    script without it, the variables SEED and TRIAL_DIR say so.
+    """
+    everything = " ".join([*tuned.command, *tuned.env.values()])
+    return (' --seed "${SEED:-0}"' if "{seed}" in everything else "") + (
+        ' ${TRIAL_DIR:+--out "$TRIAL_DIR"}' if uses_out(tuned) else ""
+    )
+
+
+def meeting(nodes: int, number: str, first: str) -> list[str]:
+    """What torchrun is told in the place of words, so that its nodes find each other.
+
+    Args:
+        number: of this start of the job, for a shell to fill in.
+        first: the first node's name, for a shell to fill in.
+    """
+    return [
+        "# torchrun reads its options from these, so that its nodes find each other.",
+        f'export PET_NNODES={nodes} PET_RDZV_BACKEND=c10d PET_RDZV_ID="{number}"',
+        f'PET_RDZV_ENDPOINT="{first}:29500"',
+        "export PET_RDZV_ENDPOINT",
+    ]
 
 
 def a_python(where: str = "", python: str = sys.executable) -> str:

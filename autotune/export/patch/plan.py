@@ -118,7 +118,8 @@ def _at_start(context: Context, name: str, knob: Knob) -> Change:
     variables = _variables(knob, value)
     if variables:
         return environment(context, variables)
-    code = knob.snippet(value).partition("  #")[0].strip()
+    lines = knob.snippet(value).splitlines()
+    code = "\n".join(line.partition("  #")[0].strip() for line in lines)
     if ARGUMENT.fullmatch(code):
         return wrapper_argument(context, code)
     if not code.startswith(("torch.", "os.")) or "\n" in code or "..." in code:

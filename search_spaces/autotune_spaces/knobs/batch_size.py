@@ -18,7 +18,8 @@ class BatchSize(Knob):
     √k, × k.
 
     The ratio k needs the job's own batch size: the option own_batch_size where it is given (a
-    tuned.yaml knows it), else what the job built its DataLoader with.
+    tuned.yaml knows it), else what the job built its DataLoader with. With the option, loaders of
+    another size are left alone.
     """
 
     name = "batch_size"
@@ -107,10 +108,10 @@ class BatchSize(Knob):
         """Raises RuntimeError if a learning-rate rule is asked for before the job's own batch size
         is known.
         """
-        factor = self.lr_factor(live, value)
-        if live.loader is not None:
-            live.loader.set(batch_size=value)
-        live.control("lr_factor").set(factor)
+        if live.loader is not None:  # first, so that len() is right where the job is built
+            own = {n: size for n, size in self.options.items() if n == "own_batch_size"}
+            live.loader.set(batch_size=value, **own)
+        live.control("lr_factor").set(self.lr_factor(live, value))
 
     def lr_factor(self, live: LiveJob, value: Value) -> float:
         """What the learning rate is multiplied by at batch size ``value``."""

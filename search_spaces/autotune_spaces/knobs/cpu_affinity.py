@@ -178,6 +178,12 @@ class CpuAffinity(Knob):
     def snippet(self, value: Value) -> str:
         if value == "all":
             return ""
+        if value == "spare-1":
+            return (
+                "os.sched_setaffinity(0, (own := os.sched_getaffinity(0)) - {max(own)})"
+                "  # before torch is imported\n"
+                "os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, own))"
+            )
         topology, own = read(), frozenset(os.sched_getaffinity(0))
         if value == "node-per-rank":
             nodes = [_set(node) for node in topology.nodes_of(own)] or [_set(own)]
@@ -190,9 +196,13 @@ class CpuAffinity(Knob):
             where = f'[{", ".join(gpus)}][int(os.environ.get("LOCAL_RANK", 0))]'
         elif str(value)[0].isdigit():
             where = _set(parse_list(str(value)))
+            return f"os.sched_setaffinity(0, {where})  # before torch is imported"
         else:
             where = _set(cpus_of(str(value), topology, own, {}) or own)
-        return f"os.sched_setaffinity(0, {where})  # before torch is imported"
+        return (
+            f"os.sched_setaffinity(0, {where})  # before torch is imported; CPUs of the machine"
+            " that wrote this line"
+        )
 
 
 def cpus_of(

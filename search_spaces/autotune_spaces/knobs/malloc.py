@@ -58,7 +58,7 @@ class Malloc(Knob):
     ordered = False
     example = "retain"
     range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"
-    adds_to = {PRELOAD: ":"}
+    looked_up = ("default", *FILES)  # where the library lies, what is preloaded already
     card = Card(
         what=(
             "What hands out host memory. retain: the C library's own malloc (glibc's), told by"

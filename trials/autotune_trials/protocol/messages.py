@@ -107,7 +107,7 @@ class SessionConfig:
     watch_seconds: float = 4.0
     # profile: with Python frames, which a session of its own is for (see measure/profiler.py)
     stacks: bool = False
-    # fixed, profile: what the command was started with, to be checked for its effect
+    # fixed, profile, launch: what the command was started with, to be checked for its effect
     process_knobs: tuple[KnobChoice, ...] = ()
     # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out
     # of its way

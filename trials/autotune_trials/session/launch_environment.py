@@ -137,6 +137,6 @@ def socket_directory(mark: str) -> str:
 
 def socket_folders() -> tuple[str, ...]:
     """Where sockets may be made, best first; what dead tuners left there is removed by
-    ``marks.sweep_stale``.
+    ``process_tags.sweep_stale``.
     """
     return tuple(dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]))

@@ -23,7 +23,10 @@ class LrFactor(Control):
                 control.restore_lr()
 
     def step_started(self, optimizer: Any) -> None:
-        self.live.control_of(optimizer).scale_lr(self.factor)
+        loaders = self.live.loaders
+        # a later stage of the job may train on batches that stay as they are
+        if loaders is None or loaders.fits_batch_size():
+            self.live.control_of(optimizer).scale_lr(self.factor)
 
     def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
         self.live.control_of(optimizer).restore_lr()

@@ -3,7 +3,7 @@ went wrong with them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune_spaces import knobs as registry
@@ -13,7 +13,7 @@ from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
-    from autotune_trials.protocol.messages import SessionConfig
+    from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
 
 class Knobs:
@@ -22,6 +22,7 @@ class Knobs:
 
     def __init__(self, live: LiveJobControl, config: SessionConfig) -> None:
         self._live, self._choices = live, config.knobs
+        self._at_start = config.process_knobs
         self._made: dict[str, Knob] = {}
         self.held = config.mode != SessionMode.LIVE  # from the start, and not switched
         self.applying = False  # a knob is being set: what torch sees now is not the job's doing
@@ -62,6 +63,36 @@ class Knobs:
         log.write(f"knob: {text}")
         if text not in self.failures:  # each optimizer may say it again
             self.failures.append(text)
+
+    def no_effect(self, failures: Sequence[str] = ()) -> dict[str, str]:
+        """Knobs held from the start that did nothing -> why; those of ``failures`` among them."""
+        found = {}
+        for choice in self._choices:
+            failed = next((f for f in failures if f.startswith(f"{choice.name}:")), None)
+            try:
+                reason = failed or self._effect(choice)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+            if reason:
+                found[choice.name] = reason
+        return {**found, **self._no_effect_at_start()}
+
+    def _no_effect_at_start(self) -> dict[str, str]:
+        """The same of what was set before this process started. Nothing is known of a knob that
+        cannot be asked."""
+        found = {}
+        for choice in self._at_start:
+            try:
+                reason = self._effect(choice)
+            except Exception:
+                log.write_exception(f"effect of {choice.name}")
+                continue
+            if reason:
+                found[choice.name] = reason
+        return found
+
+    def _effect(self, choice: KnobChoice) -> str | None:
+        return self.get(choice.name, choice.options).effect(self._live, choice.value)
 
     def take_failures(self) -> list[str]:
         """The failures that wait; they are dealt with."""

@@ -2,7 +2,8 @@
 
 Once they are applied to all there is, whatever is not needed to hold them is taken back: most
 settings cost nothing from then on. A new optimizer, and the model that it steps, is waited for
-again. A setting that cannot be applied or kept is told on standard error: nobody reads the log.
+again. A setting that cannot be applied or kept, or that did nothing, is told on standard error:
+nobody reads the log.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class LaunchMode(Mode):
 
     _resting = False
     _applied = False  # an iteration has ended with everything applied
+    _asked = False  # whether the settings took hold
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
@@ -48,13 +50,21 @@ class LaunchMode(Mode):
                     f"a setting could not be applied and is left as the job has it ({failure})"
                 )
 
+    def _tell_no_effect(self) -> None:
+        self._asked = True
+        for name, reason in self.agent.knobs.no_effect().items():
+            if not any(f.startswith(f"{name}:") for f in self._told):
+                log.tell(f"a setting has no effect on the job ({name}: {reason})")
+
     def iteration_ended(self, iteration: Iteration) -> None:
         self._tell_failures()
         warm = (
-            self.agent.state.iterations > self.agent.config.warmup_steps
+            self.agent.state.iterations > 2 * self.agent.config.warmup_steps
             and not self.agent.modules.watching
         )
         self._applied = warm and self.agent.live.all_have_stepped
+        if self._applied and not self._asked:
+            self._tell_no_effect()
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         if self._applied and not self.agent.state.in_step:  # torch walks its hooks during a step
@@ -62,10 +72,10 @@ class LaunchMode(Mode):
 
     def optimizer_built(self, built: Any, frame: FrameType) -> None:
         if self._resting or not self.agent.modules.watching:
-            self._wake()
+            self._wake(built)
 
-    def _wake(self) -> None:
-        """Wait for the steps of a new optimizer, and for the calls of its model."""
+    def _wake(self, built: Any) -> None:
+        """Wait for the steps of a new optimizer, and for the calls of its model if that is new, too."""
         agent = self.agent
         self._resting = self._applied = False
         agent.events.listen(agent.first_times, agent.modules)
@@ -73,7 +83,9 @@ class LaunchMode(Mode):
         agent.events.recall(self, *AWAKE)
         backward.install(agent.patches, agent.torch, agent.loop, agent.traits)
         optimizer.listen_to_steps(agent.patches, agent.loop)
-        if not agent.traits.compiles:  # dynamo must find torch as it is
+        known = {id(p) for entry in agent.live.entries for p in entry.module.parameters()}
+        new = any(id(p) not in known for group in built.param_groups for p in group["params"])
+        if new and not agent.traits.compiles:  # dynamo must find torch as it is
             agent.modules.watch(True)
         api.receiver = agent.loop
 

@@ -17,7 +17,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.bootstrap.log import reason, write_exception
+from autotune_trials.agent.bootstrap.log import reason
 from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.entry_modules import compile_notes
 from autotune_trials.agent.controls.lr_factor import LrFactor
@@ -292,7 +292,7 @@ class RecordMode(Mode):
                 metrics_at={
                     k: tuple(at for at, _ in told) for k, told in agent.metrics.told.items()
                 },
-                no_effect=self._no_effect(),
+                no_effect=agent.knobs.no_effect(self._failures),
                 seeds_seen=agent.traits.seeds,
                 ended_early=ended_early,
                 trace=self._trace,
@@ -300,37 +300,6 @@ class RecordMode(Mode):
                 notes=notes,
             )
         )
-
-    def _no_effect(self) -> dict[str, str]:
-        """Knobs that did nothing, those that failed among them."""
-        found = {}
-        for choice in self.agent.config.knobs:
-            failed = next((f for f in self._failures if f.startswith(f"{choice.name}:")), None)
-            try:
-                reason = failed or self.agent.knobs.get(choice.name, choice.options).effect(
-                    self.agent.live, choice.value
-                )
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-            if reason:
-                found[choice.name] = reason
-        return {**found, **self._no_effect_at_start()}
-
-    def _no_effect_at_start(self) -> dict[str, str]:
-        """The same of what was set before this process started. Nothing is known of a knob that
-        cannot be asked."""
-        found = {}
-        for choice in self.agent.config.process_knobs:
-            try:
-                reason = self.agent.knobs.get(choice.name, choice.options).effect(
-                    self.agent.live, choice.value
-                )
-            except Exception:
-                write_exception(f"effect of {choice.name}")
-                continue
-            if reason:
-                found[choice.name] = reason
-        return found
 
     def _ended(self) -> bool:
         return self.stage is Stage.DONE or self._crashed or self.agent.state.stopped

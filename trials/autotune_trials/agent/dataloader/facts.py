@@ -23,6 +23,7 @@ SETTINGS = (
     "pin_memory",
     "in_order",
     "batch_size",
+    "own_batch_size",
 )
 DEFAULT_PREFETCH = 2  # torch's own, where workers are used
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})

@@ -43,6 +43,7 @@ from autotune_trials.agent.dataloader.facts import (
     is_iterable,
     own_batch_size,
     rebatches,
+    shards,
     site_of,
     starts_anew,
 )
@@ -152,6 +153,10 @@ class LoaderHooks:
         # settings are held from the start; epochs end as they should
         self.held = config.mode != SessionMode.LIVE
         self.selected = config.loader_key  # key of the family the settings are for
+        self._launched = config.mode == SessionMode.LAUNCH
+        # the family whose workers the search has found to share out their data; a launched job may
+        # read another dataset there by now
+        self._searched = "" if self._launched else config.loader_key
         self.overrides: dict[str, Any] = {}
         self.version = 0  # goes up with every change an iterator has to look at
         self.match_streams = config.match_streams and config.mode in (
@@ -368,29 +373,50 @@ class LoaderHooks:
         if self.closed or state.key != self.selected or not self.overrides:
             return own, state.batch_size
         want = own.override(self.overrides)
-        if want.num_workers and not own.num_workers and want != state.refused:
-            self._refuse_workers_that_start_anew(state, want, template)
+        if want != state.refused and (why := self._no_workers(state, own, want, template)):
+            state.refused = want
+            self.report(f"loader settings num_workers={want.num_workers}", why)
+        if self._launched and not self.fits_batch_size(state):
+            self.report(
+                f"loader settings batch_size={self.overrides.get('batch_size')}",
+                f"found for batches of {self.overrides['own_batch_size']}; the DataLoader"
+                f" {state.key} has batch_size={state.batch_size}",
+            )
         return (own if want == state.refused else want), self._size(state, template)
 
-    def _refuse_workers_that_start_anew(
-        self, state: TrackedLoader, want: Settings, template: Any
-    ) -> None:
-        """Such workers would train as well, each a whole job of its own, and the job wait for a
-        batch for ever.
-        """
-        why = starts_anew(template.multiprocessing_context)
-        if why:
-            state.refused = want
-            self.report(
-                f"loader settings num_workers={want.num_workers}",
-                f"workers would run the job's script from its top again: {why}",
+    def _no_workers(
+        self, state: TrackedLoader, own: Settings, want: Settings, template: Any
+    ) -> str:
+        """Why the workers of ``want`` would do harm to this loader's job, "" if they would not."""
+        # such workers would train as well, and the job wait for a batch for ever
+        if want.num_workers and not own.num_workers:
+            if why := starts_anew(template.multiprocessing_context):
+                return f"workers would run the job's script from its top again: {why}"
+        if (
+            max(want.num_workers, 1) != max(own.num_workers, 1)
+            and is_iterable(self.data, template)
+            and state.key != self._searched
+            and not (state.asked_worker_info or shards(template.dataset, template.worker_init_fn))
+        ):
+            return (
+                f"{type(template.dataset).__name__} is an IterableDataset that does not ask"
+                " get_worker_info(): every sample would be read once by each worker"
             )
+        return ""
+
+    def fits_batch_size(self, state: TrackedLoader | None = None) -> bool:
+        """Whether the batch size is for loaders such as ``state`` (without it, the training
+        loader): it was found for one with the same batch size of its own.
+        """
+        state, found_for = state or self.training_state, self.overrides.get("own_batch_size")
+        return state is None or found_for in (None, state.batch_size)
 
     def _size(self, state: TrackedLoader, template: Any) -> int | None:
         size = self.overrides.get("batch_size")
         if size is None or state.batch_size is None or state.key != self.selected or self.closed:
             return state.batch_size
-        return int(size) if rebatches(self.data, template) else state.batch_size
+        fits = self.fits_batch_size(state) and rebatches(self.data, template)
+        return int(size) if fits else state.batch_size
 
     def changed(self) -> None:
         """The overrides are others: running iterators look at the next batch, loaders not yet

@@ -113,6 +113,7 @@ class TrainingLoader:
 
     def set(self, **settings: Any) -> None:
         """Override constructor arguments; None gives one back to the job's own value.
+        ``own_batch_size``: ``batch_size`` is for loaders that the job builds with that one.
 
         Raises:
             ValueError: not a setting that can be switched, or a batch size where the job's own

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from autotune_trials.agent.facts.job_traits import JobTraits
     from autotune_trials.agent.observers.compiles import CompileLog
 
-# iterations under `launch` within which every optimizer has stepped, or one of them never does
+# iterations under `launch` within which every optimizer has stepped, or one of them never does;
+# module calls within which a process that trains has an optimizer or a backward
 LATEST = 1000
 
 
@@ -33,6 +34,7 @@ class ModuleWatch(Listener):
         self._torch, self._state = live.torch, live.state
         self._loop, self._config = live.loop, live.config
         self._watching = False
+        self._calls = 0  # under launch, before anything shows that this process trains
         # modules in training, but without gradients, while they are watched
         self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiles: CompileLog | None = None  # in profile runs, once something is compiled
@@ -72,6 +74,13 @@ class ModuleWatch(Listener):
         torch, state, live = self._torch, self._state, self._live
         if state.stopped or state.inside_entry or state.capturing:
             return
+        if self._config.mode == SessionMode.LAUNCH and not (
+            state.backwards or live.every_optimizer()
+        ):
+            self._calls += 1
+            if self._calls > LATEST:  # a process that does not train, an evaluation
+                self.watch(False)
+                return
         if state.in_backward and module not in self._called_gradless:
             return  # backward of a checkpointed part calls its modules again
         try:

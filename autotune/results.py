@@ -106,6 +106,8 @@ class Observation:
     withdrawn: Mapping[str, str]  # knob -> reason
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
+    # of its first run, start, evaluation and end included; 0.0: not known
+    run_s: float = 0.0
 
     @property
     def reader(self) -> ReaderFacts | None:
@@ -156,6 +158,8 @@ class Confirmation:
     too_noisy: bool = False
     # where too_noisy: what would be enough; None: more will not help
     required_pairs: int | None = None
+    # no run reached the job's second epoch, which it has
+    first_epoch_only: bool = False
 
 
 @dataclass(frozen=True)

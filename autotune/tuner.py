@@ -51,10 +51,10 @@ from autotune.stages.decisions.build_up import credit
 from autotune.stages.decisions.culprit import culprits
 from autotune.stages.decisions.simplify import simplify
 from autotune.stages.explain import explain, trace_trials
-from autotune.stages.measuring.fresh import first_look_s
+from autotune.stages.measuring.fresh import FIRST_RUN, first_look_s
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.model_study import PRIOR_DROPPED
-from autotune.stages.observe import FIRST_RUN, observe
+from autotune.stages.observe import observe
 from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
 from autotune.words import duration_words, factor_words
@@ -105,7 +105,8 @@ def tune(context: RunContext) -> Result:
         context.stop.check()
         explanation = _explained(context, observation, proof, trials)
         trace_trials(context, trials)
-    compiled = pack_compile_cache(context, observation, proof.winner)
+    cold_s = _cold_s(proof.winner, proof.gains)
+    compiled = pack_compile_cache(context, observation, proof.winner, cold_s)
     disturbed = list(context.journal.all("disturbed"))
     return Result(
         name=context.spec.name,
@@ -185,9 +186,12 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
     if config is None:
         return None
     context.progress.stage("confirm", f"from the history: {in_words(config, observation.defaults)}")
-    pairs = Pairs(context, config, {}, "recalled")
+    cold_s = _cold_s(config, recall.gains)
+    # a label of its own, or the proof's first run would take this one's place in the journal
+    look = Pairs(context, config, {}, "recalled-look", cold_s)
+    pairs = Pairs(context, config, {}, "recalled", cold_s)
     last, loss = None, NOT_NEEDED
-    why = _not_there(context, pairs, recall.log_gain, observation.noise)
+    why = _not_there(context, look, recall.log_gain, observation.noise)
     if not why:
         last = confirm(context, observation, config, pairs)
         why = "" if last.adopted else f"not proven faster: {last.reason}"
@@ -209,7 +213,8 @@ def _not_there(context: RunContext, pairs: Pairs, log_gain: float, noise: float)
         after = pairs.first_candidate()
     except SessionFailed as failure:
         return f"it failed in a fresh process ({failure})"
-    found = math.log(pairs.cost(before) / pairs.cost(after)) if before is not None else log_gain
+    costs = None if before is None else pairs.costs(before, after)
+    found = log_gain if costs is None else math.log(costs[0] / costs[1])
     if found > log_gain / 2 - max(NOT_THERE, 3 * noise):
         return ""
     return f"recorded {math.exp(log_gain):.2f}×, measured {math.exp(found):.2f}× in a first fresh process"
@@ -263,15 +268,15 @@ def prove(
         if not config or key_of(config) in seen:
             continue
         seen.add(key_of(config))
-        label = f"confirm{len(seen)}"
-        pairs = Pairs(context, config, {}, label)
+        label, cold_s = f"confirm{len(seen)}", _cold_s(config, gains)
+        pairs = Pairs(context, config, {}, label, cold_s)
         last, loss = confirm(context, observation, config, pairs), NOT_NEEDED
         if not last.adopted:
             rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
             continue
         loss = converge(context, config, pairs)
         if loss.verdict == "unchanged":
-            last = sharpen(context, observation, last, label)
+            last = sharpen(context, observation, last, label, cold_s)
             if not last.adopted:
                 rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
                 continue
@@ -287,6 +292,11 @@ def prove(
         rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"
     )
     return Proof({}, reason, last, loss, gains, tuple(rejected))
+
+
+def _cold_s(config: Config, gains: Sequence[KnobGain]) -> float:
+    """What starting with ``config`` cost in the search, where nothing was compiled yet."""
+    return math.fsum(gain.start_up_s for gain in gains if gain.knob in config)
 
 
 def _without_others(

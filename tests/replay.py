@@ -38,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.base import WALL_S, Executor, FixedRun, LiveSession, SessionFailed
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
@@ -173,6 +173,7 @@ class ReplayExecutor(Executor):
             update_norms=tuple(0.1 / (1 + i) for i in range(SessionConfig.probe_steps)),
             fingerprint=FINGERPRINT,
             seeds_seen=True,
+            notes={WALL_S: self.table.startup_s + sum(times)},
         )
 
     def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:

@@ -18,6 +18,7 @@ from autotune_trials.protocol.failures import SessionFailed as SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 NODE = "node"  # in Record.notes: the machine it was measured on; not there: this one
+WALL_S = "wall_s"  # in Record.notes: seconds the whole session took, start and end included
 
 
 @dataclass(frozen=True)

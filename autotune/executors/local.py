@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 
 import autotune_spaces
 import autotune_trials
-from autotune.executors.base import Capture, Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.base import WALL_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.gpu_load import gpu_load
 from autotune.executors.output import read_metrics
 from autotune.executors.side_effects import (
@@ -138,6 +139,11 @@ class LocalExecutor(Executor):
         return LocalLiveSession(session, dict(process_config))
 
     def run_fixed(self, request: FixedRun) -> Record:
+        began = time.monotonic()
+        record = self._run_fixed(request)
+        return replace(record, notes={**record.notes, WALL_S: time.monotonic() - began})
+
+    def _run_fixed(self, request: FixedRun) -> Record:
         config = SessionConfig(
             mode=SessionMode.PROFILE if request.profile else SessionMode.FIXED,
             directory="",

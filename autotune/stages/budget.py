@@ -14,10 +14,12 @@ import math
 
 from autotune.results import Observation
 from autotune.stages.context import RunContext
+from autotune.stages.explain import LONGEST_START_UP_S
 from autotune.stages.measuring.fresh import (
     FEWEST_PAIRS,
     first_look_s,
     pair_s,
+    rounds,
     values_for_fresh_runs,
 )
 from autotune.stages.measuring.pairs import PROCESS_PAIRS
@@ -27,8 +29,9 @@ from autotune.stages.measuring.pairs import PROCESS_PAIRS
 SEARCH_SHARE = 0.55
 PAIRS_KEPT = 8  # of fresh processes, for the proof of one finalist
 CLEAR = math.log(1.5)  # a gain that the first look proves, on all but the noisiest machines
-# starts of the job and seconds beside them that explaining a winner takes
-EXPLAIN_STARTS, EXPLAIN_S = 4, 30.0
+# starts of the job and seconds beside them that explaining a winner takes; the starts where nothing
+# is shown with Python frames, as the job takes long to start
+EXPLAIN_STARTS, FRAMELESS_STARTS, EXPLAIN_S = 4, 2, 30.0
 # of the budget is searched however long a proof takes: an answer without a search is none
 FEWEST_SHARE = 0.15
 
@@ -46,16 +49,19 @@ def proof_begins_s(
         pairs = PAIRS_KEPT if gain < CLEAR else FEWEST_PAIRS
     return (
         context.spec.budget.minutes * 60
-        - explain_s(observation)
-        - pairs * pair_s(context, observation, gain)
+        - explain_s(context, observation)
+        - rounds(context, pairs) * pair_s(context, observation, gain)
     )
 
 
-def explain_s(observation: Observation) -> float:
+def explain_s(context: RunContext, observation: Observation) -> float:
     """About how long the explanation of a winner takes, in seconds: profiled runs of both sides,
     and the build-up of the gain.
     """
-    return EXPLAIN_STARTS * observation.startup_s + EXPLAIN_S
+    if context.spec.traces == "none":
+        return 0.0
+    frames = observation.startup_s <= LONGEST_START_UP_S
+    return (EXPLAIN_STARTS if frames else FRAMELESS_STARTS) * observation.startup_s + EXPLAIN_S
 
 
 def needed_s(context: RunContext, observation: Observation) -> float:
@@ -63,7 +69,7 @@ def needed_s(context: RunContext, observation: Observation) -> float:
     return (
         search_ends_s(context, observation, context.journal.elapsed_s)
         + first_look_s(context, observation)
-        + explain_s(observation)
+        + explain_s(context, observation)
     )
 
 
@@ -78,5 +84,5 @@ def search_ends_s(
     end_s = proof_begins_s(context, observation, gain)
     if any(values_for_fresh_runs(space, name, observation) for name in observation.domains):
         # one pair to spare: a plot may end late
-        end_s -= (PROCESS_PAIRS + 1) * pair_s(context, observation, gain)
+        end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain)
     return max(min(SEARCH_SHARE * budget_s, end_s), began_s + FEWEST_SHARE * budget_s)

@@ -32,10 +32,10 @@ MOST_MIB = 256  # more is not sent around
 
 
 def pack_compile_cache(
-    context: RunContext, observation: Observation, config: Config
+    context: RunContext, observation: Observation, config: Config, cold_s: float = 0.0
 ) -> CompileCache | None:
     """Two starts of the job; None where nothing is compiled, it does not pay, or there is no time
-    left.
+    left. ``cold_s``: what a start with an empty cache took longer in the search.
     """
     executor = context.executor
     if "compile_mode" not in config or not isinstance(executor, LocalExecutor):
@@ -43,7 +43,7 @@ def pack_compile_cache(
     stored = context.journal.find("compile-cache")
     if stored is not None:
         return decode(CompileCache, stored) if stored else None
-    if context.out_of_time_at("compile-cache", 2 * observation.startup_s):
+    if context.out_of_time_at("compile-cache", 2 * (observation.startup_s + cold_s)):
         return None
     packed = _pack(context, executor, config)
     context.journal.append("compile-cache", "", encode(packed) if packed else {})

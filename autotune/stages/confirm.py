@@ -16,7 +16,7 @@ from autotune.job.configs import key_of
 from autotune.results import Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
-from autotune.stages.measuring.fresh import pair_s
+from autotune.stages.measuring.fresh import pair_s, rounds
 from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import (
@@ -63,10 +63,9 @@ def confirm(
         )
         if decision.state != "continue":
             break
-        gain = math.log(decision.interval.estimate)
-        ahead_s = (LOOKS[look + 1] - LOOKS[look]) * pair_s(context, observation, gain) + explain_s(
-            observation
-        )
+        further = rounds(context, LOOKS[look + 1] - LOOKS[look])
+        ahead_s = further * _pair_s(context, observation, pairs, decision.interval)
+        ahead_s += explain_s(context, observation)
         if context.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}", ahead_s):
             decision = replace(
                 decision,
@@ -86,43 +85,62 @@ def confirm(
         after,
         decision.too_noisy,
         decision.required_pairs,
+        pairs.first_epoch_only,
     )
     context.progress.confirmed(confirmation)
     return confirmation
 
 
+def _pair_s(
+    context: RunContext, observation: Observation, pairs: Pairs, speedup: Interval
+) -> float:
+    """How long one more pair takes, in seconds: as long as those that were made."""
+    return pairs.pair_s() or pair_s(context, observation, math.log(speedup.estimate))
+
+
 def sharpen(
-    context: RunContext, observation: Observation, confirmation: Confirmation, label: str
+    context: RunContext,
+    observation: Observation,
+    confirmation: Confirmation,
+    label: str,
+    cold_s: float = 0.0,
 ) -> Confirmation:
     """More pairs of what was adopted and trains the same, while its interval is wide and the budget
     has minutes left.
 
-    The adoption stands, unless one of these runs fails or diverges. ``label``: of the pairs that were adopted.
+    The adoption stands, unless one of these runs fails or diverges. ``label``, ``cold_s``: of the
+    pairs that were adopted.
 
     Raises:
         BaselineError: the unchanged job fails.
     """
-    config, pairs = confirmation.config, Pairs(context, confirmation.config, {}, label)
+    config, pairs = confirmation.config, Pairs(context, confirmation.config, {}, label, cold_s)
+    further = False
     for look, count in enumerate(LOOKS):
-        if count <= confirmation.pairs:
+        if count < confirmation.pairs:
             continue
-        if half_width(confirmation.speedup) <= SHARP:
-            break
-        # the loss check has made some of them already
-        ahead_s = pairs.missing(count) * pair_s(
-            context, observation, math.log(confirmation.speedup.estimate)
-        )
-        in_time_s = ahead_s + explain_s(observation) + (OVER - 1) * context.spec.budget.minutes * 60
-        if ahead_s and context.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
-            break
-        if not pairs.reference:
-            context.progress.stage(
-                "confirm", "more pairs: the interval is wide, and there are minutes left"
+        if count > confirmation.pairs:
+            if half_width(confirmation.speedup) <= SHARP:
+                break
+            # the loss check has made some of them already
+            ahead_s = rounds(context, pairs.missing(count)) * _pair_s(
+                context, observation, pairs, confirmation.speedup
             )
+            in_time_s = ahead_s + explain_s(context, observation)
+            in_time_s += (OVER - 1) * context.spec.budget.minutes * 60
+            if ahead_s and context.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
+                break
+            if not further:
+                context.progress.stage(
+                    "confirm", "more pairs: the interval is wide, and there are minutes left"
+                )
+            further = True
         try:
             pairs.ensure(count)
         except SessionFailed as failure:
             return replace(confirmation, adopted=False, reason=_failed_text(failure))
+        if not further:
+            continue  # the pairs that were adopted
         if (seed := _diverged(pairs)) is not None:
             reason = f"its loss was NaN or infinite in run {seed + 1}, after the loss check"
             return replace(confirmation, adopted=False, reason=reason)
@@ -142,7 +160,7 @@ def sharpen(
             baseline_anatomy=before,
             anatomy=after,
         )
-    if pairs.reference:
+    if further:
         context.progress.confirmed(confirmation)
     return confirmation
 

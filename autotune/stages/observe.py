@@ -15,13 +15,14 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from autotune.errors import BaselineError, HookError
 from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.fresh import FreshRuns
+from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, wall_s
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.live_comparison import LiveComparison
@@ -32,17 +33,18 @@ from autotune.verdict.timing import (
     anatomy,
     cost_without_data,
     drop_start,
+    first_counted,
     mean_samples,
     mean_turnover_s,
     reader_of,
-    warm_up_end,
+    restarts_workers,
 )
 from autotune_spaces.base import NotApplicable
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.messages import Hello, Record, Window
 
-FIRST_RUN, FIRST_SEED = "first-run", 0  # its key in the journal; the seed of the first pair
+FIRST_SEED = 0  # of the first run, and of the first pair
 # of the budget that a live session may spend on the job's first epoch, before anything is measured
 EPOCH_SHARE = 0.05
 
@@ -106,7 +108,8 @@ def first_run(context: RunContext) -> Record:
 
 
 def first_epoch_s(context: RunContext, record: Record) -> float:
-    """How long a live session may wait for the end of the job's first epoch; 0.0: it does not wait.
+    """How long a live session may wait for the end of the job's first epoch, evaluation included;
+    0.0: it does not wait.
 
     What an evaluation leaves behind (glibc keeps freed memory from then on, say) is there for all
     but the first epoch of the job, and a live session never comes to it by itself. Only where the
@@ -115,7 +118,8 @@ def first_epoch_s(context: RunContext, record: Record) -> float:
     window = record.window
     if not window.turnovers_s or window.epoch_iterations is None:
         return 0.0
-    epoch_s = window.epoch_iterations * math.fsum(window.times_s) / len(window.times_s)
+    epoch_s = window.epoch_iterations * fmean(window.times_s)
+    epoch_s += window.away_s / len(window.turnovers_s)
     limit_s = EPOCH_SHARE * context.spec.budget.minutes * 60
     return 3 * epoch_s + limit_s if epoch_s <= limit_s else 0.0
 
@@ -156,7 +160,11 @@ def _measure(context: RunContext, first: Record) -> Observation:
     )
     domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
     noise = noise_of(measured)
-    bottleneck, why = name_bottleneck(parts, ceiling, noise, restarts_workers=restarts_workers(job))
+    loader = job.loader
+    restarts = loader is not None and restarts_workers(
+        loader.num_workers, loader.persistent_workers
+    )
+    bottleneck, why = name_bottleneck(parts, ceiling, noise, restarts_workers=restarts)
     return Observation(
         machine=hello.machine,
         job=job,
@@ -170,12 +178,13 @@ def _measure(context: RunContext, first: Record) -> Observation:
         withdrawn=withdrawn,
         fingerprint=hello.fingerprint,
         startup_s=hello.startup_s,
+        run_s=wall_s(first),
     )
 
 
 def page_faults(record: Record) -> float:
     """Of a steady iteration."""
-    steady = drop_start(record.window, warm_up_end(record.window.times_s))
+    steady = drop_start(record.window, first_counted(record.window))
     return steady.minor_faults / len(steady.times_s)
 
 
@@ -191,13 +200,6 @@ def copy_share(windows: Sequence[Window]) -> float:
     phases = [window.phases_s for window in windows]
     return sum(p.get("to_device", 0.0) for p in phases) / (
         math.fsum(s for p in phases for s in p.values()) or 1.0
-    )
-
-
-def restarts_workers(job: JobFacts) -> bool:
-    """Whether the job starts its DataLoader workers anew for every epoch."""
-    return (
-        job.loader is not None and job.loader.num_workers > 0 and not job.loader.persistent_workers
     )
 
 

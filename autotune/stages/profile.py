@@ -17,15 +17,9 @@ from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
 from autotune.stages.explain import examine, profiled
-from autotune.stages.observe import (
-    choose_knobs,
-    copy_share,
-    explain_failure,
-    memory_share,
-    restarts_workers,
-)
+from autotune.stages.observe import choose_knobs, copy_share, explain_failure, memory_share
 from autotune.verdict.bottleneck import name_bottleneck
-from autotune.verdict.timing import anatomy, drop_start, reader_of, warm_up_end
+from autotune.verdict.timing import anatomy, drop_start, reader_of, restarts_workers, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Hello, Record
 
@@ -74,7 +68,11 @@ def observed(context: RunContext, hello: Hello, record: Record) -> Observation:
         device_memory_share=memory_share(hello, windows),
     )
     domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
-    bottleneck, why = name_bottleneck(parts, None, restarts_workers=restarts_workers(job))
+    loader = job.loader
+    restarts = loader is not None and restarts_workers(
+        loader.num_workers, loader.persistent_workers
+    )
+    bottleneck, why = name_bottleneck(parts, None, restarts_workers=restarts)
     return Observation(
         machine=hello.machine,
         job=job,

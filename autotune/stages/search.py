@@ -30,7 +30,13 @@ from autotune.search.stopping import best_of
 from autotune.stages.budget import proof_begins_s
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import judged
-from autotune.stages.measuring.fresh import FEWEST_PAIRS, pair_s, understated, values_for_fresh_runs
+from autotune.stages.measuring.fresh import (
+    FEWEST_PAIRS,
+    pair_s,
+    rounds,
+    understated,
+    values_for_fresh_runs,
+)
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.live_comparison import CLEAR_LOSS, LiveComparison
@@ -387,7 +393,7 @@ def _no_room(
     """
     if context.spec.budget.tried(len(trials)):
         return "budget.trials leaves no trial"
-    needed_s = times * PROCESS_PAIRS * pair_s(context, observation, log_gain)
+    needed_s = rounds(context, times * PROCESS_PAIRS) * pair_s(context, observation, log_gain)
     proof_s = proof_begins_s(context, observation, log_gain, FEWEST_PAIRS)
     return "no time left" if context.journal.elapsed_s + needed_s > proof_s else ""
 

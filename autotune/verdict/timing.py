@@ -1,7 +1,7 @@
 """From the iterations of a window to one cost: seconds per sample.
 
-    │ warm-up │ iterations that count ───────────────┤ epoch end ├──────────────│
-    0         warm_up_end                             turnovers_s, kept apart
+    │ warm-up │ first epoch │ iterations that count ─┤ epoch end ├──────────────│
+    0         warm_up_end   first_counted             turnovers_s, kept apart
 
 The estimator is the mean of the iteration times with everything above 10 times the median pulled
 down to it. The mean is what a user pays; median and minimum forgive a configuration that stalls now
@@ -28,6 +28,10 @@ WINSOR_FACTOR = (
 )
 WARM_UP_MINIMUM = 10  # allocator, autotuning and prefetch queues need at least this many iterations
 WARM_UP_BLOCK = 8
+LATER_EPOCH = 40  # iterations of later epochs that are enough to leave the first one out
+# iterations' worth of batches: so near to what it is in the last quarter, the backlog has settled
+SETTLED_BACKLOG = 0.5
+MOST_FROM_STOCK = 0.9  # of a window's batches; beyond it nothing is known of the loader's own pace
 # a block median this near to the steady zone's belongs to it, however quiet the times are
 STEADY_TOLERANCE = 0.015
 STEADY_DEVIATIONS = (
@@ -108,6 +112,57 @@ def warm_up_end(times: Sequence[float]) -> int:
     return n - steady * length
 
 
+def first_counted(window: Window, *, later_epochs: bool = True) -> int:
+    """Index of the first iteration that counts: past the warm-up; past the first epoch, where
+    ``later_epochs`` and the window reaches far enough into the second; and past what the workers
+    had made while the run started, if that is used up in the window.
+
+    The first epoch is not like the others: there was no evaluation yet (glibc keeps freed memory
+    from the first large free on), and no smaller last batch (torch.compile then runs code for any
+    size).
+    """
+    epoch = later_epoch(window) if later_epochs else None
+    if epoch is not None:
+        return epoch + warm_up_end(window.times_s[epoch:])
+    return max(warm_up_end(window.times_s), 0 if window.turnovers_s else _backlog_settles(window))
+
+
+def later_epoch(window: Window) -> int | None:
+    """Index of the first iteration of the second epoch; None: too little of it is in ``window``."""
+    turn = next((at for at in window.turnovers_at if at), None)
+    return None if turn is None or len(window.times_s) - turn < LATER_EPOCH else turn
+
+
+def _backlog_settles(window: Window) -> int:
+    """Index of the iteration from which on the workers' backlog is what it is at the end of
+    ``window``; 0: it never is, before the last quarter.
+    """
+    backlog, quarter = window.unmade, len(window.unmade) // 4
+    if not quarter:
+        return 0
+    level = fmean(backlog[-quarter:]) - SETTLED_BACKLOG
+    settles = next((i for i, n in enumerate(backlog) if n >= level), 0)
+    return settles if settles < len(backlog) - quarter else 0
+
+
+def from_stock(window: Window) -> float:
+    """The share of ``window``'s batches that had been made before it, 0..1.
+
+    While a run starts (compiling, searching kernels), its workers fill their queue. From then on a
+    job that its loader holds up runs as fast as the model, until the queue is empty: filled at 90 %
+    of what is consumed, for ten times as many iterations as it holds batches. The workers' backlog
+    grows meanwhile by what they make too little.
+
+    Args:
+        window: iterations that count. Where epochs end in it, its queue was empty there: 0.0.
+    """
+    backlog, third = window.unmade, len(window.unmade) // 3
+    if window.turnovers_s or not third:
+        return 0.0
+    growth = fmean(backlog[-third:]) - fmean(backlog[:third])
+    return min(max(growth / (len(backlog) - third), 0.0), MOST_FROM_STOCK)
+
+
 def _centre_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     centre = median(values)
     return centre, MAD_TO_SD * median(abs(v - centre) for v in values)
@@ -132,6 +187,8 @@ def drop_start(window: Window, n: int) -> Window:
         times_s=window.times_s[n:],
         samples=window.samples[n:],
         data_s=window.data_s[n:],
+        turnovers_at=tuple(at - n for at in window.turnovers_at if at >= n),
+        unmade=window.unmade[n:],
         phase_times_s=each,
         phases_s=(
             {name: math.fsum(values) for name, values in each.items()}
@@ -222,6 +279,16 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
     return cost
 
 
+def cost_of_run(
+    window: Window, *, later_epochs: bool = True, turnover_s: float | None = None
+) -> float:
+    """Seconds per sample of a run that was recorded from its first iteration on, as
+    :func:`cost_per_sample`. What its workers had made before the window costs what the rest does.
+    """
+    counted = drop_start(window, first_counted(window, later_epochs=later_epochs))
+    return cost_per_sample(counted, turnover_s=turnover_s) / (1.0 - from_stock(counted))
+
+
 def waiting_times_s(window: Window) -> tuple[float, ...]:
     """Seconds that each iteration waited for a batch, on the clock of ``times_s``; (): not known
     one by one.
@@ -243,6 +310,11 @@ def cost_without_data(window: Window) -> float:
         wait = window.phases_s.get("data", 0.0) / max(len(window.times_s), 1)
         busy = [max(t - wait, 0.0) for t in window.times_s]
     return winsorized_mean(busy) / mean_samples(window)  # without the waiting there are no rounds
+
+
+def restarts_workers(workers: object, persistent: object) -> bool:
+    """Whether a DataLoader with these settings starts its workers anew for every epoch."""
+    return bool(workers) and not persistent
 
 
 def start_up_excess(window: Window, start: int) -> float:

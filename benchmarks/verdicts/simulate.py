@@ -162,7 +162,8 @@ one of three finalists at 1.03 on *quiet* and at 1.15 under unseen bursts; over-
 In a first version of the machines all had stalls of five iterations, and the bursty ones the long bursts that only
 *very noisy* has now: windows of the quiet one differed by 6 %, which is not quiet. The rule was not changed with it.
 
-Not simulated: the DataLoader's queue after a stall (the agent drains it), and clock or thermal limits. Real processes under
+Not simulated: the DataLoader's queue after a stall (live blocks drain it, fresh processes are charged for what came out
+of it), and clock or thermal limits. Real processes under
 real load: loads.md.
 """
 

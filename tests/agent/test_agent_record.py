@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from tiers import slow
 from tiny_tuner import CNN, Tuner, run_bare
 
+from autotune.verdict.timing import cost_of_run
 from autotune_trials.agent.core.knob_applier import Knobs
 from autotune_trials.agent.loop.loss import to_number
 from autotune_trials.agent.loop.metrics import Metrics
@@ -70,8 +72,44 @@ def test_every_iteration_is_recorded_from_the_first(tuner: Tuner) -> None:
     # importing torch and building the model is no part of the first iteration
     assert found.window.times_s[0] < 1.0
     assert len(found.window.turnovers_s) == 1 and not found.ended_early
+    assert found.window.turnovers_at == (16,) and found.window.epoch_iterations == 16
+    assert found.window.away_s == pytest.approx(sum(found.window.turnovers_s), abs=0.05)
     assert found.fingerprint["optimizers"][0]["groups"][0]["lr"] == 1e-3
     assert found.fingerprint["loss_modules"] == ["CrossEntropyLoss(mean)"]
+
+
+# 8 workers make a batch in 12 ms, the model takes less; 32 lie ready after the first iteration
+SLOWER_LOADER = """
+import time, torch
+from torch.utils.data import DataLoader
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, i):
+        time.sleep(8 * 0.012)
+        return torch.zeros(4)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(Slow(), batch_size=1, num_workers=8, prefetch_factor=4)
+for number, x in enumerate(loader):
+    time.sleep(0.008 if number else 0.5)
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_what_the_workers_made_while_the_run_started_is_no_speed(tuner: Tuner) -> None:
+    whole = record(tuner, source=SLOWER_LOADER, steps=500).window
+    window = replace(whole, times_s=whole.times_s[:240], unmade=whole.unmade[:240])
+    later_s = sum(whole.times_s[400:]) / 100  # the queue is used up
+    assert sum(window.times_s[40:]) / 200 < 0.96 * later_s, "as seen"
+    assert 0.97 * later_s < cost_of_run(window) * window.samples[0] < 1.1 * later_s
+
+
+def test_an_epoch_has_as_many_iterations_as_it_has_steps(tuner: Tuner) -> None:
+    accumulated = LOOP.replace("optimizer.step()", "if count % 2: optimizer.step()")
+    assert record(tuner, source=accumulated, steps=12).window.epoch_iterations == 8
 
 
 def test_knobs_hold_from_the_very_first_iteration(tuner: Tuner) -> None:

@@ -105,7 +105,7 @@ class Played:
             if history is not None:
                 history.keep(spec, self.result, sources, f"{folder.name}-{seed}")
             self.tried = [record["config"] for plot in journal.all("plot") for record in plot.data]
-            self.recalled_s = self._spent_s(journal, "recalled|")
+            self.recalled_s = self._spent_s(journal, "recalled")
             self.searched_s = next((entry.elapsed_s for entry in journal.all("search-done")), 0.0)
         self.wall_s = machine.elapsed_s
         self.said.append((folder / "progress.jsonl").read_text())

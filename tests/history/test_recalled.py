@@ -67,6 +67,17 @@ def test_the_second_run_proves_the_same_knobs_without_a_search(
     assert len(Store(store).runs()) == 2
 
 
+def test_the_first_look_at_an_answer_is_remembered_beside_its_proof(
+    store: Path, tmp_path: Path
+) -> None:
+    Played(tmp_path, TABLE, store, seed=1)
+    with closing(Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)) as journal:
+        made = {entry.key.split("|")[0]: entry.data["record"] for entry in journal.all("run")}
+        keys = [entry.key for entry in journal.all("run")]
+    assert len(keys) == len(set(keys)), "a resumed run decides by the same record"
+    assert made["recalled-look"] == "recalled-look-candidate-0.json"
+
+
 def test_without_history_nothing_is_asked_or_told(store: Path, tmp_path: Path) -> None:
     run = Played(tmp_path / "second", TABLE, None)
     assert run.tried and run.result.recalled.kind == ""

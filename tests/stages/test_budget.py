@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from autotune.stages.budget import (
+    EXPLAIN_S,
     FEWEST_SHARE,
     PAIRS_KEPT,
     SEARCH_SHARE,
@@ -14,20 +15,31 @@ from autotune.stages.budget import (
     proof_begins_s,
     search_ends_s,
 )
-from autotune.stages.measuring.fresh import FEWEST_PAIRS, MIN_SECONDS, pair_s
+from autotune.stages.measuring.fresh import FEWEST_PAIRS, MIN_SECONDS, pair_s, rounds
 from autotune.stages.measuring.pairs import PROCESS_PAIRS
 from autotune_spaces.knobs.malloc import Malloc
 
 
-def asked(minutes: float, iteration_s: float, *malloc: str) -> tuple[Any, Any]:
+def asked(
+    minutes: float,
+    iteration_s: float,
+    *malloc: str,
+    lanes: int = 0,
+    traces: str = "finalists",
+    startup_s: float = 5.0,
+    run_s: float = 0.0,
+) -> tuple[Any, Any]:
     """``malloc``: the only knob's values."""
     spec = SimpleNamespace(
         budget=SimpleNamespace(minutes=minutes),
         convergence=SimpleNamespace(steps=200),
+        traces=traces,
         search_space={"malloc": Malloc()},
     )
-    return SimpleNamespace(spec=spec), SimpleNamespace(
-        startup_s=5.0,
+    executor = SimpleNamespace(lanes=lambda: [object()] * lanes if lanes else None)
+    return SimpleNamespace(spec=spec, executor=executor), SimpleNamespace(
+        startup_s=startup_s,
+        run_s=run_s,
         anatomy=SimpleNamespace(iteration_s=iteration_s, minor_faults=0),
         domains={"malloc": malloc},
         defaults={"malloc": "default"},
@@ -41,13 +53,33 @@ def test_a_pair_takes_two_starts_and_a_window_of_each_side() -> None:
     assert pair_s(context, observation, math.log(100)) == 2 * 5.0 + 20.0 + MIN_SECONDS
 
 
+def test_what_a_run_takes_beside_its_start_and_window_counts() -> None:
+    """Evaluation at two epoch ends, and putting files back: 21 s of the first run's 46."""
+    context, observation = asked(10, 0.1, run_s=46.0)
+    assert pair_s(context, observation) == 2 * 46.0
+    assert math.isclose(pair_s(context, observation, math.log(4)), 2 * 46.0 - 15.0)
+
+
+def test_pairs_made_side_by_side_take_the_time_of_one() -> None:
+    for lanes, pairs, expected in ((0, 5, 5), (1, 5, 5), (2, 5, 3), (8, 5, 1)):
+        context, _ = asked(10, 0.1, lanes=lanes)
+        assert rounds(context, pairs) == expected
+    alone, many = (proof_begins_s(*asked(10, 0.1, lanes=n)) for n in (1, PAIRS_KEPT))
+    assert math.isclose(many - alone, (PAIRS_KEPT - 1) * 50.0)
+
+
+def test_no_time_is_kept_for_an_explanation_that_is_not_made() -> None:
+    assert explain_s(*asked(10, 0.1, traces="none")) == 0.0
+    assert explain_s(*asked(10, 0.1)) == 4 * 5.0 + EXPLAIN_S
+    assert explain_s(*asked(10, 0.1, startup_s=100.0)) == 2 * 100.0 + EXPLAIN_S
+
+
 def test_a_clear_gain_leaves_the_search_what_its_proof_does_not_need() -> None:
     context, observation = asked(10, 0.1)
     unknown, clear = (proof_begins_s(context, observation, gain) for gain in (0.1, math.log(4)))
-    assert unknown == 600 - explain_s(observation) - PAIRS_KEPT * pair_s(context, observation, 0.1)
-    assert clear == 600 - explain_s(observation) - FEWEST_PAIRS * pair_s(
-        context, observation, math.log(4)
-    )
+    left = 600 - explain_s(context, observation)
+    assert unknown == left - PAIRS_KEPT * pair_s(context, observation, 0.1)
+    assert clear == left - FEWEST_PAIRS * pair_s(context, observation, math.log(4))
     assert clear > unknown + 150
     assert search_ends_s(context, observation, 100.0, math.log(4)) == min(clear, SEARCH_SHARE * 600)
 

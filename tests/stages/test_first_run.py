@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from replay import Loss
@@ -11,7 +14,16 @@ from replayed import Machine, run, table
 
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
-from autotune_trials.protocol.messages import Record
+from autotune.executors.local import LocalExecutor
+from autotune.job.load import load_job
+from autotune.journal import Journal
+from autotune.report.terminal.plain import open_progress
+from autotune.stages.context import RunContext
+from autotune.stages.measuring.fresh import MIN_SECONDS, counted_times, wall_s
+from autotune.stages.observe import first_epoch_s, first_run
+from autotune.tracking import open_tracker
+from autotune.verdict.timing import later_epoch
+from autotune_trials.protocol.messages import Record, Window
 
 
 def test_it_comes_first_and_is_not_made_twice(tmp_path: Path) -> None:
@@ -53,3 +65,57 @@ def test_a_job_too_short_is_refused_before_any_trial(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match="ended after 24 optimizer steps"):
         run(tmp_path, machine)
     assert len(machine.requests) == 1
+
+
+@pytest.mark.parametrize(("evaluation_s", "waits"), [(5.0, True), (25.0, False)])
+def test_a_live_session_waits_for_an_epoch_that_is_short_with_its_evaluation(
+    evaluation_s: float, waits: bool
+) -> None:
+    """A twentieth of ten minutes: 30 s. The epoch trains for 10 s."""
+    window = Window(
+        (0.1,) * 240,
+        (32.0,) * 240,
+        {},
+        turnovers_s=(0.1, 0.1),
+        away_s=2 * evaluation_s,
+        epoch_iterations=100,
+    )
+    context: Any = SimpleNamespace(spec=SimpleNamespace(budget=SimpleNamespace(minutes=10)))
+    assert (first_epoch_s(context, Record(0, window, (), ())) > 0) is waits
+
+
+EPOCHS = """
+import time, torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(900, 4)), batch_size=1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for (x,) in loader:
+        time.sleep(0.005)
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    with torch.no_grad():
+        model(x)
+        time.sleep(0.5)
+"""
+
+
+@pytest.mark.slow
+def test_it_goes_on_to_the_second_epoch_where_that_is_near(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(EPOCHS)
+    (tmp_path / "job.yaml").write_text("command: python train.py\ntracking: {uri: null}\n")
+    spec, run_dir = load_job(tmp_path / "job.yaml"), tmp_path / "run"
+    with (
+        closing(Journal(run_dir / "journal.jsonl", lambda before: before)) as journal,
+        closing(LocalExecutor(spec, run_dir)) as executor,
+        open_progress("quiet", 60.0) as progress,
+    ):
+        tracker = open_tracker(None, "e", run_dir)
+        record = first_run(RunContext(spec, executor, journal, progress, tracker, run_dir))
+    window = record.window
+    assert window.epoch_iterations == 900 and later_epoch(window) == 900
+    assert sum(counted_times(window)) > MIN_SECONDS and len(counted_times(window)) < 1000
+    assert 0.5 < window.away_s / len(window.turnovers_s) < 0.7
+    assert wall_s(record) > sum(window.times_s) + window.away_s

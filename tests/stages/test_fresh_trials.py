@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from replay import Loss
 from replayed import Machine, job, run, table
 
-from autotune.executors.base import FixedRun
+from autotune.executors.base import WALL_S, FixedRun
 from autotune.stages.decisions.worth_it import judged
 from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.speedup import LogRatio
@@ -161,3 +163,63 @@ def test_the_error_of_few_pairs_is_theirs_and_the_blocks(
     pairs.log_speedups = lambda: ratios  # type: ignore[method-assign]
     gain = pairs.gain(noise)
     assert low < gain.sigma < high and gain.pairs == 3
+
+
+def of_records(objective: str = "throughput", **runs: Record) -> tuple[Pairs, dict[str, float]]:
+    """One pair of records, and what is asked of the budget for a place."""
+    asked: dict[str, float] = {}
+    pairs: Any = object.__new__(Pairs)
+    pairs.context = SimpleNamespace(
+        spec=SimpleNamespace(objective=objective, planned_steps=1000),
+        executor=SimpleNamespace(lanes=lambda: None),
+        out_of_time_at=lambda place, ahead_s: bool(asked.setdefault(place, ahead_s)),
+    )
+    pairs.label, pairs.configs, pairs.cold_s = "confirm1", {"candidate": {}}, 0.0
+    pairs.reference, pairs.candidate = {0: runs["reference"]}, {0: runs["candidate"]}
+    return pairs, asked
+
+
+def recorded(
+    first_s: float = 0.1, wall_s: float = 0.0, loader: dict[str, Any] | None = None
+) -> Record:
+    """240 iterations of 0.1 s and 10 samples, a tenth of each waiting; the first batch took
+    ``first_s``."""
+    window = Window(
+        (0.1,) * 240,
+        (10.0,) * 240,
+        {},
+        data_s=(first_s, *(0.01,) * 239),
+        epoch_iterations=500,
+        minor_fault_counts=(0,) * 240,
+        system_times_s=(0.0,) * 240,
+    )
+    notes = {WALL_S: wall_s, "in_force": {"loader": loader}}
+    return Record(0, window, (1.0,) * 240, (), notes=notes)
+
+
+def test_workers_that_stay_pay_for_the_first_batch_of_an_epoch() -> None:
+    def epoch_end_s(first_s: float, workers: int, persistent: bool) -> float:
+        record = recorded(first_s, 0.0, {"num_workers": workers, "persistent_workers": persistent})
+        pairs, _ = of_records(reference=record, candidate=record)
+        return 500 * 10 * (pairs.costs(record, record)[0] - 0.01)
+
+    assert epoch_end_s(3.01, 4, persistent=False) == pytest.approx(3.0)
+    assert epoch_end_s(3.01, 4, persistent=True) == pytest.approx(0.4), "4 batches of 0.1 s"
+    assert epoch_end_s(0.21, 4, persistent=True) == pytest.approx(0.2)
+    assert epoch_end_s(3.01, 0, persistent=False) == pytest.approx(0.0)
+
+
+def test_time_to_train_is_charged_for_compiling_that_the_search_has_seen() -> None:
+    warm = recorded()
+    pairs, _ = of_records("time_to_train", reference=warm, candidate=warm)
+    assert pairs.log_speedups() == [0.0]
+    pairs.cold_s = 50.0
+    before, after = pairs.costs(warm, warm)
+    assert 1000 * 10 * (after - before) == pytest.approx(50.0)
+
+
+def test_runs_that_are_made_again_longer_start_again() -> None:
+    run = recorded(wall_s=54.0)  # 24 s of training, 30 s of start, evaluation and end
+    pairs, asked = of_records(reference=run, candidate=run)
+    assert not pairs.lengthen(480)
+    assert list(asked.values()) == [pytest.approx(2 * (54.0 + 24.0))]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from replayed import CHANGES, SPACE, Machine, job, run, table
 
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
+from autotune.report.text.story import evidence
 from autotune.verdict.speedup import LOOKS
-from autotune_trials.protocol.messages import Record
+from autotune_trials.protocol.messages import Record, Window
 
 HARMLESS = Loss()
 
@@ -127,18 +128,61 @@ def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(
 def test_further_looks_are_taken_only_where_they_end_within_the_budget_and_a_tenth(
     tmp_path: Path,
 ) -> None:
-    losses = table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3)
-    # a pair takes 18 s, the explanation 50 s
+    losses = table(
+        HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3, startup_s=30.0
+    )
+    # a pair takes 68 s or more; traces: none, so nothing is explained
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 10}\n")
-    for left_s, most in ((30.0, 5), (60.0, 7)):
+    for left_s, most in ((30.0, 5), (100.0, 7)):
         machine = Machine(losses, seed=1)
 
         def clock(before: float, left_s: float = left_s, machine: Machine = machine) -> float:
-            proving = sum(r.label.startswith("confirm1") for r in machine.requests)
-            return 600.0 - left_s + 9.0 * max(proving - 10, 0) if proving >= 10 else before
+            proving = len({r.label for r in machine.confirmed()})
+            return 600.0 - left_s + 34.0 * max(proving - 10, 0) if proving >= 10 else before
 
         result = run(tmp_path / str(most), machine, spec, clock)
         assert result.confirmation is not None and result.confirmation.pairs == most
+
+
+class FirstEpochs(Machine):
+    """The bare job takes a quarter longer in its first epoch, and the candidate does not."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(table(HARMLESS, factors={"optimizer_impl": {"fused": 0.8}}))
+        self.epoch, self.alter = epoch, self._in_epochs
+
+    def window(self, times_s: Sequence[float], samples: float) -> Window:
+        ends = tuple(range(self.epoch, len(times_s), self.epoch))
+        return replace(
+            super().window(times_s, samples),
+            turnovers_s=(0.0,) * len(ends),
+            turnovers_at=ends,
+            epoch_iterations=self.epoch,
+        )
+
+    def _in_epochs(self, request: FixedRun, record: Record) -> Record:
+        slow = 1.25 if request.config else 1.0  # the table has the candidate at 0.8 throughout
+        times = record.window.times_s
+        after = tuple(t * slow for t in times[self.epoch :])
+        return replace(record, window=replace(record.window, times_s=times[: self.epoch] + after))
+
+
+def test_a_gain_of_the_first_epoch_alone_is_none(tmp_path: Path) -> None:
+    space = job(tmp_path, "{optimizer_impl: [fused]}")
+    machine = FirstEpochs(300)
+    result = run(tmp_path, machine, space)
+    assert result.verdict == "keep-baseline"
+    made = [r for r in machine.requests if r.label.startswith("confirm1")]
+    assert len(made) <= 12, "at most the first run of the comparison is made again, for its length"
+
+
+def test_where_the_second_epoch_is_too_far_the_result_says_so(tmp_path: Path) -> None:
+    result = run(tmp_path, FirstEpochs(1500), job(tmp_path, "{optimizer_impl: [fused]}"))
+    assert result.verdict == "tuned" and result.confirmation is not None
+    assert result.confirmation.first_epoch_only
+    assert "No run reached the second epoch" in " ".join(evidence(result))
+    near = run(tmp_path / "near", Machine(table(HARMLESS)))
+    assert near.verdict == "tuned" and "second epoch" not in " ".join(evidence(near))
 
 
 @pytest.mark.parametrize(("minutes", "foretold"), [(0.1, True), (60, False)])

@@ -36,6 +36,10 @@ PHASE_WORDS = {
     "optimizer": "optimizer",
     "other": "other",
 }
+FIRST_EPOCH = (
+    "No run reached the second epoch: what changes there (after an evaluation, or a smaller last batch)"
+    " is not in the figure."
+)
 LOSS_TITLES = {
     "unchanged": "Loss unchanged",
     "changed": "Loss changed",
@@ -130,7 +134,8 @@ def evidence(result: Result) -> list[str]:
 def _confirmed(result: Result, confirmation: Confirmation) -> str:
     runs = words.plural(confirmation.pairs, "fresh process", "fresh processes")
     if tuned(result):
-        return f"Measured in {runs} of each side, alternating, with the knobs set from the start."
+        said = f"Measured in {runs} of each side, alternating, with the knobs set from the start."
+        return f"{said} {FIRST_EPOCH}" if confirmation.first_epoch_only else said
     reason = words.clean(confirmation.reason).rstrip(".")
     config = words.config_words(confirmation.config)
     if confirmation.pairs == 0:

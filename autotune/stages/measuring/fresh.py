@@ -4,7 +4,9 @@ run ── killed from outside? ──▶ again     at most three times in a row
  │
  ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
  │
- └── too little left after warm-up? ──▶ the window goes on, as the job does (or again, longer, where an executor cannot do that)
+ ├── too little left after warm-up? ──▶ the window goes on, as the job does (or again, longer, where an executor cannot do that)
+ │
+ └── the second epoch is near? ──▶ the same, until there is enough of that: it counts alone
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from autotune.errors import BaselineError
-from autotune.executors.base import Executor, FixedRun, SessionFailed
+from autotune.executors.base import WALL_S, Executor, FixedRun, SessionFailed
 from autotune.findings.page_faults import FAULT_S
 from autotune.job.spec import SearchSpace
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
 from autotune.verdict.speedup import LOOKS
-from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, warm_up_end
+from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, first_counted, later_epoch
 from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
@@ -30,6 +33,10 @@ MIN_SECONDS = 4.0
 MIN_ITERATIONS = 60  # after warm-up: for the mean of stalls that come every few dozen iterations
 FEWEST_ITERATIONS = 30  # where the job or the budget has no more; below this no window is timed
 LENGTHENED = 1.25  # a window that was too short becomes longer by this much of what it lacked
+FIRST_RUN = "first-run"  # key in the journal of OBSERVE's run of the bare job
+# A window goes on to the second epoch, as the first one is not like the others, if that begins
+# within so many times the usual length.
+EPOCH_REACH = 2.0
 BASELINE_TRIES = 2  # of a run of the unchanged job that fails: the whole run would end with it
 REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
 CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
@@ -78,12 +85,13 @@ class FreshRuns:
     that they are alike.
 
     ``place`` names the comparison: how long its windows must be is in the journal, or a resumed run
-    would begin with short ones again.
+    would begin with short ones again. A new one begins with what the first run needed.
     """
 
     def __init__(self, context: RunContext, steps: int, place: str) -> None:
         self.context, self.steps, self.place = context, steps, place
-        self.min_seconds: float = context.journal.find("window", place) or MIN_SECONDS
+        known = (context.journal.find("window", at) for at in (place, FIRST_RUN))
+        self.min_seconds: float = next(filter(None, known), MIN_SECONDS)
 
     def run(
         self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]
@@ -97,7 +105,8 @@ class FreshRuns:
         """
         record = self._undisturbed(executor, config, seed, label, calm)
         if not executor.goes_on and (missing_s := self._missing_s(record)):
-            self.min_seconds = max(self.min_seconds, math.fsum(record.window.times_s) + missing_s)
+            spent_s = math.fsum(record.window.times_s) + record.window.away_s
+            self.min_seconds = max(self.min_seconds, spent_s + missing_s)
             self.context.journal.append("window", self.place, self.min_seconds)
             record = self._undisturbed(executor, config, seed, label, calm)
         counted = counted_times(record.window)
@@ -196,55 +205,104 @@ class FreshRuns:
 
     def _further(self, record: Record) -> int:
         """How many iterations a window should have in all that is too short; 0: it is long enough."""
-        missing_s, counted = self._missing_s(record), counted_times(record.window)
+        missing_s = self._missing_s(record)
         if not missing_s:
             return 0
         steps = len(record.window.times_s) + math.ceil(
-            missing_s * len(counted) / math.fsum(counted)
+            missing_s / fmean(counted_times(record.window))
         )
-        return min(steps, max(self.steps, SessionConfig.max_steps))
+        return min(steps, self._most_steps())
 
     def _missing_s(self, record: Record) -> float:
         """How much longer a window should have been, where the job has more to give; 0.0: it is
         long enough.
         """
-        times, counted = record.window.times_s, counted_times(record.window)
+        window, counted = record.window, counted_times(record.window)
         if record.ended_early or not counted:
             return 0.0
-        iteration_s = math.fsum(counted) / len(counted)
+        iteration_s = fmean(counted)
         missing_s = LENGTHENED * max(
             (MIN_ITERATIONS - len(counted)) * iteration_s, MIN_SECONDS - math.fsum(counted)
         )
-        return missing_s if 0.0 < missing_s <= self._longest_s() - math.fsum(times) else 0.0
+        room_s = self._longest_s() - math.fsum(window.times_s) - window.away_s
+        epoch_s = self._to_second_epoch_s(window, iteration_s)
+        wanted_s = (max(missing_s, epoch_s), missing_s)
+        return next((s for s in wanted_s if 0.0 < s <= room_s), 0.0)
+
+    def _to_second_epoch_s(self, window: Window, iteration_s: float) -> float:
+        """How much longer ``window`` should be to show enough of the second epoch; 0.0: it does, or
+        that is too far away.
+        """
+        seen = bool(window.turnovers_s)
+        epoch = next(iter(window.turnovers_at), None) if seen else window.epoch_iterations
+        usual_s = max(self.steps * iteration_s, MIN_SECONDS)
+        if (
+            later_epoch(window) is not None
+            or epoch is None
+            or epoch * iteration_s > EPOCH_REACH * usual_s
+            or epoch + MIN_ITERATIONS > self._most_steps()
+        ):
+            return 0.0
+        between_s = self._between_epochs_s()
+        counted = max(MIN_ITERATIONS, math.ceil(MIN_SECONDS / iteration_s)) + 2 * WARM_UP_MINIMUM
+        steps = epoch + counted
+        if between_s is None or steps * iteration_s + between_s > self._share_s():
+            return 0.0
+        return max(steps - len(window.times_s), 0) * iteration_s
+
+    def _between_epochs_s(self) -> float | None:
+        """What the job does at an epoch's end (evaluation, saving) took in its first run; None: that
+        came to none. 0.0: there was no first run.
+        """
+        first = self.context.stored(FIRST_RUN)
+        if first is None:
+            return 0.0
+        turnovers = len(first.window.turnovers_s)
+        return first.window.away_s / turnovers if turnovers else None
+
+    def _most_steps(self) -> int:
+        return max(self.steps, SessionConfig.max_steps)
 
     def _longest_s(self) -> float:
         """Keeps a slow job within the budget: the window is then shorter than convergence.steps,
         and the result says so.
         """
-        return max(
-            SHORTEST_LIMIT_S,
-            CONFIRM_SHARE * self.context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS),
-        )
+        return max(SHORTEST_LIMIT_S, self._share_s())
+
+    def _share_s(self) -> float:
+        """What each run of a confirmation may take of the budget."""
+        return CONFIRM_SHARE * self.context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS)
 
 
 def first_look_s(context: RunContext, observation: Observation) -> float:
-    """About how long the proof of one finalist takes at least, in seconds: starts and windows of
-    its first five pairs, one after the other.
-    """
-    return FEWEST_PAIRS * pair_s(context, observation)
+    """About how long the proof of one finalist takes at least, in seconds: its first five pairs."""
+    return rounds(context, FEWEST_PAIRS) * pair_s(context, observation)
 
 
 def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
-    """About how long one pair of fresh processes takes, in seconds: two starts and two windows.
-    ``gain``: the candidate's log speed-up.
+    """About how long one pair of fresh processes takes, in seconds: as long as two runs of the bare
+    job, less what the candidate saves. ``gain``: its log speed-up.
     """
     steps, iteration_s = context.spec.convergence.steps, observation.anatomy.iteration_s
-    windows_s = (
+    own_s, candidate_s = (
         max(steps * each_s, MIN_SECONDS) for each_s in (iteration_s, iteration_s * math.exp(-gain))
     )
-    return 2 * observation.startup_s + math.fsum(windows_s)
+    run_s = max(observation.run_s, observation.startup_s + own_s)
+    return 2 * run_s - own_s + candidate_s
+
+
+def rounds(context: RunContext, pairs: int) -> int:
+    """How many pairs are made one after the other, where ``pairs`` are wanted: on a cluster each
+    machine makes some.
+    """
+    return math.ceil(pairs / max(len(context.executor.lanes() or ()), 1))
+
+
+def wall_s(record: Record) -> float:
+    """Seconds the run took, start and end included; 0.0: not known."""
+    return float(record.notes.get(WALL_S, 0.0))
 
 
 def counted_times(window: Window) -> tuple[float, ...]:
-    """Iteration times after warm-up, in seconds."""
-    return window.times_s[warm_up_end(window.times_s) :] if window.times_s else ()
+    """Times of the iterations that count, in seconds."""
+    return window.times_s[first_counted(window) :] if window.times_s else ()

@@ -22,7 +22,13 @@ from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import BLOCK_LIMIT_S, COMPILE_LIMIT_S, KeptSession
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
-from autotune.verdict.timing import anatomy, cost_per_sample, disturbed, mean_turnover_s
+from autotune.verdict.timing import (
+    anatomy,
+    cost_per_sample,
+    disturbed,
+    mean_turnover_s,
+    restarts_workers,
+)
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
@@ -142,8 +148,10 @@ class LiveComparison(KeptSession):
         loader = self.session.job.loader
         if loader is None:
             return False
-        workers = config.get("num_workers", loader.num_workers)
-        return bool(workers) and not config.get("persistent_workers", loader.persistent_workers)
+        return restarts_workers(
+            config.get("num_workers", loader.num_workers),
+            config.get("persistent_workers", loader.persistent_workers),
+        )
 
     def reference(self, config: Config) -> float:
         """Cost a sample of a fresh reference block; it stands beside whatever is measured next."""

@@ -22,19 +22,22 @@ from autotune.executors.base import NODE, SessionFailed
 from autotune.job.configs import key_of
 from autotune.results import Anatomy
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.fresh import FreshRuns
+from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.observe import explain_failure
 from autotune.verdict.gradients import relative_error
 from autotune.verdict.speedup import LogRatio, noise_of
 from autotune.verdict.timing import (
     anatomy,
-    cost_per_sample,
+    cost_of_run,
     drop_start,
+    first_counted,
+    later_epoch,
     mean_turnover_s,
+    restarts_workers,
     start_of_workers_s,
     start_up_excess,
-    warm_up_end,
+    winsorized_mean,
 )
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record
@@ -62,9 +65,17 @@ class Pairs:
     timed = True  # False: of the losses only
 
     def __init__(
-        self, context: RunContext, candidate: Config, reference: Config, label: str
+        self,
+        context: RunContext,
+        candidate: Config,
+        reference: Config,
+        label: str,
+        cold_s: float = 0.0,
     ) -> None:
-        self.context, self.label = context, label
+        """``cold_s``: what the candidate's start takes longer at least, where nothing is compiled
+        yet; these runs find the kernels of the search.
+        """
+        self.context, self.label, self.cold_s = context, label, cold_s
         self.configs = {"reference": dict(reference), "candidate": dict(candidate)}
         self.reference: dict[int, Record] = {}
         self.candidate: dict[int, Record] = {}
@@ -101,8 +112,8 @@ class Pairs:
         spread(self.context, lambda: next(pieces_left, None), serve, give_up)
 
     def first_candidate(self) -> Record:
-        """The candidate's run of the first pair, by itself for now; :meth:`ensure` makes the other
-        one.
+        """One run of the candidate by itself. :meth:`ensure` does not take it for half a pair, and
+        makes both runs.
 
         Raises:
             SessionFailed: it failed.
@@ -165,10 +176,12 @@ class Pairs:
         records = [*self.reference.values(), *self.candidate.values()]
         if all(len(r.losses) >= steps for r in records):
             return True
-        longer_s = steps / max(len(r.losses) for r in records)
-        pairs_s = 2 * longer_s * sum(math.fsum(r.window.times_s) for r in records) / len(records)
+        longer = steps / max(len(r.losses) for r in records) - 1
+        windows_s = [math.fsum(r.window.times_s) for r in records]
+        run_s = fmean(map(max, map(wall_s, records), windows_s)) + longer * fmean(windows_s)
+        ahead_s = rounds(self.context, len(self.reference)) * 2 * run_s
         if any(r.ended_early for r in records) or self.context.out_of_time_at(
-            self._longer(steps), len(self.reference) * pairs_s
+            self._longer(steps), ahead_s
         ):
             return False
         self._fresh.steps = steps
@@ -205,19 +218,13 @@ class Pairs:
 
     def log_speedups(self) -> list[float]:
         """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
-        return [
-            math.log(self.cost(self.reference[s]) / self.cost(self.candidate[s]))
-            for s in self._seeds()
-        ]
+        return [math.log(a / b) for a, b in map(self._costs_of, self._seeds())]
 
     def log_levels(self) -> list[float]:
         """How slow the machine was during each pair, log units: the mean of its two log costs, less
         what is usual on the machine it ran on.
         """
-        levels = {
-            s: (math.log(self.cost(self.reference[s])) + math.log(self.cost(self.candidate[s]))) / 2
-            for s in self._seeds()
-        }
+        levels = {s: fmean(map(math.log, self._costs_of(s))) for s in self._seeds()}
         nodes = {s: node_of(self.candidate[s]) for s in levels}
         usual = {
             node: median(levels[s] for s in levels if nodes[s] == node) for node in nodes.values()
@@ -242,32 +249,63 @@ class Pairs:
     def anatomies(self) -> tuple[Anatomy, Anatomy]:
         """(reference, candidate), of the last pair."""
         last = max(self._seeds())
-        return _anatomy(self.reference[last]), _anatomy(self.candidate[last])
+        runs = self.reference[last], self.candidate[last]
+        return _anatomy(runs[0], _later(*runs)), _anatomy(runs[1], _later(*runs))
 
-    def cost(self, record: Record) -> float:
-        """The objective's cost a sample, in seconds, epoch ends included."""
-        start = warm_up_end(record.window.times_s)
-        cost = cost_per_sample(
-            drop_start(record.window, start), turnover_s=self._turnover_s(record)
+    def costs(self, reference: Record, candidate: Record) -> tuple[float, float]:
+        """What a sample costs each of two runs by the objective, in seconds, epoch ends included.
+        Both are taken over the same part of the job: from the second epoch on where both reach it.
+        """
+        later = _later(reference, candidate)
+        return self._cost(reference, later), self._cost(candidate, later, self.cold_s)
+
+    def _costs_of(self, seed: int) -> tuple[float, float]:
+        return self.costs(self.reference[seed], self.candidate[seed])
+
+    @property
+    def first_epoch_only(self) -> bool:
+        """No run came to the end of an epoch, and the job as it is planned does."""
+        windows = [r.window for s in self._seeds() for r in (self.reference[s], self.candidate[s])]
+        return not any(w.turnovers_s for w in windows) and any(
+            w.epoch_iterations is not None and w.epoch_iterations < self.context.spec.planned_steps
+            for w in windows
+        )
+
+    def pair_s(self) -> float:
+        """Seconds a pair took in the mean, starts and ends included; 0.0: not known."""
+        pairs = [wall_s(self.reference[s]) + wall_s(self.candidate[s]) for s in self._seeds()]
+        return fmean(pairs) if pairs else 0.0
+
+    def _cost(self, record: Record, later_epochs: bool, cold_s: float = 0.0) -> float:
+        cost = cost_of_run(
+            record.window, later_epochs=later_epochs, turnover_s=self._turnover_s(record)
         )
         if self.context.spec.objective == "time_to_train":
+            start = first_counted(record.window, later_epochs=later_epochs)
             samples = sum(record.window.samples) / len(record.window.samples)
-            return cost + start_up_excess(record.window, start) / (
-                self.context.spec.planned_steps * samples
-            )
+            once_s = max(start_up_excess(record.window, start), cold_s)
+            return cost + once_s / (self.context.spec.planned_steps * samples)
         return cost
 
     def _turnover_s(self, record: Record) -> float | None:
         """Mean time lost at an epoch's end. A window shorter than an epoch holds none: then that of
         the side's other runs, or what starting the workers took, where every epoch does that.
+        Workers that stay begin with the epoch, too: a batch takes one of them as long as all take
+        for a batch each, at most.
         """
         sides = (self.candidate, self.reference)
         side = next((s.values() for s in sides if any(r is record for r in s.values())), [record])
         own = mean_turnover_s(record.window)
         seen = own if own is not None else mean_turnover_s(*(r.window for r in side))
-        if seen is not None or not restarts_workers(record):
+        loader = (record.notes.get("in_force") or {}).get("loader") or {}
+        workers = loader.get("num_workers") or 0
+        if seen is not None or not workers:
             return seen
-        return min(start_of_workers_s(r.window) for r in side)
+        start_s = min(start_of_workers_s(r.window) for r in side)
+        if restarts_workers(workers, loader.get("persistent_workers")):
+            return start_s
+        batch_s = winsorized_mean(record.window.times_s, rounds_of=workers)
+        return min(start_s, workers * batch_s)
 
     def _seeds(self) -> Iterator[int]:
         return (s for s in sorted(self.reference) if s in self.candidate)
@@ -384,12 +422,11 @@ def on_node(context: RunContext, node: str) -> RunContext:
     return context if lane is None else replace(context, executor=lane)
 
 
-def restarts_workers(record: Record) -> bool:
-    """Whether its DataLoader starts workers anew at each epoch."""
-    loader = (record.notes.get("in_force") or {}).get("loader") or {}
-    return bool(loader.get("num_workers")) and not loader.get("persistent_workers")
+def _later(*records: Record) -> bool:
+    """Whether all of them reach the job's second epoch."""
+    return all(later_epoch(record.window) is not None for record in records)
 
 
-def _anatomy(record: Record) -> Anatomy:
-    start = warm_up_end(record.window.times_s)
+def _anatomy(record: Record, later_epochs: bool) -> Anatomy:
+    start = first_counted(record.window, later_epochs=later_epochs)
     return anatomy(drop_start(record.window, start), start)

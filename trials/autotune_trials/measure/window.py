@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.measure import throttling
@@ -46,6 +47,10 @@ class WindowRecorder:
         self._turnovers: list[float] = []  # as the CPU saw them
         # of every iteration, on a device: final once it has been waited for
         self._spent: list[list[float]] = []
+        self._turnovers_at: list[int] = []
+        # one an iteration: batches drawn in this epoch, and those of them that are not made yet
+        self._drawn: list[int] = []
+        self._unmade: list[int] = []
         self._interruptions = 0
         self._start: Snapshot | None = None
         self._limits: throttling.Limits | None = None
@@ -63,6 +68,7 @@ class WindowRecorder:
         """Take one iteration in. False if it was left out as interrupted."""
         if iteration.turnovers:
             self._turnovers += iteration.turnovers
+            self._turnovers_at += [len(self._iterations)] * len(iteration.turnovers)
         if self._device is not None:
             self._spent.append(iteration.spent)
         if iteration.interrupted:
@@ -70,12 +76,16 @@ class WindowRecorder:
             if not self._keep:
                 return False
         self._iterations.append(iteration)
+        drawn, unmade = self._loaders.batches_drawn()
+        self._drawn.append(drawn)
+        self._unmade.append(unmade)
         return True
 
     def restart(self) -> None:
         """Forget the iterations so far."""
         self._iterations, self._turnovers, self._interruptions = [], [], 0
         self._spent = []
+        self._turnovers_at, self._drawn, self._unmade = [], [], []
         self._read = self._loaders.reader_spent()
 
     @property
@@ -93,6 +103,7 @@ class WindowRecorder:
         load = between(self._start, snapshot()) if self._start is not None else None
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
         settings, spent = self._loaders.settings_in_force(), self._loaders.reader_spent()
+        epoch, batches = self._loaders.epoch_iterations(), self._batches_an_iteration()
         read = spent.since(self._read) if self._read is not None else spent
         used = [i.used for i in self._iterations]
         return Window(
@@ -102,7 +113,9 @@ class WindowRecorder:
             phase_times_s=each,
             data_s=tuple(i.wait_s for i in self._iterations),
             turnovers_s=self._turnovers_s(),
-            epoch_iterations=self._loaders.epoch_iterations(),
+            turnovers_at=tuple(self._turnovers_at),
+            away_s=sum(sum(i.spent[AWAY:]) for i in self._iterations),
+            epoch_iterations=None if epoch is None else -(-epoch // batches),
             interruptions=self._interruptions,
             peak_memory_gib=peak_gib(self._torch, self._device),
             cpu_pressure=load.cpu_pressure if load is not None else 0.0,
@@ -111,6 +124,7 @@ class WindowRecorder:
             power_capped=throttling.power_capped(self._limits, limits),
             session_load=load.session_load if load is not None else 0.0,
             workers=settings.num_workers if settings is not None else 0,
+            unmade=tuple(n / batches for n in self._unmade) if any(self._unmade) else (),
             reader_cpu_s=read.cpu_s,
             reader_queued_s=read.queued_s,
             reader_wall_s=read.wall_s,
@@ -131,3 +145,8 @@ class WindowRecorder:
         if self._device is None or not count:
             return tuple(self._turnovers)
         return (sum(spent[TURNOVER] for spent in self._spent) / count,) * count
+
+    def _batches_an_iteration(self) -> int:
+        """Of the training loader: more than one where gradients are accumulated."""
+        drawn = [after - before for before, after in pairwise(self._drawn)]
+        return max(1, round(median(drawn))) if drawn else 1

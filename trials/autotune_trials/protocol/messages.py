@@ -180,6 +180,10 @@ class Window:
     data_s: tuple[float, ...] = ()  # the CPU's wait for the next batch, one an iteration
     # time lost at each epoch end inside the window (not part of times_s); on CUDA the device's
     turnovers_s: tuple[float, ...] = ()
+    # of each of them: the first iteration after it, as an index of times_s
+    turnovers_at: tuple[int, ...] = ()
+    # between the iterations, no part of times_s: evaluation, saving, epoch ends
+    away_s: float = 0.0
     epoch_iterations: int | None = None  # iterations an epoch has under this configuration
     # iterations left out because the job did something else (evaluation) in them
     interruptions: int = 0
@@ -197,6 +201,9 @@ class Window:
     # CPU use of this session's own processes during the window, in cores; 0: not known
     session_load: float = 0.0
     workers: int = 0  # of the training DataLoader, at the end of the window
+    # one an iteration: batches its workers had been asked for and had not made yet, in iterations;
+    # (): there are no workers, or the system does not tell
+    unmade: tuple[float, ...] = ()
     # Fetching batches, in the training process and in its workers together: totals over the fetches
     # that were looked at.
     reader_cpu_s: float = 0.0

@@ -232,6 +232,24 @@ class LoaderHooks:
         iterator = self._training_iterator()
         return iterator.settings if iterator is not None else None
 
+    def batches_drawn(self) -> tuple[int, int]:
+        """Of the training loader's epoch so far: (batches drawn from its sampler, those of them that
+        its workers have not made yet).
+        """
+        iterator = self._training_iterator()
+        if iterator is None:
+            return 0, 0
+        source = iterator.source
+        outstanding = getattr(source, "_tasks_outstanding", 0)
+        if not outstanding:
+            return iterator.stream.number, 0
+        made, pinned = source._worker_result_queue, source._data_queue
+        try:
+            ready = made.qsize() + (pinned.qsize() if pinned is not made else 0)
+        except NotImplementedError:  # macOS
+            ready = outstanding
+        return iterator.stream.number, max(outstanding - ready, 0)
+
     def source_in_force(self) -> dict[str, Any] | None:
         """The same, read from the running source itself, with the batch size and the worker
         processes that there are.

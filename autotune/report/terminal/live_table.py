@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import IO, Any
 
 from autotune.report.progress import Event, Progress
-from autotune.report.terminal.event_words import confirmed_words, observed_words
+from autotune.report.terminal.event_words import event_words
 from autotune.report.text import words
-from autotune.results import LossVerdict, Trial
+from autotune.results import Trial
 
 LAST_TRIALS = 8
 STATE_STYLES = {"complete": "", "pruned": "dim", "infeasible": "yellow", "failed": "red"}
@@ -76,44 +76,18 @@ class RichProgress(Progress):
             pass
 
     def show(self, event: Event) -> None:
-        data = event.data
         if event.kind == "finished":
             self._finish(event)
             return
         if event.kind == "stage":
-            self._stage, self._now = words.clean(data["name"]), words.clean(data["detail"])
-            self._keep("bold", f"{self._stage}", f"  {self._now}" if self._now else "")
-        elif event.kind == "note":
-            self._keep("dim", f"  {words.clean(data['text'])}")
-        elif event.kind == "warning":
-            self._keep("yellow", f"  ! {words.clean(data['text'])}")
-        elif event.kind == "observed":
-            self._keep("", f"  {observed_words(event.source['observation'])}")
-        elif event.kind == "measuring":
-            self._now = f"{words.clean(data['label'])}: {words.config_words(data['config'])}"
-        elif event.kind == "fixed_run":
-            self._now = (
-                f"run {data['index']} of {data['total']}, {words.clean(data['label'])}:"
-                f" {words.config_words(data['config'])}"
-            )
+            self._stage, self._now = map(words.clean, (event.data["name"], event.data["detail"]))
+            self._keep("bold", self._stage, f"  {self._now}" if self._now else "")
+        elif event.kind in ("measuring", "fixed_run"):
+            self._now = event_words(event)
         elif event.kind == "trial":
             self._add(event.source["trial"], event.source["best"])
-        elif event.kind == "confirmed":
-            self._keep(
-                "green" if event.source["confirmation"].adopted else "",
-                f"  {confirmed_words(event.source['confirmation'])}",
-            )
-        elif event.kind == "loss":
-            verdict: LossVerdict = event.source["verdict"]
-            style = {"unchanged": "green", "changed": "red"}.get(
-                verdict.verdict, "yellow" if verdict.verdict == "undecided" else ""
-            )
-            self._keep(
-                style,
-                f"  loss {words.clean(verdict.verdict)}: {words.config_words(data['config'])};"
-                f" {words.clean(verdict.reason)}",
-            )
-
+        else:
+            self._keep(_style(event), f"  {event_words(event)}")
         self._live.refresh()  # now, between two measurements, rather than within one
 
     def _add(self, trial: Trial, best: Trial | None) -> None:
@@ -211,3 +185,12 @@ class RichProgress(Progress):
         if self._now:
             line.append(f" · {self._now}", style="dim")
         return line
+
+
+def _style(event: Event) -> str:
+    if event.kind == "confirmed":
+        return "green" if event.data["adopted"] else ""
+    if event.kind == "loss":
+        styles = {"unchanged": "green", "changed": "red", "undecided": "yellow"}
+        return styles.get(event.data["verdict"], "")
+    return {"note": "dim", "warning": "yellow"}.get(event.kind, "")

@@ -46,7 +46,7 @@ def judge_job(
     from autotune.report.terminal.plain import open_progress
     from autotune.run_directory import move_aside
     from autotune.stages.context import RunContext, Stop, interrupted
-    from autotune.tracking.untracked import Untracked
+    from autotune.tracking import Tracker
 
     check_loss_class(loss, "loss")
     if fresh:
@@ -74,7 +74,7 @@ def judge_job(
             stack.enter_context(closing(executor))
             executor.loader_key = side.loader_key
             contexts[side.name] = RunContext(
-                side.spec, executor, journal, progress, Untracked(), run_dir, stop=stop
+                side.spec, executor, journal, progress, Tracker(), run_dir, stop=stop
             )
         try:
             it = judge_sides(contexts, sides, margin, loss)

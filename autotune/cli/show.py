@@ -90,11 +90,9 @@ def show(
         typer.echo(sarif_text(result.explanation.findings, __version__).rstrip("\n"))
         return
     if json:
-        import json as json_module
+        from autotune.report.result_file import json_text, to_json
 
-        from autotune.report.result_file import to_json
-
-        typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
+        typer.echo(json_text(to_json(result)).rstrip("\n"))
         return
     wanted = [name for name, asked in parts.items() if asked]
     with shown_from(path):

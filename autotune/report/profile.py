@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -61,13 +60,9 @@ def write_profile(profile: Profile, directory: Path) -> None:
     Raises:
         OSError: the directory cannot be written.
     """
-    from autotune.report.result_file import finite
-    from autotune_spaces.codec import encode
+    from autotune.report.result_file import json_text
 
-    publish(
-        directory / PROFILE_SUMMARY,
-        json.dumps(finite(encode(profile)), indent=2, default=str, allow_nan=False) + "\n",
-    )
+    publish(directory / PROFILE_SUMMARY, json_text(profile))
     page = render(
         as_result(profile),
         directory,

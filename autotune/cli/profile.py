@@ -118,8 +118,8 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
 def _print(found: Profile, directory: Path, job: Path) -> None:
     import sys
 
+    from autotune import words
     from autotune.report.profile import profile_text
-    from autotune.report.text import words
 
     width = None
     if sys.stdout.isatty():

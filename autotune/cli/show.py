@@ -132,8 +132,8 @@ def print_captured(write: Callable[[Console], None]) -> None:
 
     from rich.console import Console
 
+    from autotune import words
     from autotune.report.terminal.closing import PLAIN_WIDTH
-    from autotune.report.text import words
 
     terminal = sys.stdout.isatty()
     encoding = sys.stdout.encoding or "ascii"

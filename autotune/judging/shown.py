@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from autotune import words
 from autotune.explain.records import Finding
 from autotune.judging.records import Judgement, SideRecord
 from autotune.report.terminal.compare import finding_words, signed_words, table
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.report.text.comparison import OperatorRow, apart, changed_operators
 from autotune.words import duration_words
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune import words
 from autotune.explain.records import Side
 from autotune.job.run_dir import PROFILE_SUMMARY
 from autotune.report.page.html import render
 from autotune.report.terminal.closing import PLAIN_WIDTH, time_section
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.report.text.findings import print_findings
 from autotune.report.text.operators import row_words
 from autotune.report.text.summary import TOOLS, print_summary, result_summary

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
-from autotune.report.text import words
+from autotune import words
 from autotune.results import Confirmation, LossVerdict, Observation, Result, Trial
 from autotune_spaces.codec import encode
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from autotune import words
 from autotune.report.page.html import axis, page_environment
 from autotune.report.terminal import compare as rows
 from autotune.report.text import comparison as compared
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.report.text.comparison import Comparison
 from autotune_trials.paths import publish
 

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune import words
 from autotune.report.plots.loss import loss_svg
 from autotune.report.plots.parallel import parallel_svg
 from autotune.report.plots.trials import trials_svg
 from autotune.report.plots.waterfall import waterfall_svg
-from autotune.report.text import story, timeline, words
+from autotune.report.text import story, timeline
 from autotune.report.text.findings import findings_story
 from autotune.report.text.operators import section
 from autotune.report.text.reproduce import reproduce
@@ -59,7 +60,7 @@ def write_report(result: Result, run_dir: Path) -> Path:
 
 
 def page_environment() -> Environment:
-    """The template engine, with the words of :mod:`autotune.report.text.words` as filters; it escapes
+    """The template engine, with the words of :mod:`autotune.words` as filters; it escapes
     everything.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape

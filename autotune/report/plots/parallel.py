@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autotune import words
 from autotune.report.plots.canvas import MARKS, WIDTH_IN, Palette, label, legend, svg
-from autotune.report.text import words
 from autotune.results import Result, Trial
 from autotune_spaces.base import Value
 

@@ -8,7 +8,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.report.text import story, words
+from autotune import words
+from autotune.report.text import story
 from autotune.report.text.findings import findings_lines
 from autotune.report.text.story import headline
 from autotune.report.text.written import written_lines

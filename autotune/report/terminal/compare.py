@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune import words
 from autotune.explain.records import Finding
 from autotune.report.text import comparison as compared
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.report.text.comparison import Comparison
 from autotune.results import Result
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune import words
 from autotune.report.plots.waterfall import drawable, step_words
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.results import Interval, Result
 
 if TYPE_CHECKING:

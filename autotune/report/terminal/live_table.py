@@ -18,9 +18,9 @@ from collections import deque
 from types import TracebackType
 from typing import IO, Any
 
+from autotune import words
 from autotune.report.progress import Event, Progress
 from autotune.report.terminal.event_words import event_words
-from autotune.report.text import words
 from autotune.results import Trial
 
 LAST_TRIALS = 8

@@ -9,9 +9,9 @@ import os
 import sys
 from typing import IO
 
+from autotune import words
 from autotune.report.progress import Event, Progress
 from autotune.report.terminal.event_words import event_words
-from autotune.report.text import words
 
 EVENT_SCHEMA_VERSION = 2
 

@@ -11,8 +11,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune import words
 from autotune.explain.records import Finding
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.results import Result
 from autotune_trials.protocol.evidence import Place
 

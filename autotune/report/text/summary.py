@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from autotune import words
 from autotune.explain.records import Explanation, NsightFacts, PerfSummary, Side
-from autotune.report.text import story, words
+from autotune.report.text import story
+from autotune.words import SIDES, scaled_words
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from autotune.results import Result
 
-NAMES = {"baseline": "before", "winner": "after"}
 NOTHING = "–"
 TOOLS = ("Nsight",)  # what notes on external profilers begin with, see autotune.explain.nsight
 
@@ -50,7 +51,7 @@ def summary_table(
         return None
     summaries = list(known.values())
     names = tuple(
-        NAMES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known
+        SIDES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known
     )
     rows = [
         row
@@ -120,10 +121,10 @@ def _rows(unit: str) -> tuple[_Spec, ...]:
                 f"{words.number_words(s.peak_memory_gib)} GiB" if s.peak_memory_gib else NOTHING
             ),
         ),
-        _Spec("host to device, a step", lambda s: bytes_words(s.host_to_device_bytes)),
+        _Spec("host to device, a step", lambda s: scaled_words(s.host_to_device_bytes, "B")),
         _Spec(
             "host to device, rate",
-            lambda s: _rate(s.host_to_device_bytes_per_s),
+            lambda s: scaled_words(s.host_to_device_bytes_per_s, "B/s"),
             lambda _: "while copying",
         ),
         _Spec(
@@ -149,25 +150,6 @@ def _percent(share: float | None) -> str:
     return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"
 
 
-def bytes_words(nbytes: float | None) -> str:
-    """``19.3 MB``; decimal, as rates are given on data sheets."""
-    return scaled_words(nbytes, "B") if words.known(nbytes) else NOTHING
-
-
-def _rate(bytes_per_s: float | None) -> str:
-    return f"{bytes_words(bytes_per_s)}/s" if words.known(bytes_per_s) else NOTHING
-
-
-def scaled_words(number: float | None, unit: str) -> str:
-    """``2.31 GFLOP``, three digits with a decimal prefix."""
-    if not words.known(number):
-        return NOTHING
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= 0.9995 * factor:
-            return f"{number / factor:.3g} {prefix}{unit}"
-    return f"{number:.3g} {unit}"
-
-
 def nsight_words(facts: NsightFacts) -> list[str]:
     """What Nsight Systems saw, a sentence each."""
     said = (
@@ -182,11 +164,11 @@ def nsight_words(facts: NsightFacts) -> list[str]:
     said.append(f"{words.plural(facts.launches, 'kernel launch', 'kernel launches')}{per_step}")
     if facts.host_to_device_bytes:
         rate = (
-            f" at {bytes_words(facts.host_to_device_bytes / facts.host_to_device_s)}/s"
+            f" at {scaled_words(facts.host_to_device_bytes / facts.host_to_device_s, 'B/s')}"
             if facts.host_to_device_s
             else ""
         )
-        said.append(f"{bytes_words(facts.host_to_device_bytes)} copied to the device{rate}")
+        said.append(f"{scaled_words(facts.host_to_device_bytes, 'B')} copied to the device{rate}")
     return [story.sentence(text) for text in said]
 
 
@@ -234,7 +216,7 @@ def result_summary(result: Result) -> SummaryTable | None:
 def _tools(explanation: Explanation) -> list[str]:
     said = [story.sentence(note) for note in explanation.notes if note.startswith(TOOLS)]
     for name, side in explanation.sides.items():
-        of = f", {NAMES.get(name, words.clean(name, 40))}" if len(explanation.sides) > 1 else ""
+        of = f", {SIDES.get(name, words.clean(name, 40))}" if len(explanation.sides) > 1 else ""
         if side.nsight_facts is not None:
             said.append(f"Nsight Systems{of}: {' '.join(nsight_words(side.nsight_facts))}")
         if side.counters:

@@ -206,3 +206,10 @@ def trial_words(trial: Trial) -> str:
         if percent < 1
         else f"{factor_words(interval.estimate)} ± {percent:.0f} %"
     )
+
+
+def trial_notes(trial: Trial, limit: int) -> list[str]:
+    """Why a trial ended as it did, and which of its knobs did nothing."""
+    return ([clean(trial.reason, limit)] if trial.reason else []) + [
+        f"{clean(knob)} had no effect: {clean(why, limit)}" for knob, why in trial.no_effect.items()
+    ]

@@ -113,13 +113,8 @@ def print_trials(console: Console, result: Result) -> None:
     table.add_column("speed-up", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for trial in result.trials:
-        notes = [words.clean(trial.reason, 200)] if trial.reason else []
-        notes += [
-            f"{words.clean(knob)} had no effect: {words.clean(why, 120)}"
-            for knob, why in trial.no_effect.items()
-        ]
         knobs = Text(words.config_words(trial.config))
-        for note in notes:
+        for note in words.trial_notes(trial, 200):
             knobs.append(f"\n  {note}", style="dim")
         speedup = words.trial_words(trial) if trial.speedup is not None else ""
         table.add_row(

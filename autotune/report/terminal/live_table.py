@@ -18,9 +18,15 @@ from collections import deque
 from types import TracebackType
 from typing import IO, Any
 
+from rich.console import Console, Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.text import Text
+
 from autotune import words
 from autotune.report.progress import Event, Progress
 from autotune.report.terminal.event_words import event_words
+from autotune.report.terminal.layout import bare_table
 from autotune.results import Trial
 
 LAST_TRIALS = 8
@@ -39,9 +45,6 @@ class RichProgress(Progress):
     def __init__(
         self, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0
     ) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         super().__init__(stream)
         self.budget_s, self.spent_s = budget_s, spent_s
         self._console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
@@ -97,9 +100,6 @@ class RichProgress(Progress):
         self._now = ""
 
     def _keep(self, style: str, text: str, rest: str = "") -> None:
-        from rich.padding import Padding
-        from rich.text import Text
-
         indent = len(text) - len(text.lstrip())
         line = Text(text[indent:], style=style)
         line.append(rest, style="dim not bold")
@@ -114,8 +114,6 @@ class RichProgress(Progress):
 
     def _view(self) -> Any:
         """What stands below the scrollback now. Runs in the refresh thread as well."""
-        from rich.text import Text
-
         try:
             return self._table()
         # in that thread it would end the refreshing, and in this one the run; the next events draw
@@ -124,13 +122,9 @@ class RichProgress(Progress):
             return Text("")
 
     def _table(self) -> Any:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
         parts: list[Any] = [Text("")]
         if self._trials:
-            table = Table(box=None, padding=(0, 2, 0, 0), expand=False, show_edge=False)
+            table = bare_table(2)
             table.add_column("trial", justify="right", style="dim", no_wrap=True)
             table.add_column(
                 "knobs",
@@ -150,8 +144,6 @@ class RichProgress(Progress):
         return Group(*parts)
 
     def _row(self, trial: Trial) -> tuple[Any, ...]:
-        from rich.text import Text
-
         best = self._best is not None and trial.number == self._best.number
         mark = (
             "best"
@@ -168,8 +160,6 @@ class RichProgress(Progress):
         )
 
     def _footer(self) -> Any:
-        from rich.text import Text
-
         elapsed = self.spent_s + time.monotonic() - self._start
         left = self.budget_s - elapsed
         clock = (

@@ -26,7 +26,7 @@ class QuietProgress(Progress):
             text = f"warning: {words.clean(event.data['text'])}"
             sys.stderr.write(words.for_encoding(text, sys.stderr.encoding or "utf-8") + "\n")
         elif event.kind == "finished":
-            self._line(closing_text(event.source["result"], event.source["run_dir"]).rstrip("\n"))
+            self._line(closing_text(event.source["result"], event.source["run_dir"]))
 
 
 class SilentProgress(Progress):
@@ -63,7 +63,7 @@ class PlainProgress(Progress):
             from autotune.report.terminal.closing import closing_text
 
             self._line("")
-            self._line(closing_text(event.source["result"], event.source["run_dir"]).rstrip("\n"))
+            self._line(closing_text(event.source["result"], event.source["run_dir"]))
             return
         self._line(f"[{words.clock_words(event.time_s):>7}] {event_words(event)}")
 

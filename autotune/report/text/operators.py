@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from autotune import words
 from autotune.explain.peaks import UNITS
@@ -11,9 +14,7 @@ from autotune.explain.records import Explanation, Operator, Peak
 from autotune.report.plots.roofline import roofline_svg
 from autotune.words import SIDES, scaled_words
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
+FIGURES = ("self", "share", "total", "calls", "mean", "min", "max")
 TOP = 5  # of each side; the CSV has them all
 BOUND_WORDS = {
     "compute": "compute-bound",
@@ -124,8 +125,6 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
 
 def print_operators(console: Console, explanation: Explanation, run_dir: str = "") -> None:
     """The same in the terminal."""
-    from rich.table import Table
-
     if not any(side.operators for side in explanation.sides.values()):
         console.print(words.why_not_profiled(explanation))
         return
@@ -142,35 +141,13 @@ def print_operators(console: Console, explanation: Explanation, run_dir: str = "
             pad_edge=False,
             show_edge=False,
         )
-        for head in (
-            "operator",
-            "self",
-            "share",
-            "total",
-            "calls",
-            "mean",
-            "min",
-            "max",
-            "verdict",
-        ):
-            table.add_column(
-                head,
-                justify="left" if head in ("operator", "verdict") else "right",
-                no_wrap=head not in ("operator", "verdict"),
-            )
+        table.add_column("operator")
+        for head in FIGURES:
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("verdict")
         shown = [row_words(row) for row in side.operators[:TOP]]
         for row in shown:
-            table.add_row(
-                row["name"],
-                row["self"],
-                row["share"],
-                row["total"],
-                row["calls"],
-                row["mean"],
-                row["min"],
-                row["max"],
-                row["verdict"],
-            )
+            table.add_row(row["name"], *(row[head] for head in FIGURES), row["verdict"])
         console.print(table)
         for row in shown:
             console.print(

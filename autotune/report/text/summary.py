@@ -7,17 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.text import Text
 
 from autotune import words
 from autotune.explain.records import Explanation, NsightFacts, PerfSummary, Side
+from autotune.report.terminal.layout import bare_table
 from autotune.report.text import story
+from autotune.results import Result
 from autotune.words import SIDES, scaled_words
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from autotune.results import Result
 
 NOTHING = "–"
 TOOLS = ("Nsight",)  # what notes on external profilers begin with, see autotune.explain.nsight
@@ -172,38 +171,23 @@ def nsight_words(facts: NsightFacts) -> list[str]:
     return [story.sentence(text) for text in said]
 
 
-def print_summary(console: Console, table: SummaryTable) -> None:
-    """The table in a terminal. ``console`` must have markup and emoji off."""
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(
-        box=None,
-        padding=(0, 3, 0, 0),
-        show_edge=False,
-        header_style="dim",
-        show_header=len(table.sides) > 1,
-    )
+def summary_group(table: SummaryTable) -> Group:
+    """The table in a terminal. The console must have markup and emoji off."""
+    shown = bare_table(header=len(table.sides) > 1)
     shown.add_column("", no_wrap=True)
     for name in table.sides:
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("", style="dim", overflow="fold")
     for row in table.rows:
         shown.add_row(Text(row.label), *(Text(cell) for cell in row.cells), Text(row.note))
-    console.print(shown)
-    for sentence in table.foot:
-        console.print(Text(sentence, style="dim"))
+    return Group(shown, *(Text(sentence, style="dim") for sentence in table.foot))
 
 
 def print_result_summary(console: Console, result: Result) -> None:
     """The summary of a result, or why there is none."""
-    from rich.text import Text
-
     table = result_summary(result)
-    if table is None:
-        console.print(Text(words.why_not_profiled(result.explanation)))
-    else:
-        print_summary(console, table)
+    why = words.why_not_profiled(result.explanation)
+    console.print(Text(why) if table is None else summary_group(table))
 
 
 def result_summary(result: Result) -> SummaryTable | None:

@@ -42,7 +42,7 @@ def profile_job(
     from autotune.running import open_executor
     from autotune.stages.context import RunContext
     from autotune.stages.profile import explain_alone
-    from autotune.tracking.untracked import Untracked
+    from autotune.tracking import Tracker
     from autotune.tuner import environment
 
     began = time.monotonic()
@@ -60,7 +60,7 @@ def profile_job(
             executor,
             journal,
             progress,
-            Untracked(),
+            Tracker(),
             directory,
             nsight=tools,
             nvtx_modules=nvtx_modules,

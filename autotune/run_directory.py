@@ -91,7 +91,7 @@ def refuse_others(directory: Path, expected: str) -> None:
 
 def progress_words(journal: Path) -> str:
     """How far a run's journal came, in words. Reads it without its lock: the run may be at work."""
-    from autotune.report.text.words import duration_words, plural
+    from autotune.words import duration_words, plural
 
     kinds: dict[str, int] = {}
     elapsed_s = 0.0

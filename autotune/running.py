@@ -203,16 +203,16 @@ def open_executor(
 def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
     """tuned.yaml, report.html, the findings and the plots that stand by themselves."""
     from autotune.export.tuned import build_tuned, write_tuned
-    from autotune.report import findings_file
     from autotune.report.page.html import write_report
     from autotune.report.plots.loss import write_loss_plot
     from autotune.report.plots.waterfall import write_waterfall_plot
+    from autotune.report.result_file import write_findings
 
     write_tuned(build_tuned(result, spec, run_dir), run_dir / "tuned.yaml")
     if result.loss.baseline_curve:
         write_loss_plot(result, run_dir / "loss.png")
     write_waterfall_plot(result, run_dir / "waterfall.png")
-    findings_file.write_findings(result, run_dir / findings_file.FILE_NAME)
+    write_findings(result.explanation, run_dir / "findings.json")
     write_report(result, run_dir)
 
 

@@ -10,9 +10,21 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
+
+from autotune.results import Interval
+
+if TYPE_CHECKING:
+    from autotune.explain.records import Explanation
+    from autotune.results import Trial
 
 NOT_MEASURED = "not measured"
+SIDES = {"baseline": "before", "winner": "after"}
+# A baseline that differs this much from itself between neighbouring blocks cannot show the gains of
+# a few percent
+# that most knobs give: pyperf warns at a standard deviation of 10 % of the mean, we at half of it.
+NOISY = 0.05
+Z95 = 1.96  # half-width of a 95 % normal interval in standard errors
 
 _ASCII = str.maketrans("×–—·µ█░✓’“”▏\u00a0", 'x---u#.*\'""| ') | str.maketrans(
     {"→": "->", "±": "+/-", "…": "...", "≥": ">=", "≤": "<="}
@@ -86,6 +98,16 @@ def number_words(number: float | None, digits: int = 3) -> str:
     return f"{number:.{digits}g}"
 
 
+def scaled_words(number: float | None, unit: str) -> str:
+    """``3.21 GFLOP``, ``17.5 MB``, ``850 GB/s``: three digits, powers of 1000."""
+    if not known(number):
+        return "–"
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= 0.9995 * factor:
+            return f"{number / factor:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}"
+
+
 def factor_words(ratio: float | None) -> str:
     """A speed-up: ``2.10×``; from 10 on without hundredths, which nobody measures."""
     if not known(ratio):
@@ -125,3 +147,69 @@ def clock_words(seconds: float) -> str:
 
 def plural(count: int, word: str, many: str = "") -> str:
     return f"{count:,} {word if count == 1 else many or word + 's'}"
+
+
+def why_not_profiled(explanation: Explanation) -> str:
+    """What stands where there are no figures of a profiled run."""
+    notes = " ".join(map(clean, explanation.notes))
+    return notes or "The run was made with traces: none, or could not be profiled."
+
+
+def measured(interval: Interval | None) -> TypeGuard[Interval]:
+    """False for a missing interval and for one with a hole in it."""
+    return (
+        interval is not None
+        and known(interval.estimate)
+        and known(interval.low)
+        and known(interval.high)
+    )
+
+
+def range_words(interval: Interval) -> str:
+    return f"{interval.low:.2f}–{interval.high:.2f}"
+
+
+def interval_words(interval: Interval | None) -> str:
+    """``1.62× (1.50–1.75)``"""
+    if interval is None or not known(interval.estimate):
+        return NOT_MEASURED
+    return (
+        f"{factor_words(interval.estimate)} ({range_words(interval)})"
+        if measured(interval)
+        else factor_words(interval.estimate)
+    )
+
+
+def trial_interval(trial: Trial) -> Interval | None:
+    """Speed-up of a trial in the search with its normal 95 % interval; the bounds are NaN with too
+    few pairs to tell.
+
+    Live pairs come from one process, so this interval is too narrow to be reported as a result; it
+    steers the search.
+    """
+    if not known(trial.log_ratio):
+        return None
+    half = Z95 * trial.standard_error if known(trial.standard_error) else math.nan
+    return Interval(*(math.exp(min(-trial.log_ratio + step, 700.0)) for step in (0.0, -half, half)))
+
+
+def trial_words(trial: Trial) -> str:
+    """``1.83× ± 4 %`` for a measured trial, its state otherwise."""
+    interval = trial_interval(trial)
+    if interval is None:
+        return clean(trial.state, 12)
+    if not measured(interval):
+        return factor_words(interval.estimate)
+    percent = 100 * (interval.high / interval.estimate - 1)
+    return (
+        f"{factor_words(interval.estimate)} ± {percent:.1f} %"
+        if percent < 1
+        else f"{factor_words(interval.estimate)} ± {percent:.0f} %"
+    )
+
+
+def trial_notes(trial: Trial, limit: int) -> list[str]:
+    """Why a trial ended as it did, and which of its knobs did nothing."""
+    return ([clean(trial.reason, limit)] if trial.reason else []) + [
+        f"{clean(knob)} had no effect: {clean(why, limit)}" for knob, why in trial.no_effect.items()
+    ]

@@ -115,8 +115,9 @@ def judge(
     Exit codes: 0 judged, 10 a --fail-if condition holds, 11 undecided.
     """
     from autotune.judging.conditions import exit_code, parse_condition
-    from autotune.judging.run import check_loss_class, judge_job, to_json
+    from autotune.judging.run import check_loss_class, judge_job
     from autotune.judging.sides import Change
+    from autotune.report.result_file import json_text
 
     conditions = [parse_condition(text) for text in fail_if or []]
     check_loss_class(loss, "--loss")
@@ -130,7 +131,7 @@ def judge(
         it = judge_job(sides, directory, margin=margin, loss=loss, fresh=fresh, progress_kind=kind)
     _write(it, conditions, places)
     if json:
-        typer.echo(to_json(it).rstrip())
+        typer.echo(json_text(it).rstrip())
     else:
         _print(it, directory)
     raise typer.Exit(exit_code(it, conditions))

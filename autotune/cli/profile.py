@@ -116,15 +116,7 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
 
 
 def _print(found: Profile, directory: Path, job: Path) -> None:
-    import sys
+    from autotune.cli.show import print_captured
+    from autotune.report.profile import print_profile
 
-    from autotune.report.profile import profile_text
-    from autotune.report.text import words
-
-    width = None
-    if sys.stdout.isatty():
-        import shutil
-
-        width = shutil.get_terminal_size().columns
-    text = profile_text(found, directory, job, width)
-    typer.echo(words.for_encoding(text.rstrip("\n"), sys.stdout.encoding or "ascii"))
+    print_captured(lambda console: print_profile(console, found, directory, job))

@@ -90,11 +90,9 @@ def show(
         typer.echo(sarif_text(result.explanation.findings, __version__).rstrip("\n"))
         return
     if json:
-        import json as json_module
+        from autotune.report.result_file import json_text, to_json
 
-        from autotune.report.result_file import to_json
-
-        typer.echo(json_module.dumps(to_json(result), indent=2, default=str))
+        typer.echo(json_text(to_json(result)).rstrip("\n"))
         return
     wanted = [name for name, asked in parts.items() if asked]
     with shown_from(path):
@@ -104,7 +102,7 @@ def show(
 def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
     from autotune.report.terminal.closing import print_closing, print_trials
     from autotune.report.terminal.gains import print_gains
-    from autotune.report.text.findings import print_findings
+    from autotune.report.text.findings import findings_group
     from autotune.report.text.operators import print_operators
     from autotune.report.text.summary import print_result_summary
 
@@ -112,7 +110,7 @@ def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
         "closing": lambda console: print_closing(console, result, run_dir),
         "gains": lambda console: print_gains(console, result),
         "summary": lambda console: print_result_summary(console, result),
-        "findings": lambda console: print_findings(console, result),
+        "findings": lambda console: console.print(findings_group(result)),
         "operators": lambda console: print_operators(console, result.explanation, str(run_dir)),
         "trials": lambda console: print_trials(console, result),
     }
@@ -132,17 +130,9 @@ def print_captured(write: Callable[[Console], None]) -> None:
     """Print what ``write`` puts on a console, as far as this terminal or pipe can show it."""
     import sys
 
-    from rich.console import Console
+    from autotune.report.terminal.layout import PLAIN_WIDTH, text_of
+    from autotune.words import for_encoding
 
-    from autotune.report.terminal.closing import PLAIN_WIDTH
-    from autotune.report.text import words
-
-    terminal = sys.stdout.isatty()
-    encoding = sys.stdout.encoding or "ascii"
-    console = Console(
-        width=None if terminal else PLAIN_WIDTH, highlight=False, markup=False, emoji=False
-    )
-    with console.capture() as captured:
-        write(console)
-    text = "\n".join(line.rstrip() for line in captured.get().splitlines())
-    typer.echo(words.for_encoding(text, encoding))
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    text = text_of(write, width, terminal=True)
+    typer.echo(for_encoding(text, sys.stdout.encoding or "ascii"))

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.explain.records import KernelCounters, KernelTime, NsightFacts
+from autotune.explain.timeline import covered
 from autotune_trials.measure.nvtx import DOMAIN, ITERATION
 
 DOMAIN_CREATED = 75  # eventType of NVTX_EVENTS: NvtxDomainCreate
@@ -217,7 +218,7 @@ def _facts(database: sqlite3.Connection) -> NsightFacts:
     return NsightFacts(
         window_s=(ended - began) / 1e9,
         steps=len(iterations),
-        busy_s=_covered([(r["start"], r["end"]) for r in kernels]) / 1e9,
+        busy_s=covered(((r["start"], r["end"]) for r in kernels), began, ended) / 1e9,
         kernels=_top(kernels, strings),
         launches=len(kernels),
         host_to_device_bytes=float(sum(r["bytes"] for r in to_device)) if copies else None,
@@ -283,17 +284,6 @@ def _top(
     return tuple(
         KernelTime(name, len(times), sum(times) / 1e9) for name, times in ranked[:TOP_KERNELS]
     )
-
-
-def _covered(stretches: Sequence[tuple[int, int]]) -> int:
-    """Length of the union: kernels of several streams overlap."""
-    total, reached = 0, None
-    for start, end in sorted(stretches):
-        if reached is None or start > reached:
-            total, reached = total + end - start, end
-        elif end > reached:
-            total, reached = total + end - reached, end
-    return total
 
 
 # ----------------------------------------------------------------------------------- Nsight Compute

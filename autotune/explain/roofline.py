@@ -17,13 +17,12 @@ times its ideal or more, as it then neither computes nor moves data for most of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.explain.flops import hands_on
 from autotune.explain.records import Operator
-from autotune.words import duration_words
+from autotune.words import duration_words, scaled_words
 
 # more than half of the call is not its work: the majority decides, no figure from elsewhere
 SLOWER = 2.0
@@ -110,7 +109,7 @@ def judge(row: Operator, roof: Roof | None) -> Operator:
     ideal_s = max(compute_s, memory_s)
     of_roof = ideal_s / row.mean_s
     needed = " and ".join(
-        rate_words(v, u) for v, u in ((row.flops, "FLOP"), (row.nbytes, "B")) if v
+        scaled_words(v, u) for v, u in ((row.flops, "FLOP"), (row.nbytes, "B")) if v
     )
     took = f"a call takes {duration_words(row.mean_s)}, its {needed} need {duration_words(ideal_s)}"
     if ideal_s < roof.dispatch_s and row.mean_s >= SLOWER * ideal_s:
@@ -175,16 +174,6 @@ def raised(
         **peaks,
         **{name: rate for name, rate in beaten(products, peaks, tf32).items() if name != "memory"},
     }
-
-
-def rate_words(value: float, unit: str) -> str:
-    """``3.21 GFLOP``, ``17.5 MB``, ``850 GB/s``: three digits, powers of 1000."""
-    if not math.isfinite(value):
-        return "–"
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
 
 
 def _sentence(text: str) -> str:

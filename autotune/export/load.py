@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 from autotune.errors import InputError
 from autotune.export.tuned import (
@@ -22,7 +20,7 @@ from autotune.job.run_dir import RUNS
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
 from autotune.results import CompileCache, Interval
 from autotune.run_directory import RESULT, contents, refuse_others
-from autotune_spaces.codec import decode
+from autotune_spaces.codec import decode, fits
 from autotune_spaces.knobs import create, names
 from autotune_spaces.sites import JobSites
 
@@ -276,7 +274,7 @@ class _Reader:
         """A dataclass of which every field has a default, as :func:`encode` wrote it."""
         try:
             found = decode(cls, self.mapping(data, place))
-            if not _well_formed(found):
+            if not fits(cls, found):
                 raise TypeError
         except (TypeError, ValueError, KeyError, AttributeError):
             self.wrong(
@@ -286,25 +284,3 @@ class _Reader:
             )
             return cls()
         return found
-
-
-def _well_formed(record: Any) -> bool:
-    """Whether every field, at any depth, has the type it is declared with."""
-    hints = get_type_hints(type(record))
-    return all(_is_a(getattr(record, f.name), hints[f.name]) for f in fields(record))
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is UnionType:
-        return any(_is_a(value, arg) for arg in args)
-    if origin is tuple:
-        inner = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
-        return (
-            isinstance(value, tuple) and len(inner) == len(value) and all(map(_is_a, value, inner))
-        )
-    if is_dataclass(hint):
-        return isinstance(value, hint) and _well_formed(value)  # type: ignore[arg-type]
-    return isinstance(value, (int, float) if hint is float else hint) and (
-        hint is bool or not isinstance(value, bool)
-    )

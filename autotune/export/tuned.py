@@ -14,10 +14,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from autotune import __version__
 from autotune.job.spec import JobSpec
 from autotune.results import CompileCache, Interval, Result
 from autotune.secrets import hide_secret_flags, is_secret, mask_url, split_secret_flags
@@ -119,7 +119,7 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
     tuned = result.verdict == "tuned"
     provenance = Provenance(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        autotune=_version(),
+        autotune=__version__,
         verdict=result.verdict,
         reason=result.reason,
         speedup=result.speedup if tuned else None,
@@ -173,13 +173,6 @@ def _footprint(result: Result, spec: JobSpec) -> Footprint:
         host_memory_gib=round(max(seen_gib), 2) if job.device == "cpu" else 0.0,
         nodes=int(str(spec.executor.options.get("nodes_per_slot") or 1)),
     )
-
-
-def _version() -> str:
-    try:
-        return version("autotune-torch")
-    except PackageNotFoundError:  # run from a source tree
-        return "unknown"
 
 
 def _without_secrets(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from autotune.explain.records import Finding, Operator
-from autotune.findings.base import Case, Rule
+from autotune.findings.base import Case, Rule, of_iteration
 from autotune.findings.measures import compute_s, dimensions, half_dtype, iteration_s, need
-from autotune.words import duration_words
-from autotune_trials.protocol.evidence import Calls
 
 # autocast's own casts of weights and losses stay below it in common models; a cure of less is
 # hardly measured
@@ -33,12 +31,12 @@ class Casts(Rule):
         need(case, "calls", "copies")
         whole, computing = iteration_s(case), compute_s(case)
         calls = [c for c in case.evidence.calls if c.kind == "cast"]
-        shapes = {tuple(s) for c in calls for s in _shapes(c)}
+        shapes = {tuple(s) for c in calls for s in dimensions(c.detail)}
         copies = [
             row
             for row in case.operators
             if row.name in COPIES
-            and any(tuple(s) in shapes for s in dimensions(row))
+            and any(tuple(s) in shapes for s in dimensions(row.shapes))
             and _casts(row)
         ]
         cost = sum(row.share for row in copies) * computing
@@ -48,8 +46,7 @@ class Casts(Rule):
         first = calls[0]
         evidence = (
             f"Under {half}, {first.detail} is cast to float32 and back: casting takes"
-            f" {duration_words(cost)} of an iteration's {duration_words(whole)}"
-            f" ({cost / whole:.0%})."
+            f" {of_iteration(cost, whole)}."
         )
         advice = (
             "Keep the neighbours of this operator in one precision: a variant that takes half"
@@ -57,24 +54,6 @@ class Casts(Rule):
             " it)."
         )
         return [self.finding(case, evidence, advice, cost, [c.place for c in calls])]
-
-
-def _shapes(call: Calls) -> list[list[int]]:
-    """Of "softmax of bfloat16[64, 128]"."""
-    return dimensions(
-        Operator(
-            name="",
-            shapes=call.detail,
-            dtypes="",
-            calls=0,
-            self_time_s=0,
-            share=0,
-            total_time_s=0,
-            mean_s=0,
-            min_s=0,
-            max_s=0,
-        )
-    )
 
 
 def _casts(row: Operator) -> bool:

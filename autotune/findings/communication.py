@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from autotune.explain.records import Finding
-from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import at, iteration_s, usual_s
-from autotune.words import duration_words
 
 # of the iteration: what DistributedDataParallel hides by design is most of it; a perfect overlap
 # would then give 1.11x
@@ -48,8 +47,8 @@ class Communication(Rule):
             (c for c in case.evidence.calls if c.kind == "collective"), key=lambda c: -c.seconds
         )
         evidence = (
-            f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%})"
-            f" are spent in non-overlapped communication among {case.evidence.world_size} ranks"
+            f"{of_iteration(cost, whole)} are spent in non-overlapped communication among"
+            f" {case.evidence.world_size} ranks"
         )
         evidence += f", most of it in {calls[0].detail} at {at(calls[0].place)}." if calls else "."
         return [
@@ -72,9 +71,8 @@ class Communication(Rule):
         if spent <= SHARE * whole:
             return []
         evidence = (
-            f"NCCL kernels run for {duration_words(spent)} of an iteration's"
-            f" {duration_words(whole)} ({spent / whole:.0%}) on rank 0. How much of that is hidden"
-            " behind computing shows in the trace."
+            f"NCCL kernels run for {of_iteration(spent, whole)} on rank 0. How much of that is"
+            " hidden behind computing shows in the trace."
         )
         return [self.finding(case, evidence, ADVICE, knob=_knob(case))]
 

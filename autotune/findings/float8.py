@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from autotune.explain.records import Finding
-from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import compute_s, dimensions, half_dtype, is_product, iteration_s
-from autotune.words import duration_words
 
 CAPABILITY = (9, 0)  # Hopper: what float8 training is written for
 # Of every dimension. Scaling and casting go over the operands once, so they weigh the less the
@@ -37,16 +36,15 @@ class Float8(Rule):
         rows = [
             row
             for row in case.operators
-            if is_product(row) and "conv" not in row.name and _large(dimensions(row))
+            if is_product(row) and "conv" not in row.name and _large(dimensions(row.shapes))
         ]
         time_s = sum(row.share for row in rows) * computing
         if not rows or time_s < SHARE * whole:
             return []
         rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
-            f"{rows[0].name} {rows[0].shapes} and products like it take {duration_words(time_s)} of"
-            f" an iteration's {duration_words(whole)} ({time_s / whole:.0%}) in 16 bits. At most"
-            " half of that is saved in float8."
+            f"{rows[0].name} {rows[0].shapes} and products like it take"
+            f" {of_iteration(time_s, whole)} in 16 bits. At most half of that is saved in float8."
         )
         advice = (
             "torchao.float8.convert_to_float8_training(model) together with torch.compile, or"

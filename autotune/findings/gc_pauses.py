@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.explain.records import Finding
-from autotune.findings.base import Case, Rule
+from autotune.findings.base import Case, Rule, of_iteration
 from autotune.findings.measures import iteration_s
 from autotune.findings.sites import LEAST_S, LEAST_SHARE, lost_s, seen, sites
 from autotune.findings.stalls import LEAST_SEEN
@@ -41,9 +41,9 @@ class GcPauses(Rule):
         asked = sites(evidence, ("gc_collect",)) if "calls" not in evidence.blind else []
         by_hand = sum(s.call_s for s in asked) > 0.5 * paused
         text = (
-            f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%})"
-            f" go to garbage collection: {full} full collections in {steps} iterations, the longest"
-            f" pause {duration_words(max(p.longest_s for p in pauses))}."
+            f"{of_iteration(cost, whole)} go to garbage collection: {full} full collections in"
+            f" {steps} iterations, the longest pause"
+            f" {duration_words(max(p.longest_s for p in pauses))}."
         )
         advice = (
             "Leave gc.collect() out of the loop: Python collects by itself."

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from autotune.explain.records import Finding
-from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.loader_bound import WAIT_SHARE
 from autotune.findings.measures import iteration_s, place_of, usual_s
-from autotune.words import duration_words
 
 DECODING_SHARE = 0.4  # of fetching a batch: without it workers fetch 1.7 times as fast
 
@@ -35,8 +34,8 @@ class GpuDecoding(Rule):
             return []
         evidence = (
             f"{decoding / fetching:.0%} of the time in which {workers} workers fetch batches goes"
-            f" into PIL's decoding of JPEG, and {duration_words(wait)} of an iteration's"
-            f" {duration_words(whole)} ({wait / whole:.0%}) are spent waiting for the next batch."
+            f" into PIL's decoding of JPEG, and {of_iteration(wait, whole)} are spent waiting for"
+            " the next batch."
         )
         advice = (
             "Let the GPU decode: workers hand over the files' bytes, and"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.explain.records import Finding
-from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import at, costliest_frames, iteration_s
 from autotune.words import duration_words
 
@@ -38,10 +38,7 @@ class HostBound(Rule):
             f"{at(place)} ({duration_words(seconds / steps)} an iteration)"
             for place, seconds in frames
         )
-        evidence = (
-            f"The device does nothing for {duration_words(idle * whole)} of an iteration's"
-            f" {duration_words(whole)} ({idle:.0%})."
-        )
+        evidence = f"The device does nothing for {of_iteration(idle * whole, whole)}."
         if seen:
             evidence += f" The training thread was seen most often at {seen}."
         advice = (

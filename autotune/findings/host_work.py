@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autotune.explain.records import Finding
 from autotune.findings.array_copies import ArrayCopies
-from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.file_writes import FileWrites
 from autotune.findings.log_printing import LogPrinting
 from autotune.findings.made_on_host import MadeOnHost
@@ -67,10 +67,7 @@ class HostWork(Rule):
             return []
         cost = sum(s for s, _ in lines) / ordinary
         named = "; ".join(f"{at(place)} {duration_words(s / ordinary)}" for s, place in lines[:3])
-        text = (
-            f"{duration_words(cost)} of an iteration's {duration_words(whole)} ({cost / whole:.0%})"
-            f" go to other work in the loop: {named}."
-        )
+        text = f"{of_iteration(cost, whole)} go to other work in the loop: {named}."
         advice = (
             "Do it less often, vectorise it, or hand it to a thread or to the DataLoader's workers."
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from autotune.explain.records import Finding
-from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import at, costliest_frames, iteration_s, place_of, usual_s
-from autotune.words import duration_words
 
 # A tenth of the iteration: what a perfect cure gives is then 1.11x, clear of the 2 % that confirm
 # asks for. Half of what names the loader as *the* bottleneck (stages/observe.py).
@@ -41,8 +40,8 @@ class LoaderBound(Rule):
         seen = [(p, s) for p, s in costliest_frames(case.evidence.frames, "data") if p.own]
         built = place_of(case.evidence.loader.get("place"))
         evidence = (
-            f"{duration_words(wait)} of an iteration's {duration_words(whole)} ({wait / whole:.0%})"
-            f" are spent waiting for the next batch, with num_workers={workers}."
+            f"{of_iteration(wait, whole)} are spent waiting for the next batch, with"
+            f" num_workers={workers}."
         )
         if workers == 0 and seen:
             evidence += (

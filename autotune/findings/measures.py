@@ -126,11 +126,11 @@ def half_dtype(case: Case) -> str:
     return next((d for d in ("bfloat16", "float16") if d in dtypes), "")
 
 
-def dimensions(row: Operator) -> list[list[int]]:
+def dimensions(shapes: str) -> list[list[int]]:
     """The shapes of an operator's tensors, as numbers."""
     return [
         [int(n) for n in re.findall(r"\d+", shape)]
-        for shape in re.findall(r"\[([\d, ]+)\]", row.shapes)
+        for shape in re.findall(r"\[([\d, ]+)\]", shapes)
     ]
 
 

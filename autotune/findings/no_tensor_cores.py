@@ -84,7 +84,7 @@ def on_tensor_cores(row: Operator, case: Case) -> bool:
 
 
 def large(row: Operator) -> bool:
-    matrices = [shape for shape in dimensions(row) if len(shape) >= 2]
+    matrices = [shape for shape in dimensions(row.shapes) if len(shape) >= 2]
     return bool(matrices) and all(
         min(shape[-2:]) >= SMALLEST or "conv" in row.name for shape in matrices
     )

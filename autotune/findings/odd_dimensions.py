@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from autotune.explain.records import Finding, Operator
-from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import compute_s, dimensions, half_dtype, is_product, iteration_s
 from autotune.findings.no_tensor_cores import COST_SHARE, large
-from autotune.words import duration_words
 
 # of every dimension, for half precision: NVIDIA, "Deep Learning Performance: Matrix Multiplication
 # Background", table 1
@@ -37,9 +36,8 @@ class OddDimensions(Rule):
         rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
             f"{rows[0].name} {rows[0].shapes} has dimensions that are no multiples of {MULTIPLE}"
-            f" ({', '.join(map(str, _odd(rows[0])))}); such products take {duration_words(time_s)}"
-            f" of an iteration's {duration_words(whole)} ({time_s / whole:.0%}). What padding saves"
-            " is not measured."
+            f" ({', '.join(map(str, _odd(rows[0])))}); such products take"
+            f" {of_iteration(time_s, whole)}. What padding saves is not measured."
         )
         advice = (
             "Pad these dimensions (vocabulary, classes, channels, sequence) to the next multiple"
@@ -53,7 +51,7 @@ def _odd(row: Operator) -> list[int]:
     and kernels.
     """
     found = []
-    for shape in dimensions(row):
+    for shape in dimensions(row.shapes):
         if len(shape) >= 2:
             found += [
                 n

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from autotune.explain.records import Finding
-from autotune.findings.base import Case, NotJudgeable, Rule
+from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import at, iteration_s
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls, Evidence, Place
@@ -158,10 +158,7 @@ class SiteRule(Rule):
             f"{at(site.place)} {self.says(case, site)} ({duration_words(site.cost_s)})"
             for site in named
         )
-        text = (
-            f"{duration_words(cost)} of an iteration's {duration_words(whole)}"
-            f" ({cost / whole:.0%}): {lines}."
-        )
+        text = f"{of_iteration(cost, whole)}: {lines}."
         return [
             self.finding(
                 case, text, self.advice(case, found[0]), cost, [site.place for site in named]

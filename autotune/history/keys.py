@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from autotune.history.records import Keys, digest
-from autotune.job.spec import JobSpec, SearchSpace
+from autotune.job.spec import JobSpec
 from autotune.results import Observation
 from autotune.secrets import mask, mask_command
+from autotune_spaces.base import SearchSpace
 from autotune_spaces.codec import encode
 
 MACHINE = ("device", "device_name", "device_count", "compute_capability", "cpu_model", "cores")

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from autotune.job.spec import SearchSpace
 from autotune.words import clean, config_words, value_words
-from autotune_spaces.base import Config, Numerics, Scope, Value
+from autotune_spaces.base import Config, Numerics, Scope, SearchSpace, Value, same
 from autotune_trials.protocol.messages import KnobChoice
 
 
@@ -66,7 +65,7 @@ def live_domains(
     found = {}
     for name, values in domains.items():
         live = tuple(
-            v for v in values if _same(v, defaults[name]) or space[name].scope_of(v) is Scope.LIVE
+            v for v in values if same(v, defaults[name]) or space[name].scope_of(v) is Scope.LIVE
         )
         if len(live) > 1:
             found[name] = live
@@ -93,7 +92,7 @@ def normalise(
         k.name: full[k.name]
         for k in space.knobs
         if k.name in defaults
-        and not _same(full[k.name], defaults[k.name])
+        and not same(full[k.name], defaults[k.name])
         and k.active(full, defaults)
     }
 
@@ -107,7 +106,3 @@ def in_words(config: Config, defaults: Mapping[str, Value] | None = None) -> str
     return ", ".join(
         f"{clean(k)} {value_words(defaults.get(k))} → {value_words(v)}" for k, v in config.items()
     )
-
-
-def _same(a: Value, b: Value) -> bool:
-    return type(a) is type(b) and a == b

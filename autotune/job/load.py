@@ -31,12 +31,12 @@ from autotune.job.spec import (
     ExecutorSpec,
     JobSpec,
     Metric,
-    SearchSpace,
     SideEffects,
     Tracking,
 )
 from autotune.job.validation import validate, what_is_right
 from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, read_yaml
+from autotune_spaces.base import SearchSpace
 
 _DEFAULT_NAMES = ("job", "autotune", "tune")  # file names that say nothing about the job
 
@@ -259,7 +259,7 @@ def _space(
         return None, [
             Mistake(("search_space", *e.path), e.found, e.expected, e.nearest) for e in error.each()
         ]
-    return SearchSpace(loaded.preset, tuple(loaded.knobs)), []
+    return loaded, []
 
 
 def _spec(

@@ -4,13 +4,13 @@ valid word.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import AutotuneError, InputError
 from autotune.job.yaml_lines import Document, Place
+from autotune_spaces.base import nearest as nearest
 
 LONGEST = 400  # characters of what was found that are quoted: a value may be as long as its file
 
@@ -40,12 +40,6 @@ class InputErrors(InputError):
                 f"{len(self.mistakes)} mistakes; nothing was started",
             ]
         )
-
-
-def nearest(word: object, words: Iterable[str]) -> str:
-    """The valid word most like ``word``, or "" if none is alike."""
-    close = difflib.get_close_matches(str(word).lower(), list(words), n=1, cutoff=0.6)
-    return close[0] if close else ""
 
 
 def listing(words: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune_spaces.base import Knob
+from autotune_spaces.base import SearchSpace
 from autotune_spaces.codec import encode
 
 
@@ -84,17 +84,6 @@ class ExecutorSpec:
             self.kind,
             {k: v for k, v in self.options.items() if self.kind != "ray" or k in SHARE_OPTIONS},
         )
-
-
-@dataclass(frozen=True)
-class SearchSpace:
-    """The knobs of a search, in order, and why the rest of the preset is not among them."""
-
-    preset: str
-    knobs: tuple[Knob, ...]
-
-    def __getitem__(self, name: str) -> Knob:
-        return next(k for k in self.knobs if k.name == name)
 
 
 @dataclass(frozen=True)

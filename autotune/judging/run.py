@@ -15,10 +15,10 @@ from autotune.journal import Journal, clock
 from autotune.judging.measure import judge_sides
 from autotune.judging.records import SCHEMA_VERSION, Judgement
 from autotune.judging.sides import Side, digest
-from autotune.report.result_file import finite
+from autotune.report.result_file import json_text
 from autotune.run_directory import JUDGEMENT
 from autotune.verdict.loss import RULES
-from autotune_spaces.codec import decode, encode
+from autotune_spaces.codec import decode
 from autotune_trials.paths import publish
 
 
@@ -46,7 +46,7 @@ def judge_job(
     from autotune.report.terminal.plain import open_progress
     from autotune.run_directory import move_aside
     from autotune.stages.context import RunContext, Stop, interrupted
-    from autotune.tracking.untracked import Untracked
+    from autotune.tracking import Tracker
 
     check_loss_class(loss, "loss")
     if fresh:
@@ -74,7 +74,7 @@ def judge_job(
             stack.enter_context(closing(executor))
             executor.loader_key = side.loader_key
             contexts[side.name] = RunContext(
-                side.spec, executor, journal, progress, Untracked(), run_dir, stop=stop
+                side.spec, executor, journal, progress, Tracker(), run_dir, stop=stop
             )
         try:
             it = judge_sides(contexts, sides, margin, loss)
@@ -84,7 +84,7 @@ def judge_job(
         except KeyboardInterrupt as twice:
             raise interrupted() from twice
         it = replace(it, wall_s=round(journal.elapsed_s, 1))
-        publish(run_dir / JUDGEMENT, to_json(it))
+        publish(run_dir / JUDGEMENT, json_text(it))
         at = time.strftime("%Y-%m-%d %H:%M")
         journal.append("finished", "", {"minutes": spec.budget.minutes, "at": at})
         return it
@@ -97,10 +97,6 @@ def check_loss_class(loss: str, where: str) -> None:
     classes = ("exact", *RULES)
     if loss and loss not in classes:
         raise InputError(f"there is no '{loss}'", where=where, expected=", ".join(classes))
-
-
-def to_json(it: Judgement) -> str:
-    return json.dumps(finite(encode(it)), indent=2, default=str, allow_nan=False) + "\n"
 
 
 def load_judgement(path: Path) -> Judgement:

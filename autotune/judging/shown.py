@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
+from autotune import words
 from autotune.explain.records import Finding
 from autotune.judging.records import Judgement, SideRecord
-from autotune.report.terminal.compare import finding_words, signed_words, table
-from autotune.report.text import story, words
+from autotune.report.terminal.compare import finding_words, signed_words
+from autotune.report.terminal.layout import indented, section, table
+from autotune.report.text import story
 from autotune.report.text.comparison import OperatorRow, apart, changed_operators
 from autotune.words import duration_words
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 LEAST_SHARE = 0.01  # of A's iteration: operators that changed by less are not shown
@@ -28,25 +29,17 @@ def headline(it: Judgement) -> str:
 
 def print_judgement(console: Console, it: Judgement) -> None:
     """Print it. ``console`` must have markup and emoji off."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     for side in it.sides:
         what = f"{side.what}: {words.clean(side.command)}"
         console.print(Text.assemble((f"{side.name}  ", "bold"), what))
     console.print()
     console.print(Text(headline(it), style="bold"))
     for said in _reasons(it):
-        console.print(Padding(Text(said), (0, 0, 0, 2)))
+        console.print(indented(Text(said)))
     for title, (heads, rows) in _tables(it):
-        console.print()
-        console.print(Text(title, style="bold"))
-        console.print(Padding(table(heads, rows), (0, 0, 0, 2)))
+        section(console, title, table(heads, rows))
     for title, findings in _findings(it):
-        console.print()
-        console.print(Text(title, style="bold"))
-        for finding in findings:
-            console.print(Padding(Text(finding_words(finding)), (0, 0, 0, 2)))
+        section(console, title, *(Text(finding_words(f)) for f in findings))
     console.print()
     console.print(Text(_footnote(it), style="dim"))
 

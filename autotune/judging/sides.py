@@ -21,10 +21,10 @@ from autotune.export.load import find_tuned, load_tuned
 from autotune.job import command as commands
 from autotune.job.load import load_job
 from autotune.job.sources import digests
-from autotune.job.spec import JobSpec, SearchSpace
+from autotune.job.spec import JobSpec
 from autotune.job.yaml_lines import YamlMistake, read_yaml
 from autotune.secrets import mask_command
-from autotune_spaces.base import Value
+from autotune_spaces.base import SearchSpace, Value
 
 PYTHON = re.compile(r"python[\d.]*")
 DEFAULT_MINUTES = 10.0

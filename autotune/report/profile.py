@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import io
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
+from autotune import words
 from autotune.explain.records import Side
 from autotune.job.run_dir import PROFILE_SUMMARY
 from autotune.report.page.html import render
-from autotune.report.terminal.closing import PLAIN_WIDTH, time_section
-from autotune.report.text import story, words
-from autotune.report.text.findings import print_findings
+from autotune.report.terminal.closing import time_section
+from autotune.report.terminal.layout import bare_table, indented, listed, section
+from autotune.report.text import story
+from autotune.report.text.findings import findings_group
 from autotune.report.text.operators import row_words
-from autotune.report.text.summary import TOOLS, print_summary, result_summary
+from autotune.report.text.summary import TOOLS, result_summary, summary_group
 from autotune.report.text.written import written_lines
 from autotune.results import Interval, LossState, LossVerdict, Profile, Result, RunVerdict
 from autotune_trials.paths import publish
@@ -61,13 +63,9 @@ def write_profile(profile: Profile, directory: Path) -> None:
     Raises:
         OSError: the directory cannot be written.
     """
-    from autotune.report.result_file import finite
-    from autotune_spaces.codec import encode
+    from autotune.report.result_file import json_text
 
-    publish(
-        directory / PROFILE_SUMMARY,
-        json.dumps(finite(encode(profile)), indent=2, default=str, allow_nan=False) + "\n",
-    )
+    publish(directory / PROFILE_SUMMARY, json_text(profile))
     page = render(
         as_result(profile),
         directory,
@@ -122,37 +120,10 @@ def files(profile: Profile) -> list[tuple[str, str]]:
     return [(words.clean(path), what) for path, what in found if path]
 
 
-def profile_text(profile: Profile, directory: Path, job: Path, width: int | None = None) -> str:
-    """The screen as plain text; ``width``: of the terminal, None for a log file (no colours then)."""
-    from rich.console import Console
-
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        width=width or PLAIN_WIDTH,
-        color_system="auto" if width is not None else None,
-        force_terminal=width is not None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    print_profile(console, profile, directory, job)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
-def print_profile(console: Any, profile: Profile, directory: Path, job: Path) -> None:
+def print_profile(console: Console, profile: Profile, directory: Path, job: Path) -> None:
     """Print the screen. ``console`` must have markup and emoji off: the job's words are not ours to
     interpret.
     """
-    from rich.padding import Padding
-    from rich.text import Text
-
-    def section(title: str, *body: Any) -> None:
-        console.print()
-        console.print(Text(title, style="bold"))
-        for part in body:
-            console.print(Padding(part, (0, 0, 0, 2)))
-
     result = as_result(profile)
     said = f"profiled {setting_words(profile)} in {words.duration_words(profile.wall_s)}"
     console.print(Text(f"{words.clean(profile.name)} · {said}", style="dim"))
@@ -161,80 +132,33 @@ def print_profile(console: Any, profile: Profile, directory: Path, job: Path) ->
         console.print(Text(note, style="yellow"))
     # the headline has it
     time_section(
-        section, replace(result, observation=replace(result.observation, bottleneck_why=""))
+        console, replace(result, observation=replace(result.observation, bottleneck_why=""))
     )
-    sides = profile.explanation.sides
     table = result_summary(result)
     if table is not None:
-        section("Performance summary")
-        _indented(console, lambda inner: print_summary(inner, table))
-    for side in sides.values():
-        _operators(section, side)
-        _counters(section, side)
-    section("Findings")
+        section(console, "Performance summary", summary_group(table))
+    for side in profile.explanation.sides.values():
+        _operators(console, side)
+        _counters(console, side)
     unjudged = len(profile.explanation.not_judged)
     judged = replace(result, explanation=replace(profile.explanation, not_judged=()))
-    _indented(console, lambda inner: print_findings(inner, judged))
+    section(console, "Findings", findings_group(judged))
     if unjudged:
-        console.print(
-            Text(
-                f"  {words.plural(unjudged, 'rule')} could not be judged here; the page says why",
-                style="dim",
-            )
-        )
+        said = f"{words.plural(unjudged, 'rule')} could not be judged here; the page says why"
+        console.print(indented(Text(said, style="dim")))
     if lines := written_lines(profile.written, "The job"):
-        section(
-            "Your files",
-            *(Text(line, style="yellow" if urgent else "dim") for line, urgent in lines),
-        )
-    section(f"Files, in {story.shown_path(directory)}", *_listed(console, files(profile)))
-    section(
-        "Next",
-        *_listed(
-            console,
-            [(f"autotune run {shlex.quote(str(job))}", "find the settings it runs fastest with")],
-        ),
-    )
+        told = [Text(line, style="yellow" if urgent else "dim") for line, urgent in lines]
+        section(console, "Your files", *told)
+    where = f"Files, in {story.shown_path(directory)}"
+    section(console, where, *listed(console, files(profile)))
+    run = f"autotune run {shlex.quote(str(job))}"
+    section(console, "Next", *listed(console, [(run, "find the settings it runs fastest with")]))
 
 
-def _listed(console: Any, rows: list[tuple[str, str]]) -> list[Any]:
-    """What can be copied, unbroken, and what it is: beside it where all fit, else below."""
-    from rich.text import Text
-
-    column = max(len(left) for left, _ in rows)
-    wide = column + 5 + max(len(what) for _, what in rows) <= console.width
-    lines = []
-    for left, what in rows:
-        text = Text(left, no_wrap=True, overflow="ignore")
-        lines.append(
-            text.append(" " * (column - len(left) + 3) + what, style="dim") if wide else text
-        )
-        if not wide:
-            lines.append(Text(f"  {what}", style="dim"))
-    return lines
-
-
-def _indented(console: Any, show: Any) -> None:
-    """What ``show`` prints, two columns in."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    with console.capture() as captured:
-        width, console.width = console.width, max(console.width - 2, 20)
-        try:
-            show(console)
-        finally:
-            console.width = width
-    console.print(Padding(Text.from_ansi(captured.get().rstrip("\n")), (0, 0, 0, 2)))
-
-
-def _operators(section: Any, side: Side) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
+def _operators(console: Console, side: Side) -> None:
     if not side.operators:
         return
-    table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
+    table = bare_table()
     for title, right in (
         ("operator", False),
         ("self time", True),
@@ -253,24 +177,14 @@ def _operators(section: Any, side: Side) -> None:
         )
         table.add_row(Text(words.clean(row.name, 80)), *figures, Text(row_words(row)["verdict"]))
     more = len(side.operators) - TOP_OPERATORS
-    section(
-        "Top operators",
-        table,
-        *(
-            [Text(f"and {more} more, in {words.clean(side.table)}", style="dim")]
-            if more > 0
-            else []
-        ),
-    )
+    rest = [Text(f"and {more} more, in {words.clean(side.table)}", style="dim")] if more > 0 else []
+    section(console, "Top operators", table, *rest)
 
 
-def _counters(section: Any, side: Side) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
+def _counters(console: Console, side: Side) -> None:
     if not side.counters:
         return
-    table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
+    table = bare_table()
     for title in ("kernel", "time", "compute", "memory", "occupancy"):
         table.add_column(title, justify="left" if title == "kernel" else "right", overflow="fold")
     for one in side.counters:
@@ -280,7 +194,7 @@ def _counters(section: Any, side: Side) -> None:
             words.duration_words(one.duration_s),
             *(f"{100 * s:.0f} %" if words.known(s) else "–" for s in shares),
         )
-    section("Nsight Compute, share of what the card can sustain", table)
+    section(console, "Nsight Compute, share of what the card can sustain", table)
 
 
 @contextmanager
@@ -291,8 +205,6 @@ def status(name: str, shown: bool) -> Iterator[Callable[[str], None]]:
     if not shown or not sys.stderr.isatty():
         yield lambda text: None
         return
-    from rich.console import Console
-
     console = Console(stderr=True, markup=False, emoji=False)
     with console.status(f"{words.clean(name)}: profiling"):
         yield lambda text: console.print(words.clean(text))

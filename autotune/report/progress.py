@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
-from autotune.report.text import words
+from autotune import words
 from autotune.results import Confirmation, LossVerdict, Observation, Result, Trial
 from autotune_spaces.codec import encode
 
@@ -83,7 +83,11 @@ class Progress(ABC):
         )
 
     def confirmed(self, confirmation: Confirmation) -> None:
-        self._tell("confirmed", lambda: _confirmed_data(confirmation), confirmation=confirmation)
+        self._tell(
+            "confirmed",
+            lambda: _fields(confirmation, "config speedup pairs adopted reason"),
+            confirmation=confirmation,
+        )
 
     def loss(self, verdict: LossVerdict, config: Mapping[str, Any]) -> None:
         self._tell("loss", lambda: _loss_data(verdict) | {"config": dict(config)}, verdict=verdict)
@@ -146,63 +150,26 @@ class Progress(ABC):
 
 
 def trial_data(trial: Trial) -> dict[str, Any]:
-    interval = words.trial_interval(trial)
-    return {
-        "number": trial.number,
-        "config": dict(trial.config),
-        "state": trial.state,
-        "origin": trial.origin,
-        "speedup": None if interval is None else encode(interval),
-        "pairs": trial.pairs,
-        "reason": trial.reason,
-        "no_effect": dict(trial.no_effect),
-        "wall_s": trial.wall_s,
-    }
+    told = "number config state origin pairs reason no_effect wall_s"
+    return _fields(trial, told) | {"speedup": encode(words.trial_interval(trial))}
 
 
 def _observed_data(observation: Observation) -> dict[str, Any]:
-    return {
-        "bottleneck": observation.bottleneck,
-        "why": observation.bottleneck_why,
-        "ceiling": observation.ceiling,
-        "noise": observation.noise,
-        "anatomy": encode(observation.anatomy),
-        "defaults": dict(observation.defaults),
-        "domains": encode(observation.domains),
-        "withdrawn": dict(observation.withdrawn),
-    }
-
-
-def _confirmed_data(confirmation: Confirmation) -> dict[str, Any]:
-    return {
-        "config": dict(confirmation.config),
-        "speedup": encode(confirmation.speedup),
-        "pairs": confirmation.pairs,
-        "adopted": confirmation.adopted,
-        "reason": confirmation.reason,
-    }
+    told = "bottleneck ceiling noise anatomy defaults domains withdrawn"
+    return _fields(observation, told) | {"why": observation.bottleneck_why}
 
 
 def _loss_data(verdict: LossVerdict) -> dict[str, Any]:
-    return {
-        "verdict": verdict.verdict,
-        "reason": verdict.reason,
-        "pairs": verdict.pairs,
-        "steps": verdict.steps,
-        "margin": verdict.margin,
-        "largest_difference": verdict.largest_difference,
-        "numerics": verdict.numerics,
-    }
+    return _fields(verdict, "verdict reason pairs steps margin largest_difference numerics")
 
 
 def _finished_data(result: Result, run_dir: Path) -> dict[str, Any]:
-    return {
-        "verdict": result.verdict,
-        "reason": result.reason,
-        "speedup": encode(result.speedup),
+    return _fields(result, "verdict reason speedup knobs wall_s") | {
         "loss": _loss_data(result.loss),
-        "knobs": dict(result.knobs),
         "trials": len(result.trials),
-        "wall_s": result.wall_s,
         "run_dir": str(run_dir),
     }
+
+
+def _fields(record: Any, names: str) -> dict[str, Any]:
+    return {name: encode(getattr(record, name)) for name in names.split()}

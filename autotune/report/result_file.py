@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from autotune.errors import InputError
+from autotune.explain.records import Explanation
 from autotune.results import RESULT_SCHEMA_VERSION, Result
-from autotune_spaces.codec import decode, encode
+from autotune_spaces.codec import decode, encode, fits
 from autotune_trials.paths import publish
 
 FILE_NAME = "result.json"
@@ -46,17 +46,34 @@ def finite(data: Any) -> Any:
     return data
 
 
+def json_text(data: Any) -> str:
+    """Records as JSON, in ASCII: unpaired surrogates (undecodable file names) stay out of a UTF-8
+    file. ``environment`` and operator rows may hold anything; what JSON cannot say is written as
+    its text.
+    """
+    return json.dumps(finite(encode(data)), indent=2, default=str, allow_nan=False) + "\n"
+
+
 def write_result(result: Result, path: Path) -> None:
     """Write ``result`` to ``path`` (write, flush, rename: no reader sees half of it).
-
-    ``environment`` and operator rows may hold anything; what JSON cannot say is written as its
-    text.
 
     Raises:
         OSError: the directory cannot be written.
     """
-    # ASCII escapes keep unpaired surrogates (undecodable file names) out of the UTF-8 file
-    publish(path, json.dumps(to_json(result), indent=2, default=str, allow_nan=False) + "\n")
+    publish(path, json_text(to_json(result)))
+
+
+def write_findings(explanation: Explanation, path: Path) -> None:
+    """findings.json, for the tracking server and for scripts: the findings, those that could not be
+    judged, and how many rules were, as in ``explanation`` of result.json. None where no rule was
+    asked.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    if explanation.rules or explanation.findings:
+        told = ("rules", "findings", "not_judged")
+        publish(path, json_text({name: getattr(explanation, name) for name in told}))
 
 
 def load_result(path: Path) -> Result:
@@ -66,49 +83,33 @@ def load_result(path: Path) -> Result:
         InputError: the file is not there, cannot be read, is not JSON, not a result, or of a newer
             schema.
     """
-    where = str(path)
+    wrong = partial(InputError, where=str(path), expected="the result.json of a finished run")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(
-            "there is no such file", where=where, expected="the result.json of a finished run"
-        ) from None
+        raise wrong("there is no such file") from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=where) from None
+        raise wrong(f"cannot be read: {error.strerror or error}", expected="") from None
     except UnicodeDecodeError:
-        raise InputError(
-            "is not text", where=where, expected="the result.json of a finished run"
-        ) from None
+        raise wrong("is not text") from None
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is no JSONDecodeError
-        raise InputError(
-            f"is not JSON: {error}",
-            where=where,
-            expected="the result.json of a finished run",
-            remedy=ANEW,
-        ) from None
+        raise wrong(f"is not JSON: {error}", remedy=ANEW) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
-        raise InputError(
-            "is not a result: it has no schema_version",
-            where=where,
-            expected="the result.json of a finished run",
-        )
+        raise wrong("is not a result: it has no schema_version")
     if version > RESULT_SCHEMA_VERSION:
-        raise InputError(
+        raise wrong(
             f"has schema_version {version}, this autotune reads up to {RESULT_SCHEMA_VERSION}",
-            where=where,
+            expected="",
             remedy="read it with the autotune that wrote it, or a newer one",
         )
     try:
         result = decode(Result, _of_version_2(data) if version < 2 else data)
-        if not _fits(Result, result):
+        if not fits(Result, result, loose=True):
             raise TypeError("a field holds something else than what belongs there")
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise InputError(
-            f"is not a whole result: {error}",
-            where=where,
-            expected="the fields of docs/result.md",
-            remedy=ANEW,
+        raise wrong(
+            f"is not a whole result: {error}", expected="the fields of docs/result.md", remedy=ANEW
         ) from None
     return result
 
@@ -141,32 +142,3 @@ def shown_from(*paths: Path) -> Iterator[None]:
             expected="a result.json as it was written",
             remedy=f"{ANEW}; if it was never edited, this is a defect of autotune",
         ) from error
-
-
-def _fits(hint: Any, value: Any) -> bool:
-    """Whether ``value`` is of the kind that ``hint`` declares, at any depth; one kind of number
-    passes for another, None for a number.
-    """
-    origin, args = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (Union, UnionType):
-        return any(_fits(arg, value) for arg in args)
-    if origin is tuple and (len(args) != 2 or args[1] is not Ellipsis):
-        return isinstance(value, tuple) and len(args) == len(value) and all(map(_fits, args, value))
-    if origin in (tuple, list, Sequence, frozenset, set):
-        return isinstance(value, (tuple, list, frozenset, set)) and all(
-            _fits(args[0], item) for item in value
-        )
-    if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(
-            _fits(args[0], k) and _fits(args[1], v) for k, v in value.items()
-        )
-    if is_dataclass(hint):
-        hints = get_type_hints(hint)
-        return isinstance(value, hint) and all(  # type: ignore[arg-type]
-            _fits(hints[f.name], getattr(value, f.name)) for f in fields(hint)
-        )
-    if hint in (int, float, bool):
-        return value is None or isinstance(value, (int, float))
-    return isinstance(value, hint)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from autotune import words
 from autotune.explain.records import Finding
-from autotune.report.text import words
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.job.configs import key_of, normalise
-from autotune.job.spec import SearchSpace
 from autotune.results import Trial, TrialState
 from autotune.search.memory import remember_less
-from autotune_spaces.base import Config, Value
+from autotune_spaces.base import Config, SearchSpace, Value
 
 if TYPE_CHECKING:
     import optuna

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autotune_spaces.base import Value
+from autotune_spaces.base import Value, same
 
 # What usually pays, best first; the first one that lies in the domain is the guess. "most" is the
 # largest value.
@@ -79,11 +79,9 @@ def guess(knob: str, values: Sequence[Value], default: Value, bottleneck: str = 
 
 def _guesses(knob: str, values: Sequence[Value], default: Value, bottleneck: str) -> list[Value]:
     """Values of ``knob`` that usually pay, best first: at least one, and never the job's own."""
-    others = [v for v in values if v != default or type(v) is not type(default)]
+    others = [v for v in values if not same(v, default)]
     preferred = BY_BOTTLENECK.get(bottleneck, {}).get(knob) or GUESSES.get(knob, ())
-    return [p for p in preferred if any(v == p and type(v) is type(p) for v in others)] or others[
-        -1:
-    ]
+    return [p for p in preferred if any(same(p, v) for v in others)] or others[-1:]
 
 
 def seeds(

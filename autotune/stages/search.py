@@ -22,7 +22,6 @@ from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise, without
-from autotune.job.spec import SearchSpace
 from autotune.results import KnobGain, Observation, Trial, TrialState
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
@@ -48,7 +47,7 @@ from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, choose
 from autotune.verdict.timing import start_up_excess, warm_up_end
 from autotune.words import factor_words, plural
-from autotune_spaces.base import Config, Value
+from autotune_spaces.base import Config, SearchSpace, Value
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
 

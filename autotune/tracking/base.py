@@ -7,7 +7,6 @@ A *study* is one `autotune run`; a *trial* is one configuration tried; both beco
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,17 +14,16 @@ SEARCHED_TAG = "autotune.searched"  # of a study: the knobs whose values were tr
 NOTE_TAG = "mlflow.note.content"  # what MLflow shows as the description of a run
 
 
-class Tracker(ABC):
-    """One study's record. ``key`` arguments make every call idempotent: repeating one after a
-    resume adds nothing.
+class Tracker:
+    """One study's record; this one records nothing, for commands that measure without a study.
+
+    ``key`` arguments make every call idempotent: repeating one after a resume adds nothing.
     """
 
-    @abstractmethod
     def start_study(
         self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]
     ) -> None: ...
 
-    @abstractmethod
     def trial(
         self,
         key: str,
@@ -38,21 +36,16 @@ class Tracker(ABC):
         in every trial.
         """
 
-    @abstractmethod
     def trial_artifact(self, key: str, path: Path, folder: str = "") -> None: ...
 
-    @abstractmethod
     def trial_series(self, key: str, name: str, values: Mapping[int, float]) -> None:
         """A step metric of a trial: the same name in two trials is drawn in one chart when they are
         compared.
         """
 
-    @abstractmethod
     def study_metrics(self, metrics: Mapping[str, float]) -> None: ...
 
-    @abstractmethod
     def study_artifact(self, path: Path, folder: str = "") -> None: ...
 
-    @abstractmethod
     def finish(self, status: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None:
         """``status``: FINISHED, FAILED, KILLED."""

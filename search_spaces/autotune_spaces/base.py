@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -80,12 +80,21 @@ class Domain:
     ordered: bool = True
 
     def __post_init__(self) -> None:
-        if not any(_same(self.default, v) for v in self.values):
+        if not any(same(self.default, v) for v in self.values):
             raise ValueError(f"the domain {self.values} lacks the job's own value {self.default!r}")
 
 
-def _same(a: Value, b: Value) -> bool:
+def same(a: Value, b: Value) -> bool:
+    """True is not 1 here."""
     return type(a) is type(b) and a == b
+
+
+def nearest(word: object, words: Iterable[str]) -> str:
+    """The valid word most like ``word``, or "" if none is alike."""
+    import difflib
+
+    close = difflib.get_close_matches(str(word).lower(), list(words), 1)
+    return close[0] if close else ""
 
 
 @dataclass(frozen=True)
@@ -227,14 +236,14 @@ class Knob(ABC):
         refused: list[str] = []
         values: list[Value] = []
         for value in candidates if self.values is None else self.values:
-            reason = None if _same(own, value) else self.unusable(value, machine, job)
+            reason = None if same(own, value) else self.unusable(value, machine, job)
             if reason:
                 refused.append(reason)
-            elif not any(_same(value, v) for v in values):
+            elif not any(same(value, v) for v in values):
                 values.append(value)
-        if not any(_same(own, v) for v in values):
+        if not any(same(own, v) for v in values):
             values.insert(0, own)
-        if all(_same(own, v) for v in values):
+        if all(same(own, v) for v in values):
             raise NotApplicable(
                 refused[0]
                 if refused
@@ -332,3 +341,14 @@ class Knob(ABC):
     def snippet(self, value: Value) -> str:
         """The Python a user would write in their own source to get this; "" if there is none."""
         return ""
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """``preset``: its name, or "custom" for a mapping of knobs without one. ``knobs``: in order."""
+
+    preset: str
+    knobs: tuple[Knob, ...]
+
+    def __getitem__(self, name: str) -> Knob:
+        return next(k for k in self.knobs if k.name == name)

@@ -12,7 +12,7 @@ import enum
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -89,3 +89,36 @@ def _decode_union(args: tuple[Any, ...], data: Any) -> Any:
         if typing.get_origin(arg) in (tuple, frozenset) and isinstance(data, list):
             return _decode(arg, data)
     return data
+
+
+def fits(hint: Any, value: Any, *, loose: bool = False) -> bool:
+    """Whether ``value`` is of the type that ``hint`` declares, at any depth. ``loose``: one kind of
+    number passes for another, None for a number.
+    """
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    inside = partial(fits, loose=loose)
+    if hint is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(inside(arg, value) for arg in args)
+    if origin is tuple and (len(args) != 2 or args[1] is not Ellipsis):
+        return (
+            isinstance(value, tuple) and len(args) == len(value) and all(map(inside, args, value))
+        )
+    if origin in (tuple, list, Sequence, frozenset, set):
+        return isinstance(value, (tuple, list, frozenset, set)) and all(
+            inside(args[0], item) for item in value
+        )
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping) and all(
+            inside(args[0], k) and inside(args[1], v) for k, v in value.items()
+        )
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return isinstance(value, hint) and all(
+            inside(declared, getattr(value, name)) for name, declared in _hints(hint).items()
+        )
+    if loose and hint in (int, float, bool):
+        return value is None or isinstance(value, (int, float))
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, hint)

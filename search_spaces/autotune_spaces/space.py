@@ -12,13 +12,12 @@ A knob is described by ``auto`` (its own choice of values), a list of values, on
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from autotune_spaces.base import Config, Knob, Numerics, Value
+from autotune_spaces.base import Config, Knob, Numerics, SearchSpace, Value, nearest, same
 from autotune_spaces.knobs import create, get, names
 from autotune_spaces.knobs.via import ViaKnob, is_shell
 
@@ -52,21 +51,13 @@ class SpaceError(Exception):
 
 
 @dataclass(frozen=True)
-class SearchSpaceDefinition:
-    """``preset``: its name, or "custom" for a mapping of knobs without one. ``knobs``: in order."""
-
-    preset: str
-    knobs: tuple[Knob, ...]
-
-
-@dataclass(frozen=True)
 class Preset:
     name: str
     description: str
     knobs: Mapping[str, Any]  # knob -> its description, as in a job file
 
 
-def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpaceDefinition:
+def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpace:
     """The knobs that ``definition``, the parsed value of ``search_space``, asks for.
 
     ``command`` is the job's own: in it the present value of a ``via`` flag and ``{name}``
@@ -77,7 +68,7 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpaceDe
     """
     if definition is None or isinstance(definition, str):
         preset = load_preset(definition or "auto", ())
-        return SearchSpaceDefinition(preset.name, _build(preset.knobs, command, ()))
+        return SearchSpace(preset.name, _build(preset.knobs, command, ()))
     if not isinstance(definition, Mapping):
         raise SpaceError(
             (), f"search_space is {definition!r}", "the name of a preset, or a mapping of knobs"
@@ -101,7 +92,7 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpaceDe
         raise SpaceError(
             (), "every knob is left out, so there is nothing to search", "at least one knob"
         )
-    return SearchSpaceDefinition("custom" if name is None else str(name), knobs)
+    return SearchSpace("custom" if name is None else str(name), knobs)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -125,10 +116,7 @@ def load_preset(name: Any, path: Sequence[str | int] = ()) -> Preset:
     known = preset_names()
     if name not in known:
         raise SpaceError(
-            path,
-            f"there is no preset {name!r}",
-            f"one of {', '.join(known)}",
-            _nearest(name, known),
+            path, f"there is no preset {name!r}", f"one of {', '.join(known)}", nearest(name, known)
         )
     return _read_preset(str(name))
 
@@ -185,13 +173,8 @@ def _excluded(value: Any, entries: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _unknown(path: Sequence[str | int], name: Any) -> SpaceError:
     return SpaceError(
-        path, f"there is no knob {name!r}", f"one of {', '.join(names())}", _nearest(name, names())
+        path, f"there is no knob {name!r}", f"one of {', '.join(names())}", nearest(name, names())
     )
-
-
-def _nearest(word: Any, words: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(word).lower(), list(words), 1)
-    return close[0] if close else ""
 
 
 def _build(
@@ -244,7 +227,7 @@ def _knob(
                 (*path, key),
                 f"{name} has no option {key!r}",
                 f"one of {', '.join(valid)}",
-                _nearest(key, valid),
+                nearest(key, valid),
             )
         choices = knob.accepts[key]
         value = "none" if value is None and "none" in choices else value
@@ -254,7 +237,7 @@ def _knob(
                 (*path, key),
                 f"{key} is {value!r}",
                 f"one of {', '.join(words)}",
-                _nearest(value, words),
+                nearest(value, words),
             )
         options[key] = value
     chosen = description.get("values", "auto")
@@ -283,9 +266,9 @@ def _values(
                 (*path, index) if listed else path,
                 f"{knob.name}: {reason}",
                 knob.range,
-                _nearest(value, words),
+                nearest(value, words),
             )
-        if not any(type(value) is type(v) and value == v for v in values):
+        if not any(same(value, v) for v in values):
             values.append(value)
     return tuple(values)
 
@@ -300,7 +283,7 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
                 (*path, key),
                 f"{name} has no option {key!r}",
                 f"one of {', '.join(VIA_KEYS)}",
-                _nearest(key, VIA_KEYS),
+                nearest(key, VIA_KEYS),
             )
     via = description.get("via", "")
     if not isinstance(via, str):
@@ -314,7 +297,7 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
             (*path, "numerics"),
             f"numerics is {numerics!r}",
             f"one of {', '.join(classes)}",
-            _nearest(numerics, classes),
+            nearest(numerics, classes),
         )
     try:
         knob = ViaKnob(name, None, via=via, numerics=numerics)
@@ -332,7 +315,7 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
         )
     values = _via_values(knob, description, path)
     default = _via_default(knob, description, values, command, path)
-    if not any(type(v) is type(default) and v == default for v in values):
+    if not any(same(default, v) for v in values):
         values = (default, *values)
     return create(name, {"via": via, "default": default, "numerics": numerics}, values)
 

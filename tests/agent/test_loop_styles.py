@@ -20,8 +20,8 @@ from bare_runs import run_bare
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
-from autotune.job.spec import JobSpec, SearchSpace, SideEffects
-from autotune_spaces.base import NotApplicable
+from autotune.job.spec import JobSpec, SideEffects
+from autotune_spaces.base import NotApplicable, SearchSpace
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block, KnobChoice, Record

@@ -190,7 +190,8 @@ def test_a_session_runs_inside_the_tool_and_its_report_is_waited_for(
     from autotune.executors import local
     from autotune.executors.base import Capture, FixedRun
     from autotune.executors.local import LocalExecutor
-    from autotune.job.spec import JobSpec, SearchSpace, SideEffects
+    from autotune.job.spec import JobSpec, SideEffects
+    from autotune_spaces.base import SearchSpace
 
     # one that ignores TERM is given five times that
     monkeypatch.setattr(local, "Session", partial(local.Session, grace_s=0.2))

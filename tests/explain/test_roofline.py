@@ -6,7 +6,8 @@ import pytest
 
 from autotune.explain.peaks import beside_vendor
 from autotune.explain.records import Operator
-from autotune.explain.roofline import HANDED_ON, beaten, judge, judged, raised, rate_words, roof_for
+from autotune.explain.roofline import HANDED_ON, beaten, judge, judged, raised, roof_for
+from autotune.words import scaled_words
 
 # the ridge is at 5 FLOP a byte
 PEAKS = {"float32": 100e9, "bfloat16": 400e9, "memory": 20e9, "dispatch": 1e-6}
@@ -175,7 +176,7 @@ def test_types_without_a_peak_of_their_own_are_held_to_float32() -> None:
     ],
 )
 def test_rates_in_words(value: float, unit: str, said: str) -> None:
-    assert rate_words(value, unit) == said
+    assert scaled_words(value, unit) == said
 
 
 def test_measured_peaks_stand_beside_the_vendors() -> None:

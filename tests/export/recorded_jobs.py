@@ -8,8 +8,9 @@ from typing import Any
 
 from autotune.executors.local import LocalExecutor
 from autotune.export.tuned import build_tuned, write_tuned
-from autotune.job.spec import JobSpec, SearchSpace
+from autotune.job.spec import JobSpec
 from autotune.results import Anatomy, Interval, LossVerdict, Observation, Result
+from autotune_spaces.base import SearchSpace
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs import create
 

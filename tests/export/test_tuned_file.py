@@ -22,8 +22,9 @@ from autotune.export.tuned import (
     to_yaml,
     write_tuned,
 )
-from autotune.job.spec import ExecutorSpec, JobSpec, SearchSpace
+from autotune.job.spec import ExecutorSpec, JobSpec
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Result
+from autotune_spaces.base import SearchSpace
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.knobs import create
 

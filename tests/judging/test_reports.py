@@ -16,8 +16,9 @@ from autotune.explain.records import Side as Profiled
 from autotune.judging.conditions import FAILED, PASSED, UNDECIDED, exit_code, parse_condition
 from autotune.judging.records import Judgement, SideRecord
 from autotune.judging.reports import junit
-from autotune.judging.run import load_judgement, to_json
+from autotune.judging.run import load_judgement
 from autotune.judging.shown import headline, markdown
+from autotune.report.result_file import json_text
 from autotune.report.sarif import sarif
 from autotune.results import Anatomy, Interval, LossVerdict
 
@@ -141,9 +142,9 @@ def test_markdown_for_a_pull_request() -> None:
 
 def test_the_record_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "judgement.json"
-    path.write_text(to_json(SLOWER))
+    path.write_text(json_text(SLOWER))
     assert load_judgement(path) == SLOWER
-    path.write_text(to_json(SLOWER).replace('"schema_version": 1', '"schema_version": 9'))
+    path.write_text(json_text(SLOWER).replace('"schema_version": 1', '"schema_version": 9'))
     with pytest.raises(InputError, match="schema_version 9"):
         load_judgement(path)
 

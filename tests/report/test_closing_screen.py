@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from sample_results import HOSTILE, anatomy, hostile, keep, nothing_tried, samples, tuned, undecided
 
+from autotune import words
 from autotune.report.page.html import render
 from autotune.report.terminal.closing import closing_text
 from autotune.report.terminal.event_words import observed_words
-from autotune.report.text import words
 from autotune.report.text.comparison import compare, said_of_times
 from autotune.report.text.story import headline
 from autotune.results import Confirmation, Interval, LossVerdict, Result, Trial

@@ -4,7 +4,6 @@ stay words.
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from autotune.explain.records import Explanation
 from autotune.report.page.html import render
 from autotune.report.result_file import write_result
 from autotune.report.terminal.closing import closing_text
-from autotune.report.text.findings import findings_story, print_findings
+from autotune.report.terminal.layout import text_of
+from autotune.report.text.findings import findings_group, findings_story
 from autotune.results import Result
 
 RUN = Path("autotune-runs/digits-cnn")
@@ -32,16 +32,7 @@ def healthy() -> Result:
 
 
 def printed(result: Result) -> str:
-    from rich.console import Console
-
-    buffer = io.StringIO()
-    print_findings(
-        Console(
-            file=buffer, width=200, color_system=None, highlight=False, markup=False, emoji=False
-        ),
-        result,
-    )
-    return buffer.getvalue()
+    return text_of(lambda console: console.print(findings_group(result)), 200)
 
 
 def test_the_page_tells_place_cost_evidence_and_cure() -> None:

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 from sample_results import HOSTILE, hostile, samples, tuned
 
+from autotune import words
 from autotune.report.page.html import render, write_report
 from autotune.report.plots.loss import loss_svg, write_loss_plot
 from autotune.report.plots.trials import trials_svg
-from autotune.report.text import words
 from autotune.results import LossVerdict
 
 VOID = {"meta", "link", "br", "img", "hr"}

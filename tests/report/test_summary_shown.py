@@ -13,8 +13,8 @@ from autotune.explain.records import KernelCounters, KernelTime, NsightFacts, Pe
 from autotune.report.page.html import render
 from autotune.report.result_file import write_result
 from autotune.results import Result
+from autotune.tracking import Tracker
 from autotune.tracking.records import record_result
-from autotune.tracking.untracked import Untracked
 
 BEFORE = PerfSummary(
     reader_cost_s=0.058,
@@ -101,7 +101,7 @@ def test_the_page_has_it_and_what_nsight_saw(tmp_path: Path) -> None:
 def test_mlflow_gets_it_under_fixed_keys(tmp_path: Path) -> None:
     told: dict[str, float] = {}
 
-    class Listening(Untracked):
+    class Listening(Tracker):
         def study_metrics(self, metrics):  # type: ignore[no-untyped-def]
             told.update(metrics)
 

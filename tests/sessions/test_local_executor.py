@@ -11,8 +11,8 @@ from session_paths import PYTHONPATH
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
-from autotune.job.spec import JobSpec, SearchSpace, SideEffects
-from autotune_spaces.base import Card, Knob, Numerics, Scope
+from autotune.job.spec import JobSpec, SideEffects
+from autotune_spaces.base import Card, Knob, Numerics, Scope, SearchSpace
 from autotune_spaces.knobs.via import ViaKnob
 from autotune_trials.protocol.messages import Block, KnobChoice
 

@@ -14,9 +14,9 @@ import pytest
 from autotune.executors.base import FixedRun
 from autotune.executors.local import LocalExecutor
 from autotune.job.configs import live_choices, process_part
-from autotune.job.spec import JobSpec, SearchSpace, SideEffects
+from autotune.job.spec import JobSpec, SideEffects
 from autotune.verdict.timing import anatomy, drop_start
-from autotune_spaces.base import Config
+from autotune_spaces.base import Config, SearchSpace
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block, Window
 

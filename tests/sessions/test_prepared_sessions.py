@@ -15,8 +15,8 @@ from session_paths import PYTHONPATH
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
-from autotune.job.spec import JobSpec, SearchSpace, SideEffects
-from autotune_spaces.base import NotApplicable
+from autotune.job.spec import JobSpec, SideEffects
+from autotune_spaces.base import NotApplicable, SearchSpace
 from autotune_spaces.knobs import create
 
 # Writes down what it sees at its first and its last step.

@@ -19,7 +19,8 @@ from session_waits import wait_for
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.executors.side_effects import summary
-from autotune.job.spec import JobSpec, SearchSpace, SideEffects
+from autotune.job.spec import JobSpec, SideEffects
+from autotune_spaces.base import SearchSpace
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block
 
@@ -157,7 +158,8 @@ import sys
 from pathlib import Path
 from autotune.errors import InputError
 from autotune.executors.local import LocalExecutor
-from autotune.job.spec import JobSpec, SearchSpace, SideEffects
+from autotune.job.spec import JobSpec, SideEffects
+from autotune_spaces.base import SearchSpace
 folder = Path(sys.argv[1])
 spec = JobSpec("job", ("true",), folder, {}, SearchSpace("test", ()), side_effects=SideEffects(put_back=sys.argv[2] == "True"))
 try:

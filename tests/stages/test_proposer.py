@@ -14,12 +14,12 @@ import optuna
 import pytest
 
 from autotune.job.configs import key_of, normalise
-from autotune.job.spec import SearchSpace
 from autotune.results import Trial
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import guess, seeds
 from autotune.search.stopping import PLATEAU_TRIALS, best_of, plateau
 from autotune_spaces import knobs
+from autotune_spaces.base import SearchSpace
 
 DOMAINS = {
     "num_workers": (0, 1, 2, 4),

@@ -24,7 +24,7 @@ from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
 from autotune.stages import context as benches
 from autotune.stages.context import RunContext, Stop
-from autotune.tracking.untracked import Untracked
+from autotune.tracking import Tracker
 from autotune.tuner import tune
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
@@ -137,7 +137,7 @@ def test_what_was_in_flight_is_unfinished_and_no_failure(
     with open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):
         tune(
             RunContext(
-                job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop
+                job(tmp_path), machine, journal, progress, Tracker(), tmp_path / "run", stop=stop
             )
         )
     journal.close()
@@ -165,7 +165,7 @@ def test_what_was_disturbed_is_not_measured_again_once_the_user_has_asked(
     with closing(journal), open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):
         tune(
             RunContext(
-                job(tmp_path), machine, journal, progress, Untracked(), tmp_path / "run", stop=stop
+                job(tmp_path), machine, journal, progress, Tracker(), tmp_path / "run", stop=stop
             )
         )
     assert [r.label for r in machine.confirmed()] == ["confirm1-reference-0"]

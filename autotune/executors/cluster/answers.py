@@ -1,6 +1,4 @@
-"""What a slot answers: a value, or how a session failed, or what the user has to put right. Errors
-travel as data.
-"""
+"""What a slot answers: a value, or how a session failed, or what the user has to put right."""
 
 from __future__ import annotations
 
@@ -13,61 +11,22 @@ from autotune.errors import InputError
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import Machine
 from autotune_trials.protocol.failures import SessionFailed
-from autotune_trials.protocol.messages import BlockReport
 
 T = TypeVar("T")
 CHUNK_BYTES = 8 << 20  # of a packed directory, an answer
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A :class:`SessionFailed`."""
-
-    kind: str
-    detail: str
-    log_tail: str
-    where: str
-    partial: tuple[BlockReport, ...]
-    directory: str
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """An :class:`InputError`."""
-
-    found: str
-    where: str
-    expected: str
-    remedy: str
-
-
-@dataclass(frozen=True)
 class Answer:
     value: Any = None
-    failure: Failure | None = None
-    wrong: Wrong | None = None
+    error: SessionFailed | InputError | None = None
 
     def get(self) -> Any:
         """Raises:
         SessionFailed, InputError
         """
-        if self.failure is not None:
-            f = self.failure
-            raise SessionFailed(
-                f.kind,
-                f.detail,
-                log_tail=f.log_tail,
-                where=f.where,
-                partial=f.partial,
-                directory=f.directory,
-            )
-        if self.wrong is not None:
-            raise InputError(
-                self.wrong.found,
-                where=self.wrong.where,
-                expected=self.wrong.expected,
-                remedy=self.wrong.remedy,
-            )
+        if self.error is not None:
+            raise self.error
         return self.value
 
 
@@ -87,12 +46,8 @@ def answered(do: Callable[[], Any]) -> Answer:
     """What ``do`` returns or raises, as an answer."""
     try:
         return Answer(do())
-    except SessionFailed as f:
-        return Answer(
-            failure=Failure(f.kind, f.detail, f.log_tail, f.where, f.partial, f.directory)
-        )
-    except InputError as error:
-        return Answer(wrong=Wrong(error.found, error.where, error.expected, error.remedy))
+    except (SessionFailed, InputError) as error:
+        return Answer(error=error)
 
 
 def relocated(value: T, names: Mapping[str, str]) -> T:

@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.cluster.actors import Actors
-from autotune.executors.cluster.answers import CHUNK_BYTES, SlotFacts, first_line
+from autotune.executors.cluster.answers import CHUNK_BYTES, Answer, SlotFacts, first_line
 from autotune.executors.cluster.head import Head
 from autotune.executors.cluster.places import Place
 from autotune_spaces.base import Config
@@ -98,7 +98,7 @@ class Slot(Executor):
         finally:
             self._busy = False
         try:
-            return answer.get() if hasattr(answer, "wrong") else answer
+            return answer.get() if isinstance(answer, Answer) else answer
         except SessionFailed as failure:
             if failure.kind != "lost":
                 raise

@@ -33,6 +33,7 @@ from autotune.export.fingerprint import here
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
 from autotune_trials.paths import SessionPaths, sessions_of
+from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 
@@ -179,8 +180,10 @@ class Slot:
         if home and session is not None:
             self._shown = {str(session): home}
         names = {**self._shown, str(self._spec.workdir): str(self._home)}
-        if answer.failure is not None:
-            return replace(answer, failure=relocated(answer.failure, names))
+        if isinstance(failed := answer.error, SessionFailed):
+            for name in ("detail", "log_tail", "where", "directory"):
+                setattr(failed, name, relocated(getattr(failed, name), names))
+            failed.partial = tuple(relocated(report, names) for report in failed.partial)
         if isinstance(answer.value, tuple):
             return replace(answer, value=tuple(relocated(part, names) for part in answer.value))
         return (

@@ -5,12 +5,11 @@ request to any network.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from autotune.report.page.html import axis, page_environment
+from autotune.report.page.html import page_environment, stacked_bars
 from autotune.report.terminal import compare as rows
 from autotune.report.text import comparison as compared
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.report.text.comparison import Comparison
 from autotune_trials.paths import publish
 
@@ -36,57 +35,16 @@ def render(it: Comparison) -> str:
             speedups=compared.said_of_speedups(it),
             times=compared.said_of_times(it),
             figures=rows.figure_rows(it),
-            bars=_bars(it),
-            axis=axis(_longest(it)),
+            **stacked_bars(
+                [
+                    (f"{name} {when}", side)
+                    for name, result in (("A", it.a), ("B", it.b))
+                    for when, side in zip(("before", "after"), compared.ends(result), strict=True)
+                ]
+            ),
             phases=rows.phase_rows(it),
             signed=rows.signed_words,
             finding=rows.finding_words,
         )
     )
     return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _sides(it: Comparison) -> list[tuple[str, Any]]:
-    return [
-        (f"{name} {when}", side)
-        for name, result in (("A", it.a), ("B", it.b))
-        for when, side in zip(("before", "after"), compared.ends(result), strict=True)
-    ]
-
-
-def _longest(it: Comparison) -> float:
-    return max(
-        (
-            sum(max(s, 0.0) for s in side.phases_s.values() if words.known(s))
-            for _, side in _sides(it)
-        ),
-        default=0.0,
-    )
-
-
-def _bars(it: Comparison) -> list[dict[str, Any]]:
-    """Four stacked bars on one scale."""
-    whole_s = _longest(it)
-    return (
-        []
-        if whole_s <= 0
-        else [
-            {
-                "name": name,
-                "total": words.duration_words(side.iteration_s),
-                "parts": [
-                    {
-                        "width": round(100 * s / whole_s, 3),
-                        "phase": p if p in story.PHASE_WORDS else "other",
-                        "title": (
-                            f"{story.PHASE_WORDS.get(p, words.clean(p, 40))}:"
-                            f" {words.duration_words(s)}"
-                        ),
-                    }
-                    for p, s in side.phases_s.items()
-                    if words.known(s) and s > 0
-                ],
-            }
-            for name, side in _sides(it)
-        ]
-    )

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune import words
 from autotune.report.plots.loss import loss_svg
 from autotune.report.plots.parallel import parallel_svg
 from autotune.report.plots.trials import trials_svg
 from autotune.report.plots.waterfall import waterfall_svg
-from autotune.report.text import story, timeline, words
+from autotune.report.text import story, timeline
 from autotune.report.text.findings import findings_story
 from autotune.report.text.operators import section
 from autotune.report.text.reproduce import reproduce
@@ -59,7 +60,7 @@ def write_report(result: Result, run_dir: Path) -> Path:
 
 
 def page_environment() -> Environment:
-    """The template engine, with the words of :mod:`autotune.report.text.words` as filters; it escapes
+    """The template engine, with the words of :mod:`autotune.words` as filters; it escapes
     everything.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -89,6 +90,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
     from markupsafe import Markup
 
     strips = timeline.strips(result)
+    before, after = story.anatomies(result)
     page = (
         page_environment()
         .get_template(template)
@@ -107,11 +109,10 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             given_back=story.given_back(result),
             waterfall_svg=Markup(waterfall_svg(result)),
             waterfall_words=story.build_up_words(result),
-            bars=_iteration_bars(result),
-            time_axis=axis(_longest(result)),
+            **stacked_bars([("before", before), ("after", after)] if after else [("now", before)]),
             phases=story.phase_rows(result),
             unlike_iterations=story.unlike_iterations(result),
-            anatomy=story.anatomies(result),
+            anatomy=(before, after),
             trials=[_trial_row(t) for t in result.trials],
             trials_svg=Markup(trials_svg(result)),
             parallel_svg=Markup(parallel_svg(result)),
@@ -168,40 +169,31 @@ def _bar(interval: Interval | None, top: float) -> dict[str, float] | None:
     return {"left": round(low, 2), "width": round(high - low, 2), "mark": round(estimate, 2)}
 
 
-def _iteration_bars(result: Result) -> list[dict[str, Any]]:
-    """One stacked bar before, one after; widths in percent of the longer of the two."""
-    before, after = story.anatomies(result)
-    rows = story.phase_rows(result)
-    sides: list[tuple[str, Anatomy, list[float]]] = [
-        ("before" if after else "now", before, [row.before_s for row in rows])
+def stacked_bars(sides: Sequence[tuple[str, Anatomy]]) -> dict[str, Any]:
+    """What bars.html.j2 needs: a stacked bar an anatomy, widths in percent of the longest."""
+    seconds = [
+        {p: s for p, s in anatomy.phases_s.items() if words.known(s) and s > 0}
+        for _, anatomy in sides
     ]
-    if after is not None:
-        sides.append(("after", after, [row.after_s or 0.0 for row in rows]))
-    whole = _longest(result)
-    if whole <= 0:
-        return []
-    return [
+    whole_s = max(sum(parts.values()) for parts in seconds)
+    bars = [
         {
             "name": name,
             "total": words.duration_words(anatomy.iteration_s),
             "parts": [
                 {
-                    "width": round(100 * s / whole, 3),
-                    "phase": row.phase if row.phase in story.PHASE_WORDS else "other",
-                    "title": f"{row.label}: {words.duration_words(s)}",
+                    "width": round(100 * s / whole_s, 3),
+                    "phase": p if p in story.PHASE_WORDS else "other",
+                    "title": (
+                        f"{story.PHASE_WORDS.get(p, words.clean(p, 40))}: {words.duration_words(s)}"
+                    ),
                 }
-                for row, s in zip(rows, seconds, strict=True)
-                if s > 0
+                for p, s in parts.items()
             ],
         }
-        for name, anatomy, seconds in sides
+        for (name, anatomy), parts in zip(sides, seconds, strict=True)
     ]
-
-
-def _longest(result: Result) -> float:
-    """Seconds of the longer of the two iterations: the scale of both bars."""
-    rows = story.phase_rows(result)
-    return max(sum(row.before_s for row in rows), sum(row.after_s or 0.0 for row in rows))
+    return {"bars": bars if whole_s > 0 else [], "time_axis": axis(whole_s)}
 
 
 def axis(whole_s: float) -> list[dict[str, Any]]:
@@ -256,11 +248,6 @@ def _sections(body: str) -> list[tuple[str, str]]:
 
 
 def _trial_row(trial: Trial) -> dict[str, Any]:
-    notes = [words.clean(trial.reason, LONGEST_TEXT)] if trial.reason else []
-    notes += [
-        f"{words.clean(knob)} had no effect: {words.clean(why, LONGEST_TEXT)}"
-        for knob, why in trial.no_effect.items()
-    ]
     interval = words.trial_interval(trial)
     return {
         "number": trial.number,
@@ -273,7 +260,7 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
         "pairs": trial.pairs or "",
         "origin": words.clean(trial.origin, 40),
         "wall": words.duration_words(trial.wall_s) if trial.wall_s else "",
-        "notes": notes,
+        "notes": words.trial_notes(trial, LONGEST_TEXT),
     }
 
 

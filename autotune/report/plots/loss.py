@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autotune import words
 from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, legend, svg, write_png
-from autotune.report.text import words
 from autotune.results import Result
 
 PANELS = (2, 1)  # the curves, and below them their difference, which the curves cannot show

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autotune import words
 from autotune.report.plots.canvas import MARKS, WIDTH_IN, Palette, label, legend, svg
-from autotune.report.text import words
 from autotune.results import Result, Trial
-from autotune_spaces.base import Value
+from autotune_spaces.base import Value, same
 
 ROW_IN, FRAME_IN = 0.5, 0.85  # height of a knob's row, and of the legend and the last axis
 MOST_KNOBS = 12  # rows; more are left out, those that moved the figures least first
@@ -45,17 +45,13 @@ def varied(result: Result, trials: Sequence[Trial]) -> dict[str, list[Value]]:
         domain = [*result.observation.domains.get(name, ()), *had]
         values: list[Value] = []
         for value in domain:
-            if _among(value, had) and not _among(value, values):
+            if any(same(value, v) for v in had) and not any(same(value, v) for v in values):
                 values.append(value)
         if len(values) > 1:
             rows[name] = values
     shares = result.explanation.importance
     most = sorted(rows, key=lambda name: -shares.get(name, 0.0))[:MOST_KNOBS]
     return {name: rows[name] for name in most}
-
-
-def _among(value: Value, values: Sequence[Value]) -> bool:
-    return any(type(value) is type(other) and value == other for other in values)
 
 
 def classes(trials: Sequence[Trial], palette: Palette) -> list[tuple[float, str, str]]:
@@ -136,7 +132,7 @@ def _draw(
         for name in names:
             values = rows[name]
             value = trial.config.get(name, result.baseline[name])
-            place = next(i for i, v in enumerate(values) if type(v) is type(value) and v == value)
+            place = next(i for i, v in enumerate(values) if same(v, value))
             xs.append(_at(place, len(values)) + shift * min(FAN, 0.6 / len(values)))
         xs.append(((trial.speedup or 1.0) - low) / span)
         axes.plot(

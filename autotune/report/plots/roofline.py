@@ -10,10 +10,10 @@ from autotune.explain.peaks import FORMATS
 from autotune.explain.records import Operator, Peak, Side
 from autotune.explain.roofline import roof_for
 from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, legend, svg, write_png
+from autotune.words import SIDES as NAMES
 
 POINTS = 12  # of each side, the costliest
 SIDES = {"baseline": ("ink", "o"), "winner": ("accent", "D")}
-NAMES = {"baseline": "before", "winner": "after"}
 
 
 def points(side: Side) -> list[Operator]:

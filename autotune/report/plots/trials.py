@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune import words
 from autotune.report.plots.canvas import MARKS, Palette, legend, svg
-from autotune.report.text import words
 from autotune.results import Result, Trial
 
 STATES = {

@@ -4,56 +4,33 @@ screen, whatever the verdict.
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from autotune.report.text import story, words
+from rich.console import Console
+from rich.text import Text
+
+from autotune import words
+from autotune.report.terminal.layout import PLAIN_WIDTH, bare_table, listed, section, table, text_of
+from autotune.report.text import story
 from autotune.report.text.findings import findings_lines
 from autotune.report.text.story import headline
 from autotune.report.text.written import written_lines
 from autotune.results import Result
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-PLAIN_WIDTH = 100  # of a log file, which has no width of its own
 LAST_REJECTED = 4  # more than these are counted, not listed: the page has them all
 BAR = 24  # characters the whole iteration is drawn in
 
 
 def closing_text(result: Result, run_dir: Path, width: int = PLAIN_WIDTH) -> str:
     """The closing screen as plain text, no control codes."""
-    from rich.console import Console
-
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        width=width,
-        color_system=None,
-        force_terminal=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    print_closing(console, result, run_dir)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return text_of(lambda console: print_closing(console, result, run_dir), width)
 
 
 def print_closing(console: Console, result: Result, run_dir: Path) -> None:
     """Print the closing screen. ``console`` must have markup and emoji off: the job's words are not
     ours to interpret.
     """
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    def section(title: str, *body: Any) -> None:
-        console.print()
-        console.print(Text(title, style="bold"))
-        for part in body:
-            console.print(Padding(part, (0, 0, 0, 2)))
-
     console.print(Text(f"{words.clean(result.name)} · {story.tried(result)}", style="dim"))
     console.print(Text(headline(result), style="bold green" if story.tuned(result) else "bold"))
     for line in story.evidence(result):
@@ -71,54 +48,46 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
                     style="dim",
                 )
             )
-        section("Change" if story.tuned(result) else "Not adopted", _changes(result), *notes)
-    _loss(section, result)
-    time_section(section, result)
+        changes = table(
+            ("knob", "was → is", "own gain"),
+            [(row.knob, f"{row.was} → {row.now}", row.gain) for row in story.changes(result)],
+        )
+        section(console, "Change" if story.tuned(result) else "Not adopted", changes, *notes)
+    _loss(console, result)
+    time_section(console, result)
     if found := findings_lines(result):
-        section("Findings", *found)
+        section(console, "Findings", *found)
     rejected = story.rejected_rows(result)
     if rejected:
-        table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, show_header=False)
-        table.add_column(overflow="fold", max_width=max(console.width * 11 // 20, 20))
-        table.add_column(overflow="fold", style="dim")
+        rows = bare_table(header=False)
+        rows.add_column(overflow="fold", max_width=max(console.width * 11 // 20, 20))
+        rows.add_column(overflow="fold", style="dim")
         for config, reason in rejected[:LAST_REJECTED]:
-            table.add_row(Text(config), Text(reason))
+            rows.add_row(Text(config), Text(reason))
         rest = len(rejected) - LAST_REJECTED
-        section(
-            "Rejected",
-            table,
-            *([Text(f"and {rest} more, in the report", style="dim")] if rest > 0 else []),
-        )
+        more = [Text(f"and {rest} more, in the report", style="dim")] if rest > 0 else []
+        section(console, "Rejected", rows, *more)
     if files := written_lines(result.written):
-        section(
-            "Files", *(Text(line, style="yellow" if urgent else "dim") for line, urgent in files)
-        )
-    section("Next", *_next(console, result, run_dir))
+        lines = [Text(line, style="yellow" if urgent else "dim") for line, urgent in files]
+        section(console, "Files", *lines)
+    section(console, "Next", *_next(console, result, run_dir))
 
 
 def print_trials(console: Console, result: Result) -> None:
     """Every configuration tried, in order, with its live figure, its state and why it ended as it
     did.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     if not result.trials:
         console.print(Text("No configuration was tried."))
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    table = bare_table(2)
     table.add_column("trial", justify="right", style="dim", no_wrap=True)
     table.add_column("knobs", overflow="fold")
     table.add_column("speed-up", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for trial in result.trials:
-        notes = [words.clean(trial.reason, 200)] if trial.reason else []
-        notes += [
-            f"{words.clean(knob)} had no effect: {words.clean(why, 120)}"
-            for knob, why in trial.no_effect.items()
-        ]
         knobs = Text(words.config_words(trial.config))
-        for note in notes:
+        for note in words.trial_notes(trial, 200):
             knobs.append(f"\n  {note}", style="dim")
         speedup = words.trial_words(trial) if trial.speedup is not None else ""
         table.add_row(
@@ -128,21 +97,7 @@ def print_trials(console: Console, result: Result) -> None:
     console.print(Text("Live figures: they steer the search and are not the result.", style="dim"))
 
 
-def _changes(result: Result) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
-    for title in ("knob", "was → is", "own gain"):
-        table.add_column(title, overflow="fold")
-    for row in story.changes(result):
-        table.add_row(Text(row.knob, style="bold"), Text(f"{row.was} → {row.now}"), Text(row.gain))
-    return table
-
-
-def _loss(section: Any, result: Result) -> None:
-    from rich.text import Text
-
+def _loss(console: Console, result: Result) -> None:
     loss = story.loss_story(result)
     if loss.title == "Loss check not needed" and not result.knobs:
         return  # nothing is changed, so there is nothing to say about it
@@ -150,16 +105,13 @@ def _loss(section: Any, result: Result) -> None:
     body = [Text.assemble((f"{loss.title}. ", style), loss.said)]
     if loss.limit:
         body.append(Text(loss.limit, style="dim"))
-    section("Loss check", *body)
+    section(console, "Loss check", *body)
 
 
-def time_section(section: Any, result: Result) -> None:
+def time_section(console: Console, result: Result) -> None:
     """Where the time of one iteration goes: bars on a common scale, the longer of before and after
     being the whole.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     before, after = story.anatomies(result)
     rows = story.phase_rows(result)
     if not rows or not words.known(before.iteration_s) or before.iteration_s <= 0:
@@ -168,7 +120,7 @@ def time_section(section: Any, result: Result) -> None:
         before.iteration_s,
         after.iteration_s if after is not None and words.known(after.iteration_s) else 0.0,
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
+    table = bare_table(2)
     table.add_column("one iteration", no_wrap=True)
     table.add_column("before" if after is not None else "", justify="right", no_wrap=True)
     if after is not None:
@@ -203,13 +155,11 @@ def time_section(section: Any, result: Result) -> None:
         body.append(
             Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim")
         )
-    section("Where the time goes", *body)
+    section(console, "Where the time goes", *body)
 
 
-def _bar(before_s: float, after_s: float | None, whole_s: float) -> Any:
+def _bar(before_s: float, after_s: float | None, whole_s: float) -> Text:
     """What is left after as a full block, what was saved (or added) as a light one."""
-    from rich.text import Text
-
     old = min(round(BAR * before_s / whole_s), BAR)
     if after_s is None:
         return Text("█" * old, style="blue")
@@ -220,22 +170,8 @@ def _bar(before_s: float, after_s: float | None, whole_s: float) -> Any:
     return bar
 
 
-def _next(console: Console, result: Result, run_dir: Path) -> list[Any]:
-    from rich.text import Text
-
-    commands = story.next_commands(result, run_dir)
-    column = max((len(command) for command, _ in commands), default=0)
-    whats = max((len(what) for _, what in commands), default=0)
-    wide = column + 3 + whats + 2 <= console.width
-    lines: list[Any] = []
-    for command, what in commands:
-        # A command is printed without line breaks of ours, so that it can be copied as it stands.
-        text = Text(command, no_wrap=True, overflow="ignore")
-        if wide:
-            text.append(" " * (column - len(command) + 3) + what, style="dim")
-        lines.append(text)
-        if not wide:
-            lines.append(Text(f"  {what}", style="dim"))
+def _next(console: Console, result: Result, run_dir: Path) -> list[Text]:
+    lines = listed(console, story.next_commands(result, run_dir))
     report = Path(run_dir) / "report.html"
     if report.exists():
         lines.append(

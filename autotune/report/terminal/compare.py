@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
+from autotune import words
 from autotune.explain.records import Finding
+from autotune.report.terminal.layout import section, table
 from autotune.report.text import comparison as compared
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.report.text.comparison import Comparison
 from autotune.results import Result
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def print_comparison(console: Console, it: Comparison) -> None:
     """Print it. ``console`` must have markup and emoji off."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    def section(title: str, *body: Any) -> None:
-        console.print()
-        console.print(Text(title, style="bold"))
-        for part in body:
-            console.print(Padding(part, (0, 0, 0, 2)))
-
     for name, said in zip("AB", compared.runs_words((it.a, it.b)), strict=True):
         console.print(Text.assemble((f"{name}  ", "bold"), said))
     console.print(Text(compared.said_of_speedups(it), style="bold"))
     if it.differences:
-        section("These runs are unlike", *(Text(said, style="yellow") for said in it.differences))
+        unlike = [Text(said, style="yellow") for said in it.differences]
+        section(console, "These runs are unlike", *unlike)
     section(
+        console,
         "Figures",
         table(("", "A", "B", "B over A"), figure_rows(it)),
         *(Text(said, style="dim") for said in compared.said_of_times(it)),
     )
     if it.knobs:
         section(
+            console,
             "Knobs",
             table(
                 ("knob", "A", "B", ""),
                 [(k.knob, k.a, k.b, "differ" if k.differ else "") for k in it.knobs],
             ),
         )
-    section(
-        "One iteration", table(("", "A before", "A after", "B before", "B after"), phase_rows(it))
-    )
+    phases = table(("", "A before", "A after", "B before", "B after"), phase_rows(it))
+    section(console, "One iteration", phases)
     if it.operators:
         rows = [
             (
@@ -58,12 +52,13 @@ def print_comparison(console: Console, it: Comparison) -> None:
             for o in it.operators
         ]
         section(
+            console,
             "Operators that changed most (about, an iteration)",
             table(("operator", "A", "B", "change"), rows),
         )
     for name, findings in (("A", it.only_a), ("B", it.only_b)):
         if findings:
-            section(f"Found in {name} only", *(Text(finding_words(f)) for f in findings))
+            section(console, f"Found in {name} only", *(Text(finding_words(f)) for f in findings))
 
 
 def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
@@ -134,15 +129,3 @@ def finding_words(finding: Finding) -> str:
         else ""
     )
     return f"{words.clean(finding.rule, 60)}{place}{cost}: {words.clean(finding.title, 200)}"
-
-
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, header_style="dim")
-    for number, title in enumerate(titles):
-        made.add_column(title, overflow="fold", style="" if number else "bold")
-    for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
-    return made

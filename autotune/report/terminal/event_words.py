@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autotune import words
 from autotune.report.progress import Event
-from autotune.report.text import words
 from autotune.report.text.story import ceiling_words
 from autotune.results import Confirmation, LossVerdict, Observation, Trial
 

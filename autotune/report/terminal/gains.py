@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from autotune import words
 from autotune.report.plots.waterfall import drawable, step_words
-from autotune.report.text import story, words
+from autotune.report.terminal.layout import bare_table, indented
+from autotune.report.text import story
 from autotune.results import Interval, Result
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 BAR = 30  # characters the longest bar is drawn in
 SOURCES = {
@@ -22,9 +23,6 @@ SOURCES = {
 
 def print_gains(console: Console, result: Result) -> None:
     """The waterfall and the knob importance. ``console`` must have markup and emoji off."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     steps = drawable(result)
     if steps:
         console.print(Text("How the gain builds up", style="bold"))
@@ -42,15 +40,15 @@ def print_gains(console: Console, result: Result) -> None:
                 _bar(before, step.cumulative, top),
             )
             before = step.cumulative
-        console.print(Padding(table, (0, 0, 0, 2)))
-        console.print(Padding(Text(story.build_up_words(result), style="dim"), (0, 0, 0, 2)))
+        console.print(indented(table))
+        console.print(indented(Text(story.build_up_words(result), style="dim")))
         console.print()
     console.print(Text("Which knobs mattered", style="bold"))
     shares = {
         knob: share for knob, share in result.explanation.importance.items() if words.known(share)
     }
     if not shares:
-        console.print(Padding(Text(story.no_importance(result), style="dim"), (0, 0, 0, 2)))
+        console.print(indented(Text(story.no_importance(result), style="dim")))
         return
     table = _table()
     for knob, share in shares.items():
@@ -60,22 +58,13 @@ def print_gains(console: Console, result: Result) -> None:
             Text(""),
             _bar(0.0, share, max(shares.values())),
         )
-    console.print(Padding(table, (0, 0, 0, 2)))
-    console.print(
-        Padding(
-            Text(
-                "share of the differences between the trials, up or down; not what is gained",
-                style="dim",
-            ),
-            (0, 0, 0, 2),
-        )
-    )
+    console.print(indented(table))
+    said = "share of the differences between the trials, up or down; not what is gained"
+    console.print(indented(Text(said, style="dim")))
 
 
-def _table() -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 3, 0, 0), show_edge=False, show_header=False)
+def _table() -> Table:
+    table = bare_table(header=False)
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
@@ -83,10 +72,8 @@ def _table() -> Any:
     return table
 
 
-def _bar(start: float, end: float, top: float) -> Any:
+def _bar(start: float, end: float, top: float) -> Text:
     """What was there before in pale, what this adds (or takes) in full."""
-    from rich.text import Text
-
     low, high = (round(BAR * max(min(v, top), 0.0) / top) for v in sorted((start, end)))
     return Text("░" * low, style="dim") + Text(
         "█" * (high - low), style="green" if end >= start else "yellow"

@@ -18,10 +18,16 @@ from collections import deque
 from types import TracebackType
 from typing import IO, Any
 
+from rich.console import Console, Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.text import Text
+
+from autotune import words
 from autotune.report.progress import Event, Progress
-from autotune.report.terminal.event_words import confirmed_words, observed_words
-from autotune.report.text import words
-from autotune.results import LossVerdict, Trial
+from autotune.report.terminal.event_words import event_words
+from autotune.report.terminal.layout import bare_table
+from autotune.results import Trial
 
 LAST_TRIALS = 8
 STATE_STYLES = {"complete": "", "pruned": "dim", "infeasible": "yellow", "failed": "red"}
@@ -39,9 +45,6 @@ class RichProgress(Progress):
     def __init__(
         self, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0
     ) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         super().__init__(stream)
         self.budget_s, self.spent_s = budget_s, spent_s
         self._console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
@@ -76,44 +79,18 @@ class RichProgress(Progress):
             pass
 
     def show(self, event: Event) -> None:
-        data = event.data
         if event.kind == "finished":
             self._finish(event)
             return
         if event.kind == "stage":
-            self._stage, self._now = words.clean(data["name"]), words.clean(data["detail"])
-            self._keep("bold", f"{self._stage}", f"  {self._now}" if self._now else "")
-        elif event.kind == "note":
-            self._keep("dim", f"  {words.clean(data['text'])}")
-        elif event.kind == "warning":
-            self._keep("yellow", f"  ! {words.clean(data['text'])}")
-        elif event.kind == "observed":
-            self._keep("", f"  {observed_words(event.source['observation'])}")
-        elif event.kind == "measuring":
-            self._now = f"{words.clean(data['label'])}: {words.config_words(data['config'])}"
-        elif event.kind == "fixed_run":
-            self._now = (
-                f"run {data['index']} of {data['total']}, {words.clean(data['label'])}:"
-                f" {words.config_words(data['config'])}"
-            )
+            self._stage, self._now = map(words.clean, (event.data["name"], event.data["detail"]))
+            self._keep("bold", self._stage, f"  {self._now}" if self._now else "")
+        elif event.kind in ("measuring", "fixed_run"):
+            self._now = event_words(event)
         elif event.kind == "trial":
             self._add(event.source["trial"], event.source["best"])
-        elif event.kind == "confirmed":
-            self._keep(
-                "green" if event.source["confirmation"].adopted else "",
-                f"  {confirmed_words(event.source['confirmation'])}",
-            )
-        elif event.kind == "loss":
-            verdict: LossVerdict = event.source["verdict"]
-            style = {"unchanged": "green", "changed": "red"}.get(
-                verdict.verdict, "yellow" if verdict.verdict == "undecided" else ""
-            )
-            self._keep(
-                style,
-                f"  loss {words.clean(verdict.verdict)}: {words.config_words(data['config'])};"
-                f" {words.clean(verdict.reason)}",
-            )
-
+        else:
+            self._keep(_style(event), f"  {event_words(event)}")
         self._live.refresh()  # now, between two measurements, rather than within one
 
     def _add(self, trial: Trial, best: Trial | None) -> None:
@@ -123,9 +100,6 @@ class RichProgress(Progress):
         self._now = ""
 
     def _keep(self, style: str, text: str, rest: str = "") -> None:
-        from rich.padding import Padding
-        from rich.text import Text
-
         indent = len(text) - len(text.lstrip())
         line = Text(text[indent:], style=style)
         line.append(rest, style="dim not bold")
@@ -140,8 +114,6 @@ class RichProgress(Progress):
 
     def _view(self) -> Any:
         """What stands below the scrollback now. Runs in the refresh thread as well."""
-        from rich.text import Text
-
         try:
             return self._table()
         # in that thread it would end the refreshing, and in this one the run; the next events draw
@@ -150,13 +122,9 @@ class RichProgress(Progress):
             return Text("")
 
     def _table(self) -> Any:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
         parts: list[Any] = [Text("")]
         if self._trials:
-            table = Table(box=None, padding=(0, 2, 0, 0), expand=False, show_edge=False)
+            table = bare_table(2)
             table.add_column("trial", justify="right", style="dim", no_wrap=True)
             table.add_column(
                 "knobs",
@@ -176,8 +144,6 @@ class RichProgress(Progress):
         return Group(*parts)
 
     def _row(self, trial: Trial) -> tuple[Any, ...]:
-        from rich.text import Text
-
         best = self._best is not None and trial.number == self._best.number
         mark = (
             "best"
@@ -194,8 +160,6 @@ class RichProgress(Progress):
         )
 
     def _footer(self) -> Any:
-        from rich.text import Text
-
         elapsed = self.spent_s + time.monotonic() - self._start
         left = self.budget_s - elapsed
         clock = (
@@ -211,3 +175,12 @@ class RichProgress(Progress):
         if self._now:
             line.append(f" · {self._now}", style="dim")
         return line
+
+
+def _style(event: Event) -> str:
+    if event.kind == "confirmed":
+        return "green" if event.data["adopted"] else ""
+    if event.kind == "loss":
+        styles = {"unchanged": "green", "changed": "red", "undecided": "yellow"}
+        return styles.get(event.data["verdict"], "")
+    return {"note": "dim", "warning": "yellow"}.get(event.kind, "")

@@ -9,9 +9,9 @@ import os
 import sys
 from typing import IO
 
+from autotune import words
 from autotune.report.progress import Event, Progress
 from autotune.report.terminal.event_words import event_words
-from autotune.report.text import words
 
 EVENT_SCHEMA_VERSION = 2
 
@@ -26,7 +26,7 @@ class QuietProgress(Progress):
             text = f"warning: {words.clean(event.data['text'])}"
             sys.stderr.write(words.for_encoding(text, sys.stderr.encoding or "utf-8") + "\n")
         elif event.kind == "finished":
-            self._line(closing_text(event.source["result"], event.source["run_dir"]).rstrip("\n"))
+            self._line(closing_text(event.source["result"], event.source["run_dir"]))
 
 
 class SilentProgress(Progress):
@@ -63,7 +63,7 @@ class PlainProgress(Progress):
             from autotune.report.terminal.closing import closing_text
 
             self._line("")
-            self._line(closing_text(event.source["result"], event.source["run_dir"]).rstrip("\n"))
+            self._line(closing_text(event.source["result"], event.source["run_dir"]))
             return
         self._line(f"[{words.clock_words(event.time_s):>7}] {event_words(event)}")
 

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune import words
 from autotune.explain.records import Finding, Operator
 from autotune.export.fingerprint import COMPARED
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.results import Anatomy, Interval, Result
 
 MOST_OPERATORS = 8  # that changed most

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from autotune import words
 from autotune.explain.records import Finding
-from autotune.report.text import story, words
+from autotune.report.terminal.layout import indented
+from autotune.report.text import story
 from autotune.results import Result
 from autotune_trials.protocol.evidence import Place
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 LONGEST = 600  # characters of one sentence
 LONGEST_CODE = 160
@@ -150,16 +151,14 @@ def _place(place: Place, workdir: str) -> PlaceRow:
 # ---------------------------------------------------------------- in the terminal
 
 
-def findings_lines(result: Result) -> list[Any]:
+def findings_lines(result: Result) -> list[Text]:
     """The closing screen's: at most three that are left, a line each, and what the answer already
     cured.
     """
-    from rich.text import Text
-
     told = findings_story(result)
     if not told.summary:
         return []
-    lines: list[Any] = []
+    lines = []
     for row in told.open[:TOP]:
         where = f", {row.places[0].where}" if row.places else ""
         cost = f": {row.after or row.cost}" if row.after or row.cost else ""
@@ -172,21 +171,16 @@ def findings_lines(result: Result) -> list[Any]:
     return lines or [Text(told.summary, style="dim")]
 
 
-def print_findings(console: Console, result: Result) -> None:
-    """All findings, what is left first. ``console`` must have markup and emoji off."""
-    from rich.padding import Padding
-    from rich.text import Text
-
+def findings_group(result: Result) -> Group:
+    """All findings, what is left first. The console must have markup and emoji off."""
     told = findings_story(result)
     if not told.summary:
-        console.print(Text(words.why_not_profiled(result.explanation)))
-        return
-    console.print(Text(told.summary, style="bold"))
+        return Group(Text(words.why_not_profiled(result.explanation)))
+    lines: list[RenderableType] = [Text(told.summary, style="bold")]
     for row in (*told.open, *told.cured):
-        console.print()
         style = "green" if row.cured else "yellow"
         badge = f"  cured: {row.cured}" if row.cured else "  only after tuning" if row.new else ""
-        console.print(Text.assemble((row.title, f"bold {style}"), (badge, style)))
+        lines += [Text(), Text.assemble((row.title, f"bold {style}"), (badge, style))]
         body = [Text(", ".join(filter(None, (row.cost, row.after))))] if row.cost else []
         for place in row.places:
             body.append(
@@ -198,10 +192,9 @@ def print_findings(console: Console, result: Result) -> None:
             Text(row.evidence),
             Text(row.advice + (f" Knob: {row.knob}." if row.knob else ""), style="dim"),
         ]
-        for part in body:
-            console.print(Padding(part, (0, 0, 0, 2)))
+        lines += map(indented, body)
     if told.not_judged:
-        console.print()
-        console.print(Text("Not judged", style="bold"))
+        lines += [Text(), Text("Not judged", style="bold")]
         for title, reason in told.not_judged:
-            console.print(Padding(Text.assemble(title, (f": {reason}", "dim")), (0, 0, 0, 2)))
+            lines.append(indented(Text.assemble(title, (f": {reason}", "dim"))))
+    return Group(*lines)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
+from autotune import words
 from autotune.explain.peaks import UNITS
 from autotune.explain.records import Explanation, Operator, Peak
-from autotune.explain.roofline import rate_words
 from autotune.report.plots.roofline import roofline_svg
-from autotune.report.text import words
+from autotune.words import SIDES, scaled_words
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
+FIGURES = ("self", "share", "total", "calls", "mean", "min", "max")
 TOP = 5  # of each side; the CSV has them all
 BOUND_WORDS = {
     "compute": "compute-bound",
@@ -25,7 +26,6 @@ BEYOND = {
     "cache": "at the roof (works from cache)",
     "fewer products": "at the roof (fewer products than counted)",
 }
-NAMES = {"baseline": "before", "winner": "after"}
 
 
 def section(explanation: Explanation) -> dict[str, Any] | None:
@@ -36,7 +36,7 @@ def section(explanation: Explanation) -> dict[str, Any] | None:
 
     sides = [
         {
-            "name": words.clean(NAMES.get(name, name), 60),
+            "name": words.clean(SIDES.get(name, name), 60),
             "rows": [row_words(row) for row in side.operators[:TOP]],
             "more": max(len(side.operators) - TOP, 0),
             "table": words.clean(side.table),
@@ -77,12 +77,12 @@ def row_words(row: Operator) -> dict[str, Any]:
         "mean": words.duration_words(row.mean_s),
         "min": words.duration_words(row.min_s),
         "max": words.duration_words(row.max_s),
-        "flops": "" if row.flops is None else rate_words(row.flops, "FLOP"),
-        "bytes": "" if row.nbytes is None else rate_words(row.nbytes, "B"),
+        "flops": "" if row.flops is None else scaled_words(row.flops, "FLOP"),
+        "bytes": "" if row.nbytes is None else scaled_words(row.nbytes, "B"),
         "achieved": (
             ""
             if row.achieved is None
-            else rate_words(row.achieved, "FLOP/s" if row.flops else "B/s")
+            else scaled_words(row.achieved, "FLOP/s" if row.flops else "B/s")
         ),
         "bound": row.bound if row.bound in BOUND_WORDS else "",
         "verdict": words.clean(verdict, 80),
@@ -106,7 +106,7 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
             )
             continue
         vendor = (
-            f"{rate_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f} %"
+            f"{scaled_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f} %"
             " reached)"
             if peak.vendor
             else "not known"
@@ -115,7 +115,7 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
         rows.append(
             {
                 "name": name,
-                "measured": rate_words(peak.value, unit),
+                "measured": scaled_words(peak.value, unit),
                 "vendor": vendor,
                 "source": words.clean(peak.source, 120),
             }
@@ -125,14 +125,12 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
 
 def print_operators(console: Console, explanation: Explanation, run_dir: str = "") -> None:
     """The same in the terminal."""
-    from rich.table import Table
-
     if not any(side.operators for side in explanation.sides.values()):
         console.print(words.why_not_profiled(explanation))
         return
     for name, side in explanation.sides.items():
         title = (
-            f"{words.clean(NAMES.get(name, name), 60)}: the {min(TOP, len(side.operators))}"
+            f"{words.clean(SIDES.get(name, name), 60)}: the {min(TOP, len(side.operators))}"
             " operators that take the most time"
         )
         table = Table(
@@ -143,35 +141,13 @@ def print_operators(console: Console, explanation: Explanation, run_dir: str = "
             pad_edge=False,
             show_edge=False,
         )
-        for head in (
-            "operator",
-            "self",
-            "share",
-            "total",
-            "calls",
-            "mean",
-            "min",
-            "max",
-            "verdict",
-        ):
-            table.add_column(
-                head,
-                justify="left" if head in ("operator", "verdict") else "right",
-                no_wrap=head not in ("operator", "verdict"),
-            )
+        table.add_column("operator")
+        for head in FIGURES:
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("verdict")
         shown = [row_words(row) for row in side.operators[:TOP]]
         for row in shown:
-            table.add_row(
-                row["name"],
-                row["self"],
-                row["share"],
-                row["total"],
-                row["calls"],
-                row["mean"],
-                row["min"],
-                row["max"],
-                row["verdict"],
-            )
+            table.add_row(row["name"], *(row[head] for head in FIGURES), row["verdict"])
         console.print(table)
         for row in shown:
             console.print(

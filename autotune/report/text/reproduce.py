@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autotune import words
 from autotune.export.fingerprint import COMPARED
-from autotune.report.text import story, words
+from autotune.report.text import story
 from autotune.results import Result
 
 FILES = {

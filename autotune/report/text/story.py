@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.report.text import words
+from autotune import words
 from autotune.results import (
     NO_FASTER,
     PROVEN_ANEW,

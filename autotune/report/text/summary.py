@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING
 
+from rich.console import Console, Group
+from rich.text import Text
+
+from autotune import words
 from autotune.explain.records import Explanation, NsightFacts, PerfSummary, Side
-from autotune.report.text import story, words
+from autotune.report.terminal.layout import bare_table
+from autotune.report.text import story
+from autotune.results import Result
+from autotune.words import SIDES, scaled_words
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from autotune.results import Result
-
-NAMES = {"baseline": "before", "winner": "after"}
 NOTHING = "–"
 TOOLS = ("Nsight",)  # what notes on external profilers begin with, see autotune.explain.nsight
 
@@ -50,7 +50,7 @@ def summary_table(
         return None
     summaries = list(known.values())
     names = tuple(
-        NAMES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known
+        SIDES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known
     )
     rows = [
         row
@@ -120,10 +120,10 @@ def _rows(unit: str) -> tuple[_Spec, ...]:
                 f"{words.number_words(s.peak_memory_gib)} GiB" if s.peak_memory_gib else NOTHING
             ),
         ),
-        _Spec("host to device, a step", lambda s: bytes_words(s.host_to_device_bytes)),
+        _Spec("host to device, a step", lambda s: scaled_words(s.host_to_device_bytes, "B")),
         _Spec(
             "host to device, rate",
-            lambda s: _rate(s.host_to_device_bytes_per_s),
+            lambda s: scaled_words(s.host_to_device_bytes_per_s, "B/s"),
             lambda _: "while copying",
         ),
         _Spec(
@@ -149,25 +149,6 @@ def _percent(share: float | None) -> str:
     return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"
 
 
-def bytes_words(nbytes: float | None) -> str:
-    """``19.3 MB``; decimal, as rates are given on data sheets."""
-    return scaled_words(nbytes, "B") if words.known(nbytes) else NOTHING
-
-
-def _rate(bytes_per_s: float | None) -> str:
-    return f"{bytes_words(bytes_per_s)}/s" if words.known(bytes_per_s) else NOTHING
-
-
-def scaled_words(number: float | None, unit: str) -> str:
-    """``2.31 GFLOP``, three digits with a decimal prefix."""
-    if not words.known(number):
-        return NOTHING
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= 0.9995 * factor:
-            return f"{number / factor:.3g} {prefix}{unit}"
-    return f"{number:.3g} {unit}"
-
-
 def nsight_words(facts: NsightFacts) -> list[str]:
     """What Nsight Systems saw, a sentence each."""
     said = (
@@ -182,46 +163,31 @@ def nsight_words(facts: NsightFacts) -> list[str]:
     said.append(f"{words.plural(facts.launches, 'kernel launch', 'kernel launches')}{per_step}")
     if facts.host_to_device_bytes:
         rate = (
-            f" at {bytes_words(facts.host_to_device_bytes / facts.host_to_device_s)}/s"
+            f" at {scaled_words(facts.host_to_device_bytes / facts.host_to_device_s, 'B/s')}"
             if facts.host_to_device_s
             else ""
         )
-        said.append(f"{bytes_words(facts.host_to_device_bytes)} copied to the device{rate}")
+        said.append(f"{scaled_words(facts.host_to_device_bytes, 'B')} copied to the device{rate}")
     return [story.sentence(text) for text in said]
 
 
-def print_summary(console: Console, table: SummaryTable) -> None:
-    """The table in a terminal. ``console`` must have markup and emoji off."""
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(
-        box=None,
-        padding=(0, 3, 0, 0),
-        show_edge=False,
-        header_style="dim",
-        show_header=len(table.sides) > 1,
-    )
+def summary_group(table: SummaryTable) -> Group:
+    """The table in a terminal. The console must have markup and emoji off."""
+    shown = bare_table(header=len(table.sides) > 1)
     shown.add_column("", no_wrap=True)
     for name in table.sides:
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("", style="dim", overflow="fold")
     for row in table.rows:
         shown.add_row(Text(row.label), *(Text(cell) for cell in row.cells), Text(row.note))
-    console.print(shown)
-    for sentence in table.foot:
-        console.print(Text(sentence, style="dim"))
+    return Group(shown, *(Text(sentence, style="dim") for sentence in table.foot))
 
 
 def print_result_summary(console: Console, result: Result) -> None:
     """The summary of a result, or why there is none."""
-    from rich.text import Text
-
     table = result_summary(result)
-    if table is None:
-        console.print(Text(words.why_not_profiled(result.explanation)))
-    else:
-        print_summary(console, table)
+    why = words.why_not_profiled(result.explanation)
+    console.print(Text(why) if table is None else summary_group(table))
 
 
 def result_summary(result: Result) -> SummaryTable | None:
@@ -234,7 +200,7 @@ def result_summary(result: Result) -> SummaryTable | None:
 def _tools(explanation: Explanation) -> list[str]:
     said = [story.sentence(note) for note in explanation.notes if note.startswith(TOOLS)]
     for name, side in explanation.sides.items():
-        of = f", {NAMES.get(name, words.clean(name, 40))}" if len(explanation.sides) > 1 else ""
+        of = f", {SIDES.get(name, words.clean(name, 40))}" if len(explanation.sides) > 1 else ""
         if side.nsight_facts is not None:
             said.append(f"Nsight Systems{of}: {' '.join(nsight_words(side.nsight_facts))}")
         if side.counters:

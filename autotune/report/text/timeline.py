@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune import words
 from autotune.explain.records import Side, Span
-from autotune.report.text import words
 from autotune.report.text.story import PHASE_WORDS
 from autotune.results import Result
 from autotune_trials.protocol.messages import PHASES
@@ -22,7 +22,6 @@ from autotune_trials.protocol.messages import PHASES
 WIDTH = 1000  # of the strip in its own units
 MOST_SPANS = 500  # in one row: finer than that no screen shows
 FINEST = 0.5  # units; a stretch is at least this wide
-SIDE_WORDS = {"baseline": "before", "winner": "after"}
 LANE_WORDS = {"device": "device", "copy": "copies", "operators": "operators", "cpu": "CPU"}
 KINDS = {
     "matrix": (
@@ -61,7 +60,7 @@ def strips(result: Result) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "name": SIDE_WORDS.get(name, words.clean(name, 60)),
+            "name": words.SIDES.get(name, words.clean(name, 60)),
             "total": words.duration_words(_end(side)),
             "trace": words.clean(side.trace),
             "lanes": [

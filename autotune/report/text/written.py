@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from autotune.report.text import words
+from autotune import words
 from autotune.results import Written
 
 SHOWN = 4  # names in one sentence

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.search.model.knobs import SearchKnob, same
-from autotune_spaces.base import Config, Value
+from autotune.search.model.knobs import SearchKnob
+from autotune_spaces.base import Config, Value, same
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune_spaces.base import Config, Value
+from autotune_spaces.base import Config, Value, same
 
 FIRST_LOOK = "first look"
 RECALLED = "recalled"  # what earlier runs of similar jobs found best
@@ -94,8 +94,3 @@ class Answer:
     knobs: tuple[
         KnobVerdict, ...
     ]  # every knob of the leader: what was dropped first, then what is kept
-
-
-def same(a: Value, b: Value) -> bool:
-    """True is not 1 here."""
-    return type(a) is type(b) and a == b

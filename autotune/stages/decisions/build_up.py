@@ -23,13 +23,12 @@ from autotune.executors.base import SessionFailed
 from autotune.explain.importance import importance
 from autotune.explain.records import BuildUp, Explanation
 from autotune.job.configs import key_of, normalise
-from autotune.job.spec import SearchSpace
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
 from autotune.verdict.speedup import LogRatio
-from autotune_spaces.base import Config, Scope, Value
+from autotune_spaces.base import Config, Scope, SearchSpace, Value
 from autotune_spaces.codec import decode, encode
 
 # of the run so far; explaining may add 25 % in all, and the profiled runs need most of it

@@ -19,13 +19,12 @@ from statistics import fmean
 from autotune.errors import BaselineError
 from autotune.executors.base import WALL_S, Executor, FixedRun, SessionFailed
 from autotune.findings.page_faults import FAULT_S
-from autotune.job.spec import SearchSpace
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
 from autotune.verdict.speedup import LOOKS
 from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, first_counted, later_epoch
-from autotune_spaces.base import Config, Knob, Scope, Value
+from autotune_spaces.base import Config, Knob, Scope, SearchSpace, Value
 from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
 # after warm-up; a shorter window is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)

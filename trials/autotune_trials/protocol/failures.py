@@ -33,7 +33,10 @@ class SessionFailed(Exception):
         directory: str = "",
     ) -> None:
         assert kind in FAILURES, kind
-        super().__init__(f"{kind}: {detail}")
+        super().__init__(kind, detail)  # what it is made of again where it was pickled
         self.kind, self.detail, self.log_tail, self.where = kind, detail, log_tail, where
         self.partial, self.directory = tuple(partial), directory
         self.in_block: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"

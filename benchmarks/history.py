@@ -510,7 +510,7 @@ def main() -> None:
     parser.add_argument("--digits", action="store_true", help="the example, twice, in real time")
     parser.add_argument("--jobs", type=int, help="only so many, to try it out")
     args = parser.parse_args()
-    tuner.sharpen = lambda context, observation, confirmation, label: confirmation  # type: ignore[assignment]
+    tuner.sharpen = lambda context, observation, confirmation, *_: confirmation  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.digits:

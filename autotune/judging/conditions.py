@@ -2,8 +2,8 @@
 
     slower[:2%]   faster[:2%]   loss-changed   not-same
 
-An open question never passes: where a verdict is undecided and may still be what a condition refuses
-(its interval reaches that far), the exit code says so.
+An open question never passes: where a verdict is undecided and may still be what a condition
+refuses (its interval reaches that far), the exit code says so.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class Condition:
         return it.speed == "undecided" and within_reach.get(self.kind, True)
 
 
+EVERYTHING = (Condition("not-same"), Condition("loss-changed"))  # asked for by no condition
+
+
 def parse_condition(text: str) -> Condition:
     """Raises:
     InputError: no such condition, or a share that is none.
@@ -73,5 +76,5 @@ def exit_code(it: Judgement, conditions: Sequence[Condition]) -> int:
     """
     if any(condition.holds(it) for condition in conditions):
         return FAILED
-    asked = conditions or (Condition("not-same"), Condition("loss-changed"))
+    asked = conditions or EVERYTHING
     return UNDECIDED if any(condition.open(it) for condition in asked) else PASSED

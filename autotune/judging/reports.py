@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from autotune.judging.conditions import Condition
+from autotune.judging.conditions import EVERYTHING, Condition
 from autotune.judging.records import Judgement
 
 
@@ -22,10 +22,12 @@ def junit(it: Judgement, conditions: Sequence[Condition]) -> str:
         ("loss", it.loss, it.loss_verdict.reason),
     ):
         case = ElementTree.SubElement(suite, "testcase", classname="autotune.judge", name=name)
-        own = [c for c in conditions if (c.kind == "loss-changed") == (name == "loss")]
-        kind = "failure" if any(c.holds(it) for c in own) else ""
-        open_ = any(c.open(it) for c in own) if conditions else said == "undecided"
-        kind = kind or ("error" if open_ else "")
+        own = [
+            c for c in conditions or EVERYTHING if (c.kind == "loss-changed") == (name == "loss")
+        ]
+        kind = "error" if any(c.open(it) for c in own) else ""
+        if conditions and any(c.holds(it) for c in own):
+            kind = "failure"
         if kind:
             counts[kind] += 1
             ElementTree.SubElement(case, kind, message=f"{name} {said}").text = reason

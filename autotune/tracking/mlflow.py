@@ -88,12 +88,12 @@ class Sender:
             try:
                 try:
                     sent = self._send_rest()
-                except Exception:
+                except Exception:  # of any kind: a deleted study shows as one request refused
                     self._forget_connection()
                     if not (kept_connection and self._study_is_gone()):
                         raise
                     sent = self._send_rest()  # all of it again
-            except BaseException:
+            except BaseException:  # Ctrl-C, too: the next sending begins with a look at the store
                 self._forget_connection()
                 raise
             self._sure_from = self.offset

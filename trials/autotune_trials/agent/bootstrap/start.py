@@ -83,7 +83,7 @@ def watch_writing() -> None:
         from autotune_trials.agent.side_effects import file_watch
 
         file_watch.watch()
-    except Exception:
+    except Exception:  # of any kind: the job goes on, and the tuner reads what is written here
         log.write_exception("written")
 
 

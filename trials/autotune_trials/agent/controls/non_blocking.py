@@ -72,5 +72,5 @@ def _memory(tensor: Any) -> int | None:
     """Which memory it lies in; None where it has none of its own (sparse, or of the job's kind)."""
     try:
         return int(tensor.untyped_storage().data_ptr())
-    except Exception:
+    except Exception:  # as each kind of tensor says it
         return None

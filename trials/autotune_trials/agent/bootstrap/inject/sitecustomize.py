@@ -94,6 +94,6 @@ _here = os.path.dirname(os.path.abspath(__file__))
 if os.environ.get("AUTOTUNE_SESSION"):
     try:
         _wake(_here)
-    except Exception:
+    except Exception:  # of any kind: the job starts all the same
         _complain()
 _hand_over(_here)

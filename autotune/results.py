@@ -144,6 +144,16 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class TrainingTime:
+    """How long the planned training takes, from the start of the process to its end."""
+
+    steps: int  # optimizer steps of the job as it is
+    before_s: float
+    after_s: float
+    cold_s: float  # after, where nothing has been compiled yet
+
+
+@dataclass(frozen=True)
 class Confirmation:
     """A finalist against the baseline in fresh processes."""
 
@@ -160,6 +170,7 @@ class Confirmation:
     required_pairs: int | None = None
     # no run reached the job's second epoch, which it has
     first_epoch_only: bool = False
+    training: TrainingTime | None = None  # None: not known how long the runs took as a whole
 
 
 @dataclass(frozen=True)

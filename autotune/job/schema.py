@@ -467,14 +467,18 @@ class JobFile(_Model):
     ] = Field(
         "throughput",
         description=(
-            "throughput: samples a second. time_to_train: start-up included, over planned_steps."
+            "throughput: samples a second. time_to_train: planned_steps from start to end, with"
+            " start-up, compiling and evaluation."
         ),
     )
     planned_steps: int = Field(
         20_000,
         ge=1,
         le=10**12,
-        description="Optimizer steps of a full training run; start-up cost is weighed against them.",
+        description=(
+            "Optimizer steps of a full training run: start-up cost is weighed against them, and the"
+            " report tells how long they take."
+        ),
     )
     constraints: Constraints = Field(default_factory=lambda: Constraints())
     convergence: Convergence = Field(default_factory=lambda: Convergence())

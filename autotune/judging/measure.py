@@ -27,6 +27,7 @@ from autotune.stages.profile import observed
 from autotune.tuner import environment
 from autotune.verdict.difference import LOOKS, Difference, difference
 from autotune.verdict.runs import first_bits_differ, loss_run
+from autotune.verdict.words import FIRST_EPOCH
 from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
@@ -133,7 +134,7 @@ def judge_sides(
         )
     return Judgement(
         speed="undecided" if found.state == "open" else found.state,
-        speed_reason=reason,
+        speed_reason=f"{reason}. {FIRST_EPOCH}" if pairs.first_epoch_only else reason,
         speedup=found.interval,
         pairs=found.pairs,
         margin=margin,

@@ -86,6 +86,7 @@ def confirm(
         decision.too_noisy,
         decision.required_pairs,
         pairs.first_epoch_only,
+        pairs.training_time(decision.interval.estimate),
     )
     context.progress.confirmed(confirmation)
     return confirmation
@@ -159,6 +160,7 @@ def sharpen(
             reason=faster_text(interval, count),
             baseline_anatomy=before,
             anatomy=after,
+            training=pairs.training_time(interval.estimate),
         )
     if further:
         context.progress.confirmed(confirmation)

@@ -99,6 +99,9 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
         "wall_s": result.wall_s,
         "trials": float(len(result.trials)),
     }
+    training = result.confirmation.training if result.confirmation else None
+    if training is not None:
+        metrics |= {"training_before_s": training.before_s, "training_after_s": training.after_s}
     if result.loss.margin is not None:
         metrics["loss/margin"] = result.loss.margin
     metrics |= summary_metrics(

@@ -1,5 +1,5 @@
-"""What a loss verdict certifies and what it does not, in one paragraph for the result, the report
-and the README.
+"""What a verdict says and what it does not: one paragraph on the loss for the result, the report and
+the README; what a speed-up leaves out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ NOT_CERTIFIED = (
     "Not certified: the final quality, or effects after these steps. Optimizer settings, dtypes,"
     " dropout and frozen parameters were compared directly and are the same, unless the knob"
     " declares a change."
+)
+FIRST_EPOCH = (
+    "No run reached the second epoch: what changes there (after an evaluation, or a smaller last"
+    " batch) is not in the figure."
 )
 
 

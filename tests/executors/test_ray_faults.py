@@ -20,7 +20,7 @@ from autotune.results import Trial
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.pairs import Pairs, node_of
 from autotune.stages.observe import observe
-from autotune.stages.search import search
+from autotune.stages.search import Searched, search
 
 pytestmark = [pytest.mark.ray, pytest.mark.faults]
 TRIALS = 8
@@ -33,24 +33,31 @@ def in_flight(context: RunContext, done: int = 1) -> bool:
     return len(list(context.journal.all("trial"))) >= done and any(slot._busy for slot in slots)
 
 
-def all_there(trials: tuple[Trial, ...]) -> None:
+def all_there(searched: Searched) -> tuple[Trial, ...]:
+    trials = searched.trials
     assert len(trials) == TRIALS
     assert {t.state for t in trials} <= {"complete", "pruned"}, [
         (t.state, t.reason) for t in trials
     ]
     assert len({key_of(t.config) for t in trials}) == TRIALS
     assert sorted(t.number for t in trials) == list(range(TRIALS))
+    return trials
 
 
 def job(folder: Path, nodes, words: str = "--block-s 0.1", more: str = "") -> Path:
-    return make_job(folder / "job", f"address: '{nodes.address}'{more}", words=words, trials=TRIALS)
+    return job_at(folder, nodes.address, words, more)
+
+
+def job_at(folder: Path, address: str, words: str, more: str = "") -> Path:
+    """One of so many trials: a sampler's come to the journal one by one."""
+    ray = f"address: '{address}'{more}"
+    return make_job(folder / "job", ray, words=words, trials=TRIALS, extra="search: tpe\n")
 
 
 def test_two_nodes_share_the_search_and_the_pairs(nodes, tmp_path: Path) -> None:
     nodes.only(2)
     with bench_on(job(tmp_path, nodes)) as context:
-        trials = search(context, observe(context))
-        all_there(trials)
+        trials = all_there(search(context, observe(context)))
         assert len({t.node for t in trials}) == 2
         pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         pairs.ensure(4)
@@ -63,12 +70,12 @@ def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
         observation = observe(context)
         (slot,) = context.executor.lanes()
-        trials = meanwhile(
+        searched = meanwhile(
             lambda: search(context, observation),
             lambda: in_flight(context),
             lambda: os.kill(slot.facts.pid, signal.SIGKILL),
         )
-        all_there(trials)
+        all_there(searched)
         assert any("is lost" in text for text in context.progress.notes)
         assert slot.gone and context.executor.lanes()[0].facts.pid != slot.facts.pid
 
@@ -81,12 +88,12 @@ def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
         observation = observe(context)
         (slot,) = context.executor.lanes()
-        trials = meanwhile(
+        searched = meanwhile(
             lambda: search(context, observation),
             lambda: in_flight(context),
             lambda: ray.kill(slot._actor),
         )
-        all_there(trials)
+        all_there(searched)
         assert slot.gone
 
 
@@ -94,10 +101,10 @@ def test_a_node_is_gone_in_mid_trial(nodes, tmp_path: Path) -> None:
     nodes.only(2)
     with bench_on(job(tmp_path, nodes, "--block-s 0.1 --leave-behind")) as context:
         observation = observe(context)
-        trials = meanwhile(
+        searched = meanwhile(
             lambda: search(context, observation), lambda: in_flight(context, 2), nodes.remove
         )
-        all_there(trials)
+        all_there(searched)
         assert any("is lost" in text for text in context.progress.notes)
 
 
@@ -105,11 +112,10 @@ def test_a_node_that_comes_later_is_used(nodes, tmp_path: Path) -> None:
     nodes.only(1)
     with bench_on(job(tmp_path, nodes, "--block-s 0.3")) as context:
         observation = observe(context)
-        trials = meanwhile(
+        searched = meanwhile(
             lambda: search(context, observation), lambda: in_flight(context), nodes.add
         )
-        all_there(trials)
-        assert len({t.node for t in trials}) == 2
+        assert len({t.node for t in all_there(searched)}) == 2
 
 
 def test_the_node_is_gone_in_mid_observation_and_the_next_one_comes(nodes, tmp_path: Path) -> None:
@@ -195,9 +201,7 @@ def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(
         address = f"ray://127.0.0.1:{mortal.client_port}" if through_client else mortal.address
         # a run that is soon done ends without a head, and never misses it
         words = "--block-s 0.4 --run-s 3 --leave-behind"
-        folder = make_job(
-            tmp_path / "job", f"address: '{address}'", words=words, trials=TRIALS
-        ).parent
+        folder = job_at(tmp_path, address, words).parent
         before, slots = run_until_its_head_is_gone(folder, mortal)
         assert left_behind(slots, 90.0) == []
     finally:
@@ -241,14 +245,8 @@ def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:
     if not nodes.client_port:
         pytest.skip("ray[client] is not installed")
     nodes.only(1)
-    with bench_on(
-        make_job(
-            tmp_path / "job",
-            f"address: 'ray://127.0.0.1:{nodes.client_port}'",
-            words="--block-s 0.05",
-            trials=TRIALS,
-        )
-    ) as context:
+    address = f"ray://127.0.0.1:{nodes.client_port}"
+    with bench_on(job_at(tmp_path, address, "--block-s 0.05")) as context:
         all_there(search(context, observe(context)))
 
 
@@ -260,8 +258,7 @@ def test_shares_of_a_node_and_a_resource_that_marks_nodes(nodes, tmp_path: Path)
         slots = context.executor.lanes()
         assert [slot.place.of for slot in slots] == [2, 2]
         assert not set(slots[0].facts.cores) & set(slots[1].facts.cores)
-        trials = search(context, observe(context))
-        all_there(trials)
+        trials = all_there(search(context, observe(context)))
         assert {t.node for t in trials} == {slot.node for slot in slots}
 
 

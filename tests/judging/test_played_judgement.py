@@ -18,6 +18,7 @@ from autotune.judging.records import Judgement
 from autotune.judging.run import judge_job
 from autotune.judging.shown import markdown
 from autotune.judging.sides import Side, common, load_side
+from autotune.verdict.words import FIRST_EPOCH
 from autotune_trials.protocol.messages import Hello, Record
 
 ALIKE = ReplayTable(cost_s=0.0005)
@@ -117,6 +118,14 @@ def test_what_is_finished_goes_on_where_more_is_asked(
     assert (wider.speed, wider.margin) == ("same", 0.49)
     made = len(a.labels)
     assert play(a, b, margin=0.49, minutes=2).speed == "same" and len(a.labels) == made
+
+
+@pytest.mark.parametrize(("iterations", "said"), [(50, False), (5000, True)])
+def test_it_says_that_no_run_reached_the_second_epoch(
+    play: Any, iterations: int, said: bool
+) -> None:
+    machine = Machine(replace(ALIKE, epoch_iterations=iterations))
+    assert (FIRST_EPOCH in play(machine, machine).speed_reason) is said
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,29 @@ def test_time_to_train_is_charged_for_compiling_that_the_search_has_seen() -> No
     assert 1000 * 10 * (after - before) == pytest.approx(50.0)
 
 
+def test_the_planned_training_is_told_from_start_to_end() -> None:
+    run = recorded(wall_s=30.0)  # 24 s of training, 6 s of start and end
+    pairs, _ = of_records(reference=run, candidate=run)
+    training = pairs.training_time(speedup=2.0)
+    assert training is not None and training.steps == 1000
+    assert training.before_s == pytest.approx(6.0 + 100.0)
+    assert training.after_s == training.cold_s == pytest.approx(6.0 + 50.0)
+    pairs.cold_s = 20.0
+    training = pairs.training_time(speedup=2.0)
+    assert training.after_s == pytest.approx(56.0) and training.cold_s == pytest.approx(76.0)
+
+    pairs.context.spec.objective = (
+        "time_to_train"  # the whole of it is twice as fast, start included
+    )
+    training = pairs.training_time(speedup=2.0)
+    assert training.cold_s == pytest.approx(53.0) and training.after_s == pytest.approx(33.0)
+
+
+def test_of_runs_whose_length_is_not_known_nothing_is_told() -> None:
+    pairs, _ = of_records(reference=recorded(), candidate=recorded(wall_s=30.0))
+    assert pairs.training_time(speedup=2.0) is None
+
+
 def test_runs_that_are_made_again_longer_start_again() -> None:
     run = recorded(wall_s=54.0)  # 24 s of training, 30 s of start, evaluation and end
     pairs, asked = of_records(reference=run, candidate=run)

@@ -20,7 +20,7 @@ from statistics import fmean, median
 from autotune.errors import BaselineError
 from autotune.executors.base import NODE, SessionFailed
 from autotune.job.configs import key_of
-from autotune.results import Anatomy
+from autotune.results import Anatomy, TrainingTime
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
 from autotune.stages.measuring.lanes import MOST_LOST, spread
@@ -33,12 +33,14 @@ from autotune.verdict.timing import (
     drop_start,
     first_counted,
     later_epoch,
+    mean_samples,
     mean_turnover_s,
     restarts_workers,
     start_of_workers_s,
     start_up_excess,
     winsorized_mean,
 )
+from autotune.verdict.training_time import training_s
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record
 
@@ -257,7 +259,56 @@ class Pairs:
         Both are taken over the same part of the job: from the second epoch on where both reach it.
         """
         later = _later(reference, candidate)
-        return self._cost(reference, later), self._cost(candidate, later, self.cold_s)
+        costs = self._cost(reference, later), self._cost(candidate, later)
+        if self.context.spec.objective == "throughput":
+            return costs
+        samples = self._planned_samples(reference)
+        return (
+            self._training_s(reference, costs[0], later, samples) / samples,
+            self._training_s(candidate, costs[1], later, samples, self.cold_s) / samples,
+        )
+
+    def training_time(self, speedup: float) -> TrainingTime | None:
+        """How long the planned training takes with each side, where the candidate is ``speedup``
+        times as fast by the objective; None: it is not known how long the runs took as a whole.
+        """
+        seeds = list(self._seeds())
+        if not all(wall_s(self.reference[s]) and wall_s(self.candidate[s]) for s in seeds):
+            return None
+        before_s, after_s, cold_s = (
+            fmean(each)
+            for each in zip(*(self._trainings_s(s, speedup) for s in seeds), strict=True)
+        )
+        if self.context.spec.objective == "time_to_train":
+            after_s, cold_s = before_s / speedup - (cold_s - after_s), before_s / speedup
+        return TrainingTime(self.context.spec.planned_steps, before_s, after_s, cold_s)
+
+    def _trainings_s(self, seed: int, speedup: float) -> tuple[float, float, float]:
+        """By one pair: before, after, and after where nothing has been compiled yet."""
+        reference, candidate = self.reference[seed], self.candidate[seed]
+        later, samples = _later(reference, candidate), self._planned_samples(reference)
+        cost = self._cost(reference, later)
+        return (
+            self._training_s(reference, cost, later, samples),
+            self._training_s(candidate, cost / speedup, later, samples),
+            self._training_s(candidate, cost / speedup, later, samples, self.cold_s),
+        )
+
+    def _planned_samples(self, reference: Record) -> float:
+        return self.context.spec.planned_steps * mean_samples(reference.window)
+
+    def _training_s(
+        self, record: Record, cost: float, later_epochs: bool, samples: float, cold_s: float = 0.0
+    ) -> float:
+        """The planned training, ``samples`` in all, at ``cost`` seconds each."""
+        start = first_counted(record.window, later_epochs=later_epochs)
+        return training_s(
+            record.window,
+            run_s=wall_s(record),
+            cost=cost,
+            samples=samples,
+            once_s=max(start_up_excess(record.window, start), cold_s),
+        )
 
     def _costs_of(self, seed: int) -> tuple[float, float]:
         return self.costs(self.reference[seed], self.candidate[seed])
@@ -276,16 +327,10 @@ class Pairs:
         pairs = [wall_s(self.reference[s]) + wall_s(self.candidate[s]) for s in self._seeds()]
         return fmean(pairs) if pairs else 0.0
 
-    def _cost(self, record: Record, later_epochs: bool, cold_s: float = 0.0) -> float:
-        cost = cost_of_run(
+    def _cost(self, record: Record, later_epochs: bool) -> float:
+        return cost_of_run(
             record.window, later_epochs=later_epochs, turnover_s=self._turnover_s(record)
         )
-        if self.context.spec.objective == "time_to_train":
-            start = first_counted(record.window, later_epochs=later_epochs)
-            samples = sum(record.window.samples) / len(record.window.samples)
-            once_s = max(start_up_excess(record.window, start), cold_s)
-            return cost + once_s / (self.context.spec.planned_steps * samples)
-        return cost
 
     def _turnover_s(self, record: Record) -> float | None:
         """Mean time lost at an epoch's end. A window shorter than an epoch holds none: then that of

@@ -1,0 +1,43 @@
+"""How long a whole training takes, where every part of it is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.verdict.training_time import training_s
+from autotune_trials.protocol.messages import Window
+
+
+def window(**parts) -> Window:
+    """100 iterations of 0.1 s and 8 samples."""
+    return Window((0.1,) * 100, (8.0,) * 100, {}, **parts)
+
+
+def planned_s(of: Window, run_s: float, steps: int = 1000, once_s: float = 0.0) -> float:
+    return training_s(of, run_s=run_s, cost=0.1 / 8, samples=8 * steps, once_s=once_s)
+
+
+def test_start_and_first_steps_come_once():
+    assert planned_s(window(), run_s=10.0) == pytest.approx(100.0)
+    assert planned_s(window(), run_s=13.0) == pytest.approx(103.0)
+    assert planned_s(window(), run_s=13.0, once_s=20.0) == pytest.approx(123.0)
+
+
+def test_evaluation_comes_with_every_epoch():
+    two_epochs = window(
+        turnovers_s=(0.5, 0.5), turnovers_at=(40, 80), epoch_iterations=40, away_s=5.0
+    )
+    # 25 epochs of 2 s of evaluation each; the turnovers are in the cost of a sample
+    assert planned_s(two_epochs, run_s=15.0) == pytest.approx(100.0 + 25 * 2.0)
+
+
+def test_what_interrupts_training_again_and_again_goes_on():
+    assert planned_s(window(away_s=2.0, interruptions=4), run_s=12.0) == pytest.approx(120.0)
+
+
+def test_what_was_seen_once_is_counted_once():
+    assert planned_s(window(away_s=2.0, interruptions=1), run_s=12.0) == pytest.approx(102.0)
+
+
+def test_the_length_of_a_run_that_is_not_known_adds_nothing():
+    assert planned_s(window(), run_s=0.0) == pytest.approx(100.0)

@@ -19,6 +19,8 @@ LOADER = (
     "cuda_prefetch",
     "in_order",
 )
+# what workers that compute compete with
+BESIDE_WORKERS = ("intra_op_threads",)
 LOADER_KINDS = ("loader", "epoch ends")  # of a bottleneck, see verdict/bottleneck.py
 # of what an infinitely fast loader would give: the 3 % left are less than a search can tell apart
 # in reasonable time
@@ -45,7 +47,7 @@ def knobs_that_matter(
         domains: names of the knobs in the search.
     """
     names = tuple(domains)
-    loader = tuple(n for n in names if n in LOADER)
-    if bottleneck in LOADER_KINDS and loader:
-        return loader, tuple(n for n in names if n not in LOADER)
+    if bottleneck in LOADER_KINDS and any(n in LOADER for n in names):
+        now = tuple(n for n in names if n in LOADER + BESIDE_WORKERS)
+        return now, tuple(n for n in names if n not in now)
     return names, ()

@@ -47,6 +47,7 @@ MOST_MISPREDICTED = 3  # knobs with a value that did not do what the history say
 MOST_ALIKE = 4  # blocks of one configuration in a plot
 SWITCH_S = 1.5  # a dear knob, until one was seen
 AGES_S = 1e7
+READING = 0.2  # share of the time: where more is spent waiting for batches, threads matter to it
 MOSTLY = 0.5  # share of the time: where more is lost to the loader, its knobs are searched alone
 
 
@@ -156,6 +157,7 @@ class ModelStudy:
             compile_start_up_s=self._compile_s,
             planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
             expected=self._expected,
+            reading=observation.anatomy.reader_ratio > READING,
         )
         for row in self._rows:
             if set(row[0]) <= set(self.names):

@@ -235,6 +235,20 @@ def test_compute_is_searched_behind_the_loader_that_is_fastest() -> None:
     assert config.pop("malloc") == "keep"
 
 
+def test_workers_that_compute_are_tried_beside_fewer_threads() -> None:
+    """Neither of the two is faster alone."""
+
+    def competing(config: dict) -> float:
+        workers, threads = config.get("num_workers", 0) > 0, config.get("intra_op_threads", 4)
+        return -3.0 - (0.3 if threads == 1 else -0.2) * workers + 0.03 * (threads == 1)
+
+    for seed in range(5):
+        s = search(bottleneck="loader", reading=True, seed=seed)
+        run(s, competing, seed=seed)
+        leader = s.leader()
+        assert leader.get("num_workers") and leader.get("intra_op_threads") == 1, (seed, leader)
+
+
 def test_compile_is_bought_once_and_only_where_its_start_up_pays() -> None:
     effects = {**PLANTED, ("compile_mode", "default"): -0.15}
     long, short = (

@@ -32,6 +32,11 @@ def test_what_can_matter_now(bottleneck: str, now: tuple[str, ...], later: tuple
     assert knobs_that_matter(bottleneck, NAMES) == (now, later)
 
 
+def test_threads_compete_with_workers_and_are_searched_beside_them() -> None:
+    names = ("amp_dtype", "num_workers", "intra_op_threads")
+    assert knobs_that_matter("loader", names) == (names[1:], names[:1])
+
+
 def test_a_loader_bound_job_without_a_knob_for_its_loader_is_searched_all_the_same() -> None:
     assert knobs_that_matter("loader", OTHERS) == (OTHERS, ())
 

@@ -27,6 +27,9 @@ BASELINE_SD = 0.5
 PAIR_SD = 0.02
 # Known not to be additive; the loader's with compute come on top where it binds.
 PAIRS = (("amp_dtype", "compile_mode"), ("amp_dtype", "channels_last"))
+# Workers that compute want the cores of the threads, which wait for each other busily: two workers
+# beside two threads were 0.83x, beside one 1.3x, and one thread alone 0.97x.
+COMPETING, COMPETING_SD = ("num_workers", "intra_op_threads"), 0.3
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Columns:
 
     Args:
         expected: (knob, value) -> effect on log cost that its prior is centred on; elsewhere 0.
+        reading: making batches takes a good part of the time.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Columns:
         normalise: Callable[[Config], Config],
         bottleneck: str,
         expected: Mapping[tuple[str, Value], float] | None = None,
+        reading: bool = False,
     ) -> None:
         import numpy as np
 
@@ -70,7 +75,19 @@ class Columns:
         self.pairs = _known_pairs(self.knobs, bottleneck, self.most)
         self.in_a = np.array([pair.in_a for pair in self.pairs], dtype=bool)
         self.in_b = np.array([pair.in_b for pair in self.pairs], dtype=bool)
-        self.prior_sd = np.array(prior + [PAIR_SD] * len(self.pairs))
+        # (workers, threads), where they matter to each other
+        self.competing = (
+            (self.place[COMPETING[0]], self.place[COMPETING[1]])
+            if reading and self.place.keys() >= set(COMPETING)
+            else None
+        )
+        self.prior_sd = np.array(
+            prior
+            + [
+                COMPETING_SD if (pair.a, pair.b) == self.competing else PAIR_SD
+                for pair in self.pairs
+            ]
+        )
         self.prior_mean = self._prior_mean(expected or {})
         self.conditions = [self._conditions_of(k) for k in range(len(self.knobs))]
 
@@ -163,12 +180,12 @@ def _known_pairs(knobs: Sequence[SearchKnob], bottleneck: str, most: int) -> lis
             a, b = names.index(first), names.index(second)
             for i in _changed(knobs[a]):
                 pairs += [Pair(a, _only(i, most), b, _only(j, most)) for j in _changed(knobs[b])]
-    if bottleneck == "loader" and "num_workers" in names:
-        # One column a compute value for all counts of workers.
+    if "num_workers" in names:
+        # One column a value for all counts of workers.
         a = names.index("num_workers")
         other = tuple(i in _changed(knobs[a]) for i in range(most))
         for b, knob in enumerate(knobs):
-            if not knob.loader:
+            if knob.name in COMPETING[1:] or (bottleneck == "loader" and not knob.loader):
                 pairs += [Pair(a, other, b, _only(j, most)) for j in _changed(knob)]
     return pairs
 

@@ -23,12 +23,42 @@ def fastest(
 ) -> np.ndarray:
     """Index vectors, one for each row of ``coefficients``.
 
+    Workers and threads that compete for the cores may be worth nothing but together, which no
+    descent by single knobs finds: it is made with each number of threads.
+
     Args:
         allowed: (knob, value) -> may it be taken.
         start: index vector from which the descent starts.
         toll: (knob, value) -> log cost on top of its effect.
         fixed: knobs that stay as in ``start``.
     """
+    import numpy as np
+
+    if columns.competing is None or fixed & set(columns.competing):
+        return _descended(columns, coefficients, allowed, start, toll, fixed)
+    threads = columns.competing[1]
+    found, costs = [], []
+    for value in allowed[threads].nonzero()[0]:
+        index = start.copy()
+        index[threads] = value
+        index = _descended(columns, coefficients, allowed, index, toll, fixed | {threads})
+        cost = (columns.rows(index) * coefficients).sum(axis=1)
+        if toll is not None:
+            cost = cost + toll[np.arange(index.shape[1]), index].sum(axis=1)
+        found.append(index)
+        costs.append(cost)
+    best = np.array(costs).argmin(axis=0)
+    return np.array(found)[best, np.arange(len(coefficients))]
+
+
+def _descended(
+    columns: Columns,
+    coefficients: np.ndarray,
+    allowed: np.ndarray,
+    start: np.ndarray,
+    toll: np.ndarray | None,
+    fixed: frozenset[int],
+) -> np.ndarray:
     import numpy as np
 
     count, knobs = len(coefficients), len(columns.knobs)

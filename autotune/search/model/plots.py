@@ -42,10 +42,9 @@ class Plots:
             return []
         if not self._alike(placed, base, self.dear):
             fixed = self.dear | self._compiled() | {k}
-            return [
-                placed,
-                *self._drawn(belief, placed, fixed, min(blocks, DEAR_LOOK_BLOCKS) - 1, rng),
-            ]
+            known = [placed, *self._with_fewer_threads(placed, k)]
+            others = min(blocks, DEAR_LOOK_BLOCKS) - len(known)
+            return [*known, *self._drawn(belief, placed, fixed, others, rng)][:blocks]
         leader = self._uncompiled(belief.leader)
         if self._alike(leader, base, self.dear):
             base = leader  # its parts are known; it comes first and is known then
@@ -56,6 +55,26 @@ class Plots:
                 plot.append(self._mended(belief, placed, rng))
         del plot[max(1, blocks - 1) :]
         return [base, *(plot[i] for i in rng.permutation(len(plot)))]
+
+    def _with_fewer_threads(self, index: np.ndarray, k: int) -> list[np.ndarray]:
+        """``index``, in which knob ``k`` was set, with half the threads and with the fewest, where
+        workers may want their cores: no draw finds what neither does alone.
+        """
+        columns, found = self.evidence.columns, []
+        if columns.competing is None or columns.competing[0] != k:
+            return []
+        threads = columns.competing[1]
+        counts = [int(value or 0) for value in columns.knobs[threads].values]
+        fewer = [
+            v
+            for v in sorted(range(len(counts)), key=counts.__getitem__)
+            if counts[v] < counts[index[threads]] and not self.evidence.excluded[threads, v]
+        ]
+        for v in dict.fromkeys([*fewer[-1:], *fewer[:1]]):
+            other = index.copy()
+            other[threads] = v
+            found.append(other)
+        return found
 
     def recalled(self, index: np.ndarray, blocks: int) -> list[np.ndarray]:
         """What is expected to be fastest, and each cheap part of it given back in turn, again and

@@ -46,6 +46,7 @@ class ModelSearch:
         planned_s: seconds the planned job takes as it is; start-up is weighed against it.
         expected: (knob, value) -> effect on log cost that similar jobs showed. It orders what is
             tried; what a knob is worth in the end is judged without it.
+        reading: making batches takes a good part of the job's time.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class ModelSearch:
         compile_start_up_s: Mapping[Value, float] | None = None,
         planned_s: float = math.inf,
         expected: Mapping[tuple[str, Value], float] | None = None,
+        reading: bool = False,
     ) -> None:
         if not knobs:
             raise ValueError("nothing to search: no knobs")
         start_up_s = _by_index(knobs, compile_start_up_s or {})
         shares = {v: seconds / planned_s for v, seconds in start_up_s.items()}
-        self._columns = Columns(knobs, normalise, bottleneck, expected)
+        self._columns = Columns(knobs, normalise, bottleneck, expected, reading)
         self._evidence = Evidence(self._columns, bottleneck, noise, shares)
         self._looks = Looks(self._evidence, bottleneck)
         self._plots = Plots(self._evidence, self._looks)

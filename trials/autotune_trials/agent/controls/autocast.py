@@ -209,16 +209,16 @@ class AutocastControl(Control):
         region, state, device = self.region, self.live.state, self.live.device
         # a checkpoint, which has to compute as it did going forward, and sets autocast as it was
         # around that
+        if not state.iterations and state.seen_gradless and not region.entered:
+            # perhaps the second half of something, whose first half was computed without it: from
+            # the next iteration on
+            return None
         if state.in_backward:
             return (
                 (region.enter(device) if entry.checkpointed else None)
                 or region.carry_on(device, args)
                 or region.fade(device, args)
             )
-        if not state.iterations and state.seen_gradless and not region.entered:
-            # perhaps the second half of something, whose first half was computed without it: from
-            # the next iteration on
-            return None
         return region.enter(device) or region.fade(device, args)
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:

@@ -135,6 +135,8 @@ class Trial:
     wall_s: float = 0.0
     settle_s: float = 0.0  # what its first block needed to settle: compiling, starting workers
     node: str = ""  # where it was measured, on a cluster; "": on this machine
+    # log_ratio by the job's second objective; None: there is none, or it was not measured
+    second_log_ratio: float | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -170,6 +172,7 @@ class Confirmation:
     required_pairs: int | None = None
     # no run reached the job's second epoch, which it has
     first_epoch_only: bool = False
+    second: Interval | None = None  # speedup by the job's second objective
     training: TrainingTime | None = None  # None: not known how long the runs took as a whole
 
 
@@ -252,6 +255,17 @@ class CompileCache:
     warm_s: float = 0.0  # and with them
 
 
+@dataclass(frozen=True)
+class Point:
+    """A configuration by both objectives: factors over the job as it is, above 1 is better."""
+
+    config: Mapping[str, Value]
+    first: float
+    second: float
+    number: int | None = None  # of its trial; None: the job as it is
+    beaten: bool = False  # another one is at least as good in both
+
+
 PROVEN_ANEW = "proven anew"  # Recalled.outcome: the recorded answer, proven again
 
 
@@ -294,6 +308,8 @@ class Result:
     written: Written = field(default_factory=Written)
     recalled: Recalled = Recalled()
     compile_cache: CompileCache = CompileCache()
+    # of two objectives: all that was measured, best by the first one first; live figures
+    points: tuple[Point, ...] = ()
     schema_version: int = RESULT_SCHEMA_VERSION
 
 

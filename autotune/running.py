@@ -272,12 +272,13 @@ def _listed(names: list[str]) -> str:
 
 
 def _answer_words(result: Result) -> str:
+    from autotune.objectives import BETTER
     from autotune.words import config_words, factor_words
 
     return (
         f"{factor_words(result.speedup.estimate)} with {config_words(result.knobs)}"
         if result.knobs
-        else "nothing was proven faster"
+        else f"nothing was proven {BETTER.get(str(result.environment.get('objective')), 'faster')}"
     )
 
 

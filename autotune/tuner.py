@@ -27,6 +27,7 @@ from autotune.executors.base import SessionFailed
 from autotune.explain.records import Explanation
 from autotune.history.use import Recall
 from autotune.job.configs import in_words, key_of, normalise, without
+from autotune.objectives import BETTER
 from autotune.results import (
     PROVEN_ANEW,
     CompileCache,
@@ -36,11 +37,13 @@ from autotune.results import (
     LossState,
     LossVerdict,
     Observation,
+    Point,
     Rejected,
     Result,
     RunVerdict,
     Trial,
 )
+from autotune.search.pareto import Figures, pareto
 from autotune.secrets import mask_command
 from autotune.stages.budget import needed_s
 from autotune.stages.compile_cache import pack_compile_cache
@@ -64,7 +67,7 @@ from autotune_trials.paths import publish
 NOT_NEEDED = LossVerdict(LossState.NOT_NEEDED, "nothing was changed", 0, 0)
 NO_GAIN = Interval(1.0, 1.0, 1.0)
 NOT_THERE = 0.05  # log speed-up by which a single run may miss half of the recorded gain
-FASTER = "faster, and training converges the same way"
+PROVEN = "{better}, and training converges the same way"
 PROVEN_AGAIN = "Proven again from the history, so not profiled. `autotune profile` explains it."
 EXPLAIN_ERROR = "explain-error.txt"
 
@@ -127,6 +130,7 @@ def tune(context: RunContext) -> Result:
         disturbed=len(disturbed),
         disturbed_why=disturbed[-1].data if disturbed else "",
         compile_cache=compiled or CompileCache(),
+        points=_points(context, observation, trials),
         recalled=replace(recall.summary, outcome=_outcome(context, recall, again)),
     )
 
@@ -191,15 +195,16 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
     look = Pairs(context, config, {}, "recalled-look", cold_s)
     pairs = Pairs(context, config, {}, "recalled", cold_s)
     last, loss = None, NOT_NEEDED
+    better = BETTER[context.spec.objective]
     why = _not_there(context, look, recall.log_gain, observation.noise)
     if not why:
         last = confirm(context, observation, config, pairs)
-        why = "" if last.adopted else f"not proven faster: {last.reason}"
+        why = "" if last.adopted else f"not proven {better}: {last.reason}"
     if not why:
         loss = converge(context, config, pairs)
         why = "" if loss.verdict == "unchanged" else _why_not(loss, {})
     if not why:
-        return Proof(config, FASTER, last, loss, recall.gains, ())
+        return Proof(config, PROVEN.format(better=better), last, loss, recall.gains, ())
     context.progress.note(f"the recorded answer did not hold ({why}); searching")
     return Proof({}, why, last, loss, (), (Rejected(config, why),))
 
@@ -232,11 +237,13 @@ def prove(
     context: RunContext, observation: Observation, searched: Searched, most: int = VARIANTS
 ) -> Proof:
     """Confirm and check finalists until one stands, at most so many."""
-    trials = searched.trials
+    trials, better = searched.trials, BETTER[context.spec.objective]
     queue = list(searched.finalists)
     if not queue:
         given_back = tuple(replace(gain, kept=False) for gain in searched.gains)
-        return Proof({}, _why_nothing(observation, trials), None, NOT_NEEDED, given_back, ())
+        return Proof(
+            {}, _why_nothing(observation, trials, better), None, NOT_NEEDED, given_back, ()
+        )
     variants: list[Finalist] = []  # of one that was proven faster: tried also when the time is up
     rejected: list[Rejected] = []
     gains: tuple[KnobGain, ...] = ()
@@ -272,15 +279,16 @@ def prove(
         pairs = Pairs(context, config, {}, label, cold_s)
         last, loss = confirm(context, observation, config, pairs), NOT_NEEDED
         if not last.adopted:
-            rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
+            rejected.append(Rejected(config, f"not proven {better}: {last.reason}"))
             continue
         loss = converge(context, config, pairs)
         if loss.verdict == "unchanged":
             last = sharpen(context, observation, last, label, cold_s)
             if not last.adopted:
-                rejected.append(Rejected(config, f"not proven faster: {last.reason}"))
+                rejected.append(Rejected(config, f"not proven {better}: {last.reason}"))
                 continue
-            return Proof(config, FASTER, last, loss, gains, tuple(rejected))
+            reason = PROVEN.format(better=better)
+            return Proof(config, reason, last, loss, gains, tuple(rejected))
         found = culprits(context, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))
         milder = (
@@ -341,7 +349,7 @@ def _milder(
     return variants
 
 
-def _why_nothing(observation: Observation, trials: Sequence[Trial]) -> str:
+def _why_nothing(observation: Observation, trials: Sequence[Trial], better: str) -> str:
     if not observation.domains:
         return "no knob applies to this job on this machine"
     if not trials:
@@ -351,9 +359,21 @@ def _why_nothing(observation: Observation, trials: Sequence[Trial]) -> str:
         return "no configuration could be measured"
     best = min(measured, key=lambda t: t.log_ratio or 0.0)
     return (
-        f"none of {len(trials)} configurations was clearly more than 2 % faster; the fastest:"
+        f"none of {len(trials)} configurations was clearly more than 2 % {better}; the best:"
         f" {factor_words(best.speedup)} ({in_words(best.config)})"
     )
+
+
+def _points(
+    context: RunContext, observation: Observation, trials: Sequence[Trial]
+) -> tuple[Point, ...]:
+    """What was measured, by both objectives; () where there is one."""
+    spec = context.spec
+    if not spec.second_objective:
+        return ()
+    objectives = (spec.objective, spec.second_objective)
+    figures = Figures(objectives, spec.search_space, observation, spec.planned_steps, trials)
+    return pareto(figures, trials)
 
 
 def environment(context: RunContext, observation: Observation) -> dict[str, Any]:
@@ -375,5 +395,8 @@ def environment(context: RunContext, observation: Observation) -> dict[str, Any]
         "workdir": str(context.spec.workdir),
         "job_file": "" if context.spec.source is None else str(context.spec.source),
         "planned_steps": context.spec.planned_steps,
+        "objective": context.spec.objective,
+        "second_objective": context.spec.second_objective,
+        "price": context.spec.price,
         "budget": {"minutes": context.spec.budget.minutes, "trials": context.spec.budget.trials},
     }

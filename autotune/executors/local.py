@@ -127,7 +127,11 @@ class LocalExecutor(Executor):
 
     def open_live(self, process_config: Config) -> LiveSession:
         config = SessionConfig(
-            SessionMode.LIVE, "", loader_key=self.loader_key, first_epoch_s=self.first_epoch_s
+            SessionMode.LIVE,
+            "",
+            loader_key=self.loader_key,
+            first_epoch_s=self.first_epoch_s,
+            energy=self.spec.reads_energy,
         )
         session = self.new_session("live", process_config, config, seed=0)
         try:
@@ -162,6 +166,7 @@ class LocalExecutor(Executor):
             loss_scale=request.loss_scale,
             nvtx_modules=request.nvtx_modules,
             stacks=request.stacks,
+            energy=self.spec.reads_energy,
             capture=request.capture is not None,
             profile_steps=STACK_STEPS if request.stacks else SessionConfig.profile_steps,
             watch_steps=0

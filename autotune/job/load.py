@@ -161,6 +161,14 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
                 )
             )
     mistakes += _slots_in_one_directory(parsed) + _slots_of_several_nodes(parsed, words)
+    if "cost" in parsed.objective and parsed.price is None:
+        mistakes.append(
+            Mistake(
+                ("objective",),
+                "objective is 'cost', and there is no price",
+                "price: what this machine costs an hour",
+            )
+        )
     if mistakes or space is None or workdir is None:
         return None, mistakes
     return _spec(parsed, document, file, words, workdir, space), []
@@ -278,7 +286,9 @@ def _spec(
         env={name: read_text(document, ("env", name), value) for name, value in parsed.env.items()},
         search_space=space,
         search=parsed.search,
-        objective=parsed.objective,
+        objective=parsed.objective[0],
+        second_objective=parsed.objective[1] if len(parsed.objective) > 1 else "",
+        price=parsed.price,
         planned_steps=parsed.planned_steps,
         constraints=Constraints(**parsed.constraints.model_dump()),
         convergence=_convergence(parsed.convergence),

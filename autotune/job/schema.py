@@ -25,13 +25,13 @@ from pydantic_core import PydanticCustomError
 
 from autotune.job.mistakes import listing, nearest
 from autotune.job.spec import EXECUTORS
+from autotune.objectives import MOST, OBJECTIVES, WHOLE_TRAINING, Objective
 from autotune.secrets import mask_url
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 RAY_ADDRESSES = ("auto", "local")
 LAST_PORT = 65535
 WORKDIRS = ("ship", "shared")
-OBJECTIVES = ("throughput", "time_to_train")
 SEARCHES = ("model", "tpe", "random")
 TRACES = ("none", "finalists", "all")
 URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
@@ -122,16 +122,22 @@ def _search_space(value: object) -> str | dict[str, Any]:
     raise wrong(f"search_space is {shown(value)}", "the name of a preset, or a mapping of knobs")
 
 
-def _objective(value: object) -> object:
-    if value == "energy":
+def _objectives(value: object) -> tuple[str, ...]:
+    """The first decides, of the second the figures are told as well."""
+    several: list[Any] = value if isinstance(value, list) else [value]
+    for each in several:
+        if each not in OBJECTIVES:
+            raise wrong(
+                f"objective is {shown(each)}", listing(OBJECTIVES), nearest(each, OBJECTIVES)
+            )
+    if not 1 <= len(several) <= MOST or len(set(several)) < len(several):
+        raise wrong(f"objective names {len(several)}", "one objective, or two different ones")
+    if set(several) == set(WHOLE_TRAINING):
         raise wrong(
-            "objective is 'energy', which this version does not measure", listing(OBJECTIVES)
+            f"objective names {' and '.join(several)}, which go together: a price times a time",
+            "one of them",
         )
-    if isinstance(value, list):
-        raise wrong(
-            "objective is a list; this version tunes for one objective", listing(OBJECTIVES)
-        )
-    return value
+    return tuple(several)
 
 
 def _executor(value: object) -> object:
@@ -461,15 +467,23 @@ class JobFile(_Model):
         ),
     )
     objective: Annotated[
-        Literal["throughput", "time_to_train"],
-        _one_of(OBJECTIVES, "objective"),
-        BeforeValidator(_objective),
+        tuple[str, ...],
+        PlainValidator(_objectives, json_schema_input_type=Objective | list[Objective]),
     ] = Field(
         "throughput",
+        validate_default=True,
         description=(
             "throughput: samples a second. time_to_train: planned_steps from start to end, with"
-            " start-up, compiling and evaluation."
+            " start-up, compiling and evaluation. cost: the same, in money. energy: joules a"
+            " sample, where the machine counts them. A list of two: the first decides, and the"
+            " report shows which configurations no other beats in both."
         ),
+    )
+    price: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="What this machine costs an hour, in any currency; for the objective cost.",
     )
     planned_steps: int = Field(
         20_000,

@@ -95,6 +95,8 @@ class JobSpec:
     search_space: SearchSpace
     search: str = "model"  # or an Optuna sampler: "tpe", "random"
     objective: str = "throughput"
+    second_objective: str = ""  # decides nothing
+    price: float | None = None  # of this machine, an hour
     planned_steps: int = 20_000
     constraints: Constraints = Constraints()
     convergence: Convergence = Convergence()
@@ -107,6 +109,10 @@ class JobSpec:
     hang_timeout_s: float | None = None
     startup_timeout_s: float = 600.0  # until the first optimizer step
     source: Path | None = None  # the job.yaml it came from
+
+    @property
+    def reads_energy(self) -> bool:
+        return "energy" in (self.objective, self.second_objective)
 
     def digest(self) -> str:
         """Identity of what is tuned: decides whether a run resumes.
@@ -130,5 +136,7 @@ class JobSpec:
             "convergence": self.convergence,
             "executor": self.executor.identity(),
         }
+        if self.second_objective:
+            identity["second_objective"] = self.second_objective
         text = json.dumps(encode(identity), sort_keys=True, separators=(",", ":"), default=repr)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -69,6 +69,9 @@ search_space: auto
 # {fields["objective"].description}
 # objective: throughput
 
+# {fields["price"].description}
+# price: 2.50
+
 # {fields["planned_steps"].description}
 # planned_steps: {fields["planned_steps"].default}
 

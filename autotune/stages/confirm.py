@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of
+from autotune.objectives import BETTER
 from autotune.results import Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
@@ -23,8 +24,8 @@ from autotune.verdict.speedup import (
     LOOKS,
     MINIMUM_GAIN,
     SHARP,
+    adopted_text,
     decide,
-    faster_text,
     half_width,
     sharpened,
 )
@@ -60,6 +61,7 @@ def confirm(
             looks=LOOKS,
             finalists=VARIANTS,
             minimum_gain=MINIMUM_GAIN,
+            better=BETTER[context.spec.objective],
         )
         if decision.state != "continue":
             break
@@ -86,6 +88,7 @@ def confirm(
         decision.too_noisy,
         decision.required_pairs,
         pairs.first_epoch_only,
+        _second(pairs),
         pairs.training_time(decision.interval.estimate),
     )
     context.progress.confirmed(confirmation)
@@ -157,14 +160,23 @@ def sharpen(
             confirmation,
             speedup=interval,
             pairs=count,
-            reason=faster_text(interval, count),
+            reason=adopted_text(interval, count, BETTER[context.spec.objective]),
             baseline_anatomy=before,
             anatomy=after,
+            second=_second(pairs),
             training=pairs.training_time(interval.estimate),
         )
     if further:
         context.progress.confirmed(confirmation)
     return confirmation
+
+
+def _second(pairs: Pairs) -> Interval | None:
+    """By the job's second objective; two standard errors to each side, which decide nothing."""
+    gain = pairs.second_gain()
+    if gain is None:
+        return None
+    return Interval(*(math.exp(gain.estimate + k * gain.sigma) for k in (0, -2, 2)))
 
 
 def _diverged(pairs: Pairs) -> int | None:

@@ -10,9 +10,10 @@ the end.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 
 from autotune.errors import BaselineError
 from autotune.history.use import Expected
@@ -48,7 +49,12 @@ MOST_ALIKE = 4  # blocks of one configuration in a plot
 SWITCH_S = 1.5  # a dear knob, until one was seen
 AGES_S = 1e7
 READING = 0.2  # share of the time: where more is spent waiting for batches, threads matter to it
+LAST_LOOK_S = 30.0  # that must be left for the answer by the second objective: it may compile
 MOSTLY = 0.5  # share of the time: where more is lost to the loader, its knobs are searched alone
+
+
+# configuration, log cost, weight, when
+Row = tuple[dict[str, Value], float, float, float]
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class BlockRecord:
     failure: tuple[str, str] | None = None  # kind, reason
     no_effect: dict[str, str] = field(default_factory=dict)
     parts: Anatomy | None = None  # of a configuration's first block
+    second_log_cost: float | None = None
 
 
 @dataclass
@@ -86,6 +93,8 @@ class _Seen:
     reason: str = ""
     no_effect: dict[str, str] | None = None
     node: str = ""
+    # log cost by the second objective over that by the first, a block
+    ratios: list[float] = field(default_factory=list)
 
 
 class ModelStudy:
@@ -106,8 +115,9 @@ class ModelStudy:
         self.stopped = ""
         self._turn = threading.RLock()
         self._seen: dict[str, _Seen] = {}
-        # configuration, log cost, weight, when
-        self._rows: list[tuple[dict[str, Value], float, float, float]] = []
+        self._own_ratios: list[float] = []  # of the job as it is: see _Seen
+        self._rows: list[Row] = []
+        self._second_rows: list[Row] = []  # with the cost by the second objective
         self._nodes: list[str] = []
         # node -> seconds of blocks measured there, from its own beginning on
         self._job_s: dict[str, float] = {}
@@ -122,6 +132,8 @@ class ModelStudy:
             self._expected = {}
         self._began_s = self._begin()
         self._model_of_names: ModelSearch | None = None
+        self._second_of_names: ModelSearch | None = None
+        self._plots = 0
         self._busy: list[Plot] = []  # taken and not measured yet: by other lanes
 
     def _begin(self) -> float:
@@ -139,10 +151,27 @@ class ModelStudy:
     def model(self) -> ModelSearch:
         """Of the knobs searched now, with all that is known of them."""
         if self._model_of_names is None:
-            self._model_of_names = self._model()
+            self._model_of_names = self._model(self._rows)
         return self._model_of_names
 
-    def _model(self) -> ModelSearch:
+    @property
+    def _second(self) -> ModelSearch | None:
+        """The same by the second objective, where blocks tell it: what it proposes shows what the
+        first one does not look for.
+        """
+        if self._second_of_names is None and self._second_rows:
+            self._second_of_names = self._model(self._second_rows)
+        return self._second_of_names
+
+    def _models(self) -> list[ModelSearch]:
+        """Those that are made."""
+        return [m for m in (self._model_of_names, self._second_of_names) if m is not None]
+
+    def _forget_models(self) -> None:
+        """They are made anew, of what is known by then."""
+        self._model_of_names = self._second_of_names = None
+
+    def _model(self, rows: Sequence[Row]) -> ModelSearch:
         observation = self.observation
         model = ModelSearch(
             [self._search_knob(name) for name in self.names],
@@ -159,7 +188,7 @@ class ModelStudy:
             expected=self._expected,
             reading=observation.anatomy.reader_ratio > READING,
         )
-        for row in self._rows:
+        for row in rows:
             if set(row[0]) <= set(self.names):
                 model.measured(*row)
         for config in self._failed:
@@ -193,7 +222,8 @@ class ModelStudy:
         with self._turn:
             self._loader_binds = False
             self.names += [name for name in names if name not in self.names]
-            self.stopped, self._model_of_names = "", None
+            self.stopped = ""
+            self._forget_models()
 
     # --------------------------------------------------------------------------------- ask and tell
 
@@ -223,7 +253,8 @@ class ModelStudy:
                 max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
             )
             recent, switches = self._block_s[-20:], self._switch_s[-5:]
-            plot = self.model.next_plot(
+            next_plot = partial(
+                ModelSearch.next_plot,
                 elapsed_share=(now_s - self._began_s) / max(ends_s - self._began_s, 1.0),
                 seconds_left=ends_s - now_s,
                 block_s=sum(recent) / len(recent) if recent else first_block_s,
@@ -232,6 +263,7 @@ class ModelStudy:
                 else {},
                 busy=[config for taken in self._busy for config in taken.blocks],
             )
+            plot = self._next_of_two(next_plot, ends_s - now_s)
             self.stopped = self.model.stopped
             if (
                 self._loader_binds
@@ -252,6 +284,22 @@ class ModelStudy:
                     f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader
                 )
             return plot
+
+    def _next_of_two(
+        self, next_plot: Callable[[ModelSearch], Plot | None], left_s: float
+    ) -> Plot | None:
+        """Of the model; every third one of that of the second objective, what that still wants when
+        the first has enough, and its answer in the end.
+        """
+        self._plots += 1
+        second = self._second
+        if second is None:
+            return next_plot(self.model)
+        models = [second, self.model] if self._plots % 3 == 0 else [self.model, second]
+        plot = next_plot(models[0]) or next_plot(models[1])
+        if plot is None and key_of(leader := second.leader()) not in {*self._seen, key_of({})}:
+            return Plot((leader, leader), "leader") if left_s > LAST_LOOK_S else None
+        return plot
 
     def _sure_gain(self) -> float:
         """Log speed-up of the fastest configuration, less two standard deviations; 0.0 where that
@@ -316,6 +364,7 @@ class ModelStudy:
                         (block.failure.kind, block.failure.reason) if block.failure else None,
                         dict(block.no_effect),
                         block.parts if first_time else None,
+                        block.second_log_cost,
                     )
                 )
             # whole: a resumed search goes on between two plots
@@ -342,7 +391,8 @@ class ModelStudy:
             self.context.journal.append(PRIOR_DROPPED, "", [list(item) for item in wrong])
             names = ", ".join(f"{name}={value}" for name, value in wrong)
             self.context.progress.note(f"earlier runs mispredicted {names}; ignoring the history")
-            self._expected, self._model_of_names = {}, None
+            self._expected = {}
+            self._forget_models()
 
     def given_up(self, plot: Plot, reason: str) -> None:
         """Nothing came of this plot: what was new in it is not tried again."""
@@ -385,16 +435,33 @@ class ModelStudy:
         self._exclude_useless(config, no_effect)
         self._note_times(block)
         if block.log_cost is not None:
+            if block.second_log_cost is not None:
+                ratios = self._own_ratios if seen is None else seen.ratios
+                ratios.append(block.second_log_cost - block.log_cost)
             real = {
                 k: v
                 for k, v in config.items()
                 if k not in no_effect and k in self.observation.domains
             }
-            row = (real, block.log_cost, block.weight, block.at_s)
-            self._rows.append(row)
-            if self._model_of_names is not None and set(real) <= set(self.names):
-                self._model_of_names.measured(*row)
+            self._learn_cost(self._rows, self._model_of_names, real, block.log_cost, block)
+            if block.second_log_cost is not None:
+                self._learn_cost(
+                    self._second_rows, self._second_of_names, real, block.second_log_cost, block
+                )
         return new
+
+    def _learn_cost(
+        self,
+        rows: list[Row],
+        model: ModelSearch | None,
+        config: dict[str, Value],
+        log_cost: float,
+        block: BlockRecord,
+    ) -> None:
+        row = (config, log_cost, block.weight, block.at_s)
+        rows.append(row)
+        if model is not None and set(config) <= set(self.names):
+            model.measured(*row)
 
     def _noted(self, block: BlockRecord) -> list[_Seen]:
         key = key_of(block.config)
@@ -416,8 +483,9 @@ class ModelStudy:
         if seen.state == "complete":
             seen.state, seen.reason = TrialState(kind), reason
         self._failed.append(config)
-        if self._model_of_names is not None and set(config) <= set(self.names):
-            self._model_of_names.failed(config)
+        if set(config) <= set(self.names):
+            for model in self._models():
+                model.failed(config)
         if kind == "infeasible":
             name = to_blame(config, reason)
             size = config.get(name)
@@ -434,7 +502,8 @@ class ModelStudy:
     def _exclude(self, name: str, value: Value) -> None:
         self._useless.append((name, value))
         if name in self.names:
-            self.model.exclude(name, value)
+            for model in self._models():
+                model.exclude(name, value)
 
     def _note_times(self, block: BlockRecord) -> None:
         compiled = next((v for k, v in block.config.items() if _compiles(self.space[k])), None)
@@ -447,7 +516,7 @@ class ModelStudy:
             longest = max(self._compiled_s.get(compiled, 1.0), block.settle_s)
             if longest != self._compiled_s.get(compiled):
                 self._compiled_s[compiled] = self._compile_s[compiled] = longest
-                self._model_of_names = None
+                self._forget_models()
         else:
             self._switch_s.append(block.settle_s)
 
@@ -484,7 +553,16 @@ class ModelStudy:
             round(seen.wall_s, 3),
             seen.settle_s,
             seen.node,
+            None if gain is None else self._second_log_ratio(seen, -gain),
         )
+
+    def _second_log_ratio(self, seen: _Seen, log_ratio: float) -> float | None:
+        """By the second objective, where blocks tell it: the two costs of a block are compared, so
+        that a machine that was slow for a while counts in neither.
+        """
+        if not seen.ratios or not self._own_ratios:
+            return None
+        return log_ratio + fmean(seen.ratios) - fmean(self._own_ratios)
 
     def start_up_s(self, name: str, value: Value) -> float:
         """Seconds that a job with this value takes longer to start; 0.0: none, or not seen."""

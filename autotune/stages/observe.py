@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from autotune.errors import BaselineError, HookError
+from autotune.errors import BaselineError, HookError, InputError
 from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
@@ -59,6 +59,13 @@ def observe(context: RunContext) -> Observation:
     context.progress.stage("observe", "the job as it is")
     others = context.executor.gpu_load()
     first = first_run(context)
+    if context.spec.reads_energy and math.fsum(first.window.joules) <= 0:
+        raise InputError(
+            "the objective is energy, and this machine counts none that can be read",
+            where="neither NVML's counter of the GPU nor /sys/class/powercap/intel-rapl:*/energy_uj",
+            expected="a GPU of Volta's generation or later, or a CPU whose RAPL counters may be read",
+            remedy="run as root, or objective: throughput",
+        )
     context.executor.first_epoch_s = first_epoch_s(context, first)
     stored = context.journal.find("observation")
     if stored is not None:
@@ -133,6 +140,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
             free = _cost_without_data(live) if hello.job.loader is not None else None
             blocks += [live.block({}), live.block({})]
             measured = [live.cost({}, b) for b in blocks]
+            times_s = [live.time_cost({}, b) for b in blocks]
     except BlockFailed as failure:
         raise BaselineError(
             f"the unchanged job could not be measured: {failure.reason}",
@@ -141,7 +149,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
         ) from failure
     except SessionFailed as failure:
         raise explain_failure(context, failure) from failure
-    mean_cost = sum(measured) / len(measured)
+    mean_cost = fmean(times_s)
     windows = [b.window for b in blocks if b.window is not None]
     parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
     # a live session's heap may keep what a bare job gives back after every step

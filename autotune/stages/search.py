@@ -284,6 +284,7 @@ def _measure(
         anatomy=comparison.anatomy,
         wall_s=time.monotonic() - started,
         settle_s=comparison.settle_s,
+        second_log_ratio=comparison.second,
     )
 
 
@@ -426,13 +427,14 @@ def _measure_fresh(
         hopeless = max(CLEAR_LOSS, 4 * noise, 3 * _scatter(trials))
         if not _useless(pairs) and pairs.log_speedups()[0] > -hopeless:
             pairs.ensure(PROCESS_PAIRS)
-        measured = _of_pairs(context, pairs, trial, -log_gain, noise)
+        second = _second_of(trials, reference)
+        measured = _of_pairs(context, pairs, trial, -log_gain, noise, second)
         if measured.state == "complete":
             it = _judged(context, observation, tried, measured, log_gain)
             late = _no_room(context, observation, trials, log_gain, 1 + to_come)
             if not it.kept and _may_gain(it) and not late:
                 pairs.ensure(2 * PROCESS_PAIRS)
-                measured = _of_pairs(context, pairs, trial, -log_gain, noise)
+                measured = _of_pairs(context, pairs, trial, -log_gain, noise, second)
         trial = measured
     except SessionFailed as failure:
         no_room = failure.kind in ("oom", "killed")
@@ -441,6 +443,14 @@ def _measure_fresh(
     except BaselineError as error:
         trial = replace(trial, reason=error.found)
     return replace(trial, wall_s=time.monotonic() - started)
+
+
+def _second_of(trials: Sequence[Trial], config: Config) -> float | None:
+    """Log ratio over the baseline by the second objective; None: not known."""
+    if not config:
+        return 0.0
+    same = (t for t in trials if key_of(t.config) == key_of(config))
+    return next((t.second_log_ratio for t in same), None)
 
 
 def _scatter(trials: Sequence[Trial]) -> float:
@@ -454,15 +464,25 @@ def _scatter(trials: Sequence[Trial]) -> float:
 
 
 def _of_pairs(
-    context: RunContext, pairs: Pairs, trial: Trial, reference_ratio: float, noise: float
+    context: RunContext,
+    pairs: Pairs,
+    trial: Trial,
+    reference_ratio: float,
+    noise: float,
+    reference_second: float | None,
 ) -> Trial:
-    """``trial`` with what its pairs say."""
+    """``trial`` with what its pairs say. ``reference_ratio``, ``reference_second``: log ratios of
+    their reference over the baseline, by the job's objectives.
+    """
     if useless := _useless(pairs):
         for name, why in useless.items():
             context.progress.warning(f"{name}={trial.config[name]} had no effect: {why}")
         return replace(trial, reason=_no_effect_words(useless), no_effect=useless)
-    gain = pairs.gain(noise)
+    gain, second_gain = pairs.gain(noise), pairs.second_gain()
     lost = gain.pairs < PROCESS_PAIRS
+    second = None
+    if second_gain is not None and reference_second is not None:
+        second = reference_second - second_gain.estimate
     return replace(
         trial,
         state=TrialState.PRUNED if lost else TrialState.COMPLETE,
@@ -475,6 +495,7 @@ def _of_pairs(
         anatomy=pairs.anatomies()[1],
         settle_s=_start_up_s(pairs),
         node=pairs.nodes,
+        second_log_ratio=second,
     )
 
 

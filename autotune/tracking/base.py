@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+BOTH_TAG = "autotune.both"  # of a study of two objectives: what trials have of them, metrics' names
 SEARCHED_TAG = "autotune.searched"  # of a study: the knobs whose values were tried, by commas
 NOTE_TAG = "mlflow.note.content"  # what MLflow shows as the description of a run
 

@@ -15,8 +15,12 @@ MOST_KNOBS = 20  # lines of the chart, and a tag takes 5,000 characters
 MOST_RUNS = 100
 
 
-def view(study_run_id: str, knobs: Sequence[str]) -> str:
-    """The trials of a study: speed-ups beside each other, and by the values of ``knobs``."""
+def view(study_run_id: str, knobs: Sequence[str], both: Sequence[str] = ()) -> str:
+    """The trials of a study: speed-ups beside each other, and by the values of ``knobs``.
+
+    Args:
+        both: metrics of two objectives, one over the other.
+    """
     section = {"uuid": "autotune", "name": "Trials", "display": True, "isReordered": True}
     section |= {"columns": 1, "cardHeight": 420}
     ours = {"metricSectionId": "autotune", "deleted": False, "isGenerated": False}
@@ -36,6 +40,13 @@ def view(study_run_id: str, knobs: Sequence[str]) -> str:
             "runsCountToCompare": MOST_RUNS,
         },
     ]
+    if both:
+        axes = {
+            axis: {"key": name, "dataAccessKey": name, "type": "METRIC"}
+            for axis, name in zip(("xaxis", "yaxis"), both, strict=True)
+        }
+        scatter = {"uuid": "autotune-both", "type": "SCATTER", "runsCountToCompare": MOST_RUNS}
+        charts.insert(0, {**scatter, **axes})
     state = {
         "searchFilter": f"tags.mlflow.parentRunId = '{study_run_id}'",
         "orderByKey": "metrics.`speedup`",

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.tracking import charts
-from autotune.tracking.base import NOTE_TAG, SEARCHED_TAG
+from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG
 from autotune.tracking.client import client_of, mlflow_module
 from autotune.tracking.pump import Busy
 from autotune.tracking.spool import Event, SpoolPaths, read_events
@@ -249,7 +249,8 @@ class Sender:
         run_id, tags = self.study_run_id, dict(event.data["tags"])
         if knobs := tags.get(SEARCHED_TAG):
             key = f"autotune-{run_id[:12]}"
-            view = charts.view(run_id, knobs.split(","))
+            both = tags.get(BOTH_TAG, "")
+            view = charts.view(run_id, knobs.split(","), both.split(",") if both else ())
             self._client.set_experiment_tag(self.experiment_id, charts.VIEW_TAG + key, view)
             where = charts.link(self.experiment_id, key)
             tags[NOTE_TAG] = f"{tags.get(NOTE_TAG, '')}\n\n[Its trials in charts]({where})".strip()

@@ -13,9 +13,10 @@ from pathlib import Path
 from autotune.explain.summary import metrics as summary_metrics
 from autotune.job.configs import in_words, key_of
 from autotune.job.spec import JobSpec
+from autotune.objectives import BETTER, metric
 from autotune.results import Anatomy, Observation, Result, Trial
 from autotune.secrets import mask_command
-from autotune.tracking.base import NOTE_TAG, SEARCHED_TAG, Tracker
+from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG, Tracker
 from autotune_spaces.base import Value
 
 STUDY_FILES = (
@@ -109,6 +110,7 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
     ) | _explained(result)
     tracker.study_metrics(metrics)
     _record_finalist(tracker, result)
+    _record_points(tracker, result)
     for name in STUDY_FILES:
         if (run_dir / name).exists():
             tracker.study_artifact(run_dir / name)
@@ -131,6 +133,23 @@ def _explained(result: Result) -> dict[str, float]:
     for knob, share in explanation.importance.items():
         metrics[f"importance/{knob}"] = share
     return metrics
+
+
+def _record_points(tracker: Tracker, result: Result) -> None:
+    """Both objectives of every trial, and whether no other is better in both."""
+    objectives = _both(result)
+    for point in result.points:
+        figures = (point.first, point.second, float(not point.beaten))
+        for name, value in zip((*objectives, "unbeaten"), figures, strict=True):
+            key = "baseline" if point.number is None else key_of(point.config)
+            tracker.trial_series(key, name, {0: value})
+
+
+def _both(result: Result) -> tuple[str, str]:
+    first, second = (
+        metric(str(result.environment.get(name))) for name in ("objective", "second_objective")
+    )
+    return first, second
 
 
 def _record_finalist(tracker: Tracker, result: Result) -> None:
@@ -180,6 +199,8 @@ def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:
     searched = dict.fromkeys(knob for trial in result.trials for knob in trial.config)
     if searched:
         tags[SEARCHED_TAG] = ",".join(searched)
+    if result.points:
+        tags[BOTH_TAG] = ",".join(_both(result))
     tracker.finish(status, params, {**tags, NOTE_TAG: description(result)})
 
 
@@ -187,9 +208,10 @@ def description(result: Result) -> str:
     """What MLflow shows on top of the study's page, as Markdown."""
     if result.verdict == "tuned":
         it = result.speedup
+        better = BETTER.get(str(result.environment.get("objective")), "faster")
         lines = [
             (
-                f"**{it.estimate:.2f}× faster** (95 % interval {it.low:.2f}–{it.high:.2f}), loss"
+                f"**{it.estimate:.2f}× {better}** (95 % interval {it.low:.2f}–{it.high:.2f}), loss"
                 f" {result.loss.verdict}."
             ),
             "",

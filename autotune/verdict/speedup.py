@@ -180,6 +180,7 @@ def decide(
     looks: Sequence[int] = LOOKS,
     finalists: int = 1,
     minimum_gain: float = MINIMUM_GAIN,
+    better: str = "faster",
 ) -> SpeedDecision:
     """Adopt, reject, or go on to the next look.
 
@@ -209,6 +210,7 @@ def decide(
             (sequential.py). None: not known.
         looks: pairs at each look.
         finalists: candidates that share the risk of a false adoption.
+        better: what a ratio above 1 is called.
 
     Raises:
         ValueError: no ratios, a ratio or level that is not finite, another number of levels, or
@@ -221,9 +223,10 @@ def decide(
     interval = Interval(math.exp(estimate), _exp(low), _exp(high))
     figures = _figures(interval, pairs)
     if low > 0 and estimate >= wanted:
-        return SpeedDecision("adopt", interval, faster_text(interval, pairs))
+        return SpeedDecision("adopt", interval, adopted_text(interval, pairs, better))
     if high < 0:
-        return SpeedDecision("reject", interval, f"slower: {figures}")
+        worse = "slower" if better == "faster" else "worse"
+        return SpeedDecision("reject", interval, f"{worse}: {figures}")
     if high < wanted:
         return SpeedDecision(
             "reject", interval, f"no gain of {minimum_gain:.0%} or more: {figures}"
@@ -234,7 +237,7 @@ def decide(
         return SpeedDecision("continue", interval, f"{figures} is inconclusive")
     if low > 0:
         return SpeedDecision(
-            "reject", interval, f"faster, but by less than {minimum_gain:.0%}: {figures}"
+            "reject", interval, f"{better}, but by less than {minimum_gain:.0%}: {figures}"
         )
     if estimate < wanted:
         return SpeedDecision(
@@ -276,9 +279,9 @@ def sharpened(
     )
 
 
-def faster_text(interval: Interval, pairs: int) -> str:
+def adopted_text(interval: Interval, pairs: int, better: str = "faster") -> str:
     """The reason of an adoption."""
-    return f"faster: {_figures(interval, pairs)}"
+    return f"{better}: {_figures(interval, pairs)}"
 
 
 def _figures(interval: Interval, pairs: int) -> str:

@@ -189,6 +189,7 @@ def drop_start(window: Window, n: int) -> Window:
         data_s=window.data_s[n:],
         turnovers_at=tuple(at - n for at in window.turnovers_at if at >= n),
         unmade=window.unmade[n:],
+        joules=window.joules[n:],
         phase_times_s=each,
         phases_s=(
             {name: math.fsum(values) for name, values in each.items()}
@@ -234,6 +235,7 @@ def full_batches(window: Window) -> Window:
         times_s=tuple(window.times_s[i] for i in keep),
         samples=tuple(window.samples[i] for i in keep),
         data_s=tuple(window.data_s[i] for i in keep) if window.data_s else (),
+        joules=tuple(window.joules[i] for i in keep) if window.joules else (),
         phase_times_s=each,
         phases_s=(
             {n: math.fsum(v) for n, v in each.items()}
@@ -277,6 +279,13 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
     if turnover and window.epoch_iterations:
         cost += turnover / (window.epoch_iterations * samples)
     return cost
+
+
+def joules_per_sample(window: Window) -> float:
+    """What training takes of the machine's counters; NaN where it has none. Whatever else the job
+    does now and then (epoch ends, evaluation) is left out.
+    """
+    return winsorized_mean(window.joules) / mean_samples(window) if window.joules else math.nan
 
 
 def cost_of_run(

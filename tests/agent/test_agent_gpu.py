@@ -542,14 +542,18 @@ def test_a_pinned_batch_is_kept_pinned() -> None:
 
 
 def test_the_driver_knows_the_device_and_its_clocks() -> None:
-    from autotune_trials.measure import throttling
+    from autotune_trials.measure import nvml, throttling
+    from autotune_trials.measure.energy import EnergyMeter
 
     device = torch.device("cuda", 0)
-    assert throttling._handle(device).value
+    assert nvml.handle(device).value
     torch.cuda.synchronize()
     assert any(throttling._reasons(device) for _ in range(50) if not time.sleep(0.1)), (
         "an idle device says that it is idle"
     )
+    meter = EnergyMeter(device)
+    time.sleep(0.5)
+    assert 1.0 < sum(meter.iteration(0.5, read=True)) < 500.0, "an idle device takes 10 to 100 W"
 
 
 def test_torch_draws_nvtx_ranges() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune_trials.measure import throttling
+from autotune_trials.measure import nvml as driver
 from autotune_trials.measure.throttling import Limits, in_words, power_capped, read
 
 
@@ -73,8 +73,8 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device])
     )
     yield library
-    throttling._nvml.cache_clear()
-    throttling._handle.cache_clear()
+    driver.library.cache_clear()
+    driver.handle.cache_clear()
 
 
 def test_reasons_of_the_device_are_put_in_words_and_idleness_is_none(

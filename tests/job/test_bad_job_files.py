@@ -154,10 +154,22 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "objective": (
         GOOD + "objective: troughput\n",
         2,
-        ("'troughput'", "throughput or time_to_train", "did you mean 'throughput'?"),
+        ("'troughput'", "throughput, time_to_train, cost or energy", "did you mean 'throughput'?"),
     ),
-    "objective-energy": (GOOD + "objective: energy\n", 2, ("energy", "does not measure")),
-    "objective-list": (GOOD + "objective: [throughput, energy]\n", 2, ("one objective",)),
+    "objective-three": (
+        GOOD + "objective: [throughput, energy, time_to_train]\n",
+        2,
+        ("names 3", "one objective, or two different ones"),
+    ),
+    "objective-twice": (GOOD + "objective: [energy, energy]\n", 2, ("two different ones",)),
+    "objective-alike": (
+        GOOD + "objective: [cost, time_to_train]\n",
+        2,
+        ("cost and time_to_train", "a price times a time"),
+    ),
+    "objective-in-list": (GOOD + "objective: [througput]\n", 2, ("did you mean 'throughput'?",)),
+    "objective-cost": (GOOD + "objective: cost\n", 2, ("there is no price", "costs an hour")),
+    "price": (GOOD + "price: 0\n", 2, ("price is 0",)),
     "executor-ray": (
         GOOD + "executor:\n  ray: {adress: auto}\n",
         3,

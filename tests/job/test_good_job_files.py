@@ -108,7 +108,8 @@ def test_everything_but_the_command_has_a_default(tmp_path: Path) -> None:
 def test_the_models_defaults_are_those_of_the_spec() -> None:
     parsed = JobFile(command="x")
     spec_defaults = {f.name: f.default for f in dataclasses.fields(JobSpec)}
-    for name in ("objective", "planned_steps", "traces", "hang_timeout_s", "startup_timeout_s"):
+    assert parsed.objective == (spec_defaults["objective"],)
+    for name in ("price", "planned_steps", "traces", "hang_timeout_s", "startup_timeout_s"):
         assert getattr(parsed, name) == spec_defaults[name]
     for name in ("constraints", "convergence", "budget", "tracking"):
         assert getattr(parsed, name).model_dump() == dataclasses.asdict(spec_defaults[name])

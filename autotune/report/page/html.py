@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune import words
+from autotune.report.plots.both import both_svg
 from autotune.report.plots.loss import loss_svg
 from autotune.report.plots.parallel import parallel_svg
 from autotune.report.plots.trials import trials_svg
@@ -116,6 +117,9 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             trials=[_trial_row(t) for t in result.trials],
             trials_svg=Markup(trials_svg(result)),
             parallel_svg=Markup(parallel_svg(result)),
+            both_svg=Markup(both_svg(result)),
+            unbeaten=story.unbeaten_rows(result),
+            objectives=story.objective_words(result),
             importance=_shares(result),
             no_importance=story.no_importance(result),
             loss_svg=Markup(loss_svg(result)),

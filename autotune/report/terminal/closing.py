@@ -19,6 +19,7 @@ from autotune.report.text.written import written_lines
 from autotune.results import Result
 
 LAST_REJECTED = 4  # more than these are counted, not listed: the page has them all
+MOST_UNBEATEN = 8  # rows; the page has them all
 BAR = 24  # characters the whole iteration is drawn in
 
 
@@ -53,6 +54,10 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
             [(row.knob, f"{row.was} → {row.now}", row.gain) for row in story.changes(result)],
         )
         section(console, "Change" if story.tuned(result) else "Not adopted", changes, *notes)
+    if unbeaten := story.unbeaten_rows(result):
+        heads = ("knobs", *story.objective_words(result))
+        live = Text("Live figures: no other configuration is better in both.", style="dim")
+        section(console, "Both objectives", table(heads, unbeaten[:MOST_UNBEATEN]), live)
     _loss(console, result)
     time_section(console, result)
     if found := findings_lines(result):

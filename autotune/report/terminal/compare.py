@@ -85,6 +85,7 @@ def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
             words.number_words(after_b.samples_per_s),
             ratio(it.tuned),
         ),
+        ("planned training", story.whole_training(it.a), story.whole_training(it.b), ""),
         ("trials", str(len(it.a.trials)), str(len(it.b.trials)), ""),
         ("tuning took", words.duration_words(it.a.wall_s), words.duration_words(it.b.wall_s), ""),
     ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune import words
+from autotune.objectives import BETTER, FACTOR
 from autotune.results import (
     NO_FASTER,
     PROVEN_ANEW,
@@ -88,18 +89,19 @@ def headline(result: Result) -> str:
         loss = {"unchanged": "loss unchanged", "not-needed": "loss check not needed"}.get(
             result.loss.verdict, f"loss {words.clean(result.loss.verdict)}"
         )
-        return f"{faster_words(result.speedup)}, {loss}"
+        better = BETTER.get(str(result.environment.get("objective")), "faster")
+        return f"{faster_words(result.speedup, better)}, {loss}"
     reason = words.clean(result.reason)
     return "Keep your settings" + (f": {reason}" if reason else "")
 
 
-def faster_words(interval: Interval) -> str:
+def faster_words(interval: Interval, better: str = "faster") -> str:
     """``2.10× faster (95 % interval 1.93–2.29)``"""
     if not words.known(interval.estimate):
         return "Speed-up not measured"
     said = (
         f"{words.factor_words(interval.estimate)}"
-        f" {'faster' if interval.estimate >= 1 else 'the original speed'}"
+        f" {better if interval.estimate >= 1 else 'the original speed'}"
     )
     return (
         f"{said} (95 % interval {words.range_words(interval)})"
@@ -115,7 +117,13 @@ def evidence(result: Result) -> list[str]:
     if confirmation is not None:
         lines.append(_confirmed(result, confirmation))
         if tuned(result) and confirmation.training is not None:
-            lines.append(training_words(confirmation.training))
+            lines.append(training_words(confirmation.training, result.environment.get("price")))
+        if tuned(result) and confirmation.second is not None:
+            objective = str(result.environment.get("second_objective"))
+            lines.append(
+                f"In the same processes, {words.interval_words(confirmation.second)}"
+                f" {FACTOR.get(objective, objective)}; that decided nothing."
+            )
     elif result.trials:
         lines.append("Nothing was confirmed in fresh processes, so there is no speed-up to report.")
     if tuned(result) and result.loss.verdict != "unchanged" and result.reason:
@@ -130,10 +138,51 @@ def evidence(result: Result) -> list[str]:
     return lines
 
 
-def training_words(training: TrainingTime) -> str:
-    """``All 20,000 planned steps: about 7 min 40 s before, 3 min 55 s after.``"""
-    before, after, cold = map(
-        words.duration_words, (training.before_s, training.after_s, training.cold_s)
+def unbeaten_rows(result: Result) -> list[tuple[str, str, str]]:
+    """(knobs, factor by the first objective, by the second) of what no other configuration beats in
+    both; [] where there is one objective.
+    """
+    return [
+        (
+            words.config_words(point.config) if point.config else "as it is",
+            words.factor_words(point.first),
+            words.factor_words(point.second),
+        )
+        for point in result.points
+        if not point.beaten
+    ]
+
+
+def objective_words(result: Result) -> tuple[str, str]:
+    """What the two factors of :func:`unbeaten_rows` count."""
+    first, second = (
+        FACTOR.get(str(result.environment.get(name)), "")
+        for name in ("objective", "second_objective")
+    )
+    return f"× {first}", f"× {second}"
+
+
+def whole_training(result: Result) -> str:
+    """How long the planned training takes with the answer, and what that costs."""
+    training = result.confirmation.training if result.confirmation else None
+    if training is None:
+        return words.NOT_MEASURED
+    seconds = training.after_s if tuned(result) else training.before_s
+    return priced(seconds, result.environment.get("price"))
+
+
+def priced(seconds: float, price: object) -> str:
+    """``1 h 05 min (2.71)``; ``price``: of the machine, an hour; None: not known."""
+    cost = f" ({price * seconds / 3600:.2f})" if words.known(price) else ""
+    return f"{words.duration_words(seconds)}{cost}"
+
+
+def training_words(training: TrainingTime, price: object = None) -> str:
+    """``All 20,000 planned steps: about 7 min 40 s before, 3 min 55 s after.`` ``price``: as of
+    :func:`priced`.
+    """
+    before, after, cold = (
+        priced(seconds, price) for seconds in (training.before_s, training.after_s, training.cold_s)
     )
     first = f" ({cold} the first time, while it compiles)" if cold != after else ""
     return (

@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from autotune.job.configs import in_words, key_of, live_choices
 from autotune.results import Anatomy
@@ -26,6 +27,7 @@ from autotune.verdict.timing import (
     anatomy,
     cost_per_sample,
     disturbed,
+    joules_per_sample,
     mean_turnover_s,
     restarts_workers,
 )
@@ -55,6 +57,7 @@ class Comparison:
     anatomy: Anatomy
     settle_s: float  # of the candidate's first block: what it costs to start (compile, workers)
     no_effect: dict[str, str] = field(default_factory=dict)
+    second: float | None = None  # log ratio by the job's second objective; None: blocks do not tell
 
 
 class _History:
@@ -102,6 +105,8 @@ class LiveComparison(KeptSession):
         self._count = 0
         # of the reference and of what is being compared with it, in this session
         self._histories: dict[str, _History] = {}
+        # configuration -> log cost by the second objective over that by the first, a block
+        self._ratios: dict[str, list[float]] = {}
 
     def close(self) -> None:
         super().close()
@@ -132,6 +137,16 @@ class LiveComparison(KeptSession):
         return report
 
     def cost(self, config: Config, report: BlockReport) -> float:
+        """What a sample of a measured block costs by the objective: seconds or joules."""
+        time_s = self.time_cost(config, report)
+        if not self.context.spec.reads_energy:
+            return time_s
+        costs = joules_per_sample(_window(report)), time_s
+        first, second = costs if self.context.spec.objective == "energy" else costs[::-1]
+        self._ratios.setdefault(key_of(config), []).append(math.log(second / first))
+        return first
+
+    def time_cost(self, config: Config, report: BlockReport) -> float:
         """Seconds a sample of a measured block, the epoch's end included.
 
         Epoch ends are rare in short blocks: their cost is the mean over all blocks of this
@@ -195,7 +210,20 @@ class LiveComparison(KeptSession):
             if candidate != reference:
                 self._histories.pop(key_of(candidate), None)
         no_effect = {knob: why for r in rounds for knob, why in r.no_effect.items()}
-        return replace(rounds[0], ratio=pooled([r.ratio for r in rounds]), no_effect=no_effect)
+        ratio = pooled([r.ratio for r in rounds])
+        second = self._second(candidate, reference, ratio)
+        return replace(rounds[0], ratio=ratio, no_effect=no_effect, second=second)
+
+    def _second(self, candidate: Config, reference: Config, ratio: LogRatio) -> float | None:
+        """The two costs of a block are compared, so that a machine that was slow for a while counts
+        in neither.
+        """
+        ratios = [self._ratios.get(key_of(config)) for config in (candidate, reference)]
+        if candidate != reference:
+            self._ratios.pop(key_of(candidate), None)
+        if ratios[0] is None or ratios[1] is None:
+            return None
+        return ratio.estimate + fmean(ratios[0]) - fmean(ratios[1])
 
     def _round(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
         """One round; once more if the job came to its end meanwhile, and then whatever happens."""

@@ -15,11 +15,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from autotune.errors import BaselineError
 from autotune.executors.base import NODE, SessionFailed
 from autotune.job.configs import key_of
+from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Anatomy, TrainingTime
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
@@ -32,6 +33,7 @@ from autotune.verdict.timing import (
     cost_of_run,
     drop_start,
     first_counted,
+    joules_per_sample,
     later_epoch,
     mean_samples,
     mean_turnover_s,
@@ -222,6 +224,16 @@ class Pairs:
         """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
         return [math.log(a / b) for a, b in map(self._costs_of, self._seeds())]
 
+    def second_gain(self) -> LogRatio | None:
+        """By the second objective, as the pairs alone tell it; None where there is none."""
+        objective = self.context.spec.second_objective
+        if not objective:
+            return None
+        costs = [self.costs(self.reference[s], self.candidate[s], objective) for s in self._seeds()]
+        ratios = [math.log(a / b) for a, b in costs]
+        error = stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
+        return LogRatio(fmean(ratios), error, len(ratios))
+
     def log_levels(self) -> list[float]:
         """How slow the machine was during each pair, log units: the mean of its two log costs, less
         what is usual on the machine it ran on.
@@ -254,13 +266,21 @@ class Pairs:
         runs = self.reference[last], self.candidate[last]
         return _anatomy(runs[0], _later(*runs)), _anatomy(runs[1], _later(*runs))
 
-    def costs(self, reference: Record, candidate: Record) -> tuple[float, float]:
-        """What a sample costs each of two runs by the objective, in seconds, epoch ends included.
-        Both are taken over the same part of the job: from the second epoch on where both reach it.
+    def costs(
+        self, reference: Record, candidate: Record, objective: str = ""
+    ) -> tuple[float, float]:
+        """What a sample costs each of two runs: seconds, epoch ends included, or joules. Both are
+        taken over the same part of the job: from the second epoch on where both reach it.
+
+        Args:
+            objective: the job's own, where it is left out.
         """
+        objective = objective or self.context.spec.objective
         later = _later(reference, candidate)
+        if objective == "energy":
+            return _joules(reference, later), _joules(candidate, later)
         costs = self._cost(reference, later), self._cost(candidate, later)
-        if self.context.spec.objective == "throughput":
+        if objective == "throughput":
             return costs
         samples = self._planned_samples(reference)
         return (
@@ -279,7 +299,7 @@ class Pairs:
             fmean(each)
             for each in zip(*(self._trainings_s(s, speedup) for s in seeds), strict=True)
         )
-        if self.context.spec.objective == "time_to_train":
+        if self.context.spec.objective in WHOLE_TRAINING:
             after_s, cold_s = before_s / speedup - (cold_s - after_s), before_s / speedup
         return TrainingTime(self.context.spec.planned_steps, before_s, after_s, cold_s)
 
@@ -288,10 +308,12 @@ class Pairs:
         reference, candidate = self.reference[seed], self.candidate[seed]
         later, samples = _later(reference, candidate), self._planned_samples(reference)
         cost = self._cost(reference, later)
+        of_energy = self.context.spec.objective == "energy"  # then speedup is none of time
+        faster = self._cost(candidate, later) if of_energy else cost / speedup
         return (
             self._training_s(reference, cost, later, samples),
-            self._training_s(candidate, cost / speedup, later, samples),
-            self._training_s(candidate, cost / speedup, later, samples, self.cold_s),
+            self._training_s(candidate, faster, later, samples),
+            self._training_s(candidate, faster, later, samples, self.cold_s),
         )
 
     def _planned_samples(self, reference: Record) -> float:
@@ -465,6 +487,12 @@ def on_node(context: RunContext, node: str) -> RunContext:
     """
     lane = context.executor.lane(node)
     return context if lane is None else replace(context, executor=lane)
+
+
+def _joules(record: Record, later_epochs: bool) -> float:
+    """A sample takes; the machine's counters say so."""
+    window = record.window
+    return joules_per_sample(drop_start(window, first_counted(window, later_epochs=later_epochs)))
 
 
 def _later(*records: Record) -> bool:

@@ -32,6 +32,7 @@ from autotune.verdict.timing import (
     cost_per_sample,
     disturbed,
     full_batches,
+    joules_per_sample,
     winsorized_mean,
 )
 from autotune_spaces.base import Config
@@ -50,13 +51,15 @@ class Measured:
     """One block of a plot."""
 
     config: Config
-    log_cost: float | None  # of a sample in seconds; None: failed, or spoiled by other load
+    # of a sample, in seconds (or joules); None: failed, or spoiled by other load
+    log_cost: float | None
     weight: float = 0.0  # its length against a standard block's
     failure: BlockFailed | None = None
     parts: Anatomy | None = None
     settle_s: float = 0.0
     wall_s: float = 0.0
     no_effect: tuple[tuple[str, str], ...] = ()
+    second_log_cost: float | None = None  # joules where log_cost has seconds, and the reverse
 
 
 class LivePlots(KeptSession):
@@ -162,9 +165,22 @@ class LivePlots(KeptSession):
         if not outcome.config:
             self._samples = sum(window.samples) / len(window.samples)
         cost = cost_per_sample(window, turnover_s=self._turnover_s(outcome.config, report))
+        second = None
+        if self.context.spec.reads_energy:
+            cost, second = joules_per_sample(window), cost
+            if self.context.spec.objective != "energy":
+                cost, second = second, cost
         weight = min(math.fsum(window.times_s) / BLOCK_S, MOST_WEIGHT)
         return Measured(
-            outcome.config, math.log(cost), weight, None, parts, report.settle_s, wall_s, no_effect
+            outcome.config,
+            math.log(cost),
+            weight,
+            None,
+            parts,
+            report.settle_s,
+            wall_s,
+            no_effect,
+            None if second is None else math.log(second),
         )
 
     def _spoiled(self, window: Window) -> bool:

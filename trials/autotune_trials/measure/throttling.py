@@ -11,13 +11,13 @@ told apart.
 from __future__ import annotations
 
 import ctypes
-import functools
 import glob
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from autotune_trials.measure import nvml
 
 SYSFS = "/sys/devices/system/cpu"
 # Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h); limits only: idle clocks and clocks the
@@ -85,36 +85,13 @@ def _heat(sysfs: str) -> dict[str, int]:
 
 def _reasons(device: Any) -> int:
     try:
-        handle = _handle(device)
         reasons = ctypes.c_ulonglong()
-        nvml = _nvml()
+        library = nvml.library()
         # called throttle reasons before NVML 12.2
-        ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        failed = (ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(
-            handle, ctypes.byref(reasons)
+        ask = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        failed = (ask or library.nvmlDeviceGetCurrentClocksThrottleReasons)(
+            nvml.handle(device), ctypes.byref(reasons)
         )
         return 0 if failed else reasons.value
     except Exception:
         return 0
-
-
-@functools.cache
-def _nvml() -> Any:
-    """The driver's own library: the job's environment need not have a package for it.
-
-    Raises:
-        OSError: there is no driver.
-    """
-    nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    nvml.nvmlInit_v2()
-    return nvml
-
-
-@functools.cache
-def _handle(device: Any) -> ctypes.c_void_p:
-    """NVML's of a torch.device; a null pointer, which NVML refuses, if it does not know it."""
-    uuid = str(sys.modules["torch"].cuda.get_device_properties(device).uuid)
-    named = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    handle = ctypes.c_void_p()
-    _nvml().nvmlDeviceGetHandleByUUID(named.encode(), ctypes.byref(handle))
-    return handle

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
     from autotune_trials.agent.dataloader.reader_meter import Spent
+    from autotune_trials.measure.energy import EnergyMeter
 
 
 class WindowRecorder:
@@ -28,6 +29,7 @@ class WindowRecorder:
         keep_interrupted: a record keeps every iteration, cleaned of the time spent elsewhere; a
             block's window leaves interrupted ones out, since what follows an evaluation is not the
             steady state.
+        energy: what reads the machine's counters, where that is asked for.
     """
 
     def __init__(
@@ -37,12 +39,15 @@ class WindowRecorder:
         loaders: LoaderHooks,
         finish: Callable[[], None],
         keep_interrupted: bool,
+        energy: EnergyMeter | None = None,
     ) -> None:
         self._torch = torch
         self._device = device
         self._loaders = loaders
         self._finish = finish
         self._keep = keep_interrupted
+        self._energy = energy
+        self._joules: list[float] = []  # one an iteration, as far as they have been told
         self._iterations: list[Iteration] = []
         self._turnovers: list[float] = []  # as the CPU saw them
         # of every iteration, on a device: final once it has been waited for
@@ -63,6 +68,8 @@ class WindowRecorder:
         """The window begins; takes some milliseconds, so call :meth:`PhaseClock.resume` after it."""
         self._start, self._limits = snapshot(), throttling.read(self._device)
         self._read = self._loaders.reader_spent()
+        if self._energy is not None:
+            self._energy.restart()
 
     def add(self, iteration: Iteration) -> bool:
         """Take one iteration in. False if it was left out as interrupted."""
@@ -73,8 +80,12 @@ class WindowRecorder:
             self._spent.append(iteration.spent)
         if iteration.interrupted:
             self._interruptions += 1
-            if not self._keep:
-                return False
+        left_out = iteration.interrupted and not self._keep
+        if self._energy is not None:
+            told = self._energy.iteration(iteration.wall_s, read=left_out)
+            self._joules += told[:-1] if left_out else told
+        if left_out:
+            return False
         self._iterations.append(iteration)
         drawn, unmade = self._loaders.batches_drawn()
         self._drawn.append(drawn)
@@ -87,6 +98,9 @@ class WindowRecorder:
         self._spent = []
         self._turnovers_at, self._drawn, self._unmade = [], [], []
         self._read = self._loaders.reader_spent()
+        if self._energy is not None:
+            self._energy.restart()
+            self._joules = []
 
     @property
     def samples_before(self) -> list[float]:
@@ -100,6 +114,8 @@ class WindowRecorder:
         """The window ends here; waits for the device."""
         limits = throttling.read(self._device)  # first: an idle device has none
         self._finish()
+        if self._energy is not None:
+            self._joules += self._energy.rest()
         load = between(self._start, snapshot()) if self._start is not None else None
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
         settings, spent = self._loaders.settings_in_force(), self._loaders.reader_spent()
@@ -135,6 +151,7 @@ class WindowRecorder:
             involuntary_switches=sum(u.involuntary_switches for u in used),
             minor_fault_counts=tuple(u.minor_faults for u in used),
             system_times_s=tuple(u.system_s for u in used),
+            joules=tuple(self._joules) if self._energy and self._energy.counters else (),
         )
 
     def _turnovers_s(self) -> tuple[float, ...]:

@@ -109,6 +109,7 @@ class SessionConfig:
     stacks: bool = False
     # fixed, profile, launch: what the command was started with, to be checked for its effect
     process_knobs: tuple[KnobChoice, ...] = ()
+    energy: bool = False  # live, fixed: windows hold what iterations take of the machine's counters
     # profile: a tool around the job captures the window (cudaProfilerApi); torch.profiler stays out
     # of its way
     capture: bool = False
@@ -218,6 +219,8 @@ class Window:
     involuntary_switches: int = 0  # times one of its threads was taken off a core
     minor_fault_counts: tuple[int, ...] = ()  # one an iteration
     system_times_s: tuple[float, ...] = ()  # one an iteration
+    # one an iteration, of the machine's own counters; (): not asked for, or there are none
+    joules: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from autotune_trials.agent.core.settling import (
 from autotune_trials.agent.facts.applied_settings import in_force
 from autotune_trials.agent.facts.job_facts import rank, startup_s, world_size
 from autotune_trials.agent.patches import scheduler
+from autotune_trials.measure.energy import EnergyMeter
 from autotune_trials.measure.memory import forget_peak
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.messages import (
@@ -341,6 +342,7 @@ class LiveMode(Mode):
             agent.loaders,
             agent.timer.finish,
             keep_interrupted=not self._alone,
+            energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
         )
         window.open()
         return window

@@ -25,6 +25,7 @@ from autotune_trials.agent.core.modes import Mode, hello
 from autotune_trials.agent.facts.applied_settings import in_force
 from autotune_trials.agent.facts.job_facts import fingerprint, rank, startup_s, world_size
 from autotune_trials.agent.loop.loss import to_number
+from autotune_trials.measure.energy import EnergyMeter
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Extent, Pace, Record, SessionMode, Window
@@ -112,7 +113,12 @@ class RecordMode(Mode):
         self._began = perf_counter()
         self._alone = world_size(agent.torch) == 1
         self._window = WindowRecorder(
-            agent.torch, agent.live.cuda, agent.loaders, agent.timer.finish, keep_interrupted=True
+            agent.torch,
+            agent.live.cuda,
+            agent.loaders,
+            agent.timer.finish,
+            keep_interrupted=True,
+            energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
         )
         self._window.open()
 

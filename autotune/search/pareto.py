@@ -1,0 +1,85 @@
+"""Two objectives: which configurations are worth having.
+
+second │ ·        ·  beaten: another one is better in both
+       │    ·  ○     ○  nothing is better in both
+       │ ○
+       └────────── first
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.job.configs import key_of
+from autotune.objectives import WHOLE_TRAINING
+from autotune.results import Observation, Point, Trial, TrialState
+from autotune_spaces.base import SearchSpace
+
+
+class Figures:
+    """Log ratios of trials by two objectives; negative is better.
+
+    Args:
+        objectives: the first is what ``log_ratio`` of a trial was measured by.
+        planned_steps: of the whole training.
+    """
+
+    def __init__(
+        self,
+        objectives: tuple[str, str],
+        space: SearchSpace,
+        observation: Observation,
+        planned_steps: int,
+        trials: Sequence[Trial],
+    ) -> None:
+        self.objectives, self._space = objectives, space
+        self._start_s = observation.startup_s
+        self._steps_s = planned_steps * observation.anatomy.iteration_s
+        # the longest that was seen of each: later it comes from a cache
+        self._once_s: dict[str, float] = {}
+        for trial in trials:
+            key = self._slow_start(trial)
+            self._once_s[key] = max(self._once_s.get(key, 0.0), trial.settle_s)
+
+    def of(self, trial: Trial) -> tuple[float, float] | None:
+        """None: one of them is not known."""
+        first, second = (self._by(objective, trial) for objective in self.objectives)
+        return None if first is None or second is None else (first, second)
+
+    def _by(self, objective: str, trial: Trial) -> float | None:
+        by_energy = self.objectives[0] == "energy"
+        if objective == "energy":
+            return trial.log_ratio if by_energy else trial.second_log_ratio
+        time = trial.second_log_ratio if by_energy else trial.log_ratio
+        if time is None or objective not in WHOLE_TRAINING:
+            return time
+        once_s = self._once_s[key] if (key := self._slow_start(trial)) else 0.0
+        whole_s = self._start_s + self._steps_s
+        return math.log((self._start_s + once_s + self._steps_s * math.exp(time)) / whole_s)
+
+    def _slow_start(self, trial: Trial) -> str:
+        return key_of(
+            {name: v for name, v in trial.config.items() if self._space[name].start_up_cost}
+        )
+
+
+def pareto(figures: Figures, trials: Sequence[Trial]) -> tuple[Point, ...]:
+    """The job as it is and every configuration that was measured, best by the first objective
+    first."""
+    known = [
+        (trial, both)
+        for trial in trials
+        if trial.state == TrialState.COMPLETE and (both := figures.of(trial)) is not None
+    ]
+    points = [Point({}, 1.0, 1.0)] + [
+        Point(dict(trial.config), math.exp(-a), math.exp(-b), trial.number)
+        for trial, (a, b) in known
+    ]
+    points.sort(key=lambda p: (-p.first, -p.second))
+    best, found = 0.0, []
+    for point in points:  # all before it are at least as good by the first objective
+        found.append(replace(point, beaten=point.second <= best))
+        best = max(best, point.second)
+    return tuple(found)

@@ -1,0 +1,159 @@
+"""Energy counters, as the kernel shows them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from autotune.executors.base import FixedRun
+from autotune.executors.local import LocalExecutor
+from autotune.job.spec import JobSpec
+from autotune_spaces.base import SearchSpace
+from autotune_trials.measure import energy
+from autotune_trials.measure.energy import POWERCAP_VARIABLE, EnergyMeter
+from autotune_trials.protocol.messages import Block
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+WATTS = 40.0
+RANGE_UJ = 1_000_000_000
+
+
+class Counters:
+    """A copy of /sys/class/powercap."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.add("intel-rapl:0", "package-0", 5_000_000)
+        self.add("intel-rapl:0:0", "core", 1)
+        self.add("intel-rapl:0:1", "dram", 7_000_000)
+        self.add("intel-rapl-mmio:0", "package-0", 1)  # the same once more
+
+    def add(self, folder: str, name: str, microjoules: int) -> None:
+        (self.root / folder).mkdir(parents=True)
+        (self.root / folder / "name").write_text(name + "\n")
+        (self.root / folder / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+        self.set(folder, microjoules)
+
+    def set(self, folder: str, microjoules: int) -> None:
+        (self.root / folder / "energy_uj").write_text(f"{microjoules}\n")
+
+
+@pytest.fixture
+def counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counters:
+    monkeypatch.setenv(POWERCAP_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(energy, "EVERY_S", 0.0)
+    return Counters(tmp_path)
+
+
+def test_packages_and_memory_are_added_up(counters: Counters) -> None:
+    meter = EnergyMeter(None)
+    assert len(meter.counters) == 2
+    counters.set("intel-rapl:0", 6_000_000)
+    counters.set("intel-rapl:0:1", 7_500_000)
+    counters.set("intel-rapl:0:0", 900_000_000)
+    assert meter.iteration(1e6) == [pytest.approx(1.5)]
+    assert meter.iteration(1e6) == [0.0]
+
+
+def test_a_counter_that_begins_again(counters: Counters) -> None:
+    counters.set("intel-rapl:0", RANGE_UJ - 1_000_000)
+    meter = EnergyMeter(None)
+    counters.set("intel-rapl:0", 2_000_000)
+    assert meter.iteration(1e6) == [pytest.approx(3.0)]
+
+
+def test_what_is_read_is_shared_out(
+    counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(energy, "EVERY_S", 3600.0)
+    meter = EnergyMeter(None)
+    meter.restart()
+    assert [meter.iteration(1e6) for _ in range(4)] == [[]] * 4
+    counters.set("intel-rapl:0", 7_000_000)
+    assert meter.rest() == [pytest.approx(0.5)] * 4
+    assert meter.rest() == []
+
+
+def test_what_is_no_training_takes_its_share(
+    counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(energy, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(energy, "EVERY_S", 3600.0)
+    meter = EnergyMeter(None)
+    assert meter.iteration(1.0) == []
+    counters.set("intel-rapl:0", 15_000_000)
+    now_s = 10.0  # 2 s of training, 8 s of evaluation
+    assert meter.iteration(1.0, read=True) == [pytest.approx(1.0)] * 2
+
+
+def test_counters_that_may_not_be_read_are_none(counters: Counters) -> None:
+    for folder in counters.root.iterdir():
+        (folder / "energy_uj").unlink()
+        (folder / "energy_uj").mkdir()
+    assert EnergyMeter(None).counters == []
+
+
+def test_without_counters_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(POWERCAP_VARIABLE, str(tmp_path / "nowhere"))
+    meter = EnergyMeter(None)
+    assert meter.counters == [] and sum(meter.iteration(1.0, read=True)) == 0.0
+
+
+@contextmanager
+def taking(counters: Counters, watts: float) -> Iterator[None]:
+    """The machine takes so much, whatever it does."""
+    over, began = threading.Event(), time.monotonic()
+
+    def count() -> None:
+        while not over.wait(0.002):
+            # whole or not there, as the kernel shows it
+            new = counters.root / "new"
+            new.write_text(f"{int(watts * 1e6 * (time.monotonic() - began))}\n")
+            new.rename(counters.root / "intel-rapl:0" / "energy_uj")
+
+    counters.set("intel-rapl:0", 0)
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_windows_of_a_real_job_hold_what_it_took(
+    counters: Counters, tmp_path: Path, wanted: bool
+) -> None:
+    folder = tmp_path / "job"
+    shutil.copytree(PROGRAMS, folder)
+    spec = JobSpec(
+        "job",
+        (sys.executable, "validation.py"),
+        folder,
+        {"OMP_NUM_THREADS": "1", POWERCAP_VARIABLE: str(counters.root)},
+        SearchSpace("none", ()),
+        objective="energy" if wanted else "throughput",
+    )
+    with taking(counters, WATTS), closing(LocalExecutor(spec, tmp_path / "run")) as executor:
+        windows = [executor.run_fixed(FixedRun({}, seed=0, steps=400)).window]
+        with executor.open_live({}) as live:
+            (report,) = live.measure([Block("b", (), 200)])
+        windows.append(report.window)
+    for window in windows:
+        if not wanted:
+            assert window.joules == ()
+            continue
+        assert len(window.joules) == len(window.times_s)
+        assert math.fsum(window.joules) == pytest.approx(
+            WATTS * math.fsum(window.times_s), rel=0.25
+        )

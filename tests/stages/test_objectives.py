@@ -1,0 +1,110 @@
+"""Energy, money and two objectives at once, on a replayed machine whose watts are known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replay import Loss
+from replayed import Machine, job, run, table
+
+from autotune.errors import InputError
+from autotune.executors.base import FixedRun
+from autotune.report.page.html import render
+from autotune.report.terminal.closing import closing_text
+from autotune.report.text.story import evidence, headline, unbeaten_rows
+from autotune.results import Result
+from autotune_spaces.base import Config
+from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
+
+SPACE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
+WATTS = 50.0
+# Workers are faster and take more power than that is worth; bfloat16 is worth both.
+POWER = {"num_workers": 1.8, "amp_dtype": 1.2, "optimizer_impl": 1.0}
+
+
+class Powered(Machine):
+    """``counts``: it has counters that can be read."""
+
+    def __init__(self, counts: bool = True) -> None:
+        super().__init__(table(Loss()))
+        self.counts = counts
+
+    def _with_joules(self, window: Window, config: Config) -> Window:
+        watts = WATTS * math.prod(POWER[name] for name in config)
+        joules = tuple(watts * t for t in window.times_s) if self.counts else ()
+        return replace(window, joules=joules)
+
+    def run_fixed(self, request: FixedRun) -> Record:
+        record = super().run_fixed(request)
+        return replace(record, window=self._with_joules(record.window, request.config))
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        report = super().report(block, config)
+        assert report.window is not None
+        return replace(report, window=self._with_joules(report.window, config))
+
+
+def tuned(folder: Path, extra: str) -> Result:
+    return run(folder, Powered(), job(folder, SPACE, extra))
+
+
+@pytest.mark.parametrize("search", ["model", "tpe"])
+def test_what_is_faster_for_more_energy_than_it_is_worth_is_left(
+    tmp_path: Path, search: str
+) -> None:
+    result = tuned(tmp_path, f"objective: energy\nsearch: {search}\n")
+    assert dict(result.knobs) == {"amp_dtype": "bfloat16", "optimizer_impl": "fused"}
+    assert result.speedup.estimate == pytest.approx(1 / (0.6 * 1.2 * 0.9), rel=0.03)
+    assert "× more energy-efficient (95 %" in headline(result)
+    assert result.confirmation.reason.startswith("more energy-efficient: ")
+    training = result.confirmation.training  # of time, which is another factor
+    assert training.before_s / training.after_s == pytest.approx(1 / (0.6 * 0.9), rel=0.05)
+    assert result.points == () and result.confirmation.second is None
+
+
+@pytest.mark.parametrize("search", ["model", "tpe"])
+def test_of_two_the_first_decides_and_both_are_told(tmp_path: Path, search: str) -> None:
+    result = tuned(tmp_path, f"objective: [throughput, energy]\nsearch: {search}\n")
+    assert set(result.knobs) == {"num_workers", "amp_dtype", "optimizer_impl"}
+    assert result.speedup.estimate == pytest.approx(1 / (0.7 * 0.6 * 0.9), rel=0.03)
+    second = 1 / (0.7 * 1.8 * 0.6 * 1.2 * 0.9)
+    assert result.confirmation.second.estimate == pytest.approx(second, rel=0.03)
+    for point in result.points:
+        power = math.prod(POWER[name] for name in point.config)
+        assert point.second == pytest.approx(point.first / power, rel=0.05), point
+    unbeaten = {frozenset(p.config) for p in result.points if not p.beaten}
+    assert frozenset({"num_workers", "amp_dtype", "optimizer_impl"}) in unbeaten
+    assert frozenset({"amp_dtype", "optimizer_impl"}) in unbeaten
+    assert frozenset({"num_workers"}) not in unbeaten and frozenset() not in unbeaten
+    assert any("the samples a joule; that decided nothing" in line for line in evidence(result))
+    page, screen = render(result, tmp_path / "run"), closing_text(result, tmp_path / "run")
+    for text in (page, screen):
+        assert "Both objectives" in text and "× the samples a joule" in text
+    assert len(unbeaten_rows(result)) == len(unbeaten)
+
+
+def test_of_throughput_and_the_whole_training_start_up_is_the_difference(tmp_path: Path) -> None:
+    result = tuned(tmp_path, "objective: [throughput, time_to_train]\nplanned_steps: 1000\n")
+    before_s, start_s = 1000 * 0.0005 * 32, 5.0
+    for point in result.points:
+        whole_s = start_s + before_s / point.first
+        assert point.second == pytest.approx((start_s + before_s) / whole_s, rel=0.03)
+
+
+def test_cost_is_the_whole_training_at_a_price(tmp_path: Path) -> None:
+    result = tuned(tmp_path, "objective: cost\nprice: 3.6\nplanned_steps: 1000\n")
+    assert "× cheaper (95 %" in headline(result)
+    training = result.confirmation.training
+    assert training.before_s == pytest.approx(5.0 + 1000 * 0.0005 * 32, rel=0.05)
+    said = next(line for line in evidence(result) if "1,000 planned steps" in line)
+    assert f"({training.before_s * 0.001:.2f})" in said
+
+
+def test_a_machine_that_counts_no_energy_is_told_before_the_search(tmp_path: Path) -> None:
+    machine = Powered(counts=False)
+    with pytest.raises(InputError, match="this machine counts none that can be read"):
+        run(tmp_path, machine, job(tmp_path, SPACE, "objective: energy\n"))
+    assert {request.label for request in machine.requests} == {"first-run"}

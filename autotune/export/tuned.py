@@ -19,6 +19,7 @@ from typing import Any
 
 from autotune import __version__
 from autotune.job.spec import JobSpec
+from autotune.objectives import BETTER
 from autotune.results import CompileCache, Interval, Result
 from autotune.secrets import hide_secret_flags, is_secret, mask_url, split_secret_flags
 from autotune_spaces import knobs as knob_registry
@@ -302,8 +303,10 @@ def _headline(tuned: TunedConfig) -> list[str]:
             f"{_one_line(tuned.name)}: keep your settings. Nothing was proven faster with the loss"
             " unchanged."
         ]
+    better = p.reason.partition(",")[0]
+    better = better if better in BETTER.values() else BETTER["throughput"]
     gain = (
-        f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}), "
+        f"{p.speedup.estimate:.2f}x {better} ({p.speedup.low:.2f} to {p.speedup.high:.2f}), "
         if p.speedup
         else ""
     )

@@ -142,7 +142,7 @@ def common(a: Side, b: Side, minutes: float | None = None) -> tuple[Side, Side]:
         minutes: time budget; None: 10, or the job file's if it is smaller.
 
     Raises:
-        InputError: a side that is not run on this machine alone.
+        InputError: a side that is not run on this machine alone, or is tuned for its energy.
     """
     for side in (a, b):
         if side.spec.executor.kind != "local":
@@ -156,7 +156,14 @@ def common(a: Side, b: Side, minutes: float | None = None) -> tuple[Side, Side]:
     owner = (b if a.is_tuned else a).spec
     limit = min(owner.budget.minutes, DEFAULT_MINUTES) if minutes is None else minutes
     shared = {key: getattr(owner, key) for key in SHARED}
+    if owner.objective == "energy":
+        raise InputError(
+            "judge compares times; the objective is energy",
+            where=(b if a.is_tuned else a).what,
+            expected="objective: throughput, time_to_train or cost",
+        )
     shared |= {"name": a.spec.name, "budget": replace(owner.budget, minutes=limit)}
+    shared |= {"second_objective": ""}
     timeouts = {key: getattr(owner, key) for key in TIMEOUTS}
 
     def with_shared(side: Side) -> Side:

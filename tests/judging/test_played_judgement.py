@@ -88,6 +88,14 @@ def losses_times(factor: float, label: str = "judge") -> Alter:
     return alter
 
 
+def test_a_job_tuned_for_its_energy_is_not_judged_by_it(tmp_path: Path, play: Any) -> None:
+    for name in ("a", "b"):
+        with open(tmp_path / name / "job.yaml", "a") as file:
+            file.write("objective: energy\n")
+    with pytest.raises(InputError, match="judge compares times"):
+        play(Machine(), Machine())
+
+
 def test_a_side_that_was_observed_when_the_user_stopped_is_observed_again(play: Any) -> None:
     def stop(request: FixedRun, record: Record) -> Record:
         if request.label == "profile-A":

@@ -97,6 +97,9 @@ def unlike(a: Result, b: Result) -> list[str]:
         then, now = getattr(one.machine, field), getattr(other.machine, field)
         if then and now and str(then) != str(now):
             found.append(f"{word}: {words.clean(then, 120)} in A, {words.clean(now, 120)} in B")
+    objectives = [str(r.environment.get("objective", "throughput")) for r in (a, b)]
+    if objectives[0] != objectives[1]:
+        found.append(f"objective: {objectives[0]} in A, {objectives[1]} in B")
     commands = [story.command_words(result) for result in (a, b)]
     if commands[0] != commands[1]:
         found.append(f"command: {commands[0] or 'unknown'} in A, {commands[1] or 'unknown'} in B")

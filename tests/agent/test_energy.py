@@ -70,9 +70,7 @@ def test_a_counter_that_begins_again(counters: Counters) -> None:
     assert meter.iteration(1e6) == [pytest.approx(3.0)]
 
 
-def test_what_is_read_is_shared_out(
-    counters: Counters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_is_shared_out(counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "EVERY_S", 3600.0)
     meter = EnergyMeter(None)
     meter.restart()

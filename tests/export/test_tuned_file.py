@@ -209,7 +209,7 @@ def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "tuned.yaml"
     write_tuned(tuned, path)
     assert load_tuned(path) == tuned == load_tuned(tmp_path)
-    assert "1.50x as fast (1.40 to 1.60)" in path.read_text()
+    assert "1.50x faster (1.40 to 1.60)" in path.read_text()
     # the learning rate that the batch size was proven with goes along
     assert 'group["lr"] *= (64 / 32) ** 0.5' in FORMATS["python"].write(load_tuned(path))
 

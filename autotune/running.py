@@ -78,6 +78,7 @@ def _tune_job(
     from autotune.tracking import open_tracker, preflight, records
     from autotune.tuner import tune
 
+    history = history and spec.remembered
     other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
     if fresh or other_torch:
         move_aside(run_dir)

@@ -78,10 +78,12 @@ def measure(name: str, minutes: float, rounds: int) -> dict[str, Any]:
     result = json.loads((run / "result.json").read_text())
     predicted = (result["confirmation"] or {}).get("training")
     taken: dict[str, list[float]] = {side: [] for side in SIDES}
-    for number in range(rounds if predicted and result["verdict"] == "tuned" else 0):
+    for number in range(rounds if predicted else 0):
         kernels = {**env, "TORCHINDUCTOR_CACHE_DIR": str(folder / f"kernels-{number}")}
         launch = autotune("launch", str(run / "tuned.yaml"), "--quiet")
-        turns = [("before", command, env), ("cold", launch, kernels), ("after", launch, kernels)]
+        turns = [("before", command, env)]
+        if result["verdict"] == "tuned":
+            turns += [("cold", launch, kernels), ("after", launch, kernels)]
         for side, words, variables in turns if number % 2 == 0 else [*turns[1:], turns[0]]:
             began = time.monotonic()
             subprocess.run(words, cwd=folder, env=variables, check=True, stdout=subprocess.DEVNULL)
@@ -107,12 +109,13 @@ def page() -> str:
             continue
         found = json.loads(path.read_text())
         cells = [name, f"{program.epochs * program.steps:,}"]
-        if not found["taken"]["before"]:
-            rows.append([*cells, found["verdict"], *["–"] * 3])
-            continue
         speedup = found["speedup"]
-        cells.append(f"{speedup['estimate']:.2f}x ({speedup['low']:.2f} to {speedup['high']:.2f})")
+        tuned = f"{speedup['estimate']:.2f}x ({speedup['low']:.2f} to {speedup['high']:.2f})"
+        cells.append(tuned if found["verdict"] == "tuned" else "kept as it is")
         for side in SIDES:
+            if not found["taken"][side]:
+                cells.append("–")
+                continue
             predicted, taken = found["predicted"][side], fmean(found["taken"][side])
             off = predicted / taken - 1
             near, count = near + (abs(off) <= WITHIN), count + 1

@@ -40,6 +40,7 @@ def summarize(spec: JobSpec) -> dict[str, Any]:
         "workdir": str(spec.workdir),
         "env": sorted(spec.env),  # names only: values may be secrets
         "objective": spec.objective,
+        "second_objective": spec.second_objective,
         "planned_steps": spec.planned_steps,
         "budget": {"minutes": spec.budget.minutes, "trials": spec.budget.trials},
         "convergence": {"tolerance": spec.convergence.tolerance, "steps": spec.convergence.steps},
@@ -70,12 +71,13 @@ def _text(summary: dict[str, Any]) -> str:
         for k in knobs
     ]
     budget, loss = summary["budget"], summary["convergence"]
+    objective = " and ".join(filter(None, (summary["objective"], summary["second_objective"])))
     trials = "" if budget["trials"] is None else f" and {budget['trials']} trials"
     return "\n".join(
         [
             f"{summary['name']}: {shlex.join(summary['command'])}",
             f"  in {summary['workdir']}",
-            f"  objective {summary['objective']}, budget {budget['minutes']:g} minutes{trials}",
+            f"  objective {objective}, budget {budget['minutes']:g} minutes{trials}",
             f"  loss compared over {loss['steps']} steps, tolerance {loss['tolerance']:.2%}",
             f"  written to {summary['run_dir']}",
             "",

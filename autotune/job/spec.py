@@ -114,6 +114,13 @@ class JobSpec:
     def reads_energy(self) -> bool:
         return "energy" in (self.objective, self.second_objective)
 
+    @property
+    def remembered(self) -> bool:
+        """Whether the history is asked and told: it holds answers by time, and nothing of what two
+        objectives ask of a search.
+        """
+        return self.objective != "energy" and not self.second_objective
+
     def digest(self) -> str:
         """Identity of what is tuned: decides whether a run resumes.
 

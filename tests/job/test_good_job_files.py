@@ -115,6 +115,23 @@ def test_the_models_defaults_are_those_of_the_spec() -> None:
         assert getattr(parsed, name).model_dump() == dataclasses.asdict(spec_defaults[name])
 
 
+@pytest.mark.parametrize(
+    ("words", "objectives", "energy", "remembered"),
+    [
+        ("throughput", ("throughput", ""), False, True),
+        ("[cost]\nprice: 2.5", ("cost", ""), False, True),
+        ("energy", ("energy", ""), True, False),
+        ("[throughput, energy]", ("throughput", "energy"), True, False),
+    ],
+)
+def test_objectives(
+    tmp_path: Path, words: str, objectives: tuple[str, str], energy: bool, remembered: bool
+) -> None:
+    job = load(tmp_path, f"command: python train.py\nobjective: {words}\n")
+    assert (job.objective, job.second_objective) == objectives
+    assert (job.reads_energy, job.remembered) == (energy, remembered)
+
+
 def test_a_list_is_taken_word_by_word(tmp_path: Path) -> None:
     job = load(tmp_path, "command: [python, train.py, --lr, 0.1, --note, 'a | b $HOME']\n")
     assert job.command == ("python", "train.py", "--lr", "0.1", "--note", "a | b $HOME")

@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "time_to_train"
 PAGE = Path(__file__).with_suffix(".md")
+NOTES = "## Where they are not"  # and what follows: written by hand, kept
 WITHIN = 0.05  # of the time it took: as near as a prediction should be
 SIDES = ("before", "after", "cold")  # TrainingTime's fields, less "_s"
 
@@ -135,7 +136,8 @@ def page() -> str:
         "|" + "---|" * len(heads),
         *("| " + " | ".join(row) + " |" for row in rows),
     ]
-    return "\n".join(lines) + "\n"
+    kept = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    return "\n".join(lines) + "\n" + "".join(kept.partition("\n" + NOTES)[1:])
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ def view(study_run_id: str, knobs: Sequence[str], both: Sequence[str] = ()) -> s
             for axis, name in zip(("xaxis", "yaxis"), both, strict=True)
         }
         scatter = {"uuid": "autotune-both", "type": "SCATTER", "runsCountToCompare": MOST_RUNS}
-        charts.insert(0, {**scatter, **axes})
+        charts.append({**scatter, **axes})
     state = {
         "searchFilter": f"tags.mlflow.parentRunId = '{study_run_id}'",
         "orderByKey": "metrics.`speedup`",

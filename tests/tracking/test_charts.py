@@ -14,10 +14,13 @@ from server_processes import a_port, mlflow_server
 from small_study import TRIALS
 
 from autotune.tracking import open_tracker
-from autotune.tracking.base import NOTE_TAG, SEARCHED_TAG
+from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG
 from autotune.tracking.charts import VIEW_TAG
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+BOTH = "times/throughput", "times/energy"
 
 
 def a_study(uri: str, run_dir: Path) -> Any:
@@ -27,8 +30,14 @@ def a_study(uri: str, run_dir: Path) -> Any:
     tracker.start_study("study", "digits", {}, {})
     for number in range(TRIALS):
         params = {"knob.num_workers": number, "knob.amp_dtype": "off"}
-        tracker.trial(f"t{number}", f"{number:03d}", params, {"speedup": 1.0 + number / 4}, {})
+        metrics = {
+            "speedup": 1.0 + number / 4,
+            BOTH[0]: 1.0 + number / 4,
+            BOTH[1]: 2.0 - number / 8,
+        }
+        tracker.trial(f"t{number}", f"{number:03d}", params, metrics, {})
     tags = {SEARCHED_TAG: "num_workers,amp_dtype", NOTE_TAG: "**1.50× faster**"}
+    tags[BOTH_TAG] = ",".join(BOTH)
     tracker.finish("FINISHED", {}, tags)
     from mlflow import MlflowClient
 
@@ -57,7 +66,8 @@ def test_a_study_links_to_a_view_of_its_trials(tmp_path: Path) -> None:
     state = json.loads(experiment.tags[VIEW_TAG + key])
     shown = client.search_runs([experiment.experiment_id], state["searchFilter"])
     assert sorted(run.info.run_name for run in shown) == ["000", "001", "002"]
-    knobs, speedups = state["compareRunCharts"]
+    knobs, speedups, both = state["compareRunCharts"]
+    assert (both["xaxis"]["key"], both["yaxis"]["key"]) == BOTH
     assert all(set(knobs["selectedParams"]) == set(run.data.params) for run in shown)
     assert [speedups["metricKey"]] == knobs["selectedMetrics"] == ["speedup"]
 
@@ -74,9 +84,9 @@ def test_mlflow_draws_the_view(tmp_path: Path) -> None:
             executable_path=program,
             args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"],
         )
-        page = browser.new_page(viewport={"width": 1600, "height": 1000})
+        page = browser.new_page(viewport={"width": 1600, "height": 2000})
         page.goto(f"{uri}/{the_link(study)}")
-        for drawn in ("Parallel Coordinates", "knob.amp_dtype", "1.50"):
+        for drawn in ("Parallel Coordinates", "knob.amp_dtype", "1.50", BOTH[1]):
             page.get_by_text(drawn).first.wait_for(timeout=60_000)
         drawn = page.locator("body").inner_text()
         browser.close()

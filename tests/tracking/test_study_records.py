@@ -19,7 +19,7 @@ from autotune.explain.records import Finding, NotJudged, PerfSummary
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.report.result_file import write_result
-from autotune.results import Result
+from autotune.results import Point, Result
 from autotune.running import publish_outcome
 from autotune.tracking import open_tracker, records
 
@@ -126,6 +126,21 @@ def test_every_file_and_figure_of_the_explanation_is_in_the_study(tmp_path: Path
     assert [f["rule"] for f in kept["findings"]] == ["loader-bound", "prints"]
     assert kept["not_judged"][0]["reason"] == "no GPU"
     assert kept["rules"] == 2
+
+
+def test_of_two_objectives_every_trial_has_both(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    result = tuned()
+    environment = {"objective": "energy", "second_objective": "throughput"}
+    points = (Point({}, 1.0, 1.0), Point({"num_workers": 9}, 3.0, 2.0, number=99))
+    result = replace(result, points=points, environment={**result.environment, **environment})
+    parent, _ = recorded(tmp_path, result)
+    assert parent.data.tags["autotune.both"] == "times/energy,times/throughput"
+    assert "× more energy-efficient**" in parent.data.tags["mlflow.note.content"]
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    runs = client.search_runs([parent.info.experiment_id], "metrics.unbeaten = 1")
+    assert [run.data.metrics["times/throughput"] for run in runs] == [1.0]
 
 
 def test_a_run_without_explanation_leaves_none_of_it(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ FILE_NAME = "report.html"
 # id of a section -> what the navigation calls it
 NAVIGATION = {
     "changes": "change",
+    "both": "both objectives",
     "time": "time",
     "summary": "summary",
     "findings": "findings",

@@ -30,10 +30,10 @@ search_space:
 budget: {{minutes: 8, trials: 12}}
 convergence: {{steps: 80}}
 """
-# Reading a batch of 8 sleeps 32 ms, of which two workers leave the half; from 32 samples on the
-# second rank alone is out of memory.
+# Reading a batch of 8 sleeps 8 ms, which two workers hide, so that the other knobs are searched,
+# too; from 32 samples on the second rank alone is out of memory.
 FAULTY = {
-    "item": "time.sleep(0.004)",
+    "item": "time.sleep(0.001)",
     "width": 600,
     "samples": 2048,
     "forward": "if len(x) >= 32 and rank == 1: raise MemoryError('no room')",

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
+from autotune.errors import InputError
 from autotune.results import Anatomy
 from autotune_spaces.facts import ReaderFacts
 from autotune_trials.protocol.messages import PHASES, Window
@@ -282,10 +283,20 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
 
 
 def joules_per_sample(window: Window) -> float:
-    """What training takes of the machine's counters; NaN where it has none. Whatever else the job
-    does now and then (epoch ends, evaluation) is left out.
+    """What training takes of the machine's counters. Whatever else the job does now and then (epoch
+    ends, evaluation) is left out.
+
+    Raises:
+        InputError: they stood still, or could not be read.
     """
-    return winsorized_mean(window.joules) / mean_samples(window) if window.joules else math.nan
+    if not math.fsum(window.joules) > 0:
+        raise InputError(
+            "the machine's energy counters could not be read, or stood still",
+            where="a window of the job",
+            expected="counters that move while it trains",
+            remedy="the same command goes on where this ended; or objective: throughput",
+        )
+    return winsorized_mean(window.joules) / mean_samples(window)
 
 
 def cost_of_run(

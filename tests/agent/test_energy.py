@@ -100,6 +100,14 @@ def test_counters_that_may_not_be_read_are_none(counters: Counters) -> None:
     assert EnergyMeter(None).counters == []
 
 
+def test_a_counter_that_is_lost_leaves_none(counters: Counters) -> None:
+    """The other one alone would say that the job takes less than before."""
+    meter = EnergyMeter(None)
+    counters.set("intel-rapl:0:1", 9_000_000)
+    (counters.root / "intel-rapl:0" / "energy_uj").unlink()
+    assert sum(meter.iteration(1.0, read=True)) == 0.0 and meter.counters == []
+
+
 def test_without_counters_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(POWERCAP_VARIABLE, str(tmp_path / "nowhere"))
     meter = EnergyMeter(None)

@@ -173,7 +173,7 @@ def whole_training(result: Result) -> str:
 
 def priced(seconds: float, price: object) -> str:
     """``1 h 05 min (2.71)``; ``price``: of the machine, an hour; None: not known."""
-    cost = f" ({price * seconds / 3600:.2f})" if words.known(price) else ""
+    cost = f" ({words.number_words(price * seconds / 3600)})" if words.known(price) else ""
     return f"{words.duration_words(seconds)}{cost}"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.search.focus import COMPETING
 from autotune.search.model.knobs import SearchKnob
 from autotune_spaces.base import Config, Value, same
 
@@ -27,9 +28,7 @@ BASELINE_SD = 0.5
 PAIR_SD = 0.02
 # Known not to be additive; the loader's with compute come on top where it binds.
 PAIRS = (("amp_dtype", "compile_mode"), ("amp_dtype", "channels_last"))
-# Workers that compute want the cores of the threads, which wait for each other busily: two workers
-# beside two threads were 0.83x, beside one 1.3x, and one thread alone 0.97x.
-COMPETING, COMPETING_SD = ("num_workers", "intra_op_threads"), 0.3
+COMPETING_SD = 0.3  # of what workers and threads give beyond their sum, where reading takes long
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ class LivePlots(KeptSession):
         wall_s = report.settle_s + math.fsum(report.window.times_s)
         parts = anatomy(window, report.settle_iterations)
         no_effect = tuple(report.no_effect.items())
-        if self._spoiled(window):
+        still = bool(window.joules) and not any(window.joules)  # counters that move too seldom
+        if self._spoiled(window) or still:
             return Measured(
                 outcome.config,
                 None,

@@ -14,6 +14,7 @@ import glob
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -51,6 +52,7 @@ class EnergyMeter:
 
     def __init__(self, device: Any) -> None:
         root = os.environ.get(POWERCAP_VARIABLE) or POWERCAP
+        # []: there are none, or one of them could not be read any more
         self.counters = [*_packages(root), *([] if device is None else _gpu(device))]
         self._trained_s: list[float] = []  # of each iteration since the last reading
         self._read_s = perf_counter()
@@ -80,11 +82,11 @@ class EnergyMeter:
     def _joules(self) -> float:
         """Since the last reading."""
         self._read_s = perf_counter()
-        used = 0.0
-        for counter in self.counters:
-            with suppress(OSError, ValueError):
-                used += counter.since_last()
-        return used
+        try:
+            return sum(counter.since_last() for counter in self.counters)
+        except (OSError, ValueError):  # what is left of them would tell too little
+            self.counters = []
+            return 0.0
 
 
 def _packages(root: str) -> list[Counter]:
@@ -94,9 +96,12 @@ def _packages(root: str) -> list[Counter]:
             name = _text(folder, "name")
             if name == "dram" or name.startswith("package"):
                 wraps_at = int(_text(folder, "max_energy_range_uj")) / 1e6
-                read = lambda folder=folder: int(_text(folder, "energy_uj")) / 1e6  # noqa: E731
-                found.append(Counter(read, wraps_at))
+                found.append(Counter(partial(_package_j, folder), wraps_at))
     return found
+
+
+def _package_j(folder: str) -> float:
+    return int(_text(folder, "energy_uj")) / 1e6
 
 
 def _text(folder: str, name: str) -> str:

@@ -93,5 +93,5 @@ def _reasons(device: Any) -> int:
             nvml.handle(device), ctypes.byref(reasons)
         )
         return 0 if failed else reasons.value
-    except Exception:
+    except Exception:  # no driver, or one that does not tell: taken as not throttled
         return 0

@@ -104,7 +104,7 @@ class Agent:
             self.credit = Credit(self.loaders)
             self._listen()
             install(self)
-        except Exception:
+        except Exception:  # of any kind: the job goes on without us
             self.fail("install")
 
     def _listen(self) -> None:
@@ -157,12 +157,12 @@ class Agent:
         self._failing = True
         try:
             self.stop()
-        except Exception:
+        except Exception:  # what could be taken back is; the rest is in the log
             log.write_exception(f"{where}, stepping aside")
         if not self.mode.measures:
             last = (text.strip().splitlines() or [""])[-1]
             log.tell(f"the job goes on without its tuned settings ({where}: {last})")
         try:
             self.channel.send(Fault(rank(self.torch), where, text, unhooked))
-        except Exception:
+        except Exception:  # the tuner is gone, and nobody is left to be told
             log.write_exception(f"{where}, reporting")

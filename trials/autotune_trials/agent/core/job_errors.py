@@ -45,7 +45,7 @@ class JobErrors:
                 log.crumb("killed")
             self._last_words.tell(error, "oom" if lost else "crash", surviving=False)
             self._agent.mode.on_crash()
-        except Exception:
+        except Exception:  # the job's own error is what has to come through
             log.write_exception("excepthook")
 
     def _note_out_of_memory(self, error: BaseException) -> None:

@@ -61,8 +61,9 @@ def observe(context: RunContext) -> Observation:
     first = first_run(context)
     if context.spec.reads_energy and math.fsum(first.window.joules) <= 0:
         raise InputError(
-            "the objective is energy, and this machine counts none that can be read",
-            where="neither NVML's counter of the GPU nor /sys/class/powercap/intel-rapl:*/energy_uj",
+            "the objective is energy, and this machine counts none that can be read (NVML,"
+            " /sys/class/powercap)",
+            where=str(context.spec.source or "objective"),
             expected="a GPU of Volta's generation or later, or a CPU whose RAPL counters may be read",
             remedy="run as root, or objective: throughput",
         )

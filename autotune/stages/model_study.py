@@ -30,6 +30,7 @@ from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.measuring.room import MIN_ITERATIONS
+from autotune.stages.objective_model import ObjectiveModel, Row
 from autotune.stages.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_spaces.codec import decode, encode
@@ -51,10 +52,6 @@ AGES_S = 1e7
 READING = 0.2  # share of the time: where more is spent waiting for batches, threads matter to it
 LAST_LOOK_S = 30.0  # that must be left for the answer by the second objective: it may compile
 MOSTLY = 0.5  # share of the time: where more is lost to the loader, its knobs are searched alone
-
-
-# configuration, log cost, weight, when
-Row = tuple[dict[str, Value], float, float, float]
 
 
 @dataclass(frozen=True)
@@ -116,8 +113,9 @@ class ModelStudy:
         self._turn = threading.RLock()
         self._seen: dict[str, _Seen] = {}
         self._own_ratios: list[float] = []  # of the job as it is: see _Seen
-        self._rows: list[Row] = []
-        self._second_rows: list[Row] = []  # with the cost by the second objective
+        self._first = ObjectiveModel(self._make_model, self._searched)
+        # no rows where there is no second objective
+        self._second = ObjectiveModel(self._make_model, self._searched)
         self._nodes: list[str] = []
         # node -> seconds of blocks measured there, from its own beginning on
         self._job_s: dict[str, float] = {}
@@ -131,8 +129,6 @@ class ModelStudy:
         if context.journal.find(PRIOR_DROPPED) is not None:
             self._expected = {}
         self._began_s = self._begin()
-        self._model_of_names: ModelSearch | None = None
-        self._second_of_names: ModelSearch | None = None
         self._plots = 0
         self._busy: list[Plot] = []  # taken and not measured yet: by other lanes
 
@@ -150,28 +146,21 @@ class ModelStudy:
     @property
     def model(self) -> ModelSearch:
         """Of the knobs searched now, with all that is known of them."""
-        if self._model_of_names is None:
-            self._model_of_names = self._model(self._rows)
-        return self._model_of_names
+        return self._first.model
 
     @property
-    def _second(self) -> ModelSearch | None:
-        """The same by the second objective, where blocks tell it: what it proposes shows what the
-        first one does not look for.
-        """
-        if self._second_of_names is None and self._second_rows:
-            self._second_of_names = self._model(self._second_rows)
-        return self._second_of_names
-
-    def _models(self) -> list[ModelSearch]:
-        """Those that are made."""
-        return [m for m in (self._model_of_names, self._second_of_names) if m is not None]
+    def _models(self) -> tuple[ObjectiveModel, ObjectiveModel]:
+        return self._first, self._second
 
     def _forget_models(self) -> None:
-        """They are made anew, of what is known by then."""
-        self._model_of_names = self._second_of_names = None
+        for each in self._models:
+            each.forget()
 
-    def _model(self, rows: Sequence[Row]) -> ModelSearch:
+    def _searched(self, config: Config) -> bool:
+        """Whether all its knobs are searched now."""
+        return set(config) <= set(self.names)
+
+    def _make_model(self, rows: Sequence[Row]) -> ModelSearch:
         observation = self.observation
         model = ModelSearch(
             [self._search_knob(name) for name in self.names],
@@ -189,11 +178,9 @@ class ModelStudy:
             reading=observation.anatomy.reader_ratio > READING,
         )
         for row in rows:
-            if set(row[0]) <= set(self.names):
-                model.measured(*row)
-        for config in self._failed:
-            if set(config) <= set(self.names):
-                model.failed(config)
+            model.measured(*row)
+        for config in filter(self._searched, self._failed):
+            model.failed(config)
         for name, value in self._useless:
             if name in self.names:
                 model.exclude(name, value)
@@ -235,7 +222,7 @@ class ModelStudy:
             self.context.stop.check()
             now_s = self.context.journal.elapsed_s
             used_up = self.context.spec.budget.tried(len(self._seen))
-            if used_up or len(self._rows) > MOST_BLOCKS:
+            if used_up or len(self._first.rows) > MOST_BLOCKS:
                 self.stopped = (
                     "budget.trials is used up"
                     if used_up
@@ -281,20 +268,21 @@ class ModelStudy:
                 self._busy.append(plot)
                 leader = self.model.leader()
                 self.context.progress.measuring(
-                    f"{len(self._rows)} blocks, {plot.purpose}; fastest so far", leader
+                    f"{len(self._first.rows)} blocks, {plot.purpose}; fastest so far", leader
                 )
             return plot
 
     def _next_of_two(
         self, next_plot: Callable[[ModelSearch], Plot | None], left_s: float
     ) -> Plot | None:
-        """Of the model; every third one of that of the second objective, what that still wants when
-        the first has enough, and its answer in the end.
+        """Of the first objective's model. With a second objective, every third one is of its model,
+        which looks where the first does not, and so is what it still wants when the first has
+        enough, and its answer in the end.
         """
         self._plots += 1
-        second = self._second
-        if second is None:
+        if not self._second.rows:
             return next_plot(self.model)
+        second = self._second.model
         models = [second, self.model] if self._plots % 3 == 0 else [self.model, second]
         plot = next_plot(models[0]) or next_plot(models[1])
         if plot is None and key_of(leader := second.leader()) not in {*self._seen, key_of({})}:
@@ -443,25 +431,10 @@ class ModelStudy:
                 for k, v in config.items()
                 if k not in no_effect and k in self.observation.domains
             }
-            self._learn_cost(self._rows, self._model_of_names, real, block.log_cost, block)
-            if block.second_log_cost is not None:
-                self._learn_cost(
-                    self._second_rows, self._second_of_names, real, block.second_log_cost, block
-                )
+            for of_one, cost in zip(self._models, (block.log_cost, block.second_log_cost)):
+                if cost is not None:
+                    of_one.measured((real, cost, block.weight, block.at_s))
         return new
-
-    def _learn_cost(
-        self,
-        rows: list[Row],
-        model: ModelSearch | None,
-        config: dict[str, Value],
-        log_cost: float,
-        block: BlockRecord,
-    ) -> None:
-        row = (config, log_cost, block.weight, block.at_s)
-        rows.append(row)
-        if model is not None and set(config) <= set(self.names):
-            model.measured(*row)
 
     def _noted(self, block: BlockRecord) -> list[_Seen]:
         key = key_of(block.config)
@@ -483,9 +456,8 @@ class ModelStudy:
         if seen.state == "complete":
             seen.state, seen.reason = TrialState(kind), reason
         self._failed.append(config)
-        if set(config) <= set(self.names):
-            for model in self._models():
-                model.failed(config)
+        for each in self._models:
+            each.failed(config)
         if kind == "infeasible":
             name = to_blame(config, reason)
             size = config.get(name)
@@ -501,9 +473,8 @@ class ModelStudy:
 
     def _exclude(self, name: str, value: Value) -> None:
         self._useless.append((name, value))
-        if name in self.names:
-            for model in self._models():
-                model.exclude(name, value)
+        for each in self._models:
+            each.exclude(name, value)
 
     def _note_times(self, block: BlockRecord) -> None:
         compiled = next((v for k, v in block.config.items() if _compiles(self.space[k])), None)
@@ -537,7 +508,7 @@ class ModelStudy:
             return [self._trial(seen) for seen in self._seen.values()]
 
     def _trial(self, seen: _Seen) -> Trial:
-        known = seen.state == "complete" and set(seen.config) <= set(self.names)
+        known = seen.state == "complete" and self._searched(seen.config)
         gain, sd = self.model.gain(seen.config) if known else (None, None)
         return Trial(
             seen.number,

@@ -108,6 +108,7 @@ class Observation:
     startup_s: float = 0.0
     # of its first run, start, evaluation and end included; 0.0: not known
     run_s: float = 0.0
+    energy_counters: tuple[str, ...] = ()  # added up, where an objective is energy
 
     @property
     def reader(self) -> ReaderFacts | None:

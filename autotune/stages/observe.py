@@ -78,6 +78,9 @@ def observe(context: RunContext) -> Observation:
         context.progress.warning(
             f"the GPU is shared ({'; '.join(others)}): expect noisier times and less free memory"
         )
+    if observation.energy_counters:
+        counters = ", ".join(observation.energy_counters)
+        context.progress.note(f"energy is what these counters add up to: {counters}")
     if observation.job.loader is not None:
         context.executor.loader_key = observation.job.loader.key
     record_baseline(context.tracker, observation)
@@ -188,6 +191,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
         fingerprint=hello.fingerprint,
         startup_s=hello.startup_s,
         run_s=wall_s(first),
+        energy_counters=first.window.energy_counters,
     )
 
 

@@ -55,7 +55,7 @@ def counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counters:
 
 def test_packages_and_memory_are_added_up(counters: Counters) -> None:
     meter = EnergyMeter(None)
-    assert len(meter.counters) == 2
+    assert [counter.name for counter in meter.counters] == ["package-0", "dram"]
     counters.set("intel-rapl:0", 6_000_000)
     counters.set("intel-rapl:0:1", 7_500_000)
     counters.set("intel-rapl:0:0", 900_000_000)
@@ -157,9 +157,10 @@ def test_windows_of_a_real_job_hold_what_it_took(
         windows.append(report.window)
     for window in windows:
         if not wanted:
-            assert window.joules == ()
+            assert window.joules == () and window.energy_counters == ()
             continue
         assert len(window.joules) == len(window.times_s)
+        assert window.energy_counters == ("package-0", "dram")
         assert math.fsum(window.joules) == pytest.approx(
             WATTS * math.fsum(window.times_s), rel=0.25
         )

@@ -31,7 +31,10 @@ class Counter:
     ``wraps_at``.
     """
 
-    def __init__(self, read: Callable[[], float], wraps_at: float = float("inf")) -> None:
+    def __init__(
+        self, name: str, read: Callable[[], float], wraps_at: float = float("inf")
+    ) -> None:
+        self.name = name
         self._read, self._wraps_at = read, wraps_at
         self._last = read()
 
@@ -96,7 +99,7 @@ def _packages(root: str) -> list[Counter]:
             name = _text(folder, "name")
             if name == "dram" or name.startswith("package"):
                 wraps_at = int(_text(folder, "max_energy_range_uj")) / 1e6
-                found.append(Counter(partial(_package_j, folder), wraps_at))
+                found.append(Counter(name, partial(_package_j, folder), wraps_at))
     return found
 
 
@@ -120,6 +123,6 @@ def _gpu(device: Any) -> list[Counter]:
         return millijoules.value / 1e3
 
     try:
-        return [Counter(read)]
+        return [Counter("GPU", read)]
     except Exception:  # of any kind: no driver, an older one, a device without a counter
         return []

@@ -122,6 +122,7 @@ class WindowRecorder:
         epoch, batches = self._loaders.epoch_iterations(), self._batches_an_iteration()
         read = spent.since(self._read) if self._read is not None else spent
         used = [i.used for i in self._iterations]
+        counters = self._energy.counters if self._energy is not None else []
         return Window(
             times_s=tuple(sum(i.spent[:AWAY]) for i in self._iterations),
             samples=tuple(i.samples for i in self._iterations),
@@ -151,7 +152,8 @@ class WindowRecorder:
             involuntary_switches=sum(u.involuntary_switches for u in used),
             minor_fault_counts=tuple(u.minor_faults for u in used),
             system_times_s=tuple(u.system_s for u in used),
-            joules=tuple(self._joules) if self._energy and self._energy.counters else (),
+            joules=tuple(self._joules) if counters else (),
+            energy_counters=tuple(counter.name for counter in counters),
         )
 
     def _turnovers_s(self) -> tuple[float, ...]:

@@ -221,6 +221,7 @@ class Window:
     system_times_s: tuple[float, ...] = ()  # one an iteration
     # one an iteration, of the machine's own counters; (): not asked for, or there are none
     joules: tuple[float, ...] = ()
+    energy_counters: tuple[str, ...] = ()  # those that are added up: "package-0", "dram", "GPU"
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,9 @@ class Figures:
 
     def of(self, trial: Trial) -> tuple[float, float] | None:
         """None: one of them is not known."""
+        if trial.origin == "process" and trial.second_log_ratio is not None:
+            # its runs were compared by both, start-up included
+            return (trial.log_ratio or 0.0, trial.second_log_ratio)
         first, second = (self._by(objective, trial) for objective in self.objectives)
         return None if first is None or second is None else (first, second)
 

@@ -15,8 +15,10 @@ from autotune.executors.base import FixedRun
 from autotune.report.page.html import render
 from autotune.report.terminal.closing import closing_text
 from autotune.report.text.story import evidence, headline, unbeaten_rows
-from autotune.results import Result
-from autotune_spaces.base import Config
+from autotune.results import Result, Trial, TrialState
+from autotune.search.pareto import Figures
+from autotune_spaces.base import Config, SearchSpace
+from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
 
 SPACE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
@@ -92,6 +94,26 @@ def test_of_throughput_and_the_whole_training_start_up_is_the_difference(tmp_pat
     for point in result.points:
         whole_s = start_s + before_s / point.first
         assert point.second == pytest.approx((start_s + before_s) / whole_s, rel=0.03)
+
+
+def test_runs_of_fresh_processes_are_drawn_as_they_were_compared(tmp_path: Path) -> None:
+    """Their start-up is in the figure by time_to_train already."""
+    result = tuned(tmp_path, "objective: [throughput, time_to_train]\nplanned_steps: 1000\n")
+    space = SearchSpace("auto", tuple(create(name, {}) for name in ("malloc", "compile_mode")))
+    config = {"malloc": "jemalloc", "compile_mode": "default"}
+    trial = Trial(
+        7,
+        config,
+        TrialState.COMPLETE,
+        log_ratio=-0.3,
+        second_log_ratio=-0.1,
+        settle_s=10.0,
+        origin="process",
+    )
+    figures = Figures(("throughput", "time_to_train"), space, result.observation, 1000, [trial])
+    assert figures.of(trial) == (-0.3, -0.1)
+    live = replace(trial, origin="sampled", second_log_ratio=None)
+    assert figures.of(live)[1] > figures.of(live)[0]
 
 
 def test_cost_is_the_whole_training_at_a_price(tmp_path: Path) -> None:

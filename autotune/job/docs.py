@@ -65,10 +65,10 @@ search_space:
 ## What it is tuned for
 
 `objective` decides what counts as better. With `energy` the machine's own counters do: NVML's of the GPU, RAPL's of the CPU, which on most systems root
-alone may read (in a container, mount the host's `/sys/class/powercap` and name the place in `AUTOTUNE_POWERCAP`). They count whatever else runs, too, and of
-several GPUs the first rank's; the run names those it adds up, and a machine without them is told so after one run of the job. `cost` is `time_to_train` at a `price` an hour: on one kind of
-machine the cheapest settings are those of the shortest training, and `autotune compare --anyway` of two runs shows what the training costs on each. A cluster
-of several kinds is tuned kind by kind (`executor.ray.resource`).
+alone may read (in a container, mount the host's `/sys/class/powercap` and name the place in `AUTOTUNE_POWERCAP`). They count whatever else runs, too, and
+of several GPUs the first rank's; the run names those it adds up, and a machine without them is told so after one run of the job. `cost` is `time_to_train`
+at a `price` an hour: on one kind of machine the cheapest settings are those of the shortest training, and `autotune compare --anyway` of two runs shows
+what the training costs on each. A cluster of several kinds is tuned kind by kind (`executor.ray.resource`).
 
 ```yaml
 objective: [throughput, energy]    # the first decides; the report shows what no other configuration beats in both

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
@@ -101,3 +102,10 @@ def test_a_job_that_has_cached_nothing_is_not_looked_at_any_more(job: Job) -> No
     job.state.iterations = ITERATIONS
     value, gradient = job.first_half()
     assert value is Value.LOSS and not job.cached.under_way
+
+
+def test_leaves_that_refuse_to_be_asked_are_none_that_gradients_are_kept_in(job: Job) -> None:
+    """torch's ExpandedWeight, by which gradients of each sample are taken (Opacus, mode ew)."""
+    outputs = call_for_per_sample_grads(job.model)(job.inputs)
+    assert job.backward(outputs.square().mean()) is Value.LOSS
+    assert all(p.grad_sample.shape == (6, *p.shape) for p in job.model.parameters())

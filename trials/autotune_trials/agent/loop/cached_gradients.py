@@ -57,9 +57,11 @@ class CachedGradients:
     def after_backward(self) -> None:
         """Backward has ended."""
         if self._ends:
-            self._gradients += [
-                weakref.ref(leaf.grad) for leaf in self._ends if leaf.grad is not None
-            ]
+            # a Tensor subclass may refuse to be asked (torch's ExpandedWeight)
+            with self._torch._C.DisableTorchFunctionSubclass():
+                self._gradients += [
+                    weakref.ref(leaf.grad) for leaf in self._ends if leaf.grad is not None
+                ]
             self._ends = []
 
     def end_iteration(self) -> None:

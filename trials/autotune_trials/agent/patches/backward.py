@@ -78,15 +78,19 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
 
 def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:
     """Note ``torch.autograd.grad(…, create_graph=True)``, and the gradients of torch.func, which
-    come through here, too."""
+    come through here, too. Those that a hook takes while backward runs (of each sample: Opacus) are
+    part of that backward."""
     inside_transform = torch._C._functorch.maybe_current_level
 
     def make_grad(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def grad(*args: Any, **kwargs: Any) -> Any:
+            transformed = patch.active and inside_transform() is not None
+            if transformed and loop.state.in_backward:
+                return original(*args, **kwargs)
             if patch.active and (kwargs.get("create_graph") or (len(args) > 4 and args[4])):
                 traits.double_backward = True
-            if not patch.active or inside_transform() is None:
+            if not transformed:
                 return original(*args, **kwargs)
             from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside
 

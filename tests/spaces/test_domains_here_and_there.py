@@ -233,6 +233,9 @@ def test_batch_sizes() -> None:
     assert "gives each process whole batches" in out(
         "batch_size", what=with_loader(**theirs, batch_sampler="BatchSamplerShard")
     )
+    assert "differ in size from step to step" in out(
+        "batch_size", what=with_loader(**theirs, batch_sampler="UniformWithReplacementSampler")
+    )
     assert "batch_size=None" in out("batch_size", what=with_loader(batch_size=None))
 
 

@@ -11,6 +11,8 @@ from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 FACTORS = (0.5, 1, 2, 4, 8)
 LR_RULES = ("none", "sqrt", "linear")
+# Opacus' samplers
+POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")
 
 
 class BatchSize(Knob):
@@ -156,6 +158,12 @@ def _why_fixed(sampler: str) -> str:
             "accelerate's batch sampler (BatchSamplerShard) gives each process whole batches as the"
             " job's own batch sampler made them; a flag of the job's for their size can be a knob"
             " (via:)"
+        )
+    if sampler in POISSON:
+        return (
+            f"Opacus' batch sampler ({sampler}) draws each sample into a batch with a fixed"
+            " probability: batches differ in size from step to step, and with larger ones the same"
+            " noise guarantees less privacy"
         )
     named = f" ({sampler})" if sampler else ""
     return (

@@ -27,6 +27,7 @@ class Program:
     command: str
     truth: Callable[[Path], Truth]
     epoch: tuple[int, ...]  # samples of each step of an epoch; 1 where none can be counted
+    drawn: bool = False  # the program draws them at random, and logs them: ``epoch`` has the mean
     files: tuple[str, ...] = ()  # of tests/compat/programs, put beside it
     maker: str = ""  # of tests/compat/makers, run once by the program's own Python
     loader: int | None = 0  # num_workers of its own; None: it builds no DataLoader
@@ -36,7 +37,7 @@ class Program:
     space: Mapping[str, object] = field(default_factory=lambda: dict(SPACE))
 
     def samples(self, steps: int) -> list[int]:
-        """Of each of the first ``steps`` steps."""
+        """Of each of the first ``steps`` steps, where they are not drawn."""
         return [self.epoch[n % len(self.epoch)] for n in range(steps)]
 
     def argv(self, steps: int, out: str) -> list[str]:
@@ -212,6 +213,28 @@ NOTEBOOK = Program(
     (16,) * 25,
     maker="notebook.py",
 )
+MMENGINE = Program(
+    "mmengine",
+    "mmengine",
+    "Runner: accumulation 2 in its OptimWrapper, on over the end of an epoch and its validation",
+    "python mmengine_job.py {steps} {out}",
+    truths.by_mmengine,
+    # two epochs: a batch of 4 ends each, in the middle of a step and with one
+    (16,) * 12 + (12,) + (16,) * 11 + (12,),
+    files=("mmengine_job.py",),
+    backwards=2.0,
+)
+OPACUS = Program(
+    "opacus",
+    "opacus",
+    "differential privacy: Poisson sampling, gradients of each sample by hooks, DPOptimizer",
+    "python private.py {steps} {out}",
+    truths.by_steps,
+    (16,) * 25,
+    drawn=True,
+    files=("private.py",),
+    withdrawn={"batch_size": "batches differ in size from step to step"},
+)
 ALL = (
     *FRAMEWORKS,
     TRL,
@@ -227,4 +250,6 @@ ALL = (
     IGNITE,
     HYDRA,
     NOTEBOOK,
+    MMENGINE,
+    OPACUS,
 )

@@ -5,7 +5,7 @@ against what is in force.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,8 +46,9 @@ def seen_as_it_is(program: Program, truth: Truth, hello: Hello, record: Record) 
     losses, samples = record.losses, record.window.samples
     steps = len(truth.losses) or len(truth.epochs) * len(program.epoch)
     assert steps >= STEPS and len(losses) == len(samples) == steps
-    assert list(samples) == program.samples(steps)
-    assert list(record.samples_before) == [sum(program.samples(n)) for n in range(steps)]
+    told = list(truth.samples) if program.drawn else program.samples(steps)
+    assert list(samples) == told
+    assert list(record.samples_before) == [sum(told[:n]) for n in range(steps)]
     assert all(loss is not None and math.isfinite(loss) for loss in losses)
     if truth.losses:
         assert list(losses) == pytest.approx(list(truth.losses), rel=truth.rel)
@@ -126,15 +127,18 @@ def switched_for_real(place: Place) -> Applied:
                 withdrawn[report.id] = (report.error or report.no_effect[report.id]).removeprefix(
                     "knob: "
                 )
+    program = place.program
     before, *between, after = reports
     for report in reports:
         assert not report.error and not report.no_effect, report
         assert report.window is not None and report.notes["non_finite_losses"] == 0
     regions = 0
     for (name, value), report in zip(asked.items(), between, strict=True):
-        _in_force(name, value, report, before, hello.job, regions)
+        _in_force(name, value, report, before, hello.job, regions, program.drawn)
         regions = report.notes["in_force"]["autocast_regions"]
     assert _plain(after) == _plain(before), "the job is as it was"
+    if program.drawn:
+        _as_logged(reports, program.truth(place.out("live")).samples)
     kept = {name: value for name, value in values.items() if name not in withdrawn}
     return Applied(
         hello,
@@ -161,7 +165,13 @@ def _plain(report: BlockReport) -> dict[str, Any]:
 
 
 def _in_force(
-    name: str, value: Value, report: BlockReport, before: BlockReport, job: JobFacts, regions: int
+    name: str,
+    value: Value,
+    report: BlockReport,
+    before: BlockReport,
+    job: JobFacts,
+    regions: int,
+    drawn: bool,
 ) -> None:
     found = report.notes["in_force"]
     window, usual = report.window, before.window
@@ -171,7 +181,7 @@ def _in_force(
     if name == "batch_size":
         assert job.loader is not None and job.loader.batch_size and isinstance(value, int)
         assert max(window.samples) == max(usual.samples) * value / job.loader.batch_size
-    else:
+    elif not drawn:
         assert max(window.samples) == max(usual.samples)
     if name == "amp_dtype":
         assert found["autocast"] == value and found["autocast_regions"] >= regions + len(
@@ -182,6 +192,20 @@ def _in_force(
         assert set(found["optimizers"]) == {value}
     if name == "intra_op_threads":
         assert found["intra_op_threads"] == value
+
+
+def _as_logged(reports: Sequence[BlockReport], told: Sequence[int]) -> None:
+    """The samples of each block's steps are those of as many steps in a row that the program
+    logged, block after block.
+    """
+    first = 0
+    for report in reports:
+        assert report.window is not None
+        seen = [int(n) for n in report.window.samples]
+        starts = range(first, len(told) - len(seen) + 1)
+        found = next((n for n in starts if list(told[n : n + len(seen)]) == seen), None)
+        assert found is not None, f"{report.id}: {seen}"
+        first = found + len(seen)
 
 
 def hooked(hello: Hello) -> dict[str, Any]:

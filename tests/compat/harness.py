@@ -71,6 +71,16 @@ class Place:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return time.perf_counter() - began
 
+    def samples(self, steps: int) -> list[int]:
+        """Of each of the first ``steps`` steps; those that are drawn, as a run by itself logs
+        them.
+        """
+        if not self.program.drawn:
+            return self.program.samples(steps)
+        if not (self.folder / "bare").exists():
+            self.bare()
+        return list(self.program.truth(self.out("bare")).samples[:steps])
+
     @contextmanager
     def session(self, mode: str, length: int, out: str, **config: Any) -> Iterator[Session]:
         """A session of the program, ended when the block is left."""

@@ -15,12 +15,13 @@ FLOAT32 = 1e-6  # relative: sums of float32 numbers in another order
 
 @dataclass(frozen=True)
 class Truth:
-    """``losses``: one a step, or () where the program tells ``epochs`` only. ``said``: all it
-    wrote, compared as it is.
+    """``losses``: one a step, or () where the program tells ``epochs`` only. ``samples``: of each
+    step, where it draws them. ``said``: all it wrote, compared as it is.
     """
 
     losses: tuple[float, ...] = ()
     epochs: tuple[float, ...] = ()
+    samples: tuple[int, ...] = ()
     weighted: bool = False  # epochs: means over samples, and not over steps
     rel: float = FLOAT32
     loop_s: float | None = None  # its training took this long …
@@ -28,7 +29,7 @@ class Truth:
 
     @property
     def said(self) -> tuple[tuple[float, ...], ...]:
-        return self.losses, self.epochs
+        return self.losses, self.epochs, self.samples
 
 
 def by_script(out: Path) -> Truth:
@@ -91,6 +92,33 @@ def by_skorch(out: Path) -> Truth:
         if "train_loss" in batch
     ]
     return Truth(tuple(losses), loop_s=sum(epoch["dur"] for epoch in history))
+
+
+def by_mmengine(out: Path) -> Truth:
+    """scalars.json of mmengine's LoggerHook: the loss of each batch, two of them a step, and the
+    time of each validation; and what the script timed.
+    """
+    (path,) = out.glob("*/vis_data/scalars.json")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    losses = [row["loss"] for row in rows if "loss" in row]
+    return Truth(
+        tuple(math.fsum(pair) / 2 for pair in zip(losses[::2], losses[1::2], strict=True)),
+        loop_s=json.loads((out / "times.json").read_text())["loop_s"],
+        away_s=math.fsum(row["time"] for row in rows if "accuracy" in row),
+    )
+
+
+def by_steps(out: Path) -> Truth:
+    """steps.jsonl, written by a script step by step: also the log of a job that was ended from
+    outside. times.json: of one that came to its end.
+    """
+    rows = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    times = out / "times.json"
+    return Truth(
+        tuple(row["loss"] for row in rows),
+        samples=tuple(row["samples"] for row in rows),
+        loop_s=json.loads(times.read_text())["loop_s"] if times.exists() else None,
+    )
 
 
 def epoch_means(

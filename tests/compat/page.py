@@ -65,6 +65,19 @@ CAUSES = (
         "the program's own flag for its batch, as a `via:` knob",
     ),
     (
+        "batches that Opacus draws by Poisson sampling",
+        "`batch_size` is withdrawn: batches differ in size, and another size is another privacy",
+        "none is needed",
+    ),
+    (
+        (
+            "a loss that goes back twice, the second time with a weight for each sample (Opacus'"
+            " ghost clipping)"
+        ),
+        "nothing: the loss of a step is the sum of both",
+        "tell the loss: `autotune.step(loss=loss.item(), samples=n)` after each step",
+    ),
+    (
         "several training loaders walked together (`zip(labelled, unlabelled)`) or in turn",
         (
             "loader knobs set the one asked last before backward, and the samples of a step are"

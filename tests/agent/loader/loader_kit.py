@@ -90,6 +90,33 @@ class Forever:
             yield from iter(self.sampler)
 
 
+class IndexDataLoader(DataLoader):
+    """As in RecBole: ``dataset`` is a list of indices while an iterator is made, and the data set
+    they are of, which the collate function reads, otherwise.
+    """
+
+    _iterating = False
+
+    def __init__(self, data: Dataset, **kwargs) -> None:
+        self._data = data
+        super().__init__(list(range(len(data))), collate_fn=self.read, **kwargs)
+
+    def read(self, indices: list[int]) -> torch.Tensor:
+        assert all(type(index) is int for index in indices)
+        return torch.stack([self._data[index] for index in indices])
+
+    def __iter__(self):
+        type(self)._iterating = True
+        iterator = super().__iter__()
+        type(self)._iterating = False
+        return iterator
+
+    def __getattribute__(self, name: str):
+        if name == "dataset" and not IndexDataLoader._iterating:
+            name = "_data"
+        return super().__getattribute__(name)
+
+
 class Heard:
     """Listens to the hooks."""
 

@@ -13,6 +13,7 @@ import torch
 from loader_kit import (
     Augmented,
     Broken,
+    IndexDataLoader,
     InfiniteDataLoader,
     Numbers,
     flat,
@@ -207,6 +208,21 @@ def test_infinite_loader_that_overrides_iter(hook):
         )
     assert hooks.facts().custom_batch_sampler and hooks.facts().length == 5
     del loader.iterator
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_workers": 1}, {"batch_size": 8}, {"num_workers": 1, "persistent_workers": True}],
+)
+def test_a_loader_that_shows_torch_another_dataset_than_the_job(hook, change):
+    hooks, heard = hook()
+    loader = IndexDataLoader(Numbers(40), batch_size=4)
+    seen = train(hooks, loader)
+    for _ in range(2):
+        assert flat(train(hooks, loader, {1: change, 3: dict.fromkeys(change)})) == flat(seen)
+    hooks.stretch = True
+    assert flat(train(hooks, loader, {1: change}, limit=12))[:40] == list(range(40))
+    assert not heard.faults and loader.dataset is loader._data
 
 
 def test_unknown_settings_and_values_are_refused(hook):

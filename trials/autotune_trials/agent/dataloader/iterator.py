@@ -467,14 +467,37 @@ def iterator_class(data: Any) -> type:
 
 
 def shadow_of(data: Any, loader: Any) -> Any:
-    """A copy of ``loader`` to be read by torch's iterators. Iterators it keeps are left out: they
-    hold workers.
+    """A copy of ``loader`` to be read by torch's iterators, at any time. Iterators it keeps are left
+    out: they hold workers.
     """
-    shadow = object.__new__(type(loader))
+    kind: Any = type(loader)
+    own_lookup = kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "dataset")
+    shadow = object.__new__(_keeping_its_dataset(kind) if own_lookup else kind)
     shadow.__dict__.update(
         (name, value)
         for name, value in loader.__dict__.items()
         if not isinstance(value, data._BaseDataLoaderIter)
     )
+    if own_lookup:
+        shadow.__dict__["dataset"] = loader.dataset
     shadow.__dict__["_iterator"] = None
     return shadow
+
+
+@functools.cache
+def _keeping_its_dataset(kind: Any) -> Any:
+    """A loader class whose ``dataset`` is the one in its ``__dict__``, where ``kind`` decides anew
+    whenever it is asked: RecBole's is another one outside its ``__iter__``.
+    """
+    if getattr(kind, "_autotune_keeps_dataset", False):
+        return kind
+
+    class Shadow(kind):
+        _autotune_keeps_dataset = True
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "dataset":
+                return object.__getattribute__(self, "__dict__")[name]
+            return super().__getattribute__(name)
+
+    return Shadow

@@ -156,6 +156,7 @@ class JobFacts:
     own_scaler: bool = False
     own_compile: bool = False
     double_backward: bool = False  # backward(create_graph=True) was seen
+    double_precision: bool = False  # all that is trained is float64
     # from one step to the next: zero_grad(set_to_none=False)
     keeps_gradients: bool = False
     matmul_precision: str = "highest"

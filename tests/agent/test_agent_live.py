@@ -53,6 +53,13 @@ def test_bfloat16_is_in_effect_and_taken_back_to_the_bit(tuner: Tuner) -> None:
     assert seen == ["same first False", "bfloat16 first True", "same first False"]
 
 
+def test_autocast_does_nothing_to_a_job_in_float64(tuner: Tuner) -> None:
+    tuner.start("import torch; torch.set_default_dtype(torch.float64)\n" + WATCHED)
+    assert tuner.receive().job.double_precision
+    (report,) = tuner.measure(block("c", amp_dtype="bfloat16"))
+    assert "float64" in report.no_effect["amp_dtype"]
+
+
 @pytest.mark.slow
 def test_channels_last_is_in_effect_and_taken_back(tuner: Tuner) -> None:
     reports, seen = run_live(tuner, WATCHED, block("c", channels_last=True), block("b"))

@@ -292,6 +292,13 @@ def test_amp_leaves_a_jobs_own_alone() -> None:
     assert "GradScaler" in out("amp_dtype", CUDA, job(CUDA_JOB, own_scaler=True))
 
 
+def test_what_speeds_up_float32_is_nothing_for_a_job_in_float64() -> None:
+    for where, what in ((machine(), job()), (CUDA, CUDA_JOB)):
+        for name in ("amp_dtype", "matmul_precision"):
+            assert "float64" in out(name, where, dataclasses.replace(what, double_precision=True))
+            assert len(values(name, where, what)) > 1
+
+
 def test_matmul_precision() -> None:
     assert values("matmul_precision") == ("highest", "medium")
     assert values("matmul_precision", CUDA, CUDA_JOB) == ("highest", "high"), "medium is TF32, too"

@@ -41,6 +41,9 @@ def test_autocast_without_a_product_has_no_effect() -> None:
     half = SmallJob()
     half.entries[0].module.bfloat16()
     assert "already bfloat16" in str(get("amp_dtype").effect(half, "bfloat16"))
+    double = SmallJob()
+    double.entries[0].module.double()
+    assert "are float64" in str(get("amp_dtype").effect(double, "bfloat16"))
     assert get("amp_dtype").effect(SmallJob(), "bfloat16") is None
 
 

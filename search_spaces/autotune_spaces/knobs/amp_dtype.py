@@ -54,6 +54,8 @@ class AmpDtype(Knob):
             raise NotApplicable(f"the job runs its own autocast ({job.own_autocast})")
         if job.own_scaler:
             raise NotApplicable("the job uses a GradScaler of its own")
+        if job.double_precision:
+            raise NotApplicable("the job trains in float64, which autocast leaves as it is")
         return ["off", *(v for v in WORDS[1:] if self.unusable(v, machine, job) is None)]
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
@@ -63,7 +65,7 @@ class AmpDtype(Knob):
             # Say why the formats are out, not that "off" is left.
             reason = (
                 None
-                if job.own_autocast or job.own_scaler
+                if job.own_autocast or job.own_scaler or job.double_precision
                 else self.unusable("bfloat16", machine, job)
             )
             raise NotApplicable(reason or str(withdrawn)) from None
@@ -134,6 +136,8 @@ class AmpDtype(Knob):
                 f"the parameters are already {' and '.join(sorted(dtypes))}, so autocast has"
                 " nothing to cast"
             )
+        if dtypes == {"float64"}:
+            return "the parameters are float64, which autocast leaves as it is"
         return None
 
     def snippet(self, value: Value) -> str:

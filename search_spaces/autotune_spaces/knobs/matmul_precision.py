@@ -68,6 +68,8 @@ class MatmulPrecision(Knob):
                 "the job sets fp32_precision itself, which torch does not let be mixed with this"
                 " switch"
             )
+        if job.double_precision:
+            raise NotApplicable("it is for float32 products, and the job trains in float64")
         if job.device == "cuda":
             if machine.compute_capability < TF32_CAPABILITY:
                 raise NotApplicable(

@@ -78,6 +78,7 @@ def job_facts(agent: Agent) -> JobFacts:
         own_scaler=agent.traits.scaler,
         own_compile=agent.traits.compiles or _own_graphs(agent),
         double_backward=agent.traits.double_backward,
+        double_precision={p.dtype for p in live.parameters()} == {torch.float64},
         keeps_gradients=agent.traits.keeps_gradients,
         matmul_precision=_matmul_precision(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),

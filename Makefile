@@ -13,7 +13,9 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 RUN := $(VENV)/bin/python
 COMPAT := build/compat
-COMPAT_STAMP := $(COMPAT)/.installed
+# Programs that cannot live with the packages of the others; what each needs: tests/compat/<name>.txt
+COMPAT_APART := recbole
+COMPAT_STAMPS := $(COMPAT)/.installed $(COMPAT_APART:%=$(COMPAT)-%/.installed)
 # (pytest exits with 5 if no test carries the mark asked for.)
 PYTEST := $(RUN) -m pytest
 # What runs here uses the environment's programs, as if it were activated.
@@ -70,7 +72,7 @@ gpu: $(STAMP) ## Run the tests that need a GPU
 slow: $(STAMP) ## Run the tests that take long (two hours; a part of it: make slow SLOW=tests/agent)
 	$(PYTEST) -m slow $(SLOW) || test $$? -eq 5
 
-compat: $(STAMP) $(COMPAT_STAMP) ## Run training programs of other projects under autotune, write docs/compatibility.md (an hour)
+compat: $(STAMP) $(COMPAT_STAMPS) ## Run training programs of other projects under autotune, write docs/compatibility.md (an hour)
 	rm -rf build/compat-results
 	status=0; AUTOTUNE_COMPAT_PYTHON=$(CURDIR)/$(COMPAT)/bin/python AUTOTUNE_COMPAT_RESULTS=$(CURDIR)/build/compat-results \
 		$(PYTEST) -m compat || status=$$?; \
@@ -102,10 +104,16 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 # The programs of `make compat`: third-party packages as pinned, and no autotune.
-$(COMPAT_STAMP): tests/compat/requirements.txt tests/compat/constraints.txt tests/compat/torchvision_on_cpu.py
+$(COMPAT)/.installed: tests/compat/requirements.txt tests/compat/constraints.txt tests/compat/torchvision_on_cpu.py
 	rm -rf $(COMPAT)
 	$(PYTHON) -m venv $(COMPAT)
 	$(COMPAT)/bin/python -m pip install --quiet -c tests/compat/constraints.txt -r tests/compat/requirements.txt
 	site=$$($(COMPAT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 		cp tests/compat/torchvision_on_cpu.py "$$site"; echo "import torchvision_on_cpu" > "$$site/torchvision_on_cpu.pth"
+	@touch $@
+
+$(COMPAT)-%/.installed: tests/compat/%.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet -r $<
 	@touch $@

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import truths
@@ -32,6 +33,8 @@ class Program:
     maker: str = ""  # of tests/compat/makers, run once by the program's own Python
     loader: int | None = 0  # num_workers of its own; None: it builds no DataLoader
     backwards: float = 1.0  # a step
+    # one of its own, beside that of all the others: what tests/compat/<environment>.txt holds
+    environment: str = ""
     # knob -> words that the reason holds
     withdrawn: Mapping[str, str] = field(default_factory=dict)
     space: Mapping[str, object] = field(default_factory=lambda: dict(SPACE))
@@ -235,6 +238,32 @@ OPACUS = Program(
     files=("private.py",),
     withdrawn={"batch_size": "batches differ in size from step to step"},
 )
+MACE = Program(
+    "mace",
+    "mace-torch",
+    "`mace_run_train`: interatomic potential in float64, forces by a double backward, average of"
+    " the weights",
+    "mace_run_train --name run --seed 1 --work_dir {out} --device cpu --default_dtype float64"
+    " --train_file train.xyz --valid_file valid.xyz --E0s average --model MACE --num_channels 8"
+    " --max_L 0 --max_ell 2 --correlation 2 --r_max 4 --batch_size 4 --valid_batch_size 4"
+    " --max_num_epochs {epochs} --amsgrad --ema --ema_decay 0.99 --plot False",
+    truths.by_mace,
+    (4,) * 25,
+    maker="clusters.py",
+    withdrawn={"amp_dtype": "float64", "matmul_precision": "float64", "compile_mode": "twice"},
+)
+RECBOLE = Program(
+    "recbole",
+    "recbole",
+    "`run_recbole`: NeuMF on a DataLoader class that draws negative samples; an autocast region,"
+    " switched off",
+    "python recbole_job.py {epochs} {out}",
+    partial(truths.by_recbole, steps=20),
+    (32,) * 20,
+    files=("recbole_job.py",),
+    maker="ratings.py",
+    environment="recbole",
+)
 ALL = (
     *FRAMEWORKS,
     TRL,
@@ -252,4 +281,6 @@ ALL = (
     NOTEBOOK,
     MMENGINE,
     OPACUS,
+    MACE,
+    RECBOLE,
 )

@@ -34,6 +34,14 @@ OFFLINE = {
 }
 
 
+def python_of(program: Program) -> Path:
+    """The interpreter of its environment."""
+    if not program.environment:
+        return PYTHON
+    folder = PYTHON.parent.parent
+    return folder.with_name(f"{folder.name}-{program.environment}") / "bin" / "python"
+
+
 @dataclass(frozen=True)
 class Place:
     """A folder with the program's files and data in it."""
@@ -46,7 +54,7 @@ class Place:
         """What differs from this process's environment: the program's own one, and autotune nowhere
         on its path.
         """
-        path = os.pathsep.join([str(PYTHON.parent), os.environ.get("PATH", "")])
+        path = os.pathsep.join([str(python_of(self.program).parent), os.environ.get("PATH", "")])
         caches = {
             name: str(self.folder / "caches") for name in ("HF_HOME", "PYSTOW_HOME", "MPLCONFIGDIR")
         }
@@ -126,7 +134,7 @@ def settle(program: Program, folder: Path) -> Place:
     place = Place(program, folder)
     if program.maker:
         subprocess.run(
-            [str(PYTHON), str(HERE / "makers" / program.maker)],
+            [str(python_of(program)), str(HERE / "makers" / program.maker)],
             cwd=folder,
             env={**os.environ, **place.variables},
             check=True,
@@ -155,9 +163,9 @@ def note(program: Program, part: str, facts: Mapping[str, Any]) -> None:
         )
 
 
-def version(package: str) -> str:
-    """Of a package in the programs' environment."""
+def version(program: Program, package: str) -> str:
+    """Of a package in the program's environment."""
     code = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
     return subprocess.run(
-        [str(PYTHON), "-c", code, package], capture_output=True, text=True, check=True
+        [str(python_of(program)), "-c", code, package], capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -48,8 +48,8 @@ def test_the_agent_sees_what_the_program_logs_and_changes_no_bit_of_it(
         program,
         "seen",
         {
-            "version": version(program.package),
-            "torch": version("torch"),
+            "version": version(program, program.package),
+            "torch": version(program, "torch"),
             "steps": len(record.losses),
             "bare_s": bare_s,
             "agent_s": agent_s,

@@ -8,9 +8,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 FLOAT32 = 1e-6  # relative: sums of float32 numbers in another order
+FLOAT64 = 1e-12
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,39 @@ def by_steps(out: Path) -> Truth:
         tuple(row["loss"] for row in rows),
         samples=tuple(row["samples"] for row in rows),
         loop_s=json.loads(times.read_text())["loop_s"] if times.exists() else None,
+    )
+
+
+def by_mace(out: Path) -> Truth:
+    """Its results file, a JSON object a line, and the times of its log."""
+    (path,) = out.glob("results/*_train.txt")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    (log,) = out.glob("logs/run_run-1.log")
+    began, ended = (
+        datetime.fromisoformat(line[:23])
+        for line in log.read_text().splitlines()
+        if line.endswith(("INFO: ===========TRAINING===========", "INFO: Training complete"))
+    )
+    return Truth(
+        tuple(row["loss"] for row in rows if row["mode"] == "opt"),
+        rel=FLOAT64,
+        loop_s=(ended - began).total_seconds(),
+        away_s=sum(row["time"] for row in rows if row["mode"] == "eval"),
+    )
+
+
+def by_recbole(out: Path, steps: int) -> Truth:
+    """Its log: the sum of the losses of an epoch's ``steps`` steps, and what training and
+    evaluation took.
+    """
+    (path,) = out.glob("log/*/*.log")
+    log = path.read_text()
+    trained = re.findall(r"training \[time: ([\d.]+)s, train loss: ([\d.]+)\]", log)
+    away_s = sum(float(x) for x in re.findall(r"evaluating \[time: ([\d.]+)s", log))
+    return Truth(
+        epochs=tuple(float(loss) / steps for _, loss in trained),
+        loop_s=sum(float(seconds) for seconds, _ in trained) + away_s,
+        away_s=away_s,
     )
 
 

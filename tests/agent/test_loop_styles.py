@@ -62,6 +62,12 @@ STYLES = [
     Style("closure", withdrawn={"optimizer_impl": ""}, backwards=0, optimizers=("LBFGS",)),
     Style("validation", outside=True),
     Style("evaluation_on_training_data", outside=True),
+    Style(
+        "forces",
+        withdrawn={"amp_dtype": "float64"},
+        outside=True,
+        facts={"double_backward": True, "double_precision": True},
+    ),
     Style("iterable", withdrawn={"num_workers": "get_worker_info"}),
     Style("sharded_stream"),
     Style("batch_sampler"),
@@ -206,7 +212,7 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
-SAME_BITS = {"closure", "functional"}
+SAME_BITS = {"closure", "forces", "functional"}
 IN_FORCE = {"no_sync", "shell_script", "by_hand"}
 
 

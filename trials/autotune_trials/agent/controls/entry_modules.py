@@ -38,6 +38,7 @@ class SlotCall:
     def __init__(self, live: LiveJobControl) -> None:
         self._patches, self._state, self._loop = live.patches, live.state, live.loop
         self._computes_gradients = live.torch.is_grad_enabled
+        self._anything_trainable = live.anything_trainable
         self._exporting = live.torch.compiler.is_dynamo_compiling
 
     def _clone(self, module: Any) -> Any | None:
@@ -90,8 +91,9 @@ class EntryCall(SlotCall):
             return clone._call_impl(*args, **kwargs)
         if state.stopped or state.inside_entry:
             return module._call_impl(*args, **kwargs)
-        if not (module.training and self._computes_gradients()):
-            with self._loop.evaluate(entry, args) or nullcontext():
+        gradless = not self._computes_gradients()
+        if gradless or not module.training or not self._anything_trainable():
+            with self._loop.evaluate(entry, args, gradless) or nullcontext():
                 return module._call_impl(*args, **kwargs)
         confined = self._loop.call_module(entry, args, kwargs)
         state.inside_entry = True

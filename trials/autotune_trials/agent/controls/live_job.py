@@ -3,6 +3,7 @@ implemented."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,6 +48,8 @@ class LiveJobControl(Listener):
         self._entries: list[Entry] = []
         self._optimizers: dict[int, OptimizerControl] = {}  # by id, in the order they were built
         self._stepping: list[int] = []  # ids, in the order they first stepped
+        # a parameter that could be trained when that was asked last
+        self._trainable: Callable[[], Any] = lambda: None
         self._switches: dict[str, Control] = {kind.name: kind(self) for kind in SWITCHES}
 
     # ------------------------------------------------------------------ what there is
@@ -110,6 +113,22 @@ class LiveJobControl(Listener):
             else [p for e in self.entries for p in e.module.parameters()]
         )
         return list({id(p): p for p in found}.values())
+
+    def anything_trainable(self) -> bool:
+        """Whether any parameter of the optimizers can be trained just now. Where none can, the job
+        evaluates, whatever else it takes gradients of (forces of a potential). Cheap: asked in
+        every call of a module.
+        """
+        parameter = self._trainable()
+        if parameter is not None and parameter.requires_grad:
+            return True
+        optimizers = self.every_optimizer()
+        parameter = next(
+            (p for o in optimizers for g in o.param_groups for p in g["params"] if p.requires_grad),
+            None,
+        )
+        self._trainable = (lambda: None) if parameter is None else weakref.ref(parameter)
+        return parameter is not None or not optimizers
 
     def control_of(self, optimizer: Any) -> OptimizerControl:
         """The control of ``optimizer``, made if need be."""

@@ -140,15 +140,15 @@ class TrainingLoop:
             self.fail("module_called")
         return context
 
-    def evaluate(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:
-        """``entry`` is called in evaluation or without gradients. Returns a context the call must
-        run in, or None."""
+    def evaluate(self, entry: Entry, args: tuple[Any, ...], gradless: bool) -> Context | None:
+        """``entry`` is called in evaluation, without gradients (``gradless``), or while all that is
+        trained is frozen. Returns a context the call must run in, or None."""
         context = None
         if self.state.capturing:
             return None
         try:
             self.go_on()
-            entry.called_gradless = entry.module.training
+            entry.called_gradless = gradless and entry.module.training
             for hear in self.events.evaluated:
                 context = hear(entry, args) or context
         except Exception:

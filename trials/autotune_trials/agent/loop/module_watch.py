@@ -93,6 +93,10 @@ class ModuleWatch(Listener):
                 return
             if not module.training:
                 return
+            if not live.anything_trainable():
+                for hear in live.events.other_evaluated:
+                    hear()
+                return
             first = next(module.parameters(), None)
             if first is None:
                 if hasattr(module, "reduction"):

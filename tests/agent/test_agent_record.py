@@ -166,6 +166,31 @@ def test_a_job_that_ends_early_is_recorded_all_the_same(tuner: Tuner) -> None:
     assert tuner.finish()[0] == 0
 
 
+IN_THREADS = (
+    CNN
+    + """
+import os, threading
+def epoch():
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+for _ in range(2):
+    thread = threading.Thread(target=epoch)
+    thread.start(); thread.join()
+os._exit(1)
+"""
+)
+
+
+def test_training_in_a_thread_is_recorded_though_its_process_is_killed(tuner: Tuner) -> None:
+    first = record(tuner, IN_THREADS, steps=100)
+    assert first.so_far and first.ended_early and len(first.losses) == 16
+    both = tuner.receive()
+    assert isinstance(both, Record) and both.so_far and len(both.losses) == 32
+    assert both.losses[:16] == first.losses
+    assert both.window.times_s[:16] == first.window.times_s
+
+
 @pytest.mark.slow
 def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
     tuner.start(

@@ -160,6 +160,60 @@ def test_a_window_that_is_long_enough_or_cannot_go_on_is_left_as_it_is(
     assert len(session.wait_record(lambda record: wanted).losses) == 5
 
 
+def test_the_record_so_far_counts_where_a_launcher_kills_what_has_trained(make_session):
+    session = make_session(
+        """
+        import os, time
+        from fake_agent import Agent
+        worker = os.fork()
+        if worker == 0:
+            Agent().record(steps=2, ended_early=True, so_far=True)
+            os._exit(1)
+        os.waitpid(worker, 0)
+        time.sleep(0.5)
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    record = session.wait_record()
+    assert record.ended_early and len(record.losses) == 2
+
+
+def test_the_record_so_far_counts_for_nothing_where_the_launcher_fails(make_session):
+    session = make_session(
+        """
+        import os, sys
+        from fake_agent import Agent
+        worker = os.fork()
+        if worker == 0:
+            Agent().record(steps=2, ended_early=True, so_far=True)
+            os._exit(1)
+        os.waitpid(worker, 0)
+        sys.exit("the worker failed")
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    with pytest.raises(SessionFailed, match="the worker failed|exit code 1") as failed:
+        session.wait_record()
+    assert failed.value.kind == "crash"
+
+
+def test_a_record_of_the_whole_comes_after_one_so_far(make_session):
+    session = make_session(
+        """
+        from fake_agent import Agent
+        agent = Agent()
+        agent.record(steps=2, ended_early=True, so_far=True)
+        agent.record(steps=5)
+        agent.pause()
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    assert len(session.wait_record().losses) == 5
+
+
 def test_a_job_that_ends_early_still_hands_in_its_record(make_session):
     session = make_session(
         """

@@ -270,6 +270,8 @@ class Record:
     no_effect: Mapping[str, str] = field(default_factory=dict)
     seeds_seen: bool = False  # the job seeds itself, or the agent did
     ended_early: bool = False  # the job ended before the window was full
+    # the thread that trained has ended, and its process not yet: another record may follow
+    so_far: bool = False
     trace: str = ""  # profile mode: path of the gzipped Chrome trace
     evidence: Evidence | None = None  # profile mode
     # e.g. loss_scale at the end, where the agent's scaler was in use

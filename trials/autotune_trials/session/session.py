@@ -73,6 +73,7 @@ from autotune_trials.supervisor.masking import Masks
 HANG_TIMEOUT_S = 120.0
 WARDEN_S = 60.0  # for the warden to start, however busy the machine
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
+LAUNCHER_S = 30.0  # after all have trained and were killed: until the command says how it went
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
 MOST_EXTENTS = 4  # of one recorded window
@@ -342,12 +343,22 @@ class Session:
 
     def _record_of_all(self) -> Record:
         records: dict[int, Record] = {}
+        so_far: dict[int, Record] = {}
         paces: dict[int, Pace] = {}
         while not self._ranks or len(records) < len(self._ranks):
-            message = self._await(
-                self.config.max_seconds, "the window was full", bounded=self.config.max_seconds > 0
-            )
-            if isinstance(message, Record):
+            try:
+                message = self._await(
+                    self.config.max_seconds,
+                    "the window was full",
+                    bounded=self.config.max_seconds > 0,
+                )
+            except SessionFailed as failure:
+                records = {**so_far, **records}
+                self._check_ended_well(failure, records)
+                break
+            if isinstance(message, Record) and message.so_far:
+                so_far[message.rank] = message
+            elif isinstance(message, Record):
                 records[message.rank] = message
             elif isinstance(message, Pace):
                 paces[message.rank] = message
@@ -356,6 +367,19 @@ class Session:
                     for rank in self._ranks.values():
                         self.board.send(rank, extent)
         return merge_records(records, self.hello.job.device)
+
+    def _check_ended_well(self, failure: SessionFailed, records: Mapping[int, Record]) -> None:
+        """``failure`` says that nothing more can come. ``records``, so far, are all there is to come
+        if every rank trained to its end before it was killed, and the command finds nothing wrong.
+
+        Raises:
+            SessionFailed: it is a failure.
+        """
+        if failure.kind != "ended" or not records or len(records) < len(self._ranks):
+            raise failure
+        self._wait_for_exit(LAUNCHER_S)
+        if self.command.exit_status:
+            raise self.postmortem.of_exit(self.command.exit_status, "the window was full")
 
     def end_job(self, patience_s: float) -> None:
         """End the training processes, and wait until the command itself has ended: a profiler
@@ -490,13 +514,7 @@ class Session:
         if self.command.exit_status == 0 and self._ranks and not dead:
             return  # the command put the training in the background
         # a launcher needs a moment to end after its ranks
-        last_words = time.monotonic() + LAST_WORDS_S
-        while (
-            self.command.exit_status is None
-            and not self.board.inbox
-            and time.monotonic() < last_words
-        ):
-            self.board.turn(0.2)
+        self._wait_for_exit(LAST_WORDS_S)
         if self.board.inbox:
             return
         if self.command.exit_status is not None:
@@ -505,6 +523,14 @@ class Session:
         raise self.postmortem.of_silent_rank(
             dead[0], hello is not None and procfs.alive(hello.pid), until
         )
+
+    def _wait_for_exit(self, patience_s: float) -> None:
+        """Of the command, or for a message."""
+        until = time.monotonic() + patience_s
+        while (
+            self.command.exit_status is None and not self.board.inbox and time.monotonic() < until
+        ):
+            self.board.turn(0.2)
 
     def _of_ranks(self, first: JobError) -> SessionFailed:
         """Why a distributed job fails, from what its ranks say: the others wait for the one that

@@ -22,6 +22,7 @@ from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.entry_modules import compile_notes
 from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.core.modes import Mode, hello
+from autotune_trials.agent.core.thread_end import ThreadEnd
 from autotune_trials.agent.facts.applied_settings import in_force
 from autotune_trials.agent.facts.job_facts import fingerprint, rank, startup_s, world_size
 from autotune_trials.agent.loop.loss import to_number
@@ -64,6 +65,7 @@ class RecordMode(Mode):
         self._window: WindowRecorder | None = None  # from the end of the first iteration on
         self._began = 0.0
         self._alone = True
+        self._thread_end = ThreadEnd(self._at_thread_end)
         # several ranks: as agreed; more, if the tuner asks for more
         self._steps = agent.config.steps
         self._agreed = False
@@ -98,6 +100,7 @@ class RecordMode(Mode):
         if self._window is None:
             with self.agent.timer.own_time():
                 self._begin()
+        self._thread_end.watch()
         if self.agent.knobs.failures:
             self._failures += self.agent.knobs.take_failures()
         if self.stage is not Stage.WARMUP:
@@ -263,9 +266,12 @@ class RecordMode(Mode):
     # ------------------------------------------------------------------ the record
 
     def _send(self, ended_early: bool) -> None:
-        agent, config = self.agent, self.agent.config
         assert self._result is not None
         self.stage = Stage.DONE
+        self._tell(self._result, ended_early)
+
+    def _tell(self, window: Window, ended_early: bool, so_far: bool = False) -> None:
+        agent, config = self.agent, self.agent.config
         gradient_norms, update_norms = agent.probe.norms.norms()
         iterations = self._window.iterations() if self._window is not None else []
         notes = {**self._notes, **compile_notes(agent.live.entries), "in_force": self._in_force}
@@ -281,7 +287,7 @@ class RecordMode(Mode):
         agent.channel.send(
             Record(
                 rank=rank(agent.torch),
-                window=self._result,
+                window=window,
                 losses=tuple(agent.loss.values()) if config.record_loss else (),
                 samples_before=tuple(self._window.samples_before)
                 if self._window is not None
@@ -301,6 +307,7 @@ class RecordMode(Mode):
                 no_effect=agent.knobs.no_effect(self._failures),
                 seeds_seen=agent.traits.seeds,
                 ended_early=ended_early,
+                so_far=so_far,
                 trace=self._trace,
                 evidence=self._evidence,
                 notes=notes,
@@ -329,6 +336,22 @@ class RecordMode(Mode):
             self._send(ended_early=True)
         except Exception:
             agent.fail("atexit")
+
+    def _at_thread_end(self) -> None:
+        """The thread that trained has ended. Its process may be killed now (Ray Train does that to
+        its workers), or train on in another thread: the record so far counts if none follows.
+        """
+        agent, window = self.agent, self._window
+        begun = self.stage is not Stage.WARMUP and window is not None
+        if not begun or self._ended() or agent.pid != os.getpid():
+            return
+        try:
+            agent.loop.go_on()  # may end an iteration, and with it the window
+            if not self._ended():
+                assert window is not None
+                self._tell(self._result or window.close(), ended_early=True, so_far=True)
+        except Exception:
+            agent.fail("thread end")
 
 
 def flush_output() -> None:

@@ -20,7 +20,7 @@ from autotune_trials.agent.core.knob_applier import Knobs
 from autotune_trials.agent.loop.loss import to_number
 from autotune_trials.agent.loop.metrics import Metrics
 from autotune_trials.agent.loop.sample_count import SampleCount
-from autotune_trials.protocol.messages import Extent, KnobChoice, Record, SessionConfig, dump
+from autotune_trials.protocol.messages import Extent, Hello, KnobChoice, Record, SessionConfig, dump
 
 LOOP = (
     CNN
@@ -189,6 +189,36 @@ def test_training_in_a_thread_is_recorded_though_its_process_is_killed(tuner: Tu
     assert isinstance(both, Record) and both.so_far and len(both.losses) == 32
     assert both.losses[:16] == first.losses
     assert both.window.times_s[:16] == first.window.times_s
+
+
+COUNTS_FIRST = (
+    CNN
+    + """
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+def count():
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    net(torch.zeros(2, 4)).mean().backward()
+with torch.device("meta"), FlopCounterMode(display=False):
+    count()
+with FakeTensorMode():
+    count()
+for x, y in loader:
+    loss = criterion(model(x), y)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(float(loss).hex(), flush=True)
+"""
+)
+
+
+def test_a_backward_that_only_counts_operators_is_no_training(tuner: Tuner) -> None:
+    tuner.start(COUNTS_FIRST, "fixed", steps=8)
+    hello = tuner.receive()
+    assert isinstance(hello, Hello), hello
+    assert len(hello.job.models) == 1 and hello.job.backwards_per_step == 1.0
+    found = tuner.receive()
+    assert isinstance(found, Record)
+    assert [float(x).hex() for x in found.losses[:7]] == [row[0] for row in rows(tuner)]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.job_facts import loss_module
+from autotune_trials.agent.loop.no_numbers import without_numbers
 from autotune_trials.agent.patches import modules
 from autotune_trials.protocol.messages import SessionMode
 
@@ -102,7 +103,7 @@ class ModuleWatch(Listener):
                 if hasattr(module, "reduction"):
                     self._traits.loss_modules.add(loss_module(module))
                 return
-            if isinstance(module, torch.jit.ScriptModule):
+            if isinstance(module, torch.jit.ScriptModule) or without_numbers(first):
                 return
             self._loop.learn_device(first.device)
             if (

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.loop.no_numbers import without_numbers
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
             create_graph: bool = False,
             inputs: Any = None,
         ) -> None:
-            if inside.backward or not patch.active:
+            if inside.backward or not patch.active or without_numbers(self):
                 original(self, gradient, retain_graph, create_graph, inputs=inputs)
                 return
             traits.double_backward = traits.double_backward or create_graph
@@ -63,7 +64,7 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
     def make_function(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if inside.backward or not patch.active:
+            if inside.backward or not patch.active or without_numbers(tensors):
                 original(tensors, grad_tensors, *args, **kwargs)
                 return
             create_graph = kwargs.get("create_graph", args[1] if len(args) > 1 else False)

@@ -105,6 +105,14 @@ def test_an_iteration_has_the_samples_it_trained_on(
     assert max(record.window.times_s) < 0.9, "an evaluation is no part of an iteration"
 
 
+def test_what_a_loop_that_fetches_ahead_does_between_epochs_is_no_part_of_an_iteration(
+    tuner: Tuner,
+) -> None:
+    record = record_of(tuner, AHEAD + "    import time; time.sleep(1.0)  # reports, checkpoints\n")
+    assert len(record.window.times_s) == 48
+    assert max(record.window.times_s) < 0.9 and record.window.away_s >= 2.0
+
+
 @pytest.mark.slow
 def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_step(
     tuner: Tuner,

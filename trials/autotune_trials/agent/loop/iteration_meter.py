@@ -36,6 +36,7 @@ class IterationMeter(Listener):
         self._interruptions = Interruptions(state, timer)
         self.loaders: LoaderHooks | None = None
         self._pass_begun: tuple[Any, int] = (None, 0)
+        self._epoch_over = False  # the loader trained on is at its end
         self._other = False  # the batch asked for is not for the loader trained on
 
     # ------------------------------------------------------------------ batches
@@ -101,12 +102,17 @@ class IterationMeter(Listener):
 
     def epoch_started(self, loader: TrackedLoader) -> None:
         if not loader.is_other:
-            self._timer.clock.note_epoch_start()
+            clock, over = self._timer.clock, self._epoch_over
+            self._epoch_over = False
+            if over and clock.phase == OTHER:
+                clock.relabel(AWAY)  # a loop that fetches ahead has trained on since the end
+            clock.note_epoch_start()
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
         if not loader.is_other:
             self._end_of_batch()
             self._consumption.end_epoch(loader.mark, trained=self._state.backwards > 0)
+            self._epoch_over = True
             self._timer.clock.note_epoch_end()
 
     # ------------------------------------------------------------------ model, backward, step

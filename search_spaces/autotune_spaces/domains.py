@@ -33,8 +33,14 @@ def loader_of(job: JobFacts) -> LoaderFacts:
     """The job's training DataLoader.
 
     Raises:
-        NotApplicable: it has none.
+        NotApplicable: it has none, or none that can be switched.
     """
+    if job.loader is None and job.unseen_loader:
+        raise NotApplicable(
+            f"the job's DataLoader ({job.unseen_loader}) makes its iterators itself, where autotune"
+            " can neither count nor change its batches; a flag of the job's for this setting can be"
+            " a knob (via:)"
+        )
     if job.loader is None:
         raise NotApplicable("the job reads its training data without a torch DataLoader")
     return job.loader

@@ -181,6 +181,8 @@ class JobFacts:
     attention: tuple[str, ...] = ()
     # "batches of several DataLoaders together" (or "in turn"), where it trains on such
     mixture: str = ""
+    # class of a DataLoader of the job's that makes its iterators itself, where no other is seen
+    unseen_loader: str = ""
     # knob -> what its survey() found; filled in by the tuner
     surveys: Mapping[str, Any] = field(default_factory=dict)
     sites: JobSites = JobSites()  # where in the source all this stands

@@ -101,6 +101,14 @@ CAUSES = (
         ),
     ),
     (
+        "a DataLoader class that makes its iterators itself (litdata's StreamingDataLoader)",
+        (
+            "the knobs of the loader are withdrawn, with the class's name; steps count as"
+            " iterations, without samples"
+        ),
+        "the program's own flags for its loader, as `via:` knobs",
+    ),
+    (
         "an IterableDataset that makes its batches itself, in a job without workers",
         "`num_workers` is withdrawn: what each worker would read cannot be checked",
         "give the job one worker, if the dataset shares its data out rightly",

@@ -179,6 +179,13 @@ def test_loader_knobs_are_out_without_a_loader(name: str) -> None:
     assert "DataLoader" in out(name, what=job(loader=None))
 
 
+def test_a_loader_out_of_sight_is_named() -> None:
+    unseen = job(loader=None, unseen_loader="StreamingDataLoader")
+    assert "DataLoader (StreamingDataLoader) makes its iterators itself" in out(
+        "num_workers", what=unseen
+    )
+
+
 @pytest.mark.parametrize("name", ["prefetch_factor", "persistent_workers", "in_order"])
 def test_worker_knobs_mean_nothing_without_workers(name: str) -> None:
     knob = get(name)

@@ -34,6 +34,18 @@ def line() -> int:
 # -- which one trains
 
 
+def test_a_loader_that_makes_its_iterators_itself_is_named(hook):
+    class Own(DataLoader):  # as litdata's StreamingDataLoader
+        def _get_iterator(self):
+            return iter(map(torch.stack, [[torch.ones(4)] * 4] * 3))
+
+    hooks, heard = hook()
+    train(hooks, DataLoader(Numbers(40), batch_size=4))
+    assert hooks.makes_iterators == ""
+    list(Own(Numbers(40), batch_size=4))
+    assert hooks.makes_iterators == "Own" and not heard.faults
+
+
 def test_the_loader_followed_by_backward_trains(hook):
     hooks, heard = hook()
     training = DataLoader(Numbers(40), batch_size=4, shuffle=True)

@@ -175,6 +175,7 @@ class LoaderHooks:
         self.asking: TrackedLoader | None = None
         self.training_state: TrackedLoader | None = None
         self.known_facts: LoaderFacts | None = None
+        self.makes_iterators = ""  # class of a loader that does so itself, maybe out of our sight
         self.last_rebuild_s = 0.0
         self.control = TrainingLoader(self)
         self.metering: ReaderMeter | None = None  # of the source that is being built
@@ -581,6 +582,8 @@ def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> Lo
             if not patch.active:
                 return
             try:
+                if type(self)._get_iterator is not data_module.DataLoader._get_iterator:
+                    hooks.makes_iterators = hooks.makes_iterators or type(self).__name__
                 spot = construction_spot(self, sys._getframe(1))
                 hooks.track(self, site_of(spot), spot)
                 hooks.events.on_loader(self, sys._getframe(1))

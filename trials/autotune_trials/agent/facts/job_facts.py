@@ -93,6 +93,7 @@ def job_facts(agent: Agent) -> JobFacts:
         compares_samples=agent.traits.compares_samples,
         attention=tuple(sorted(live.get(AttentionControl).attention.seen or ())),
         mixture=agent.consumption.mixture,
+        unseen_loader=agent.loaders.makes_iterators if loader is None else "",
         ddp=live.built.facts(),
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
         own_settings={**own_settings(live), **agent.traits.settings, **_own_channels_last(live)},

@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 RUN := $(VENV)/bin/python
 COMPAT := build/compat
 # Programs that cannot live with the packages of the others; what each needs: tests/compat/<name>.txt
-COMPAT_APART := recbole
+COMPAT_APART := recbole litgpt
 COMPAT_STAMPS := $(COMPAT)/.installed $(COMPAT_APART:%=$(COMPAT)-%/.installed)
 # (pytest exits with 5 if no test carries the mark asked for.)
 PYTEST := $(RUN) -m pytest
@@ -103,17 +103,22 @@ $(STAMP): pyproject.toml constraints.txt
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
+define TORCHVISION_ON_CPU
+site=$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	cp tests/compat/torchvision_on_cpu.py "$$site"; echo "import torchvision_on_cpu" > "$$site/torchvision_on_cpu.pth"
+endef
+
 # The programs of `make compat`: third-party packages as pinned, and no autotune.
 $(COMPAT)/.installed: tests/compat/requirements.txt tests/compat/constraints.txt tests/compat/torchvision_on_cpu.py
 	rm -rf $(COMPAT)
 	$(PYTHON) -m venv $(COMPAT)
 	$(COMPAT)/bin/python -m pip install --quiet -c tests/compat/constraints.txt -r tests/compat/requirements.txt
-	site=$$($(COMPAT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
-		cp tests/compat/torchvision_on_cpu.py "$$site"; echo "import torchvision_on_cpu" > "$$site/torchvision_on_cpu.pth"
+	$(TORCHVISION_ON_CPU)
 	@touch $@
 
-$(COMPAT)-%/.installed: tests/compat/%.txt
+$(COMPAT)-%/.installed: tests/compat/%.txt tests/compat/torchvision_on_cpu.py
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet -r $<
+	$(TORCHVISION_ON_CPU)
 	@touch $@

@@ -32,6 +32,7 @@ class Program:
     files: tuple[str, ...] = ()  # of tests/compat/programs, put beside it
     maker: str = ""  # of tests/compat/makers, run once by the program's own Python
     loader: int | None = 0  # num_workers of its own; None: it builds no DataLoader
+    ranks: int = 1
     backwards: float = 1.0  # a step
     # one of its own, beside that of all the others: what tests/compat/<environment>.txt holds
     environment: str = ""
@@ -264,6 +265,52 @@ RECBOLE = Program(
     maker="ratings.py",
     environment="recbole",
 )
+RAY = Program(
+    "ray",
+    "ray",
+    "Ray Train's TorchTrainer on a local cluster of its own; training runs in a Ray worker, which"
+    " Ray kills at the end",
+    "python ray_job.py 1 {epochs} {out}",
+    truths.by_script,
+    (16,) * 25,
+    files=("ray_job.py",),
+)
+RAY_RANKS = Program(
+    "ray-2",
+    "ray",
+    "the same with two workers: DistributedDataParallel over gloo",
+    "python ray_job.py 2 {epochs} {out}",
+    truths.by_script,
+    (32,) * 12 + (16,),
+    files=("ray_job.py",),
+    ranks=2,
+)
+LITGPT = Program(
+    "litgpt",
+    "litgpt",
+    "`litgpt pretrain`: tiny GPT, torch.compile of its own, Lightning Fabric below, accumulation 2",
+    # one thread: with more, two runs of it differ in their last bits by themselves
+    "env OMP_NUM_THREADS=1 litgpt pretrain pythia-14m --model_config.name tiny"
+    " --model_config.n_layer 2 --model_config.n_head 2 --model_config.n_embd 64"
+    " --model_config.block_size 64 --model_config.vocab_size 128 --data TextFiles"
+    " --data.train_data_path texts --data.num_workers 0 --tokenizer_dir tokenizer --train.max_seq_length 25"
+    " --train.micro_batch_size 2 --train.global_batch_size 4 --train.max_tokens {steps}00"
+    " --train.log_interval 1 --train.save_interval 1000000 --eval.interval 1000000"
+    " --eval.max_iters 2 --logger_name csv --precision 32-true --devices 1 --seed 1"
+    " --out_dir {out}",
+    truths.by_litgpt,
+    (1,) * 50,
+    maker="litgpt_texts.py",
+    environment="litgpt",
+    loader=None,
+    backwards=2.0,
+    withdrawn={
+        "compile_mode": "torch.compile",
+        "num_workers": "(StreamingDataLoader) makes its iterators itself",
+        "batch_size": "(StreamingDataLoader) makes its iterators itself",
+    },
+    space={"intra_op_threads": "auto", "gc": "auto", "optimizer_impl": "auto"},
+)
 ALL = (
     *FRAMEWORKS,
     TRL,
@@ -283,4 +330,7 @@ ALL = (
     OPACUS,
     MACE,
     RECBOLE,
+    RAY,
+    RAY_RANKS,
+    LITGPT,
 )

@@ -60,7 +60,7 @@ def seen_as_it_is(program: Program, truth: Truth, hello: Hello, record: Record) 
     job = hello.job
     assert job.backwards_per_step == program.backwards
     assert job.sample_unit == ("iterations" if program.loader is None else "samples")
-    assert job.world_size == 1 and job.device == "cpu"
+    assert job.world_size == program.ranks and job.device == "cpu"
     assert (job.loader.num_workers if job.loader is not None else None) == program.loader
     assert record.ended_early and record.no_effect == {}
     # evaluation and whatever else stands between iterations is no part of them

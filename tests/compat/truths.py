@@ -62,6 +62,11 @@ def by_chemprop(out: Path) -> Truth:
     return Truth(epochs=tuple(_column(out, "train_loss_epoch")), weighted=True, rel=1e-5)
 
 
+def by_litgpt(out: Path) -> Truth:
+    """The same file, written by litgpt itself: the mean over the micro-batches of each step."""
+    return Truth(tuple(_column(out, "loss")))
+
+
 def _column(out: Path, name: str) -> list[float]:
     (path,) = out.glob("**/metrics.csv")
     with open(path, newline="") as file:

@@ -84,6 +84,17 @@ def test_an_optimizer_that_has_not_stepped_yet_is_waited_for() -> None:
     assert watched.updates == 0 and not watched.gave_up
 
 
+def test_beside_an_optimizer_the_first_updates_may_be_something_else() -> None:
+    """Weights are set back between the backwards of a search for a batch size, say."""
+    watched = Watched(optimizers=[object()])
+    for done in range(SURE + 4):
+        watched.backward()
+        watched.update()
+        watched.seen.went_on()
+        assert watched.updates == max(0, done + 2 - SURE)
+    assert not watched.gave_up
+
+
 def test_without_any_update_it_gives_up_and_says_what_to_do() -> None:
     watched = Watched()
     for _ in range(PATIENCE):

@@ -6,7 +6,9 @@ torch.func.
 
 What backward leaves its gradients in is looked at whenever the job goes on, until it is known after
 how many backwards it changes; from then on backwards are counted. torch.func keeps its parameters
-to itself, so each of its gradients is taken for an update.
+to itself, so each of its gradients is taken for an update. Where the job has an optimizer that has
+not stepped yet, the first updates may be something else: a search for a batch size sets the weights
+back before it trains.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ class OwnUpdates(Listener):
         if updated:
             self._alike = self._alike + 1 if self._pending == self._period else 1
             self._period, self._pending = self._pending, 0
-            self._on_update()
+            if self._alike >= SURE or not self._live.every_optimizer():
+                self._on_update()
 
     def step_started(self, optimizer: Any) -> None:
         self._live.events.forget(self)

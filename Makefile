@@ -72,7 +72,7 @@ gpu: $(STAMP) ## Run the tests that need a GPU
 slow: $(STAMP) ## Run the tests that take long (two hours; a part of it: make slow SLOW=tests/agent)
 	$(PYTEST) -m slow $(SLOW) || test $$? -eq 5
 
-compat: $(STAMP) $(COMPAT_STAMPS) ## Run training programs of other projects under autotune, write docs/compatibility.md (an hour)
+compat: $(STAMP) $(COMPAT_STAMPS) ## Run training programs of other projects under autotune, write docs/compatibility.md (an hour and a half)
 	rm -rf build/compat-results
 	status=0; AUTOTUNE_COMPAT_PYTHON=$(CURDIR)/$(COMPAT)/bin/python AUTOTUNE_COMPAT_RESULTS=$(CURDIR)/build/compat-results \
 		$(PYTEST) -m compat || status=$$?; \

@@ -33,6 +33,7 @@ class Program:
     maker: str = ""  # of tests/compat/makers, run once by the program's own Python
     loader: int | None = 0  # num_workers of its own; None: it builds no DataLoader
     ranks: int = 1
+    minutes: int = 1  # of the budget; more where a start alone takes most of that
     backwards: float = 1.0  # a step
     # one of its own, beside that of all the others: what tests/compat/<environment>.txt holds
     environment: str = ""
@@ -284,6 +285,7 @@ RAY_RANKS = Program(
     (32,) * 12 + (16,),
     files=("ray_job.py",),
     ranks=2,
+    minutes=10,
 )
 LITGPT = Program(
     "litgpt",

@@ -25,6 +25,7 @@ from autotune_trials.session.session import Session
 PYTHON = Path(os.environ.get("AUTOTUNE_COMPAT_PYTHON") or sys.executable)
 STEPS = 50  # at least, in the runs that are compared
 TIMEOUT_S = 240
+TUNING_S = 1500
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -122,7 +123,9 @@ class Place:
         }
         (self.folder / "job.yaml").write_text(json.dumps(job)[:-1] + ", " + text + "}")
         command = [str(Path(sys.executable).parent / "autotune"), "run", "job.yaml", "--quiet"]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=TUNING_S
+        )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return dict(json.loads((self.folder / "autotune-runs" / "job" / "result.json").read_text()))
 

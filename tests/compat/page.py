@@ -20,7 +20,7 @@ Of each program the tests check, against its own log: the number of optimizer st
 evaluation is no part of an iteration; that its losses are the same with the agent as without, over at least 50 steps and to the
 last digit its log holds (all of them, but for open_clip's five and the epochs' means or sums that chemprop, pykeen and RecBole tell); that
 each knob that applies is in force in the running job when it is set, and gone when it is taken back; and that tuning it ends in a verdict.
-Those runs search three knobs within one minute, so a speed-up here says that a run comes to its end, and little of what a real budget would
+Those runs search three knobs within one minute to ten, so a speed-up here says that a run comes to its end, and little of what a real budget would
 find. Where a cell says "not run", that test was no part of the run that made this page.
 """
 CAUSES = (

@@ -12,9 +12,9 @@ from catalogue import ALL, Program
 from checks import hooked, seen_as_it_is, switched_for_real
 from harness import Place, note, settle, version
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(1800)]
 BUDGET = """
-"traces": "none", "tracking": {"uri": null}, "budget": {"minutes": 1, "trials": 4}, "convergence": {"steps": 60}"""
+"traces": "none", "tracking": {"uri": null}, "budget": {"minutes": MINUTES, "trials": 4}, "convergence": {"steps": 60}"""
 
 each_program = pytest.mark.parametrize("program", ALL, ids=lambda program: program.name)
 
@@ -80,7 +80,7 @@ def test_every_knob_that_applies_is_in_force_when_it_is_set(
 @each_program
 def test_tuning_it_ends_in_a_verdict(program: Program, settled: Callable[[Program], Place]) -> None:
     place = settled(program)
-    result = place.tuned(BUDGET)
+    result = place.tuned(BUDGET.replace("MINUTES", str(program.minutes)))
     assert result["verdict"] in ("tuned", "keep-baseline")
     measured = [trial for trial in result["trials"] if trial["state"] in ("complete", "pruned")]
     assert len(measured) >= 2 and all(trial["no_effect"] == {} for trial in measured), result[

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,12 +60,25 @@ def by_lightning(out: Path) -> Truth:
 
 
 def by_chemprop(out: Path) -> Truth:
-    """The same file, where chemprop has Lightning log the mean of an epoch."""
-    return Truth(epochs=tuple(_column(out, "train_loss_epoch")), weighted=True, rel=1e-5)
+    """TensorBoard's files, where chemprop has Lightning log the mean of an epoch."""
+    (events,) = out.glob("**/events.out.tfevents.*")
+    python = os.environ["AUTOTUNE_COMPAT_PYTHON"]
+    told = subprocess.run(
+        [
+            python,
+            str(Path(__file__).with_name("scalars.py")),
+            str(events.parent),
+            "train_loss_epoch",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return Truth(epochs=tuple(json.loads(told.stdout)), weighted=True, rel=1e-5)
 
 
 def by_litgpt(out: Path) -> Truth:
-    """The same file, written by litgpt itself: the mean over the micro-batches of each step."""
+    """metrics.csv, written by litgpt itself: the mean over the micro-batches of each step."""
     return Truth(tuple(_column(out, "loss")))
 
 

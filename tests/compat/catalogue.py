@@ -279,7 +279,7 @@ RAY = Program(
 RAY_RANKS = Program(
     "ray-2",
     "ray",
-    "the same with two workers: DistributedDataParallel over gloo",
+    "Ray Train with two workers: DistributedDataParallel over gloo",
     "python ray_job.py 2 {epochs} {out}",
     truths.by_script,
     (32,) * 12 + (16,),

@@ -160,39 +160,26 @@ def test_a_window_that_is_long_enough_or_cannot_go_on_is_left_as_it_is(
     assert len(session.wait_record(lambda record: wanted).losses) == 5
 
 
+KILLED = """
+import os, sys, time
+from fake_agent import Agent
+worker = os.fork()
+if worker == 0:
+    Agent().record(steps=2, ended_early=True, so_far=True)
+    os._exit(1)
+os.waitpid(worker, 0)
+"""
+
+
 def test_the_record_so_far_counts_where_a_launcher_kills_what_has_trained(make_session):
-    session = make_session(
-        """
-        import os, time
-        from fake_agent import Agent
-        worker = os.fork()
-        if worker == 0:
-            Agent().record(steps=2, ended_early=True, so_far=True)
-            os._exit(1)
-        os.waitpid(worker, 0)
-        time.sleep(0.5)
-        """,
-        mode="fixed",
-    )
+    session = make_session(KILLED + "time.sleep(0.5)", mode="fixed")
     session.wait_hello()
     record = session.wait_record()
     assert record.ended_early and len(record.losses) == 2
 
 
 def test_the_record_so_far_counts_for_nothing_where_the_launcher_fails(make_session):
-    session = make_session(
-        """
-        import os, sys
-        from fake_agent import Agent
-        worker = os.fork()
-        if worker == 0:
-            Agent().record(steps=2, ended_early=True, so_far=True)
-            os._exit(1)
-        os.waitpid(worker, 0)
-        sys.exit("the worker failed")
-        """,
-        mode="fixed",
-    )
+    session = make_session(KILLED + 'sys.exit("the worker failed")', mode="fixed")
     session.wait_hello()
     with pytest.raises(SessionFailed, match="the worker failed|exit code 1") as failed:
         session.wait_record()

@@ -203,7 +203,7 @@ class RecordMode(Mode):
             self._profiling.start()
             if self._profiling.note:
                 self._notes["nvtx_modules"] = self._profiling.note
-        except Exception:
+        except Exception:  # torch's profiler, as it may: the record counts without a trace
             self._give_up_profile()
 
     def _go_on_profiling(self, iteration: Iteration) -> None:
@@ -214,7 +214,7 @@ class RecordMode(Mode):
                 return
             with self.agent.timer.own_time():
                 self._trace = self._profiling.stop()
-        except Exception:
+        except Exception:  # torch's profiler, as it may: the record counts without a trace
             self._give_up_profile()
             return
         self._after_profile()

@@ -106,7 +106,7 @@ class Observation:
     withdrawn: Mapping[str, str]  # knob -> reason
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
-    # of its first run, start, evaluation and end included; 0.0: not known
+    # of a fresh process, start, evaluation and end included; 0.0: not known
     run_s: float = 0.0
     energy_counters: tuple[str, ...] = ()  # added up, where an objective is energy
 
@@ -138,6 +138,8 @@ class Trial:
     node: str = ""  # where it was measured, on a cluster; "": on this machine
     # log_ratio by the job's second objective; None: there is none, or it was not measured
     second_log_ratio: float | None = None
+    # of fresh processes: the configuration they were compared with
+    reference: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def speedup(self) -> float | None:
@@ -154,6 +156,7 @@ class TrainingTime:
     before_s: float
     after_s: float
     cold_s: float  # after, where nothing has been compiled yet
+    whole: bool = True  # False: a run came to no evaluation or saving, so that none is counted
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,13 @@ from autotune.search.pareto import Figures, pareto
 from autotune.secrets import mask_command
 from autotune.stages.budget import needed_s
 from autotune.stages.compile_cache import pack_compile_cache
-from autotune.stages.confirm import VARIANTS, confirm, out_of_time_text, sharpen
+from autotune.stages.confirm import VARIANTS, confirm, sharpen
 from autotune.stages.context import OVER, RunContext
 from autotune.stages.converge import converge
 from autotune.stages.decisions.build_up import credit
 from autotune.stages.decisions.culprit import culprits
 from autotune.stages.decisions.simplify import simplify
+from autotune.stages.decisions.worth_it import break_even_steps, paid_back_words
 from autotune.stages.explain import explain, trace_trials
 from autotune.stages.measuring.fresh import FIRST_RUN, first_look_s
 from autotune.stages.measuring.pairs import Pairs
@@ -60,6 +61,7 @@ from autotune.stages.model_study import PRIOR_DROPPED
 from autotune.stages.observe import observe
 from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
+from autotune.verdict.timing import first_counted, start_up_excess
 from autotune.words import duration_words, factor_words
 from autotune_spaces.base import Config, Numerics, Value
 from autotune_trials.paths import publish
@@ -190,13 +192,11 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
     if config is None:
         return None
     context.progress.stage("confirm", f"from the history: {in_words(config, observation.defaults)}")
-    cold_s = _cold_s(config, recall.gains)
-    # a label of its own, or the proof's first run would take this one's place in the journal
-    look = Pairs(context, config, {}, "recalled-look", cold_s)
-    pairs = Pairs(context, config, {}, "recalled", cold_s)
     last, loss = None, NOT_NEEDED
     better = BETTER[context.spec.objective]
-    why = _not_there(context, look, recall.log_gain, observation.noise)
+    why, gains = _first_look(context, observation, recall)
+    # a label of its own: the look's run, in which nothing was compiled yet, is no half of a pair
+    pairs = Pairs(context, config, {}, "recalled", _cold_s(config, gains))
     if not why:
         last = confirm(context, observation, config, pairs)
         why = "" if last.adopted else f"not proven {better}: {last.reason}"
@@ -204,25 +204,41 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
         loss = converge(context, config, pairs)
         why = "" if loss.verdict == "unchanged" else _why_not(loss, {})
     if not why:
-        return Proof(config, PROVEN.format(better=better), last, loss, recall.gains, ())
+        return Proof(config, PROVEN.format(better=better), last, loss, gains, ())
     context.progress.note(f"the recorded answer did not hold ({why}); searching")
     return Proof({}, why, last, loss, (), (Rejected(config, why),))
 
 
-def _not_there(context: RunContext, pairs: Pairs, log_gain: float, noise: float) -> str:
-    """Why the answer's first run, held against the job's first run, speaks against its recorded
-    gain; "": it does not.
+def _first_look(
+    context: RunContext, observation: Observation, recall: Recall
+) -> tuple[str, tuple[KnobGain, ...]]:
+    """One run of the recorded answer, held against the job's first run: why it speaks against the
+    recorded gain ("": it does not), and the gains, with what starting took longer, as nothing was
+    compiled yet.
     """
-    before = context.stored(FIRST_RUN)
+    config, before = recall.answer or {}, context.stored(FIRST_RUN)
+    pairs = Pairs(context, config, {}, "recalled-look")
     try:
         after = pairs.first_candidate()
     except SessionFailed as failure:
-        return f"it failed in a fresh process ({failure})"
+        return f"it failed in a fresh process ({failure})", recall.gains
     costs = None if before is None else pairs.costs(before, after)
-    found = log_gain if costs is None else math.log(costs[0] / costs[1])
-    if found > log_gain / 2 - max(NOT_THERE, 3 * noise):
-        return ""
-    return f"recorded {math.exp(log_gain):.2f}×, measured {math.exp(found):.2f}× in a first fresh process"
+    found = recall.log_gain if costs is None else math.log(costs[0] / costs[1])
+    if found <= recall.log_gain / 2 - max(NOT_THERE, 3 * observation.noise):
+        recorded, measured = math.exp(recall.log_gain), math.exp(found)
+        why = f"recorded {recorded:.2f}×, measured {measured:.2f}× in a first fresh process"
+        return why, recall.gains
+    slow = [name for name in config if context.spec.search_space[name].start_up_cost]
+    if not slow:
+        return "", recall.gains
+    cold_s = start_up_excess(after.window, first_counted(after.window))
+    steps = break_even_steps(cold_s, recall.log_gain, observation.anatomy.iteration_s)
+    late = steps is not None and steps > context.spec.planned_steps
+    gains = tuple(
+        replace(gain, start_up_s=cold_s / len(slow)) if gain.knob in slow else gain
+        for gain in recall.gains
+    )
+    return paid_back_words(cold_s, steps or 0) if late else "", gains
 
 
 def _outcome(context: RunContext, recall: Recall, again: Proof | None) -> str:
@@ -242,9 +258,10 @@ def prove(
     if not queue:
         given_back = tuple(replace(gain, kept=False) for gain in searched.gains)
         return Proof(
-            {}, _why_nothing(observation, trials, better), None, NOT_NEEDED, given_back, ()
+            {}, _why_nothing(context, observation, searched), None, NOT_NEEDED, given_back, ()
         )
-    variants: list[Finalist] = []  # of one that was proven faster: tried also when the time is up
+    # of one that was proven faster: one of them is tried also when the time is up
+    variants: list[Finalist] = []
     rejected: list[Rejected] = []
     gains: tuple[KnobGain, ...] = ()
     seen: set[str] = set()
@@ -259,7 +276,7 @@ def prove(
         ahead_s = first_look_s(context, observation)
         if rejected and not variants and context.out_of_time_at(key_of(finalist), ahead_s):
             left_out = Rejected(
-                finalist, f"not tried in fresh processes: {out_of_time_text(context)}"
+                finalist, f"not tried in fresh processes: {context.out_of_time_words()}"
             )
             return Proof(
                 {},
@@ -296,6 +313,8 @@ def prove(
             for v in _milder(context, config, loss, found)
         )
         variants = [*milder, *variants]
+        if len(variants) > 1 and context.out_of_time_at(f"{label}-variants"):
+            variants = variants[-1:]  # the safest
     reason = (
         rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"
     )
@@ -349,7 +368,8 @@ def _milder(
     return variants
 
 
-def _why_nothing(observation: Observation, trials: Sequence[Trial], better: str) -> str:
+def _why_nothing(context: RunContext, observation: Observation, searched: Searched) -> str:
+    trials, better = searched.trials, BETTER[context.spec.objective]
     if not observation.domains:
         return "no knob applies to this job on this machine"
     if not trials:
@@ -358,9 +378,16 @@ def _why_nothing(observation: Observation, trials: Sequence[Trial], better: str)
     if not measured:
         return "no configuration could be measured"
     best = min(measured, key=lambda t: t.log_ratio or 0.0)
+    factor, config = factor_words(best.speedup), in_words(best.config)
+    steps = context.spec.planned_steps
+    for gain in searched.gains:
+        late = gain.break_even_steps is not None and gain.break_even_steps > steps
+        if late and best.config.get(gain.knob) == gain.value:
+            why = paid_back_words(gain.start_up_s, gain.break_even_steps or 0)
+            return f"{config} is {factor} {better}, but {why}, and planned_steps is {steps}"
     return (
         f"none of {len(trials)} configurations was clearly more than 2 % {better}; the best:"
-        f" {factor_words(best.speedup)} ({in_words(best.config)})"
+        f" {factor} ({config})"
     )
 
 

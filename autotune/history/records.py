@@ -71,6 +71,7 @@ class PastRun:
     space: tuple[str, ...] = ()  # hashes of what was to be tried, see keys.space_of
     minutes: float = 0.0  # of the budget
     trials: int | None = None  # of the budget; None: no limit
+    planned_steps: int = 0  # of the training: what start-up is paid back in; 0: not known
     version: int = RECORD_VERSION
 
 

@@ -207,15 +207,19 @@ def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str
         space=space_of(spec.search_space),
         minutes=spec.budget.minutes,
         trials=spec.budget.trials,
+        planned_steps=spec.planned_steps,
     )
 
 
 def _searched(run: PastRun, spec: JobSpec) -> bool:
-    """Whether ``run`` had all the knobs and values that may be tried now, and as much time."""
+    """Whether ``run`` had all the knobs and values that may be tried now, as much time, and as many
+    steps to pay a start-up back.
+    """
     budget = spec.budget
     as_many = run.trials is None or (budget.trials is not None and budget.trials <= run.trials)
     return (
         as_many
+        and run.planned_steps == spec.planned_steps
         and budget.minutes <= run.minutes
         and set(space_of(spec.search_space)) <= set(run.space)
     )

@@ -310,8 +310,8 @@ class Budget(_Model):
         le=10_080,
         description=(
             "Wall time of the run, in minutes; it may run a tenth over. A first proof (five pairs,"
-            " loss check, traces) is always finished; a run that will need more says so before it"
-            " searches."
+            " their loss check, profiles) is always finished; a run that will need more says so"
+            " before it searches."
         ),
     )
     trials: int | None = Field(

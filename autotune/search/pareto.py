@@ -15,7 +15,7 @@ from dataclasses import replace
 from autotune.job.configs import key_of
 from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Observation, Point, Trial, TrialState
-from autotune_spaces.base import SearchSpace
+from autotune_spaces.base import Config, SearchSpace
 
 
 class Figures:
@@ -37,17 +37,25 @@ class Figures:
         self.objectives, self._space = objectives, space
         self._start_s = observation.startup_s
         self._steps_s = planned_steps * observation.anatomy.iteration_s
+        self._trials = {key_of(t.config): t for t in trials if t.state == TrialState.COMPLETE}
         # the longest that was seen of each: later it comes from a cache
         self._once_s: dict[str, float] = {}
         for trial in trials:
-            key = self._slow_start(trial)
-            self._once_s[key] = max(self._once_s.get(key, 0.0), trial.settle_s)
+            key = self._slow_start(trial.config)
+            if key:
+                self._once_s[key] = max(self._once_s.get(key, 0.0), trial.settle_s)
 
     def of(self, trial: Trial) -> tuple[float, float] | None:
         """None: one of them is not known."""
         if trial.origin == "process" and trial.second_log_ratio is not None:
-            # its runs were compared by both, start-up included
-            return (trial.log_ratio or 0.0, trial.second_log_ratio)
+            # its runs were compared by both, start-up included: beside what they were compared with
+            own = (trial.log_ratio or 0.0, trial.second_log_ratio)
+            beside = self._trials.get(key_of(trial.reference))
+            figures = self.of(beside) if beside is not None else None
+            if beside is None or figures is None:
+                return own
+            theirs = (beside.log_ratio or 0.0, beside.second_log_ratio or 0.0)
+            return figures[0] + own[0] - theirs[0], figures[1] + own[1] - theirs[1]
         first, second = (self._by(objective, trial) for objective in self.objectives)
         return None if first is None or second is None else (first, second)
 
@@ -58,14 +66,14 @@ class Figures:
         time = trial.second_log_ratio if by_energy else trial.log_ratio
         if time is None or objective not in WHOLE_TRAINING:
             return time
-        once_s = self._once_s[key] if (key := self._slow_start(trial)) else 0.0
+        once_s = self._once_s.get(self._slow_start(trial.config), 0.0)
         whole_s = self._start_s + self._steps_s
         return math.log((self._start_s + once_s + self._steps_s * math.exp(time)) / whole_s)
 
-    def _slow_start(self, trial: Trial) -> str:
-        return key_of(
-            {name: v for name, v in trial.config.items() if self._space[name].start_up_cost}
-        )
+    def _slow_start(self, config: Config) -> str:
+        """What of ``config`` starts slowly; "": nothing."""
+        slow = {name: value for name, value in config.items() if self._space[name].start_up_cost}
+        return key_of(slow) if slow else ""
 
 
 def pareto(figures: Figures, trials: Sequence[Trial]) -> tuple[Point, ...]:

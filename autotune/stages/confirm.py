@@ -53,6 +53,8 @@ def confirm(
             pairs.ensure(LOOKS[look])
         except SessionFailed as failure:
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, _failed_text(failure))
+        if why := pairs.beyond_limits(observation):
+            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {why}")
         ratios, levels = pairs.log_speedups(), pairs.log_levels()
         decision = decide(
             ratios,
@@ -72,7 +74,7 @@ def confirm(
             decision = replace(
                 decision,
                 state="reject",
-                reason=f"{decision.reason}, and {out_of_time_text(context)}",
+                reason=f"{decision.reason}, and {context.out_of_time_words()}",
             )
             break
         look += 1
@@ -191,12 +193,3 @@ def _diverged(pairs: Pairs) -> int | None:
 def _failed_text(failure: SessionFailed) -> str:
     often = f"was killed {KILLS} times" if failure.kind == "killed" else "failed"
     return f"it {often} in a fresh process ({failure})"
-
-
-def out_of_time_text(context: RunContext) -> str:
-    """What ended the proof, and what to do."""
-    minutes = context.spec.budget.minutes
-    return (
-        f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (raise"
-        " budget.minutes)"
-    )

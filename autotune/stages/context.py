@@ -157,6 +157,14 @@ class RunContext:
             self.journal.append("out-of-time", place, known)
         return bool(known)
 
+    def out_of_time_words(self) -> str:
+        """What ended it, and what to do."""
+        minutes = self.spec.budget.minutes
+        return (
+            f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (raise"
+            " budget.minutes)"
+        )
+
     def note_disturbed(self, where: str, why: str) -> None:
         """A window is measured again because something else ran; counted in the result."""
         self.journal.append("disturbed", where, why)

@@ -43,6 +43,8 @@ class SeededRuns(Protocol):
 
     def ensure(self, pairs: int) -> None: ...
 
+    def late(self, pairs: int) -> str: ...
+
     def repeat_reference(self, seed: int) -> Record: ...
 
     def lengthen(self, steps: int) -> bool: ...
@@ -167,6 +169,10 @@ def _look_by_look(
         waiting = decision.state == "more-pairs" or any(m.verdict == "undecided" for m in metrics)
         if not waiting or further is None:
             return _verdict(decision, metrics, asked.metrics)
+        if why := runs.late(further):
+            decision = _compare(runs, asked, float16, stretched, last=True)
+            verdict = _verdict(decision, metrics, asked.metrics)
+            return replace(verdict, reason=f"{verdict.reason}; {why}")
         runs.ensure(further)
 
 

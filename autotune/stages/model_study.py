@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import fmean
 
 from autotune.errors import BaselineError
 from autotune.history.use import Expected
@@ -90,8 +89,6 @@ class _Seen:
     reason: str = ""
     no_effect: dict[str, str] | None = None
     node: str = ""
-    # log cost by the second objective over that by the first, a block
-    ratios: list[float] = field(default_factory=list)
 
 
 class ModelStudy:
@@ -112,7 +109,6 @@ class ModelStudy:
         self.stopped = ""
         self._turn = threading.RLock()
         self._seen: dict[str, _Seen] = {}
-        self._own_ratios: list[float] = []  # of the job as it is: see _Seen
         self._first = ObjectiveModel(self._make_model, self._searched)
         # no rows where there is no second objective
         self._second = ObjectiveModel(self._make_model, self._searched)
@@ -423,9 +419,6 @@ class ModelStudy:
         self._exclude_useless(config, no_effect)
         self._note_times(block)
         if block.log_cost is not None:
-            if block.second_log_cost is not None:
-                ratios = self._own_ratios if seen is None else seen.ratios
-                ratios.append(block.second_log_cost - block.log_cost)
             real = {
                 k: v
                 for k, v in config.items()
@@ -524,16 +517,8 @@ class ModelStudy:
             round(seen.wall_s, 3),
             seen.settle_s,
             seen.node,
-            None if gain is None else self._second_log_ratio(seen, -gain),
+            -self._second.model.gain(seen.config)[0] if known and self._second.rows else None,
         )
-
-    def _second_log_ratio(self, seen: _Seen, log_ratio: float) -> float | None:
-        """By the second objective, where blocks tell it: the two costs of a block are compared, so
-        that a machine that was slow for a while counts in neither.
-        """
-        if not seen.ratios or not self._own_ratios:
-            return None
-        return log_ratio + fmean(seen.ratios) - fmean(self._own_ratios)
 
     def start_up_s(self, name: str, value: Value) -> float:
         """Seconds that a job with this value takes longer to start; 0.0: none, or not seen."""

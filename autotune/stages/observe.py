@@ -22,7 +22,7 @@ from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, wall_s
+from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, later_run_s
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.live_comparison import LiveComparison
@@ -190,7 +190,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
         withdrawn=withdrawn,
         fingerprint=hello.fingerprint,
         startup_s=hello.startup_s,
-        run_s=wall_s(first),
+        run_s=later_run_s(context, first),
         energy_counters=first.window.energy_counters,
     )
 

@@ -346,6 +346,7 @@ class _FreshValue:
     knob: str
     value: Value
     doubted: bool = False  # the running job showed little of it
+    start_up_s: float = 0.0  # what its start cost there, where nothing was compiled yet
 
 
 def _for_fresh_runs(
@@ -362,7 +363,9 @@ def _for_fresh_runs(
     )
     doubted = [g for g in found.gains if not g.kept and _may_gain(g)]
     return [_FreshValue(name, fresh[name][place]) for place, _, _, name in ranked] + [
-        _FreshValue(g.knob, g.value, doubted=True) for g in doubted if g.value not in fresh[g.knob]
+        _FreshValue(g.knob, g.value, True, g.start_up_s)
+        for g in doubted
+        if g.value not in fresh[g.knob]
     ]
 
 
@@ -377,7 +380,8 @@ def _judged(
     """What ``trial`` says of the value, beside a configuration of that log speed-up."""
     gain = LogRatio(-(trial.log_ratio or 0.0) - log_gain, trial.standard_error or 0.0, trial.pairs)
     own_s = observation.anatomy.iteration_s
-    return judged(context.spec, tried.knob, tried.value, gain, trial.settle_s, own_s, tried.doubted)
+    once_s = max(trial.settle_s, tried.start_up_s)
+    return judged(context.spec, tried.knob, tried.value, gain, once_s, own_s, tried.doubted)
 
 
 def _no_room(
@@ -421,7 +425,9 @@ def _measure_fresh(
     started, number, noise = time.monotonic(), len(trials), observation.noise
     context.progress.measuring(f"trial {number}", config)
     pairs = Pairs(context, config, reference, label=f"trial{number}")
-    trial = Trial(number, dict(config), TrialState.FAILED, origin="process")
+    trial = Trial(
+        number, dict(config), TrialState.FAILED, origin="process", reference=dict(reference)
+    )
     try:
         pairs.ensure(1)
         hopeless = max(CLEAR_LOSS, 4 * noise, 3 * _scatter(trials))
@@ -436,6 +442,8 @@ def _measure_fresh(
                 pairs.ensure(2 * PROCESS_PAIRS)
                 measured = _of_pairs(context, pairs, trial, -log_gain, noise, second)
         trial = measured
+        if why := pairs.beyond_limits(observation):
+            trial = replace(trial, state=TrialState.INFEASIBLE, reason=why)
     except SessionFailed as failure:
         no_room = failure.kind in ("oom", "killed")
         state = TrialState.INFEASIBLE if no_room else TrialState.FAILED

@@ -102,7 +102,8 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
     }
     training = result.confirmation.training if result.confirmation else None
     if training is not None:
-        metrics |= {"training_before_s": training.before_s, "training_after_s": training.after_s}
+        after_s = training.after_s if result.knobs else training.before_s
+        metrics |= {"training_before_s": training.before_s, "training_after_s": after_s}
     if result.loss.margin is not None:
         metrics["loss/margin"] = result.loss.margin
     metrics |= summary_metrics(

@@ -1,6 +1,6 @@
 """How long a whole training takes, told by a run of its first steps.
 
-    start │ first steps, slower │ every sample at its steady cost │ between epochs: evaluation, saving
+    start │ first steps, slower │ every sample at its steady cost │ evaluation, saving
 
 Tried on programs that ran to their ends: benchmarks/time_to_train.md.
 """
@@ -12,8 +12,6 @@ import math
 from autotune.verdict.timing import mean_samples
 from autotune_trials.protocol.messages import Window
 
-REGULAR = 2  # interruptions of a window that make them part of the job's rhythm
-
 
 def training_s(
     window: Window, *, run_s: float, cost: float, samples: float, once_s: float
@@ -23,22 +21,41 @@ def training_s(
     Args:
         window: a run of the job, from its first iteration on.
         run_s: wall time of that run, start and end included.
-        cost: seconds a sample, epoch ends included.
+        cost: seconds a sample: training, epoch ends, evaluation and saving.
         samples: of the whole training.
         once_s: what the first iterations take longer than later ones.
     """
     start_s = max(run_s - math.fsum(window.times_s) - window.away_s, 0.0)
-    return start_s + once_s + cost * samples + _between_s(window, samples)
+    return start_s + once_s + cost * samples
 
 
-def _between_s(window: Window, samples: float) -> float:
-    """What the job does beside training, evaluation and saving: at every epoch's end where the
-    window holds one, else at the pace of the window, where it came more than once.
+def asides(a: Window, b: Window) -> tuple[float, float] | None:
+    """Seconds a sample that the job spends beside training, on evaluation and saving, in each of
+    two runs; None: neither came to any.
+
+    Once an epoch where a run ends one, else as often as in its window: too much of it makes a gain
+    smaller, too little would make it up. What one run did not come to takes it as long as the other.
     """
-    aside_s = max(window.away_s - math.fsum(window.turnovers_s), 0.0)
-    if window.turnovers_s and window.epoch_iterations:
-        epochs = samples / (window.epoch_iterations * mean_samples(window))
-        return aside_s / len(window.turnovers_s) * epochs
-    if window.interruptions >= REGULAR:
-        return aside_s * samples / math.fsum(window.samples)
-    return aside_s
+    for rate in (_an_epoch, _a_window):
+        x, y = rate(a), rate(b)
+        if x is not None:
+            return x, (x if y is None else y)
+        if y is not None:
+            return y, y
+    return None
+
+
+def _an_epoch(window: Window) -> float | None:
+    if not (window.turnovers_s and window.epoch_iterations):
+        return None
+    return _aside_s(window) / (
+        len(window.turnovers_s) * window.epoch_iterations * mean_samples(window)
+    )
+
+
+def _a_window(window: Window) -> float | None:
+    return _aside_s(window) / math.fsum(window.samples) if window.interruptions else None
+
+
+def _aside_s(window: Window) -> float:
+    return max(window.away_s - math.fsum(window.turnovers_s), 0.0)

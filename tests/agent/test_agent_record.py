@@ -128,6 +128,15 @@ def test_knobs_hold_from_the_very_first_iteration(tuner: Tuner) -> None:
     assert "fused" not in str(found.fingerprint)
 
 
+def test_fused_kernels_count_steps_in_float32_which_changes_no_training(tuner: Tuner) -> None:
+    double = "import torch; torch.set_default_dtype(torch.float64)\n" + LOOP
+    own = record(tuner, source=double, steps=5).fingerprint
+    rows(tuner)
+    fused = record(tuner, source=double, steps=5, knobs={"optimizer_impl": "fused"}).fingerprint
+    assert "exp_avg:float64" in own["optimizer_state_dtypes"]
+    assert fused == own
+
+
 def test_a_knob_that_cannot_be_set_is_told(tuner: Tuner) -> None:
     found = record(tuner, knobs={"num_workers": "many"}, steps=5)
     assert "many" in found.no_effect["num_workers"]

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils._expanded_weights.expanded_weights_impl import ExpandedWeight
 from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
+from autotune_trials.agent.loop.no_numbers import without_numbers
 
 
 class Job:
@@ -109,3 +111,11 @@ def test_leaves_that_refuse_to_be_asked_are_none_that_gradients_are_kept_in(job:
     outputs = call_for_per_sample_grads(job.model)(job.inputs)
     assert job.backward(outputs.square().mean()) is Value.LOSS
     assert all(p.grad_sample.shape == (6, *p.shape) for p in job.model.parameters())
+
+
+def test_a_tensor_that_refuses_to_be_asked_holds_numbers() -> None:
+    weight = ExpandedWeight(torch.ones(2, requires_grad=True), 4, "mean")
+    with pytest.raises(RuntimeError):
+        _ = weight.is_meta
+    assert not without_numbers(weight) and not without_numbers([weight])
+    assert without_numbers(torch.ones(2, device="meta"))

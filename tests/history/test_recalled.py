@@ -14,6 +14,7 @@ import pytest
 from played import SPACE, Played, job
 from replay import Loss, ReplayTable
 
+from autotune import tuner
 from autotune.history.store import Store
 from autotune.journal import Journal
 from autotune.report.result_file import write_result
@@ -141,8 +142,15 @@ def test_a_larger_search_is_not_answered_by_a_smaller_one(
     assert again.tried == [] and again.result.recalled.outcome == "proven anew"
 
 
-def test_a_record_of_an_earlier_version_only_orders_the_search(store: Path, tmp_path: Path) -> None:
-    _edit(store, space=(), minutes=0.0)
+@pytest.mark.parametrize(
+    "fields",
+    [{"space": (), "minutes": 0.0}, {"planned_steps": 500}],
+    ids=["earlier-version", "another-length"],
+)
+def test_an_answer_to_another_question_only_orders_the_search(
+    store: Path, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    _edit(store, **fields)
     run = Played(tmp_path / "second", TABLE, store, seed=1)
     assert run.tried and run.result.recalled.outcome == "prior"
 
@@ -194,6 +202,30 @@ def test_a_slower_baseline_is_a_regression_with_both_figures(
         tmp_path / "usual", TABLE, learnt[1].with_name("usual.sqlite"), team=learnt[1], seed=4
     )
     assert not again.result.recalled.slower
+
+
+COMPILED = {"space": "{amp_dtype: [bfloat16], compile_mode: [default]}"}
+
+
+@pytest.mark.parametrize("cold_s", [30.0, 1e4])
+def test_an_answer_that_compiles_is_charged_its_first_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold_s: float
+) -> None:
+    """The proof's runs find the kernels that the first look at it has made."""
+    table = replace(TABLE, cost_s=0.002, factors={**FACTORS, "compile_mode": {"default": 0.7}})
+    store = tmp_path / "history.sqlite"
+    assert "compile_mode" in Played(tmp_path / "first", table, store, **COMPILED).result.knobs
+    monkeypatch.setattr(tuner, "start_up_excess", lambda *_: cold_s)
+    second = Played(tmp_path / "second", table, store, seed=1, **COMPILED).result
+    if cold_s > 30:
+        assert second.recalled.outcome == "not proven"
+        assert "10000 s of start-up pay back only after" in second.rejected[0].reason
+        return
+    assert second.recalled.outcome == "proven anew" and second.confirmation is not None
+    assert {g.knob: g.start_up_s for g in second.gains} == {"amp_dtype": 0, "compile_mode": cold_s}
+    training = second.confirmation.training
+    assert training is not None
+    assert training.cold_s - training.after_s == pytest.approx(cold_s, rel=0.05)
 
 
 def test_a_loser_recorded_as_the_winner_is_not_adopted(store: Path, tmp_path: Path) -> None:

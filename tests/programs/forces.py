@@ -16,8 +16,11 @@ class Potential(nn.Module):
     def forward(self, positions, training):
         positions.requires_grad_()
         energy = self.net(positions).sum()
-        (forces,) = torch.autograd.grad(-energy, positions, create_graph=training)
-        return forces
+        if training or len(positions) % 2:
+            (forces,) = torch.autograd.grad(-energy, positions, create_graph=training)
+            return forces
+        (-energy).backward()
+        return positions.grad
 
 
 torch.manual_seed(0)
@@ -42,8 +45,8 @@ for _ in range(100):
             began = time.perf_counter()
             for parameter in potential.parameters():
                 parameter.requires_grad = False
-            for positions, _ in validation_loader:
-                potential(positions, training=False)
+            for number, (positions, _) in enumerate(validation_loader):  # by grad and by backward
+                potential(positions[number % 2 :], training=False)
             for parameter in potential.parameters():
                 parameter.requires_grad = True
             outside_s = time.perf_counter() - began

@@ -41,6 +41,9 @@ class Planted:
     def repeat_reference(self, seed: int) -> Record:
         return self._run(seed, 0.0)
 
+    def late(self, pairs: int) -> str:
+        return ""
+
     def lengthen(self, steps: int) -> bool:
         if steps > self.most_steps:
             return False

@@ -116,6 +116,35 @@ def test_runs_of_fresh_processes_are_drawn_as_they_were_compared(tmp_path: Path)
     assert figures.of(live)[1] > figures.of(live)[0]
 
 
+def test_what_fresh_processes_were_compared_with_is_charged_its_start_up(tmp_path: Path) -> None:
+    result = tuned(tmp_path, "objective: [time_to_train, energy]\nplanned_steps: 1000\n")
+    space = SearchSpace("auto", tuple(create(name, {}) for name in ("malloc", "compile_mode")))
+    compiled = Trial(
+        1,
+        {"compile_mode": "default"},
+        TrialState.COMPLETE,
+        log_ratio=-0.4,
+        second_log_ratio=-0.2,
+        settle_s=10.0,
+        origin="compile",
+    )
+    beside = Trial(
+        2,
+        {**compiled.config, "malloc": "jemalloc"},
+        TrialState.COMPLETE,
+        log_ratio=-0.45,
+        second_log_ratio=-0.25,
+        origin="process",
+        reference=compiled.config,
+    )
+    trials = (compiled, beside)
+    objectives = ("time_to_train", "energy")
+    figures = Figures(objectives, space, result.observation, 1000, trials)
+    whole, energy = figures.of(compiled)
+    assert whole > -0.4 and energy == -0.2
+    assert figures.of(beside) == pytest.approx((whole - 0.05, -0.25))
+
+
 def test_cost_is_the_whole_training_at_a_price(tmp_path: Path) -> None:
     result = tuned(tmp_path, "objective: cost\nprice: 3.6\nplanned_steps: 1000\n")
     assert "× cheaper (95 %" in headline(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.verdict.training_time import training_s
+from autotune.verdict.training_time import asides, training_s
 from autotune_trials.protocol.messages import Window
 
 
@@ -14,7 +14,8 @@ def window(**parts) -> Window:
 
 
 def planned_s(of: Window, run_s: float, steps: int = 1000, once_s: float = 0.0) -> float:
-    return training_s(of, run_s=run_s, cost=0.1 / 8, samples=8 * steps, once_s=once_s)
+    beside, _ = asides(of, of) or (0.0, 0.0)
+    return training_s(of, run_s=run_s, cost=0.1 / 8 + beside, samples=8 * steps, once_s=once_s)
 
 
 def test_start_and_first_steps_come_once():
@@ -31,12 +32,20 @@ def test_evaluation_comes_with_every_epoch():
     assert planned_s(two_epochs, run_s=15.0) == pytest.approx(100.0 + 25 * 2.0)
 
 
-def test_what_interrupts_training_again_and_again_goes_on():
-    assert planned_s(window(away_s=2.0, interruptions=4), run_s=12.0) == pytest.approx(120.0)
+@pytest.mark.parametrize("times", [1, 4])
+def test_what_interrupts_training_goes_on_at_the_pace_of_the_window(times: int):
+    interrupted = window(away_s=2.0, interruptions=times)
+    assert planned_s(interrupted, run_s=12.0) == pytest.approx(120.0)
 
 
-def test_what_was_seen_once_is_counted_once():
-    assert planned_s(window(away_s=2.0, interruptions=1), run_s=12.0) == pytest.approx(102.0)
+def test_what_only_one_side_came_to_takes_the_other_as_long():
+    """The faster side's window reaches the epoch's end, the slower one's does not."""
+    reaches = window(turnovers_s=(0.5,), turnovers_at=(80,), epoch_iterations=80, away_s=4.5)
+    short = window(epoch_iterations=80)
+    an_epoch = pytest.approx(4.0 / (80 * 8))
+    assert asides(short, reaches) == asides(reaches, short) == (an_epoch, an_epoch)
+    assert asides(short, window(away_s=2.0, interruptions=1)) == (2.0 / 800, 2.0 / 800)
+    assert asides(short, short) is None
 
 
 def test_the_length_of_a_run_that_is_not_known_adds_nothing():

@@ -185,9 +185,10 @@ def training_words(training: TrainingTime, price: object = None) -> str:
         priced(seconds, price) for seconds in (training.before_s, training.after_s, training.cold_s)
     )
     first = f" ({cold} the first time, while it compiles)" if cold != after else ""
+    without = "" if training.whole else ", evaluation and saving not counted: none was seen"
     return (
         f"All {training.steps:,} planned steps, start to end: about {before} before, {after}"
-        f" after{first}."
+        f" after{first}{without}."
     )
 
 

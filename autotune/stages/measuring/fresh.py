@@ -243,9 +243,8 @@ class FreshRuns:
         ):
             return 0.0
         between_s = self._between_epochs_s()
-        counted = max(MIN_ITERATIONS, math.ceil(MIN_SECONDS / iteration_s)) + 2 * WARM_UP_MINIMUM
-        steps = epoch + counted
-        if between_s is None or steps * iteration_s + between_s > self._share_s():
+        steps = _steps_to_second_epoch(epoch, iteration_s)
+        if between_s is None or steps * iteration_s + between_s > share_s(self.context):
             return 0.0
         return max(steps - len(window.times_s), 0) * iteration_s
 
@@ -266,11 +265,32 @@ class FreshRuns:
         """Keeps a slow job within the budget: the window is then shorter than convergence.steps,
         and the result says so.
         """
-        return max(SHORTEST_LIMIT_S, self._share_s())
+        return max(SHORTEST_LIMIT_S, share_s(self.context))
 
-    def _share_s(self) -> float:
-        """What each run of a confirmation may take of the budget."""
-        return CONFIRM_SHARE * self.context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS)
+
+def share_s(context: RunContext) -> float:
+    """What each run of a confirmation may take of the budget."""
+    return CONFIRM_SHARE * context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS)
+
+
+def later_run_s(context: RunContext, first: Record) -> float:
+    """How long further runs of the bare job take: as ``first``, its first one; less what that went
+    on for to reach a second epoch which, as is known now, takes too long. 0.0: not known.
+    """
+    window, steps = first.window, context.spec.convergence.steps
+    epoch = next(iter(window.turnovers_at), 0)
+    if not wall_s(first) or epoch < steps:
+        return wall_s(first)
+    iteration_s, between_s = fmean(counted_times(window)), window.away_s / len(window.turnovers_at)
+    if _steps_to_second_epoch(epoch, iteration_s) * iteration_s + between_s <= share_s(context):
+        return wall_s(first)
+    usual = max(steps, math.ceil(MIN_SECONDS / iteration_s))
+    return wall_s(first) - window.away_s - math.fsum(window.times_s[usual:])
+
+
+def _steps_to_second_epoch(epoch: int, iteration_s: float) -> int:
+    """Iterations of a run that shows enough of the second epoch."""
+    return epoch + max(MIN_ITERATIONS, math.ceil(MIN_SECONDS / iteration_s)) + 2 * WARM_UP_MINIMUM
 
 
 def first_look_s(context: RunContext, observation: Observation) -> float:

@@ -19,6 +19,7 @@ from autotune.executors.base import LiveSession, SessionFailed
 from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
 from autotune.stages.measuring.lanes import MOST_LOST
+from autotune.stages.measuring.memory_limits import beyond_limits
 from autotune.stages.measuring.room import Room
 from autotune_spaces.base import Config
 from autotune_trials.diagnosis.classify import KILLED, WORKERS_TOO_MANY
@@ -26,8 +27,6 @@ from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
 TOO_MANY_WORKERS = "workers are more than the machine or its limits hold"
-# of the device's memory: what the allocator reserves for the same job differs by a few segments
-SEGMENTS_SHARE = 0.01
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
 
 
@@ -185,10 +184,16 @@ class KeptSession:
             self._kills = 0
             if report.error or report.window is None or not report.window.times_s:
                 raise self._failed(report)
-            self._check_memory(config, report.window)
+            if config and (why := self._beyond_limits(report.window)):
+                raise BlockFailed("infeasible", why)
         except BlockFailed as failed:
             return Outcome(config, None, failed)
         return Outcome(config, report)
+
+    def _beyond_limits(self, window: Window) -> str:
+        limits, session = self.context.spec.constraints, self.session
+        own_gib = self._own_memory_gib
+        return beyond_limits(limits, session.machine, session.job.device, window, own_gib)
 
     def _again(self, failure: SessionFailed, config: Config, block: Block) -> Block:
         """The block to try in a new session: the job has come to its end, or was killed, or its
@@ -283,30 +288,6 @@ class KeptSession:
         return BlockFailed(
             "failed", report.error or "no iteration was finished in the time a block may take"
         )
-
-    def _check_memory(self, config: Config, window: Window) -> None:
-        """Candidates only: what the job takes by itself is its owner's business, and nobody is
-        refused for taking no more.
-        """
-        limits, machine = self.context.spec.constraints, self.session.machine
-        if not config:
-            return
-        if self.session.job.device == "cuda" and machine.device_memory_gib:
-            share, own = (
-                gib / machine.device_memory_gib
-                for gib in (window.peak_memory_gib, self._own_memory_gib)
-            )
-            if share > max(limits.device_memory_fraction, own + SEGMENTS_SHARE):
-                raise BlockFailed(
-                    "infeasible",
-                    f"uses {share:.0%} of the device's memory, more than device_memory_fraction"
-                    " allows",
-                )
-        elif limits.host_memory_gib is not None and window.peak_memory_gib > limits.host_memory_gib:
-            raise BlockFailed(
-                "infeasible",
-                f"uses {window.peak_memory_gib:.1f} GiB, more than host_memory_gib allows",
-            )
 
 
 def _first_of_process(block: Block) -> Block:

@@ -21,10 +21,11 @@ from autotune.errors import BaselineError
 from autotune.executors.base import NODE, SessionFailed
 from autotune.job.configs import key_of
 from autotune.objectives import WHOLE_TRAINING
-from autotune.results import Anatomy, TrainingTime
+from autotune.results import Anatomy, Observation, TrainingTime
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
 from autotune.stages.measuring.lanes import MOST_LOST, spread
+from autotune.stages.measuring.memory_limits import beyond_limits
 from autotune.stages.observe import explain_failure
 from autotune.verdict.gradients import relative_error
 from autotune.verdict.speedup import LogRatio, noise_of
@@ -42,7 +43,7 @@ from autotune.verdict.timing import (
     start_up_excess,
     winsorized_mean,
 )
-from autotune.verdict.training_time import training_s
+from autotune.verdict.training_time import asides, training_s
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record
 
@@ -166,10 +167,27 @@ class Pairs:
             self.reference[seed], partial(self._run, side="reference", seed=seed, again=True)
         )
 
+    def beyond_limits(self, observation: Observation) -> str:
+        """What the candidate took of memory beyond the job's constraints; "": nothing."""
+        limits, device = self.context.spec.constraints, observation.job.device
+        own_gib = max(r.window.peak_memory_gib for r in self.reference.values())
+        found = (
+            beyond_limits(limits, observation.machine, device, record.window, own_gib)
+            for record in self.candidate.values()
+        )
+        return next(filter(None, found), "")
+
     @property
     def nodes(self) -> str:
         """The machines the pairs were made on; "": this one."""
         return ", ".join(sorted({node_of(self.candidate[s]) for s in self._seeds()} - {""}))
+
+    def late(self, pairs: int) -> str:
+        """Why the budget's minutes are too few to have so many pairs in all; "": they are not."""
+        place = "|".join([self.label, key_of(self.configs["candidate"]), f"loss-{pairs}"])
+        ahead_s = rounds(self.context, self.missing(pairs)) * self.pair_s()
+        late = ahead_s > 0 and self.context.out_of_time_at(place, ahead_s)
+        return self.context.out_of_time_words() if late else ""
 
     def lengthen(self, steps: int) -> bool:
         """From now on runs of at least ``steps`` steps; those that are shorter are forgotten and
@@ -225,9 +243,14 @@ class Pairs:
         return [math.log(a / b) for a, b in map(self._costs_of, self._seeds())]
 
     def second_gain(self) -> LogRatio | None:
-        """By the second objective, as the pairs alone tell it; None where there is none."""
+        """By the second objective, as the pairs alone tell it; None where there is none, or its
+        counters could not be read.
+        """
         objective = self.context.spec.second_objective
-        if not objective:
+        records = (r for s in self._seeds() for r in (self.reference[s], self.candidate[s]))
+        if not objective or (
+            objective == "energy" and not all(math.fsum(r.window.joules) > 0 for r in records)
+        ):
             return None
         costs = [self.costs(self.reference[s], self.candidate[s], objective) for s in self._seeds()]
         ratios = [math.log(a / b) for a, b in costs]
@@ -283,9 +306,11 @@ class Pairs:
         if objective == "throughput":
             return costs
         samples = self._planned_samples(reference)
+        beside = asides(reference.window, candidate.window) or (0.0, 0.0)
         return (
-            self._training_s(reference, costs[0], later, samples) / samples,
-            self._training_s(candidate, costs[1], later, samples, self.cold_s) / samples,
+            self._training_s(reference, costs[0] + beside[0], later, samples) / samples,
+            self._training_s(candidate, costs[1] + beside[1], later, samples, self.cold_s)
+            / samples,
         )
 
     def training_time(self, speedup: float) -> TrainingTime | None:
@@ -301,7 +326,8 @@ class Pairs:
         )
         if self.context.spec.objective in WHOLE_TRAINING:
             after_s, cold_s = before_s / speedup - (cold_s - after_s), before_s / speedup
-        return TrainingTime(self.context.spec.planned_steps, before_s, after_s, cold_s)
+        whole = all(asides(self.reference[s].window, self.candidate[s].window) for s in seeds)
+        return TrainingTime(self.context.spec.planned_steps, before_s, after_s, cold_s, whole)
 
     def _trainings_s(self, seed: int, speedup: float) -> tuple[float, float, float]:
         """By one pair: before, after, and after where nothing has been compiled yet."""
@@ -310,6 +336,8 @@ class Pairs:
         cost = self._cost(reference, later)
         of_energy = self.context.spec.objective == "energy"  # then speedup is none of time
         faster = self._cost(candidate, later) if of_energy else cost / speedup
+        beside = asides(reference.window, candidate.window) or (0.0, 0.0)
+        cost, faster = cost + beside[0], faster + beside[1]
         return (
             self._training_s(reference, cost, later, samples),
             self._training_s(candidate, faster, later, samples),
@@ -411,6 +439,8 @@ class Pairs:
             if not config:
                 raise
             raise SessionFailed("ended", error.found) from error
+        if self.timed and context.spec.objective == "energy":
+            joules_per_sample(record.window)  # a run without is not kept: it is made again
         context.journal.append(
             "run", self._key(side, seed, again), {"record": context.keep_record(label, record)}
         )
@@ -471,6 +501,9 @@ class SharedBaseline(Pairs):
 
     def repeat_reference(self, seed: int) -> Record:
         return self._shared.repeat_reference(seed)
+
+    def late(self, pairs: int) -> str:
+        return ""  # only as many as there are
 
     def lengthen(self, steps: int) -> bool:
         return False

@@ -151,8 +151,9 @@ class LivePlots(KeptSession):
         wall_s = report.settle_s + math.fsum(report.window.times_s)
         parts = anatomy(window, report.settle_iterations)
         no_effect = tuple(report.no_effect.items())
-        still = bool(window.joules) and not any(window.joules)  # counters that move too seldom
-        if self._spoiled(window) or still:
+        counted = any(window.joules)  # else they move too seldom, or could not be read
+        by_energy = self.context.spec.objective == "energy"
+        if self._spoiled(window) or (by_energy and not counted):
             return Measured(
                 outcome.config,
                 None,
@@ -167,10 +168,9 @@ class LivePlots(KeptSession):
             self._samples = sum(window.samples) / len(window.samples)
         cost = cost_per_sample(window, turnover_s=self._turnover_s(outcome.config, report))
         second = None
-        if self.context.spec.reads_energy:
-            cost, second = joules_per_sample(window), cost
-            if self.context.spec.objective != "energy":
-                cost, second = second, cost
+        if self.context.spec.reads_energy and counted:
+            joules = joules_per_sample(window)
+            cost, second = (joules, cost) if by_energy else (cost, joules)
         weight = min(math.fsum(window.times_s) / BLOCK_S, MOST_WEIGHT)
         return Measured(
             outcome.config,

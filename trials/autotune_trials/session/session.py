@@ -377,7 +377,12 @@ class Session:
         """
         if failure.kind != "ended" or not records or len(records) < len(self._ranks):
             raise failure
-        self._wait_for_exit(LAUNCHER_S)
+        until_s = time.monotonic() + LAUNCHER_S
+        while self.command.exit_status is None and time.monotonic() < until_s:
+            self.board.turn(0.2)
+        errors = (message for _, message in self.board.inbox if isinstance(message, JobError))
+        if error := next(errors, None):
+            raise self._of_ranks(error)
         if self.command.exit_status:
             raise self.postmortem.of_exit(self.command.exit_status, "the window was full")
 

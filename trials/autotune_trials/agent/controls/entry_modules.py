@@ -92,7 +92,7 @@ class EntryCall(SlotCall):
         if state.stopped or state.inside_entry:
             return module._call_impl(*args, **kwargs)
         gradless = not self._computes_gradients()
-        if gradless or not module.training or not self._anything_trainable():
+        if gradless or not module.training or not self._anything_trainable(module):
             with self._loop.evaluate(entry, args, gradless) or nullcontext():
                 return module._call_impl(*args, **kwargs)
         confined = self._loop.call_module(entry, args, kwargs)

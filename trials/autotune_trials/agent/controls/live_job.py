@@ -3,6 +3,7 @@ implemented."""
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -102,7 +103,9 @@ class LiveJobControl(Listener):
 
     def every_optimizer(self) -> list[Any]:
         """All that were built and still live."""
-        return [o for o in (c.optimizer for c in self._optimizers.values()) if o is not None]
+        # a list first: another thread may build one meanwhile
+        found = [control.optimizer for control in list(self._optimizers.values())]
+        return [optimizer for optimizer in found if optimizer is not None]
 
     def parameters(self) -> list[Any]:
         """What is trained: the optimizers' parameters, else the entry modules'."""
@@ -114,19 +117,18 @@ class LiveJobControl(Listener):
         )
         return list({id(p): p for p in found}.values())
 
-    def anything_trainable(self) -> bool:
-        """Whether any parameter of the optimizers can be trained just now. Where none can, the job
-        evaluates, whatever else it takes gradients of (forces of a potential). Cheap: asked in
-        every call of a module.
+    def anything_trainable(self, module: Any) -> bool:
+        """Whether any parameter of the optimizers, or of ``module`` (optimizers may step copies of
+        its own), can be trained just now. Where none can, the job evaluates, whatever else it takes
+        gradients of (forces of a potential). Cheap: asked in every call of a module.
         """
         parameter = self._trainable()
         if parameter is not None and parameter.requires_grad:
             return True
         optimizers = self.every_optimizer()
-        parameter = next(
-            (p for o in optimizers for g in o.param_groups for p in g["params"] if p.requires_grad),
-            None,
-        )
+        stepped = (p for o in optimizers for g in o.param_groups for p in g["params"])
+        every = itertools.chain(stepped, module.parameters())
+        parameter = next((p for p in every if p.requires_grad), None)
         self._trainable = (lambda: None) if parameter is None else weakref.ref(parameter)
         return parameter is not None or not optimizers
 

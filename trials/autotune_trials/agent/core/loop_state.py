@@ -18,7 +18,7 @@ class LoopState:
 
     __slots__ = """
         stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
-        training_called closure_calls capturing functional seen_gradless caches_gradients
+        training_called frozen closure_calls capturing functional seen_gradless caches_gradients
     """.split()
 
     def __init__(self) -> None:
@@ -31,6 +31,9 @@ class LoopState:
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
         self.inside_entry = False  # an entry module computes (EntryCall)
         self.training_called = False  # an entry module was called in training, in this iteration
+        # the latest call of a module was in training, with all that is trained frozen: an evaluation
+        # that takes gradients
+        self.frozen = False
         self.closure_calls = 0  # of the running step
         # the job captures a CUDA graph: nothing may be timed, waited for or copied
         self.capturing = False

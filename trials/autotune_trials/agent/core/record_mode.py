@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 # iterations after which several ranks are asked how fast they go; the later half is past most warm-
 # ups
 PACE_STEPS = 24
+MORE_TO_TELL = 1.1  # times the iterations told at a thread's end are worth being told again
 
 
 class Stage(enum.Enum):
@@ -66,6 +67,7 @@ class RecordMode(Mode):
         self._began = 0.0
         self._alone = True
         self._thread_end = ThreadEnd(self._at_thread_end)
+        self._told = 0  # iterations of the record that an ended thread left
         # several ranks: as agreed; more, if the tuner asks for more
         self._steps = agent.config.steps
         self._agreed = False
@@ -345,11 +347,16 @@ class RecordMode(Mode):
         begun = self.stage is not Stage.WARMUP and window is not None
         if not begun or self._ended() or agent.pid != os.getpid():
             return
+        assert window is not None
+        if len(window) < MORE_TO_TELL * self._told:  # of many threads, few tell
+            return
+        began_s = perf_counter()
         try:
             agent.loop.go_on()  # may end an iteration, and with it the window
             if not self._ended():
-                assert window is not None
                 self._tell(self._result or window.close(), ended_early=True, so_far=True)
+                self._told = len(window)
+                agent.timer.clock.leave_out(perf_counter() - began_s)
         except Exception:
             agent.fail("thread end")
 

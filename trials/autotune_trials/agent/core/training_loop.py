@@ -131,6 +131,7 @@ class TrainingLoop:
             return None
         try:
             self.go_on()
+            state.frozen = False
             for hear in self.events.module_called:
                 context = hear(entry, args, kwargs) or context
             state.training_called = True
@@ -149,6 +150,7 @@ class TrainingLoop:
         try:
             self.go_on()
             entry.called_gradless = gradless and entry.module.training
+            self.state.frozen = not gradless and entry.module.training
             for hear in self.events.evaluated:
                 context = hear(entry, args) or context
         except Exception:

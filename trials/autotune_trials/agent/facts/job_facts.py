@@ -247,12 +247,15 @@ def _plain(value: Any) -> Any:
 
 
 def _state_dtypes(optimizer: Any) -> set[str]:
+    """Without the count of steps, which is exact in any dtype: fused kernels keep it in float32,
+    the others in torch's default (torch/optim/optimizer.py, _get_scalar_dtype).
+    """
     return {
         f"{key}:{_dtype(value)}"
         for state in optimizer.state.values()
         if isinstance(state, dict)
         for key, value in state.items()
-        if hasattr(value, "dtype")
+        if key != "step" and hasattr(value, "dtype")
     }
 
 

@@ -94,7 +94,8 @@ class ModuleWatch(Listener):
                 return
             if not module.training:
                 return
-            if not live.anything_trainable():
+            state.frozen = not live.anything_trainable(module)
+            if state.frozen:
                 for hear in live.events.other_evaluated:
                     hear()
                 return

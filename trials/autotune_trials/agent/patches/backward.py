@@ -29,6 +29,9 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
     """
     inside = _Inside()
 
+    def untrained(tensors: Any) -> bool:
+        return loop.state.frozen or without_numbers(tensors)
+
     def told(
         original: Callable[..., Any], tensors: Any, gradients: Any, *args: Any, **kwargs: Any
     ) -> None:
@@ -53,7 +56,7 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
             create_graph: bool = False,
             inputs: Any = None,
         ) -> None:
-            if inside.backward or not patch.active or without_numbers(self):
+            if inside.backward or not patch.active or untrained(self):
                 original(self, gradient, retain_graph, create_graph, inputs=inputs)
                 return
             traits.double_backward = traits.double_backward or create_graph
@@ -64,7 +67,7 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
     def make_function(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if inside.backward or not patch.active or without_numbers(tensors):
+            if inside.backward or not patch.active or untrained(tensors):
                 original(tensors, grad_tensors, *args, **kwargs)
                 return
             create_graph = kwargs.get("create_graph", args[1] if len(args) > 1 else False)

@@ -107,7 +107,7 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
         assert time.monotonic() < deadline, cluster.asked("logs", first, cwd=folder).stdout
         time.sleep(0.3)
     assert status(cluster, folder, second) == "PENDING", "two runs at once on one worker"
-    assert "waits for a node" in cluster.asked("logs", second, cwd=folder).stderr
+    assert "waiting for a free node" in cluster.asked("logs", second, cwd=folder).stderr
 
     assert "ends when its turn comes" in cluster.asked("stop", second, cwd=folder).stdout
     asked_s = time.monotonic()

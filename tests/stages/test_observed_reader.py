@@ -115,7 +115,7 @@ def test_short_epochs_are_named_by_their_ends(tmp_path: Path) -> None:
     assert (
         found.ceiling is not None
         and found.ceiling > 2
-        and f"{found.ceiling:.2f}x" in found.bottleneck_why
+        and f"{found.ceiling:.2f}×" in found.bottleneck_why
     )
     assert max(found.domains["num_workers"]) <= 5, "a sixth worker would never have a batch"  # type: ignore[operator]
 

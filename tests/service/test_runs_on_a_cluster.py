@@ -165,7 +165,7 @@ def test_a_run_with_executor_ray_steers_and_the_worker_measures(
     assert (cluster.folder / "runs" / "history.sqlite").exists()
     again = cluster.autotune("submit", "job.yaml", "--follow", cwd=tmp_path, timeout_s=240)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "its answer is proven again" in again.stdout
+    assert "proving the recorded answer" in again.stdout
     second = json.loads(
         (cluster.folder / "runs" / again.stdout.partition(":")[0] / "result.json").read_text()
     )

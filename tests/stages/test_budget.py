@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from autotune.executors.base import WALL_S
 from autotune.stages.budget import (
     EXPLAIN_S,
     FEWEST_SHARE,
@@ -15,9 +17,10 @@ from autotune.stages.budget import (
     proof_begins_s,
     search_ends_s,
 )
-from autotune.stages.measuring.fresh import FEWEST_PAIRS, MIN_SECONDS, pair_s, rounds
+from autotune.stages.measuring.fresh import FEWEST_PAIRS, MIN_SECONDS, later_run_s, pair_s, rounds
 from autotune.stages.measuring.pairs import PROCESS_PAIRS
 from autotune_spaces.knobs.malloc import Malloc
+from autotune_trials.protocol.messages import Record, Window
 
 
 def asked(
@@ -58,6 +61,17 @@ def test_what_a_run_takes_beside_its_start_and_window_counts() -> None:
     context, observation = asked(10, 0.1, run_s=46.0)
     assert pair_s(context, observation) == 2 * 46.0
     assert math.isclose(pair_s(context, observation, math.log(4)), 2 * 46.0 - 15.0)
+
+
+def test_an_evaluation_that_only_the_first_run_went_through_is_not_counted_again() -> None:
+    """It went on for 160 iterations and 120 s of evaluation to reach the second epoch; what each
+    further run may take of 20 minutes is 72 s."""
+    window = Window((0.05,) * 400, (8.0,) * 400, {}, turnovers_s=(1.0,), turnovers_at=(300,))
+    for away_s, expected_s in ((120.0, 150.0 - 120.0 - 8.0), (10.0, 150.0)):
+        first = Record(0, replace(window, away_s=away_s), (), (), notes={WALL_S: 150.0})
+        context, _ = asked(20, 0.05)
+        context.spec.convergence.steps = 240
+        assert math.isclose(later_run_s(context, first), expected_s)
 
 
 def test_pairs_made_side_by_side_take_the_time_of_one() -> None:

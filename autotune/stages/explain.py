@@ -179,9 +179,7 @@ def with_frames(
             f"No traces with Python frames: the job takes {observation.startup_s:.0f} s to start.",
         )
     if context.out_of_time_at("frames", len(sides) * observation.startup_s):
-        return dict(sides), (
-            f"No traces with Python frames: {context.out_of_time_words()}.",
-        )
+        return dict(sides), (f"No traces with Python frames: {context.out_of_time_words()}.",)
     found, notes = dict(sides), []
     for name, side in sides.items():
         label = f"frames-{name}"

@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from autotune.executors.base import WALL_S
 from autotune.stages.budget import (
     EXPLAIN_S,
@@ -17,7 +19,14 @@ from autotune.stages.budget import (
     proof_begins_s,
     search_ends_s,
 )
-from autotune.stages.measuring.fresh import FEWEST_PAIRS, MIN_SECONDS, later_run_s, pair_s, rounds
+from autotune.stages.measuring.fresh import (
+    FEWEST_PAIRS,
+    MIN_SECONDS,
+    FreshRuns,
+    later_run_s,
+    pair_s,
+    rounds,
+)
 from autotune.stages.measuring.pairs import PROCESS_PAIRS
 from autotune_spaces.knobs.malloc import Malloc
 from autotune_trials.protocol.messages import Record, Window
@@ -110,3 +119,22 @@ def test_what_needs_a_new_process_has_time_between_search_and_proof() -> None:
     assert proof_s < SEARCH_SHARE * 1200
     assert search_ends_s(*live, 60.0) == proof_s
     assert search_ends_s(*process, 60.0) == proof_s - (PROCESS_PAIRS + 1) * pair_s(*process)
+
+
+@pytest.mark.parametrize(
+    ("away_s", "minutes", "expected_s"),
+    [
+        (0.0, 1, 3.9),  # three more seconds of training, and some to spare
+        (9.0, 1, 0.6),  # each takes ten of wall time: 16 s may be used up, 10 are
+        (15.5, 1, 0.0),
+        (15.5, 20, 3.0),  # 72 s may
+    ],
+)
+def test_seconds_of_training_are_not_waited_for_where_most_of_the_time_is_evaluation(
+    away_s: float, minutes: float, expected_s: float
+) -> None:
+    context, _ = asked(minutes, 0.01)
+    runs: Any = object.__new__(FreshRuns)
+    runs.context, runs.steps = context, 100
+    window = Window((0.01,) * 100, (8.0,) * 100, {}, away_s=away_s)
+    assert math.isclose(runs._missing_s(Record(0, window, (), ())), expected_s, rel_tol=0.1)

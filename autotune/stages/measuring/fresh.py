@@ -43,6 +43,8 @@ FEWEST_PAIRS = LOOKS[0]  # of a confirmation, at its first look
 # of an iteration, that page faults take: below it an allocator is worth as little as the running
 # job says
 FAULTS_SHARE = 0.02
+# however small the budget: a run may go on so long for MIN_SECONDS of training, evaluation included
+PATIENCE_S = 16.0
 # however small the budget: a machine that is busy for a moment must not cut a run short
 SHORTEST_LIMIT_S = 60.0
 
@@ -219,14 +221,23 @@ class FreshRuns:
         window, counted = record.window, counted_times(record.window)
         if record.ended_early or not counted:
             return 0.0
-        iteration_s = fmean(counted)
-        missing_s = LENGTHENED * max(
-            (MIN_ITERATIONS - len(counted)) * iteration_s, MIN_SECONDS - math.fsum(counted)
+        iteration_s, counted_s = fmean(counted), math.fsum(counted)
+        missing_s = max(
+            LENGTHENED * (MIN_ITERATIONS - len(counted)) * iteration_s,
+            min(LENGTHENED * (MIN_SECONDS - counted_s), self._worth_s(window, counted_s)),
         )
         room_s = self._longest_s() - math.fsum(window.times_s) - window.away_s
         epoch_s = self._to_second_epoch_s(window, iteration_s)
         wanted_s = (max(missing_s, epoch_s), missing_s)
         return next((s for s in wanted_s if 0.0 < s <= room_s), 0.0)
+
+    def _worth_s(self, window: Window, counted_s: float) -> float:
+        """How much longer ``window`` may become for the sake of MIN_SECONDS: where most of the time
+        goes into evaluation, each of them costs a multiple.
+        """
+        spent_s = counted_s + window.away_s
+        worth_s = (max(share_s(self.context), PATIENCE_S) - spent_s) * counted_s / spent_s
+        return worth_s if worth_s > MIN_SECONDS / 8 else 0.0
 
     def _to_second_epoch_s(self, window: Window, iteration_s: float) -> float:
         """How much longer ``window`` should be to show enough of the second epoch; 0.0: it does, or

@@ -20,11 +20,11 @@ def beyond_limits(
         own_gib: device memory of the job as it is, which is refused to nobody.
     """
     if device == "cuda" and machine.device_memory_gib:
-        share, own = (
-            gib / machine.device_memory_gib for gib in (window.peak_memory_gib, own_gib)
-        )
+        share, own = (gib / machine.device_memory_gib for gib in (window.peak_memory_gib, own_gib))
         if share > max(limits.device_memory_fraction, own + SEGMENTS_SHARE):
-            return f"uses {share:.0%} of the device's memory, more than device_memory_fraction allows"
+            return (
+                f"uses {share:.0%} of the device's memory, more than device_memory_fraction allows"
+            )
     elif limits.host_memory_gib is not None and window.peak_memory_gib > limits.host_memory_gib:
         return f"uses {window.peak_memory_gib:.1f} GiB, more than host_memory_gib allows"
     return ""

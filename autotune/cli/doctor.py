@@ -221,7 +221,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("/dev/shm", f"{machine['shm_gib']:.1f} GiB free"),
         ("GPU", gpu),
         ("C++ compiler", machine["cxx_compiler"] or "none"),
-        ("pressure stall", "there" if report["pressure_stall_information"] else "not there"),
+        (
+            "pressure stall",
+            "available" if report["pressure_stall_information"] else "not available",
+        ),
         ("Python", machine["python_version"]),
         *(
             (name, version or f"not installed: {LIBRARIES[name]}")

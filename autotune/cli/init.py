@@ -18,7 +18,8 @@ def init(
         "job.yaml"
     ),
     name: Annotated[
-        str, typer.Option("--name", help="The job's name; default: of the script or the folder.")
+        str,
+        typer.Option("--name", help="The job's name; default: that of the script or the folder."),
     ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:

@@ -38,13 +38,13 @@ def judge(
         typer.Option(
             "--b-env",
             metavar="NAME=VALUE",
-            help="A variable of B's; repeatable.",
+            help="Environment variable for B; repeatable.",
             show_default=False,
         ),
     ] = None,
     b_python: Annotated[
         Path | None,
-        typer.Option("--b-python", help="B's python, of another environment.", show_default=False),
+        typer.Option("--b-python", help="B's Python, of another environment.", show_default=False),
     ] = None,
     base_ref: Annotated[
         str, typer.Option("--base-ref", help="A is the job in this commit.", show_default=False)
@@ -65,7 +65,12 @@ def judge(
         ),
     ] = None,
     margin: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="Speeds this close are the same.")
+        float,
+        typer.Option(
+            min=0.001,
+            max=0.5,
+            help="Speeds within this share of each other are the same (0.02: 2%).",
+        ),
     ] = 0.02,
     loss: Annotated[
         str,

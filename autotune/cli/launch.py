@@ -46,7 +46,7 @@ def launch(
         bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be run, and end.")
+        bool, typer.Option("--dry-run", help="Print what would be run, and exit.")
     ] = False,
 ) -> None:
     """Run the job with its tuned settings. Nothing is measured, and the job's code is not changed.

@@ -18,7 +18,9 @@ def logs(
     token_file: TokenFile = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on until the run ends; end with its exit code."),
+        typer.Option(
+            "--follow", "-f", help="Keep printing until the run ends, then exit with its exit code."
+        ),
     ] = False,
 ) -> None:
     """Show what a submitted run has printed."""

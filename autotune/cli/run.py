@@ -28,8 +28,8 @@ def run(
         typer.Option(
             "--fresh",
             help=(
-                "Begin a new run: a recorded answer is proven again, without one it searches, as it"
-                " does with --no-history. An earlier run is moved aside, not deleted."
+                "Start a new run: prove the recorded answer again, or search if there is none (with"
+                " --no-history, always search). An earlier run is moved aside, not deleted."
             ),
         ),
     ] = False,

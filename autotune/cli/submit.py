@@ -42,14 +42,14 @@ def submit(
         float | None,
         typer.Option(
             min=0,
-            help="Cores that are the run's alone; 0: run on the head. [default: a whole node]",
+            help="Cores reserved for the run; 0: run on the head. [default: a whole node]",
             show_default=False,
         ),
     ] = None,
     gpus: Annotated[
         float | None,
         typer.Option(
-            min=0, help="GPUs that are the run's alone. [default: a whole node]", show_default=False
+            min=0, help="GPUs reserved for the run. [default: a whole node]", show_default=False
         ),
     ] = None,
     minutes: Minutes = None,

@@ -18,7 +18,7 @@ HEAD = """\
 
 <!-- Made from the cards in autotune/findings by `python -m autotune.findings.docs docs/findings.md`. -->
 
-At its end a run looks closely at the baseline and at its answer: a dozen iterations are profiled, then some hundreds watched from inside the job.
+At its end a run looks closely at the baseline and at its answer: a dozen iterations are profiled, then a few hundred watched from inside the job.
 Every rule below is asked about both. A finding says what was seen, at which line, what it costs an iteration as it was measured, what to do, and
 whether a knob of the answer already did it. What cannot be judged here says why. A healthy job gets none.
 

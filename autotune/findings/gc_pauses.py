@@ -50,7 +50,7 @@ class GcPauses(Rule):
             if by_hand
             else (
                 "gc.freeze() once everything is built keeps long-lived objects out of it; or"
-                " gc.disable(), and gc.collect() every some thousand steps. Fewer cycles and fewer"
+                " gc.disable(), and gc.collect() every few thousand steps. Fewer cycles and fewer"
                 " small objects a step help as well."
             )
         )

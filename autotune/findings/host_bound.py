@@ -16,7 +16,7 @@ class HostBound(Rule):
     name = "host-bound"
     title = "The device sits idle"
     card = (
-        f"At least {IDLE_SHARE:.0%} of the profiled iterations no kernel and no copy runs on the"
+        f"For at least {IDLE_SHARE:.0%} of the profiled time no kernel and no copy runs on the"
         " device. The cost is that time, without what more particular findings explain of it. The"
         " places are the lines at which the training thread was seen meanwhile. Only on a GPU."
     )

@@ -58,7 +58,7 @@ def judge_by(rules: Sequence[Rule], cases: Mapping[str, Case]) -> Findings:
         elif old is not None and after is not None:
             why = after.refused.get(rule.name, "")
             findings += [
-                replace(f, evidence=f"{f.evidence} Not judged in the winner: {why}.") for f in old
+                replace(f, evidence=f"{f.evidence} Not judged after tuning: {why}.") for f in old
             ]
         else:
             findings += [*(old or ()), *(new or ())]
@@ -168,9 +168,9 @@ def _compared(
             )
             continue
         said = (
-            f" In the winner it still costs {duration_words(same.cost_s)} an iteration."
+            f" After tuning it still costs {duration_words(same.cost_s)} an iteration."
             if same.cost_s is not None
-            else " The winner has it, too."
+            else " Still there after tuning."
         )
         result.append(replace(finding, evidence=finding.evidence + said, cost_after_s=same.cost_s))
     return result + left
@@ -200,7 +200,7 @@ def _small(after_s: float | None, before_s: float | None) -> bool:
 def _cure(rule: Rule, finding: Finding, changed: Mapping[str, Value]) -> str:
     knobs = dict.fromkeys([finding.knob, rule.knob, *rule.also])
     did = {name: changed[name] for name in knobs if name and name in changed}
-    return f"by {config_words(did)}" if did else "no longer seen in the winner"
+    return f"by {config_words(did)}" if did else "no longer seen after tuning"
 
 
 def _weight(finding: Finding) -> tuple[bool, float]:

@@ -23,7 +23,7 @@ class EagerOptimizer(Rule):
         f"An optimizer with at least {TENSORS} parameters whose step, tried out on copies of them"
         f" after the watched iterations, is at least {FASTER:g} times as fast by one of torch's"
         " other implementations (foreach, fused). The cost is that share of the watched optimizer"
-        f" phase, told from {COST_SHARE:.0%} of an iteration. The place is where the optimizer is"
+        f" phase, reported from {COST_SHARE:.0%} of an iteration. The place is where the optimizer is"
         " built."
     )
     knob = "optimizer_impl"

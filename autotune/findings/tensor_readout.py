@@ -43,6 +43,6 @@ class TensorReadout(SiteRule):
                 " hold an object for every number."
             )
         return (
-            "Check every some hundred steps, or only when the loss itself is not finite;"
+            "Check every few hundred steps, or only when the loss itself is not finite;"
             " torch.isfinite(loss) tells as much at once."
         )

@@ -66,7 +66,7 @@ search_space:
 
 `objective` decides what counts as better. With `energy` the machine's own counters do: NVML's of the GPU, RAPL's of the CPU, which on most systems root
 alone may read (in a container, mount the host's `/sys/class/powercap` and name the place in `AUTOTUNE_POWERCAP`). They count whatever else runs, too, and
-of several GPUs the first rank's; the run names those it adds up, and a machine without them is told so after one run of the job. `cost` is `time_to_train`
+of several GPUs the first rank's; the run names those it adds up, and a machine without them is refused after one run of the job. `cost` is `time_to_train`
 at a `price` an hour: on one kind of machine the cheapest settings are those of the shortest training, and `autotune compare --anyway` of two runs shows
 what the training costs on each. A cluster of several kinds is tuned kind by kind (`executor.ray.resource`).
 
@@ -88,8 +88,8 @@ convergence:
 
 ## Changing it after a run has begun
 
-`budget`, `tracking`, `traces`, `side_effects`, the timeouts and `name` may change: the same command goes on from where it was. With anything else changed
-the run is another one: `--fresh`, or another `--run-dir`.
+`budget`, `price`, `tracking`, `traces`, `side_effects`, the timeouts and `name` may change: the same command goes on from where it was. With anything
+else changed the run is another one: `--fresh`, or another `--run-dir`.
 
 ## YAML
 

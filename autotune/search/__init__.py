@@ -1,1 +1,1 @@
-"""Which configuration to try next: Optuna ask/tell, seeds from the bottleneck, stopping."""
+"""Which configuration to try next: the search model (model/), Optuna's samplers, first guesses, stopping."""

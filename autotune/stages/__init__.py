@@ -1,3 +1,3 @@
-"""The tool, stage by stage: observe, search, confirm, converge, explain. Read these five files and
-know it.
+"""The tool, stage by stage: observe.py, search.py, confirm.py, converge.py, explain.py; the other
+files serve them.
 """

@@ -49,7 +49,7 @@ def certificate(verdict: LossVerdict) -> str:
             "This job's loss cannot serve as proof, so nothing that may change it is adopted."
             f" {reason}"
         )
-    return f"Inconclusive: neither the same nor different in {runs}. {reason}"
+    return f"Undecided: neither the same nor different in {runs}. {reason}"
 
 
 def _metrics(verdict: LossVerdict) -> str:

@@ -57,7 +57,7 @@ def test_a_finding_the_winner_no_longer_has_is_cured_by_the_knob_that_did_it() -
 def test_without_a_knob_of_the_winner_nothing_is_claimed_to_have_done_it() -> None:
     (found,) = judge_by([Told({"baseline": [finding(0.05)]}, knob="compile_mode")], CASES).findings
     assert found.cured
-    assert found.how_cured == "no longer seen in the winner"
+    assert found.how_cured == "no longer seen after tuning"
 
 
 @pytest.mark.parametrize(("left_s", "cured"), [(0.009, True), (0.011, False)])
@@ -75,7 +75,7 @@ def test_one_that_stays_is_told_once_with_what_it_still_costs() -> None:
     ).findings
     assert not found.cured
     assert found.cost_s == 0.05 and found.cost_after_s == 0.03
-    assert "In the winner it still costs 30.0 ms an iteration." in found.evidence
+    assert "After tuning it still costs 30.0 ms an iteration." in found.evidence
 
 
 def test_findings_at_other_lines_are_other_findings() -> None:
@@ -96,7 +96,7 @@ def test_what_cannot_be_judged_in_the_winner_is_not_called_cured() -> None:
         [Told({"baseline": [finding(0.05)], "winner": NotJudgeable("no GPU")})], CASES
     ).findings
     assert not found.cured
-    assert found.evidence.endswith("Not judged in the winner: no GPU.")
+    assert found.evidence.endswith("Not judged after tuning: no GPU.")
 
 
 def test_a_rule_that_fails_or_refuses_is_told_with_its_reason_and_sinks_nothing() -> None:

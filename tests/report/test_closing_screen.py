@@ -115,7 +115,7 @@ def test_undecided_is_not_sold_as_unchanged() -> None:
     text = screen(undecided())
     assert "Keep your settings" in text
     assert "Loss check undecided" in text
-    assert "Inconclusive: neither the same nor different in 8 seeded pairs" in text
+    assert "Undecided: neither the same nor different in 8 seeded pairs" in text
     assert "unchanged." not in text.replace("is unchanged", "")
     assert "ertified" not in text, "nothing is claimed, so there is no claim to limit"
 

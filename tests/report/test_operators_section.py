@@ -90,7 +90,7 @@ def test_the_page_shows_the_costliest_with_verdict_figures_and_files() -> None:
 
 def test_the_plot_has_both_runs_and_follows_the_pages_colours() -> None:
     svg = roofline_svg(judged_explanation().sides, PEAKS)
-    assert svg.startswith("<svg") and "before" in svg and "after" in svg and "FLOP a byte" in svg
+    assert svg.startswith("<svg") and "before" in svg and "after" in svg and "FLOP/byte" in svg
     assert not re.search(r"#0[0-9]0[0-9]0[0-9]\b", svg) and "var(--accent)" in svg
 
 

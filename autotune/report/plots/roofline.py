@@ -108,6 +108,6 @@ def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: 
     axes.set_yscale("log")
     axes.tick_params(which="minor", color=palette.line, labelcolor=palette.muted, labelsize=8)
     axes.set_xlim(left, right)
-    axes.set_xlabel("FLOP a byte")
+    axes.set_xlabel("FLOP/byte")
     axes.set_ylabel("GFLOP/s")
     legend(axes, palette)

@@ -53,7 +53,7 @@ def print_comparison(console: Console, it: Comparison) -> None:
         ]
         section(
             console,
-            "Operators that changed most (about, an iteration)",
+            "Operators that changed most (estimated time per iteration)",
             table(("operator", "A", "B", "change"), rows),
         )
     for name, findings in (("A", it.only_a), ("B", it.only_b)):

@@ -121,7 +121,7 @@ def _cost(finding: Finding) -> str:
     if not words.known(finding.cost_s):
         return ""
     share = f" ({100 * finding.share:.0f} %)" if words.known(finding.share) else ""
-    return f"{words.duration_words(finding.cost_s)} an iteration{share}"
+    return f"{words.duration_words(finding.cost_s)} per iteration{share}"
 
 
 def _after(finding: Finding) -> str:

@@ -36,7 +36,7 @@ class CudaAllocConf(Knob):
         ),
         when_it_helps=(
             "Batches of varying size, whose blocks do not fit each other's gaps: memory is asked"
-            " for and given back in every iteration, or ends although enough is free."
+            " for and given back in every iteration, or runs out although enough is free."
         ),
         when_it_does_not=(
             "Shapes that never change: after the first iteration nothing is asked for any more."

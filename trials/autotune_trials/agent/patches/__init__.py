@@ -13,7 +13,7 @@
     process     sys.excepthook, forked children                      the error a rank dies of; a child's session is its own
     saving      torch.save, TorchScript, safetensors                 noted before they write; the only ones that stay
 
-Those of the DataLoader are in dataloader/hooks.py. Stopping the agent takes all of them back
+Those of the DataLoader are in dataloader/hooks.py. Stopping the agent takes all but `saving` back
 (tests/agent/test_agent_stops.py). Each is small, has a name, can be taken back, can be applied
 twice, calls the original, and steps aside when its own code fails.
 """

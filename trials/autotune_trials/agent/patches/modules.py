@@ -1,5 +1,5 @@
-"""Finding the modules a job calls at top level in training. Only until warm-up is over: it costs on
-every module call.
+"""The modules a job calls at top level in training, and the autocast regions it enters. Only until
+warm-up is over: it costs on every module call.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def culprits(
     """Knobs of ``config`` that change the loss by themselves, with the evidence; {} if none does
     (they do it together).
 
-    Knobs that may change it are tried first, while there is time; those declared exact only if none
-    of the others is one.
+    Knobs that may change it are tried first; those declared exact only if none of the others is
+    one and there is time.
     """
     if len(config) == 1:
         return {}
@@ -33,9 +33,9 @@ def culprits(
     suspects = sorted(config, key=lambda name: -space[name].numerics.severity)
     found: dict[str, LossVerdict] = {}
     for name in suspects:
-        if found and space[name].numerics is Numerics.EXACT:
-            break
-        if context.out_of_time_at(f"{pairs.label}-only-{name}", pairs.pair_s() / 2):
+        if space[name].numerics is Numerics.EXACT and (
+            found or context.out_of_time_at(f"{pairs.label}-only-{name}")
+        ):
             break
         verdict = _alone(context, observation, name, config[name], pairs)
         if verdict is not None and verdict.verdict in ("changed", "undecided"):

@@ -48,7 +48,7 @@ from autotune.secrets import mask_command
 from autotune.stages.budget import needed_s
 from autotune.stages.compile_cache import pack_compile_cache
 from autotune.stages.confirm import VARIANTS, confirm, sharpen
-from autotune.stages.context import OVER, RunContext
+from autotune.stages.context import ANNOUNCED, OVER, RunContext
 from autotune.stages.converge import converge
 from autotune.stages.decisions.build_up import credit
 from autotune.stages.decisions.culprit import culprits
@@ -143,6 +143,7 @@ def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> N
     if context.journal.find("search-done") is not None:
         return  # a resumed run: what is left is less
     if context.executor.lanes() is None and needed > OVER * budget_s:
+        context.journal.append(ANNOUNCED, "", needed)
         context.progress.note(
             "confirming one finalist needs about"
             f" {duration_words(first_look_s(context, observation))} of this job: a run that finds"

@@ -41,7 +41,7 @@ def confirm(
     """Fresh processes until the interval decides, or the looks or the budget's minutes are used up.
 
     The first look is always taken; others as long as they and the explanation end within the budget
-    and a tenth.
+    and a tenth, or within the longer time that was announced.
 
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
@@ -70,7 +70,8 @@ def confirm(
         further = rounds(context, LOOKS[look + 1] - LOOKS[look])
         ahead_s = further * _pair_s(context, observation, pairs, decision.interval)
         ahead_s += explain_s(context, observation)
-        if context.out_of_time_at(f"{pairs.label}|{key_of(config)}|{LOOKS[look]}", ahead_s):
+        place = f"{pairs.label}|{key_of(config)}|{LOOKS[look]}"
+        if context.out_of_time_at(place, ahead_s, context.announced_s):
             decision = replace(
                 decision,
                 state="reject",

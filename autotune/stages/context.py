@@ -28,6 +28,7 @@ from autotune_trials.protocol.messages import Record
 
 # of the budget's minutes: what would end later is not begun, or is foretold before the search
 OVER = 1.1
+ANNOUNCED = "announced"  # in the journal, see RunContext.announced_s
 # times in a row that somebody may kill the job in the same piece of work, before that is taken for
 # the work's own doing
 KILLS = 3
@@ -137,25 +138,32 @@ class RunContext:
     history: History | None = None  # of earlier runs; None: it is not asked and not told
     nvtx_modules: int = 0  # in profiled windows: ranges for modules down to this depth
 
-    def out_of_time(self, ahead_s: float = 0.0) -> bool:
+    def out_of_time(self, ahead_s: float = 0.0, announced_s: float = 0.0) -> bool:
         """The budget's minutes are used up, or would be passed by more than a tenth by what takes
-        ``ahead_s``: nothing optional is begun any more.
+        ``ahead_s``: nothing optional is begun any more. ``announced_s``: it may take so long.
         """
         budget_s = self.spec.budget.minutes * 60
-        return self.journal.elapsed_s >= budget_s or (
-            ahead_s > 0 and self.journal.elapsed_s + ahead_s > OVER * budget_s
+        return self.journal.elapsed_s >= max(budget_s, announced_s) or (
+            ahead_s > 0 and self.journal.elapsed_s + ahead_s > max(OVER * budget_s, announced_s)
         )
 
-    def out_of_time_at(self, place: str, ahead_s: float = 0.0) -> bool:
+    def out_of_time_at(self, place: str, ahead_s: float = 0.0, announced_s: float = 0.0) -> bool:
         """The same, decided once a place: a resumed run, whose clock stands elsewhere, must take
         the same way. One with more minutes is asked again where these were too few.
         """
         minutes = self.spec.budget.minutes
         known = self.journal.find("out-of-time", place)  # False, or the minutes that were too few
         if known is None or (known and minutes > known):
-            known = self.out_of_time(ahead_s) and minutes
+            known = self.out_of_time(ahead_s, announced_s) and minutes
             self.journal.append("out-of-time", place, known)
         return bool(known)
+
+    @property
+    def announced_s(self) -> float:
+        """How long the user was told before the search that the run will take, as that is more than
+        the budget; 0.0: it is not.
+        """
+        return self.journal.find(ANNOUNCED) or 0.0
 
     def out_of_time_words(self) -> str:
         """What ended it, and what to do."""

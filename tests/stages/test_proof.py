@@ -106,6 +106,17 @@ def time_is_up_in(label: str, machine: Machine, elapsed_s: float = 1e6) -> Calla
     )
 
 
+def test_a_proof_may_take_as_long_as_was_announced(tmp_path: Path) -> None:
+    """The budget of one minute is passed by what is needed, which was said before the search."""
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 1}\n")
+    for elapsed_s, longer in ((61.0, True), (1e6, False)):
+        factors = {"amp_dtype": {"bfloat16": 0.8}}
+        machine = Machine(table(HARMLESS, factors=factors, block_noise=0.3), seed=1)
+        clock = time_is_up_in("confirm1", machine, elapsed_s)
+        result = run(tmp_path / f"{elapsed_s}", machine, spec, clock)
+        assert result.confirmation is not None and (result.confirmation.pairs > 5) == longer
+
+
 def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(
     tmp_path: Path,
 ) -> None:

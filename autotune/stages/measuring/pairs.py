@@ -186,7 +186,8 @@ class Pairs:
         """Why the budget's minutes are too few to have so many pairs in all; "": they are not."""
         place = "|".join([self.label, key_of(self.configs["candidate"]), f"loss-{pairs}"])
         ahead_s = rounds(self.context, self.missing(pairs)) * self.pair_s()
-        late = ahead_s > 0 and self.context.out_of_time_at(place, ahead_s)
+        announced_s = self.context.announced_s
+        late = ahead_s > 0 and self.context.out_of_time_at(place, ahead_s, announced_s)
         return self.context.out_of_time_words() if late else ""
 
     def lengthen(self, steps: int) -> bool:

@@ -385,7 +385,7 @@ def _why_nothing(context: RunContext, observation: Observation, searched: Search
         late = gain.break_even_steps is not None and gain.break_even_steps > steps
         if late and best.config.get(gain.knob) == gain.value:
             why = paid_back_words(gain.start_up_s, gain.break_even_steps or 0)
-            return f"{config} is {factor} {better}, but {why}, and planned_steps is {steps}"
+            return f"{config} came to {factor} in the running job, but {why}, and planned_steps is {steps}"
     return (
         f"none of {len(trials)} configurations was clearly more than 2 % {better}; the best:"
         f" {factor} ({config})"

@@ -24,7 +24,8 @@ class Communication(Rule):
         " overlaps: blocking calls, waits for asynchronous ones, and the part of"
         " DistributedDataParallel's gradient exchange that its own statistics say was not hidden"
         " behind backward. The cost is that time on rank 0. It holds waiting for a slower rank,"
-        " too. Under NCCL, which runs on the device, the time of its kernels is reported, without a cost."
+        " too. Under NCCL, which runs on the device, the time of its kernels is reported, without a"
+        " cost."
     )
     knob = "ddp_bucket_cap_mb"
     also = ("gradient_as_bucket_view", "nccl")

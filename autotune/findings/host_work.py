@@ -29,8 +29,8 @@ class HostWork(Rule):
     name = "host-work"
     title = "Python work between steps"
     card = (
-        f"For at least {WORK_SHARE:.0%} of the usual iteration the training thread stands at one line"
-        " of the job outside of forward, backward and optimizer, in Python or in libraries other"
+        f"For at least {WORK_SHARE:.0%} of the usual iteration the training thread stands at one"
+        " line of the job outside of forward, backward and optimizer, in Python or in libraries other"
         " than torch. The cost is that time, sampled. Lines that print, write files, copy or read"
         " out tensors, and garbage collection, are other findings' business. Not on a GPU, where"
         " such work may run while the device computes: see host-bound."

@@ -23,8 +23,8 @@ class EagerOptimizer(Rule):
         f"An optimizer with at least {TENSORS} parameters whose step, tried out on copies of them"
         f" after the watched iterations, is at least {FASTER:g} times as fast by one of torch's"
         " other implementations (foreach, fused). The cost is that share of the watched optimizer"
-        f" phase, reported from {COST_SHARE:.0%} of an iteration. The place is where the optimizer is"
-        " built."
+        f" phase, reported from {COST_SHARE:.0%} of an iteration. The place is where the optimizer"
+        " is built."
     )
     knob = "optimizer_impl"
     also = ("compile_mode",)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from replayed import CHANGES, SPACE, Machine, job, run, table
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.report.text.story import evidence
+from autotune.results import KnobGain, Trial, TrialState
+from autotune.stages.search import Searched
+from autotune.tuner import _why_nothing
 from autotune.verdict.speedup import LOOKS
 from autotune_trials.protocol.messages import Record, Window
 
@@ -104,6 +108,21 @@ def time_is_up_in(label: str, machine: Machine, elapsed_s: float = 1e6) -> Calla
     return lambda before: (
         elapsed_s if any(r.label.startswith(label) for r in machine.requests) else before
     )
+
+
+def test_a_start_that_is_not_paid_back_is_the_reason_to_keep(tmp_path: Path) -> None:
+    config = {"compile_mode": "default"}
+    gain = KnobGain("compile_mode", "default", None, False, "", 60.0, 30_000)
+    trial = Trial(0, config, TrialState.COMPLETE, log_ratio=-0.11)
+    context: Any = SimpleNamespace(
+        spec=SimpleNamespace(objective="throughput", planned_steps=20_000)
+    )
+    observation: Any = SimpleNamespace(domains={"compile_mode": ("off", "default")})
+    for gains, words in (
+        ((gain,), "pay back only after 30000 steps"),
+        ((), "clearly more than 2 %"),
+    ):
+        assert words in _why_nothing(context, observation, Searched((trial,), (), gains))
 
 
 def test_a_proof_may_take_as_long_as_was_announced(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ class BatchSize(Knob):
             " sample."
         ),
         when_it_does_not=(
-            "The device is already full, or memory runs out. Fewer, larger steps may need more samples"
-            " to reach the same loss, and losses that compare samples within a batch (contrastive"
+            "The device is already full, or memory runs out. Fewer, larger steps may need more"
+            " samples to reach the same loss, and losses that compare samples within a batch (contrastive"
             " ones) change their meaning. A schedule that is given a number of steps by hand (not"
             " from len(loader)) ends elsewhere in the training: set it anew."
         ),

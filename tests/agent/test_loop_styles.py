@@ -69,7 +69,6 @@ STYLES = [
         facts={"double_backward": True, "double_precision": True},
     ),
     Style("master_weights"),
-    Style("counted", outside=True),
     Style("iterable", withdrawn={"num_workers": "get_worker_info"}),
     Style("sharded_stream"),
     Style("batch_sampler"),
@@ -214,7 +213,7 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
-SAME_BITS = {"closure", "counted", "forces", "functional", "master_weights"}
+SAME_BITS = {"closure", "forces", "functional", "master_weights"}
 IN_FORCE = {"no_sync", "shell_script", "by_hand"}
 
 

@@ -37,7 +37,6 @@ class IterationMeter(Listener):
         self.loaders: LoaderHooks | None = None
         self._pass_begun: tuple[Any, int] = (None, 0)
         self._epoch_over = False  # the loader trained on is at its end
-        self._in_pass = 0  # iterations since its latest pass began
         self._other = False  # the batch asked for is not for the loader trained on
 
     # ------------------------------------------------------------------ batches
@@ -103,12 +102,10 @@ class IterationMeter(Listener):
 
     def epoch_started(self, loader: TrackedLoader) -> None:
         if not loader.is_other:
-            clock = self._timer.clock
-            # A loop that fetches ahead, or counts its batches, has trained on since the end.
-            between = self._epoch_over or self._in_pass > 1
-            self._epoch_over, self._in_pass = False, 0
-            if between and clock.phase == OTHER:
-                clock.relabel(AWAY)
+            clock, over = self._timer.clock, self._epoch_over
+            self._epoch_over = False
+            if over and clock.phase == OTHER:
+                clock.relabel(AWAY)  # a loop that fetches ahead has trained on since the end
             clock.note_epoch_start()
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
@@ -164,7 +161,6 @@ class IterationMeter(Listener):
         interruptions, clock = self._interruptions, self._timer.clock
         if interruptions.calls:
             interruptions.end_look()
-        self._in_pass += 1
         wall, iteration.spent = clock.cut()
         iteration.wall_s = sum(wall[:AWAY])
         iteration.counted = clock.counted

@@ -140,6 +140,12 @@ class Heard:
     def on_epoch_end(self, loader) -> None:
         self.ends += 1
 
+    def on_workers_ending(self, loader) -> None:
+        pass
+
+    def on_workers_ended(self, loader) -> None:
+        pass
+
     def on_fault(self, where: str, text: str) -> None:
         self.faults.append((where, text))
 

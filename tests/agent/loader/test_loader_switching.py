@@ -415,6 +415,28 @@ def test_persistent_workers_set_by_a_knob_live_from_epoch_to_epoch(hook):
     assert wait_for_no_workers() == []
 
 
+@pytest.mark.parametrize("epoch", [6, 4])
+def test_persistent_workers_set_by_a_knob_live_on_where_batches_are_counted(hook, epoch):
+    """The job has never come to the end when it begins again; with ``epoch`` 4, two batches are
+    left, and it may still come back for them.
+    """
+    hooks, _ = hook(mode="fixed")
+    loader = DataLoader(Numbers(24), batch_size=4)
+    hooks.selected = hooks.state_of(loader).key
+    hooks.training.set(num_workers=2, persistent_workers=True)
+    pids, iterators = [], []
+    for _ in range(3):
+        iterators.append(iter(loader))
+        seen = [next(iterators[-1]).tolist() for _ in range(epoch)]
+        assert flat(seen) == list(range(4 * epoch))
+        pids.append({process.pid for process in workers()})
+    assert pids[0] == pids[1] == pids[2] if epoch == 6 else len(pids[2]) == 6
+    assert flat([batch.tolist() for batch in iterators[0]]) == list(range(4 * epoch, 24))
+    iterators.clear()
+    hooks.uninstall()
+    assert wait_for_no_workers() == []
+
+
 def test_persistent_workers_of_the_job_end_with_each_epoch_if_a_knob_says_so(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4, num_workers=2, persistent_workers=True)

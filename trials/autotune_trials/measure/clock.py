@@ -76,6 +76,12 @@ class PhaseClock:
 
     def note_epoch_start(self) -> None:
         """The job begins another epoch."""
+        if self.phase == OTHER:  # without having come to the last one's end: it counts its batches
+            self.switch(AWAY)
+
+    def note_workers_end(self) -> None:
+        """The workers of an iterator are ended."""
+        self.switch(AWAY)
 
     def note_first_batch(self) -> None:
         """Since the last switch it has waited for the first batch of that."""
@@ -178,8 +184,11 @@ class DeviceClock(PhaseClock):
         self.switch(AWAY)  # until the next epoch starts the job may do anything
 
     def note_epoch_start(self) -> None:
-        if self.phase == AWAY:
+        if self.phase in (AWAY, OTHER):
             self.switch(TURNOVER)
+
+    def note_workers_end(self) -> None:
+        self.switch(TURNOVER)
 
     def note_first_batch(self) -> None:
         self.relabel(TURNOVER)

@@ -65,6 +65,12 @@ class Listener:
     def epoch_ended(self, loader: TrackedLoader) -> None:
         """The loader has nothing left."""
 
+    def workers_ending(self, loader: TrackedLoader) -> None:
+        """The job has dropped an iterator of ``loader`` before its end; its workers are ended now."""
+
+    def workers_ended(self, loader: TrackedLoader) -> None:
+        """They have ended."""
+
     def module_called(
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Context | None:
@@ -130,6 +136,8 @@ class Events:
     batch_given: tuple[Callable[[TrackedLoader, Any, float, float, float | None], None], ...]
     epoch_started: tuple[Callable[[TrackedLoader], None], ...]
     epoch_ended: tuple[Callable[[TrackedLoader], None], ...]
+    workers_ending: tuple[Callable[[TrackedLoader], None], ...]
+    workers_ended: tuple[Callable[[TrackedLoader], None], ...]
     module_called: tuple[Callable[[Entry, tuple[Any, ...], dict[str, Any]], Context | None], ...]
     evaluated: tuple[Callable[[Entry, tuple[Any, ...]], Context | None], ...]
     other_evaluated: tuple[Callable[[], None], ...]

@@ -105,6 +105,14 @@ class TrainingLoop:
         for hear in self.events.epoch_ended:
             hear(loader)
 
+    def on_workers_ending(self, loader: TrackedLoader) -> None:
+        for hear in self.events.workers_ending:
+            hear(loader)
+
+    def on_workers_ended(self, loader: TrackedLoader) -> None:
+        for hear in self.events.workers_ended:
+            hear(loader)
+
     def on_fault(self, where: str, text: str) -> None:
         """Trouble in the loader part, which has already put things right for the job."""
         log.write(f"{where}\n{text}")

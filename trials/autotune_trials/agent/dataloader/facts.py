@@ -323,3 +323,13 @@ def _filled(cell: Any) -> bool:
 def _of_library(value: Any) -> bool:
     top = (getattr(value, "__module__", None) or "builtins").partition(".")[0]
     return top in ("torch", "numpy", "typing") or top in sys.stdlib_module_names - {"__main__"}
+
+
+def plain_state(dataset: Any) -> dict[str, Any]:
+    """The numbers, words and flags among a dataset's attributes."""
+    attributes = getattr(dataset, "__dict__", {})
+    return {
+        name: value
+        for name, value in attributes.items()
+        if isinstance(value, (int, float, str, bool))
+    }

@@ -12,6 +12,7 @@
                                                             all the time lost at the turn;
                                                             ``wait_s`` is then 0
     on_epoch_end(loader)                                    also where a stretched epoch begins again
+    on_workers_ending, on_workers_ended(loader)             of an iterator that the job dropped before its end
     on_loader(loader, frame)                                one was built, called from ``frame``
     on_fault(where, text)                                   trouble, which is put right already
 
@@ -80,6 +81,10 @@ class LoaderEvents(Protocol):
 
     def on_epoch_end(self, loader: TrackedLoader) -> None: ...
 
+    def on_workers_ending(self, loader: TrackedLoader) -> None: ...
+
+    def on_workers_ended(self, loader: TrackedLoader) -> None: ...
+
     def on_fault(self, where: str, text: str) -> None: ...
 
 
@@ -102,6 +107,10 @@ class _NoEvents:
     def on_epoch_start(self, loader: TrackedLoader) -> None: ...
 
     def on_epoch_end(self, loader: TrackedLoader) -> None: ...
+
+    def on_workers_ending(self, loader: TrackedLoader) -> None: ...
+
+    def on_workers_ended(self, loader: TrackedLoader) -> None: ...
 
     def on_fault(self, where: str, text: str) -> None: ...
 

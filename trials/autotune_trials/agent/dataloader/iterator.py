@@ -20,10 +20,11 @@ import functools
 import os
 import weakref
 from collections import deque
+from threading import get_ident
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
+from autotune_trials.agent.dataloader.facts import Settings, is_iterable, plain_state, rebatches
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher, workers_find_us
 from autotune_trials.agent.dataloader.worker_ends import (
@@ -55,7 +56,7 @@ def iterator_class(data: Any) -> type:
             self._state = state
             self.source: Any = None
             self._mark = (weakref.ref(self), state)
-            self._process = os.getpid()
+            self._process, self._thread = os.getpid(), get_ident()
             self.credited = False  # a batch of it was followed by backward
             # batches served again and again while the ceiling is measured
             self._kept: list[tuple[Any, float]] = []
@@ -404,6 +405,7 @@ def iterator_class(data: Any) -> type:
             if stream.seeds is not None and want.num_workers == 0:
                 source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
             source._autotune_settings = want
+            source._autotune_dataset = plain_state(shadow.dataset)
             state.seed = int(source._base_seed)
             return source
 
@@ -437,14 +439,42 @@ def iterator_class(data: Any) -> type:
                 self._state.park(source, self)
                 self.source = None
 
+        def hand_over(self) -> Any:
+            """The source, if it has delivered all of its epoch and only the job's asking for the end is
+            left: a loop that counts its batches never does.
+            """
+            source = self.source
+            if getattr(source, "_tasks_outstanding", None) != 0 or self.stream.iterable:
+                return None
+            if self._ahead or not self.settings.persistent_workers:
+                return None
+            self.source, self._exhausted, self._special = None, True, True
+            return source
+
         def __del__(self) -> None:
             try:
                 if self._process == os.getpid() and self.source is not None:
                     self._park()
-                    end_workers(self.source)
+                    self._end_dropped()
             except Exception:
                 # the interpreter is going down; torch's own iterator has its own care for that
                 pass
+
+        def _end_dropped(self) -> None:
+            """The job has dropped it before its end, as a loop that counts its batches does: what its
+            workers take to end is lost between two epochs.
+            """
+            source, state, events = self.source, self._state, self._hooks.events
+            if getattr(source, "_shutdown", True) or self._thread != get_ident():
+                end_workers(source)
+                return
+            began = clock()
+            try:
+                events.on_workers_ending(state)
+            finally:
+                end_workers(source)
+            events.on_workers_ended(state)
+            state.end_s += clock() - began
 
         # -- whatever else torch's iterator is asked
 

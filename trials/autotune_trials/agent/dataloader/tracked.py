@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import SETTINGS, Settings
+from autotune_trials.agent.dataloader.facts import SETTINGS, Settings, plain_state
 from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 
@@ -27,12 +27,11 @@ class TrackedLoader:
         self.batch_size: int | None = None  # the job's own
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.idle: Any = None  # a source with workers that a knob made persistent
-        self.idle_state: Any = None
         self.batch = (0, 0)  # (bytes, tensors) of one of its batches
         # (weak, self) of the iterator that its latest batch came from
         self.mark: Any = (lambda: None, self)
         self.passes = 0  # epochs started
-        self.end_s = 0.0  # waited for the end of the last one
+        self.end_s = 0.0  # that the end of the last one took: waiting for it, ending its workers
         self.seed = 0  # of the last source
         self.rebuilds = 0
         self.asked_worker_info = False
@@ -66,11 +65,13 @@ class TrackedLoader:
         return iterator.ahead(count) if iterator is not None else []
 
     def take_idle(self, template: Any) -> Any:
-        """The idle source, if its workers still hold the dataset as it is now. The caller closes it
-        or uses it.
+        """The idle source, or that of an iterator which has nothing left, if its workers still hold
+        the dataset as it is now. The caller closes it or uses it.
         """
         idle, self.idle = self.idle, None
-        if idle is not None and self.idle_state != plain_state(template.dataset):
+        if idle is None:
+            idle = next(filter(None, (other.hand_over() for other in list(self.iterators))), None)
+        if idle is not None and idle._autotune_dataset != plain_state(template.dataset):
             # the job changed its dataset between epochs, which its own short-lived workers would
             # see
             end_workers(idle)
@@ -84,7 +85,7 @@ class TrackedLoader:
         if self.idle is not None or others or self.loader() is None or self.hooks.closed:
             end_workers(source)
             return
-        self.idle, self.idle_state = source, plain_state(source._dataset)
+        self.idle = source
 
     def draw_seed(self, data: Any, template: Any) -> None:
         """What torch's own iterator would draw here for its workers."""
@@ -93,16 +94,6 @@ class TrackedLoader:
     def private_generator(self, data: Any) -> Any:
         self.rebuilds += 1
         return data.torch.Generator().manual_seed(mixed_seed(self.seed, self.rebuilds))
-
-
-def plain_state(dataset: Any) -> dict[str, Any]:
-    """The numbers, words and flags among a dataset's attributes."""
-    attributes = getattr(dataset, "__dict__", {})
-    return {
-        name: value
-        for name, value in attributes.items()
-        if isinstance(value, (int, float, str, bool))
-    }
 
 
 class TrainingLoader:

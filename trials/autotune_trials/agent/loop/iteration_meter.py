@@ -38,6 +38,7 @@ class IterationMeter(Listener):
         self._pass_begun: tuple[Any, int] = (None, 0)
         self._epoch_over = False  # the loader trained on is at its end
         self._other = False  # the batch asked for is not for the loader trained on
+        self._before_end = OTHER  # phase in which the end of workers came
 
     # ------------------------------------------------------------------ batches
 
@@ -114,6 +115,15 @@ class IterationMeter(Listener):
             self._consumption.end_epoch(loader.mark, trained=self._state.backwards > 0)
             self._epoch_over = True
             self._timer.clock.note_epoch_end()
+
+    def workers_ending(self, loader: TrackedLoader) -> None:
+        self._before_end = self._timer.clock.phase
+        if not loader.is_other:
+            self._timer.clock.note_workers_end()
+
+    def workers_ended(self, loader: TrackedLoader) -> None:
+        if not loader.is_other:
+            self._timer.clock.switch(self._before_end)
 
     # ------------------------------------------------------------------ model, backward, step
 

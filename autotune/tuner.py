@@ -199,7 +199,7 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
     # a label of its own: the look's run, in which nothing was compiled yet, is no half of a pair
     pairs = Pairs(context, config, {}, "recalled", _cold_s(config, gains))
     if not why:
-        last = confirm(context, observation, config, pairs)
+        last = confirm(context, observation, config, pairs, finalist=0)
         why = "" if last.adopted else f"not proven {better}: {last.reason}"
     if not why:
         loss = converge(context, config, pairs)
@@ -295,7 +295,8 @@ def prove(
         seen.add(key_of(config))
         label, cold_s = f"confirm{len(seen)}", _cold_s(config, gains)
         pairs = Pairs(context, config, {}, label, cold_s)
-        last, loss = confirm(context, observation, config, pairs), NOT_NEEDED
+        before = VARIANTS - most + len(seen) - 1  # an answer from the history is one, too
+        last, loss = confirm(context, observation, config, pairs, before), NOT_NEEDED
         if not last.adopted:
             rejected.append(Rejected(config, f"not proven {better}: {last.reason}"))
             continue

@@ -2,8 +2,10 @@
 
     finalists ──▶ simplify (decisions/simplify.py: what gives nothing goes back) ──▶ confirm (5 to 24 pairs)
 
-Adopted is only what the whole interval puts above "no gain"; a tie goes to the baseline. Only these
-figures are reported.
+How many pairs there is room for is settled when the first five are there, by how long they took: a
+look that is planned and never reached would only raise the bar of those before it. Adopted is only
+what the whole interval puts above "no gain"; a tie goes to the baseline. Only these figures are
+reported.
 """
 
 from __future__ import annotations
@@ -21,62 +23,57 @@ from autotune.stages.measuring.fresh import pair_s, rounds
 from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import (
+    FALSE_ADOPTIONS,
     LOOKS,
     MINIMUM_GAIN,
     SHARP,
     adopted_text,
     decide,
     half_width,
+    planned,
     sharpened,
 )
 from autotune_spaces.base import Config
 
-# confirmations a run may try in all; alpha is split over them
-VARIANTS = 3
+VARIANTS = len(FALSE_ADOPTIONS)  # confirmations a run may try in all
 
 
 def confirm(
-    context: RunContext, observation: Observation, config: Config, pairs: Pairs
+    context: RunContext, observation: Observation, config: Config, pairs: Pairs, finalist: int
 ) -> Confirmation:
     """Fresh processes until the interval decides, or the looks or the budget's minutes are used up.
 
     The first look is always taken; others as long as they and the explanation end within the budget
     and a tenth, or within the longer time that was announced.
 
+    Args:
+        finalist: how many this run has confirmed before.
+
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
     """
     context.progress.stage("confirm", "fresh processes, baseline and candidate in turn")
-    look = 0
+    look, looks = 0, planned(LOOKS[0])
     while True:
         try:
-            pairs.ensure(LOOKS[look])
+            pairs.ensure(looks[look])
         except SessionFailed as failure:
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, _failed_text(failure))
         if why := pairs.beyond_limits(observation):
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {why}")
+        if look == 0:
+            looks = _plan(context, observation, config, pairs)
         ratios, levels = pairs.log_speedups(), pairs.log_levels()
         decision = decide(
             ratios,
             look=look,
             levels=levels,
-            looks=LOOKS,
-            finalists=VARIANTS,
+            looks=looks,
+            finalist=finalist,
             minimum_gain=MINIMUM_GAIN,
             better=BETTER[context.spec.objective],
         )
         if decision.state != "continue":
-            break
-        further = rounds(context, LOOKS[look + 1] - LOOKS[look])
-        ahead_s = further * _pair_s(context, observation, pairs, decision.interval)
-        ahead_s += explain_s(context, observation)
-        place = f"{pairs.label}|{key_of(config)}|{LOOKS[look]}"
-        if context.out_of_time_at(place, ahead_s, context.announced_s):
-            decision = replace(
-                decision,
-                state="reject",
-                reason=f"{decision.reason}, and {context.out_of_time_words()}",
-            )
             break
         look += 1
     before, after = pairs.anatomies()
@@ -98,11 +95,22 @@ def confirm(
     return confirmation
 
 
-def _pair_s(
-    context: RunContext, observation: Observation, pairs: Pairs, speedup: Interval
-) -> float:
+def _plan(
+    context: RunContext, observation: Observation, config: Config, pairs: Pairs
+) -> tuple[int, ...]:
+    """The looks there is time for, as the first pairs took so long."""
+    each_s = _pair_s(context, observation, pairs)
+    for count in LOOKS[:0:-1]:
+        ahead_s = rounds(context, count - LOOKS[0]) * each_s + explain_s(context, observation)
+        place = f"{pairs.label}|{key_of(config)}|{count}"
+        if not context.out_of_time_at(place, ahead_s, context.announced_s):
+            return planned(count)
+    return planned(LOOKS[0])
+
+
+def _pair_s(context: RunContext, observation: Observation, pairs: Pairs) -> float:
     """How long one more pair takes, in seconds: as long as those that were made."""
-    return pairs.pair_s() or pair_s(context, observation, math.log(speedup.estimate))
+    return pairs.pair_s() or pair_s(context, observation)
 
 
 def sharpen(
@@ -130,9 +138,8 @@ def sharpen(
             if half_width(confirmation.speedup) <= SHARP:
                 break
             # the loss check has made some of them already
-            ahead_s = rounds(context, pairs.missing(count)) * _pair_s(
-                context, observation, pairs, confirmation.speedup
-            )
+            each_s = _pair_s(context, observation, pairs)
+            ahead_s = rounds(context, pairs.missing(count)) * each_s
             in_time_s = ahead_s + explain_s(context, observation)
             in_time_s += (OVER - 1) * context.spec.budget.minutes * 60
             if ahead_s and context.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
@@ -152,11 +159,7 @@ def sharpen(
             reason = f"its loss was NaN or infinite in run {seed + 1}, after the loss check"
             return replace(confirmation, adopted=False, reason=reason)
         interval = sharpened(
-            confirmation.speedup,
-            pairs.log_speedups(),
-            look=look,
-            levels=pairs.log_levels(),
-            finalists=VARIANTS,
+            confirmation.speedup, pairs.log_speedups(), look=look, levels=pairs.log_levels()
         )
         before, after = pairs.anatomies()
         confirmation = replace(

@@ -28,6 +28,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+from autotune.verdict.bounds import BOUNDS
+
 FEW = 8  # pairs; with fewer, scale and weights are known too badly to lean on them
 HUBER, HUBER_FEW = 1.4, 2.0  # standard deviations up to which a pair counts in full
 SLOW, SLOW_FEW = 1.0, 2.0  # a level so many deviations above the median halves a pair's weight
@@ -41,47 +43,6 @@ DRAWS_SEED = 1964
 CHUNK = 20_000  # sequences at a time
 MAD_TO_SD = 1.4826
 TINY = 1e-300  # instead of no scale at all
-BOUNDS: dict[tuple[tuple[int, ...], float, float], tuple[float, ...]] = {
-    # (looks, tail, spending): of 400 000 sequences, what boundary would find by itself, sooner and
-    # closer
-    ((5, 7, 9, 12, 16, 20, 24), 0.0075, LATE): (8.813, 6.240, 5.903, 4.515, 3.785, 3.455, 3.238),
-    ((5, 7, 9, 12, 16, 20, 24), 0.005, LATE): (10.284, 6.865, 6.447, 4.929, 4.034, 3.675, 3.450),
-    ((5, 7, 9, 12, 16, 20, 24), 0.003333333, LATE): (
-        11.945,
-        7.588,
-        7.111,
-        5.248,
-        4.314,
-        3.921,
-        3.685,
-    ),
-    ((5, 7, 9, 12, 16, 20, 24), 0.04, EARLY): (3.560, 3.569, 3.673, 3.149, 2.819, 2.666, 2.560),
-    # of difference.py
-    ((5, 7, 9, 11, 14, 17, 21, 26, 32, 40), 0.004, EARLY): (
-        8.927,
-        7.121,
-        7.280,
-        6.096,
-        5.091,
-        4.683,
-        4.223,
-        3.947,
-        3.761,
-        3.541,
-    ),
-    ((5, 7, 9, 11, 14, 17, 21, 26, 32, 40), 0.025, EARLY): (
-        4.702,
-        4.471,
-        4.545,
-        4.106,
-        3.604,
-        3.375,
-        3.148,
-        2.950,
-        2.811,
-        2.659,
-    ),
-}
 
 
 def robust_mean(
@@ -142,7 +103,7 @@ def boundary(looks: tuple[int, ...], tail: float, spending: float = LATE) -> tup
     """Critical values of T, one a look (pairs, rising), which normal pairs pass with probability
     ``tail`` in all.
 
-    Known ones are in :data:`BOUNDS`; others are found by drawing normal sequences once, always the
+    Known ones are in bounds.py; others are found by drawing normal sequences once, always the
     same ones. Pairs hit by bursts have
     longer tails than normal ones, which widens the error more than the scatter of the mean: the
     level is then kept with something to spare.

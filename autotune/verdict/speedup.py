@@ -28,10 +28,12 @@ BASELINE = "B"
 # pairs of fresh processes at which a decision is tried; beyond 9 only what is near a proof goes on
 LOOKS = (5, 7, 9, 12, 16, 20, 24)
 ALPHA = 0.05  # that the interval of one candidate misses, over all looks
-# that the lower end of any finalist's, which adopts, lies too high; shared by the finalists
-FALSE_ADOPTION = 0.01
-MOST_FALSE_ADOPTION = 0.0075  # ... of which one has no more than this
-UPPER_TAIL = ALPHA - FALSE_ADOPTION  # that an upper end lies too low
+# that the lower end of a finalist's, which adopts, lies too high: 1 % for all that a run may
+# confirm, and most for the first, which the search thinks best
+FALSE_ADOPTIONS = (0.005, 0.0025, 0.0025)
+UPPER_TAIL = 0.02  # that an upper end lies too low
+# the same once more for the intervals of pairs that are made after an adoption: ALPHA in all
+SHARP_TAIL = 0.005
 # standard errors that a mean may be too low by: where even so the last look would not adopt, it is
 # not waited for
 HOPE = 2.4
@@ -172,13 +174,23 @@ def noise_of(costs: Sequence[float]) -> float:
     )
 
 
+def planned(most: float) -> tuple[int, ...]:
+    """The looks of a confirmation that has room for ``most`` pairs; the first one always.
+
+    Every look that is planned takes its share of the level, so those that will never be reached
+    must not be: with 24 pairs planned the first five have to lie 10 errors above "no gain", with
+    no others planned 5.
+    """
+    return tuple(look for look in LOOKS if look <= max(most, LOOKS[0]))
+
+
 def decide(
     log_ratios: Sequence[float],
     *,
     look: int,
     levels: Sequence[float] | None = None,
     looks: Sequence[int] = LOOKS,
-    finalists: int = 1,
+    finalist: int = 0,
     minimum_gain: float = MINIMUM_GAIN,
     better: str = "faster",
 ) -> SpeedDecision:
@@ -189,8 +201,7 @@ def decide(
         continue   otherwise
 
     The interval holds with 95 % at whatever look it is reported. Only its lower end can adopt
-    what is no faster: it has the small level of its own that a false adoption may have, which
-    ``finalists`` share, and the upper end has the rest.
+    what is no faster: it has a small level of its own, its share of what false adoptions may have.
 
     It is no use to go on where the last look would not adopt even if the mean were too low by
     :data:`HOPE` standard errors now. Stopping early for that adopts nothing wrongly, and the
@@ -199,8 +210,9 @@ def decide(
     The estimate of what is adopted is drawn towards 1: what passes a bar is on average too high, by
     the more the closer it passed. With T = estimate / error, a share 1 / T² of the estimate's
     square is error, so the share 1 - 1 / T² of the estimate is left (Efron and Morris); and T² is
-    itself too high by f / (f - 2), as the error is known from f degrees of freedom only. The
-    interval stays as it is and holds the drawn estimate.
+    itself too high, by f / (f - 2) in the mean, as the error is known from f degrees of freedom
+    only, and by more where passing the bar chose what had a small one: (f + 2) / (f - 2) is what
+    simulations ask for. The interval stays as it is and holds the drawn estimate.
 
     Args:
         log_ratios: log(cost baseline / cost candidate), one per interleaved pair of fresh
@@ -208,16 +220,16 @@ def decide(
         look: which look this is, counted from 0.
         levels: mean of the two log costs, one a pair: how slow the machine was then
             (sequential.py). None: not known.
-        looks: pairs at each look.
-        finalists: candidates that share the risk of a false adoption.
+        looks: pairs at each look that is planned (:func:`planned`).
+        finalist: how many candidates have been confirmed before; all share the risk.
         better: what a ratio above 1 is called.
 
     Raises:
         ValueError: no ratios, a ratio or level that is not finite, another number of levels, or
             ``look`` out of range.
     """
-    pairs, lower = len(log_ratios), _lower_tail(finalists)
-    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists)
+    pairs, lower = len(log_ratios), FALSE_ADOPTIONS[finalist]
+    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, lower)
     wanted = math.log1p(minimum_gain)
     estimate = _drawn(centre, error, freedom) if low > 0 else centre
     interval = Interval(math.exp(estimate), _exp(low), _exp(high))
@@ -253,24 +265,23 @@ def sharpened(
     *,
     look: int,
     levels: Sequence[float] | None = None,
-    looks: Sequence[int] = LOOKS,
-    finalists: int = 1,
 ) -> Interval:
     """The interval of what was adopted at an earlier look, with the pairs made since.
 
-    The intervals of all looks hold together with 1 - :data:`ALPHA` (Jennison and Turnbull's
-    repeated intervals), so what is common
-    to them holds too: it becomes narrower and never passes "no gain" again. The estimate is drawn
-    towards 1 as at the adoption.
+    The intervals of all looks, those up to the adoption included, hold together with 1 -
+    :data:`ALPHA` (Jennison and Turnbull's repeated intervals), so what is common to them holds too:
+    it becomes narrower and never passes "no gain" again. The estimate is drawn towards 1 as at the
+    adoption.
 
     Args:
         adopted: of the earlier looks.
-        log_ratios, levels, look, looks, finalists: as of :func:`decide`, with all pairs.
+        log_ratios, levels: as of :func:`decide`, with all pairs.
+        look: of :data:`LOOKS`.
 
     Raises:
         ValueError: as :func:`decide`.
     """
-    centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, finalists)
+    centre, error, freedom, low, high = _look(log_ratios, levels, look, LOOKS, SHARP_TAIL)
     low, high = max(low, math.log(adopted.low)), min(high, math.log(adopted.high))
     if low >= high:  # the looks contradict each other: the machine has changed in between
         return adopted
@@ -350,10 +361,10 @@ def _look(
     levels: Sequence[float] | None,
     look: int,
     looks: Sequence[int],
-    finalists: int,
+    lower: float,
 ) -> tuple[float, float, int, float, float]:
     """(centre, its standard error, degrees of freedom, lower end, upper end) at one look, log
-    units; see :func:`decide`.
+    units; see :func:`decide`. ``lower``: level of the lower end.
     """
     if not 0 <= look < len(looks):
         raise ValueError(f"look {look} is not one of the {len(looks)} planned")
@@ -362,7 +373,7 @@ def _look(
     centre, error, freedom = robust_mean(log_ratios, levels)
     if not freedom:
         return centre, error, freedom, -math.inf, math.inf
-    low = centre - critical_value(len(log_ratios), look, looks, _lower_tail(finalists)) * error
+    low = centre - critical_value(len(log_ratios), look, looks, lower) * error
     return (
         centre,
         error,
@@ -370,11 +381,6 @@ def _look(
         low,
         centre + critical_value(len(log_ratios), look, looks, UPPER_TAIL, EARLY) * error,
     )
-
-
-def _lower_tail(finalists: int) -> float:
-    """Level of the end that adopts, of one of ``finalists``."""
-    return min(MOST_FALSE_ADOPTION, FALSE_ADOPTION / max(finalists, 1))
 
 
 def _hopeful(
@@ -389,9 +395,9 @@ def _hopeful(
 
 def _drawn(centre: float, error: float, freedom: int) -> float:
     """``centre`` drawn towards 0 by its own ``error`` (see :func:`decide`)."""
-    return (
-        centre * (1 - freedom / max(freedom - 2, 1) * (error / centre) ** 2) if freedom else centre
-    )
+    if not freedom:
+        return centre
+    return centre * (1 - (freedom + 2) / max(freedom - 2, 1) * (error / centre) ** 2)
 
 
 def _log(cost: float) -> float:

@@ -33,7 +33,7 @@ import planted  # noqa: E402
 from planted import COMPILE_S, FRESH_S, ITERATION_S, SPACES, START_UP_S, SWITCH_S, Machine, Space  # noqa: E402
 
 from autotune.search.model import ModelSearch, Plot  # noqa: E402
-from autotune.verdict.speedup import LOOKS, decide  # noqa: E402
+from autotune.verdict.speedup import decide, planned  # noqa: E402
 from autotune_spaces.base import Config  # noqa: E402
 
 SCORED_SEED, DRY_SEED = 91_177, 6
@@ -160,7 +160,8 @@ def simulate(space: Space, machine: Machine, budget_s: float, seed: int, setting
 def confirm(space: Space, machine: Machine, config: Config, budget_s: float) -> float | None:
     """Claimed log gain; None: not adopted. Pairs of fresh processes as far as the budget goes."""
     ratios: list[float] = []
-    for look, pairs in enumerate(LOOKS):
+    looks = planned((budget_s * 1.05 - machine.now_s) / (2 * (FRESH_S + START_UP_S)))
+    for look, pairs in enumerate(looks):
         while len(ratios) < pairs:
             costs = []
             for c in ({}, config) if len(ratios) % 2 else (config, {}):
@@ -168,13 +169,10 @@ def confirm(space: Space, machine: Machine, config: Config, budget_s: float) -> 
                 luck = machine.rng.normal(0, planted.PROCESS_NOISE)
                 costs.append(machine.measure(space.log_cost(c), FRESH_S, 60)[0] + luck)
             ratios.append(costs[0] - costs[1] if len(ratios) % 2 else costs[1] - costs[0])
-        decision = decide(ratios, look=look)
+        decision = decide(ratios, look=look, looks=looks)
         if decision.state == "adopt":
             return math.log(decision.interval.estimate)
-        next_s = (
-            0 if look + 1 == len(LOOKS) else (LOOKS[look + 1] - pairs) * 2 * (FRESH_S + START_UP_S)
-        )
-        if decision.state == "reject" or machine.now_s + next_s > budget_s * 1.05:
+        if decision.state == "reject":
             return None
     return None
 

@@ -68,7 +68,7 @@ LOADS = ("quiet", "drifting", "bursty, seen", "bursty, unseen")
 PLANTED = {"1.00": (30, 30), "1.03": (34, 33), "1.15": (23, 20), "0.90": (27, 30), "0.95": (19, 20)}
 # candidates of one choice, beside a baseline of 30: the last is 16 % ahead of the next
 CHOICES = (33, 30, 31, 29, 25)
-CHOICE_BASELINE, FINALISTS, CONFIRMATIONS = 30, 2, 3  # as in the confirm stage
+CHOICE_BASELINE, FINALISTS = 30, 2  # as in the confirm stage
 SAMPLES = 256.0  # an iteration, on both sides: as many for less work
 
 WINDOW_S = 0.6
@@ -229,7 +229,7 @@ class Core:
         """log(baseline / candidate) of alternating pairs."""
         return [self._pair(baseline, candidate, i, ([], []))[0] for i in range(pairs)]
 
-    def confirm(self, baseline: int, candidate: int, finalists: int = 1) -> Confirmed:
+    def confirm(self, baseline: int, candidate: int, finalist: int = 0) -> Confirmed:
         """Pairs of fresh processes, looked at as the confirm stage does."""
         ratios: list[float] = []
         levels: list[float] = []
@@ -242,7 +242,7 @@ class Core:
                 levels.append(level)
                 again += repeated
             decision = decide(
-                ratios, look=look, levels=levels, finalists=finalists, minimum_gain=MINIMUM_GAIN
+                ratios, look=look, levels=levels, finalist=finalist, minimum_gain=MINIMUM_GAIN
             )
             if decision.state != "continue":
                 break
@@ -280,7 +280,9 @@ class Core:
         ahead = sorted((r, i) for i, r in enumerate(live) if r < -math.log1p(MINIMUM_GAIN))[
             :FINALISTS
         ]
-        found = [(i, self.confirm(CHOICE_BASELINE, CHOICES[i], CONFIRMATIONS)) for _, i in ahead]
+        found = [
+            (i, self.confirm(CHOICE_BASELINE, CHOICES[i], n)) for n, (_, i) in enumerate(ahead)
+        ]
         adopted = [(i, c) for i, c in found if c.decision.state == "adopt"]
         if not adopted:
             return None, None

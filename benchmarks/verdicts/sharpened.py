@@ -15,7 +15,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from simulate import CONFIRMATIONS, MACHINES, Machine
+from simulate import FINALIST, MACHINES, Machine
 
 from autotune.results import Interval
 from autotune.verdict.speedup import LOOKS, SHARP, decide, half_width, sharpened
@@ -39,9 +39,9 @@ def claims(machine: Machine, speed: float) -> tuple[Interval, Interval, int] | N
             ratios.append(math.log(baseline / candidate))
             levels.append(math.log(baseline * candidate) / 2)
         if first is not None:
-            last = sharpened(last, ratios, look=look, levels=levels, finalists=CONFIRMATIONS)
+            last = sharpened(last, ratios, look=look, levels=levels)
         else:
-            decision = decide(ratios, look=look, levels=levels, finalists=CONFIRMATIONS)
+            decision = decide(ratios, look=look, levels=levels, finalist=FINALIST)
             if decision.state == "reject":
                 return None
             if decision.state == "adopt":
@@ -77,8 +77,8 @@ def main() -> None:
     rows = [row(kind, speed, runs) for kind in MACHINES for speed in GAINS]
     text = f"""# More pairs after an adoption
 
-Made by `python benchmarks/verdicts/sharpened.py --runs {runs}`. Simulated machines as in [simulated.md](simulated.md), one of {CONFIRMATIONS}
-finalists. A claim's figures: error of the estimate (mean, mean size, 95th percentile); share of intervals that hold the truth;
+Made by `python benchmarks/verdicts/sharpened.py --runs {runs}`. Simulated machines as in [simulated.md](simulated.md), the second
+of three finalists. A claim's figures: error of the estimate (mean, mean size, 95th percentile); share of intervals that hold the truth;
 half their width. *In the end*: with pairs until half the width is {SHARP:.0%}, {LOOKS[-1]} at most. What is adopted does not change.
 
 | machine | speed-up | adopted | claim at the adoption | claim in the end | pairs in the end |

@@ -41,6 +41,7 @@ from autotune.verdict.speedup import (  # noqa: E402
     choose,
     decide,
     live_log_ratio,
+    planned,
     pooled,
 )
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
@@ -59,7 +60,9 @@ STALLS, STALL_FACTOR, LONG_STALL_FACTOR = 0.02, 2.0, 5.0
 BURSTS_S, LONG_BURSTS_S = (80.0, 8.0), (40.0, 15.0)  # mean gap, mean length
 HORIZON_S = 20_000.0
 
-CONFIGURATIONS, FINALISTS, CONFIRMATIONS, MINIMUM_GAIN = 10, 2, 3, 0.02
+CONFIGURATIONS, FINALISTS, MINIMUM_GAIN = 10, 2, 0.02
+FINALIST = 1  # counted from 0: its share of the risk is that of the third, too
+ROOM = (5, 7, 9, 12)  # pairs that the budget has room for
 # of four live blocks a configuration: half a minute of search in all, or under three
 ROUNDS = (1, 6)
 
@@ -241,11 +244,16 @@ class Machine:
         return cost_per_sample(window)
 
 
-def confirm(machine: Machine, speed: float, finalists: int = 1) -> tuple[SpeedDecision, int]:
-    """(decision, pairs): fresh processes in alternating direction until the rule decides."""
+def confirm(
+    machine: Machine, speed: float, finalist: int = 0, room: int = LOOKS[-1]
+) -> tuple[SpeedDecision, int]:
+    """(decision, pairs): fresh processes in alternating direction until the rule decides, at most
+    ``room`` pairs.
+    """
+    looks = planned(room)
     ratios: list[float] = []
     levels: list[float] = []
-    for look, pairs in enumerate(LOOKS):
+    for look, pairs in enumerate(looks):
         for i in range(len(ratios), pairs):
             if i % 2 == 0:
                 baseline, candidate = machine.fresh(1.0), machine.fresh(speed)
@@ -253,7 +261,7 @@ def confirm(machine: Machine, speed: float, finalists: int = 1) -> tuple[SpeedDe
                 candidate, baseline = machine.fresh(speed), machine.fresh(1.0)
             ratios.append(math.log(baseline / candidate))
             levels.append(math.log(baseline * candidate) / 2)
-        decision = decide(ratios, look=look, levels=levels, finalists=finalists)
+        decision = decide(ratios, look=look, levels=levels, looks=looks, finalist=finalist)
         if decision.state != "continue":
             return decision, pairs
     raise AssertionError("the last look decides")
@@ -292,7 +300,7 @@ def study(machine: Machine, speeds: Sequence[float], rounds: int) -> Study:
         (i for i, r in enumerate(ratios) if r < -math.log1p(MINIMUM_GAIN)), key=lambda i: ratios[i]
     )
     finalists = tuple(ahead[:FINALISTS])
-    confirmed = [(i, confirm(machine, speeds[i], CONFIRMATIONS)[0]) for i in finalists]
+    confirmed = [(i, confirm(machine, speeds[i], n)[0]) for n, i in enumerate(finalists)]
     adopted = [(i, d.interval) for i, d in confirmed if d.state == "adopt"]
     naive = max(range(len(speeds)), key=lambda i: singles[i])
     if not adopted:
@@ -320,11 +328,11 @@ class Parts:
         return self.rows[name]
 
 
-def single_row(base: int, runs: int, finalists: int, m: int, r: int) -> str:
-    kind, ratio = MACHINES[m], RATIOS[r]
-    made = [
-        confirm(Machine(kind, (base, finalists, m, r, i)), ratio, finalists) for i in range(runs)
-    ]
+def single_row(
+    base: int, runs: int, finalist: int, m: int, ratio: float, room: int = LOOKS[-1]
+) -> str:
+    kind, seed = MACHINES[m], (base, finalist, m, round(100 * ratio), room)
+    made = [confirm(Machine(kind, (*seed, i)), ratio, finalist, room) for i in range(runs)]
     found = [d for d, _ in made]
     return (
         f"| {kind} | {ratio:.2f} | {_adopted(found, ratio)} |"
@@ -422,17 +430,21 @@ SHAPES = (
 )
 
 
-def shape_row(base: int, runs: int, k: int, ratio: float) -> str:
-    found, taken = [], []
+def shape_row(base: int, runs: int, k: int, ratio: float, room: int) -> str:
+    found, taken, looks = [], [], planned(room)
     for i in range(runs):
         ratios, levels = _pairs(SHAPES[k], np.random.default_rng((base, 5, k, i)), ratio)
-        for look, pairs in enumerate(LOOKS):
-            decision = decide(ratios[:pairs].tolist(), look=look, levels=levels[:pairs].tolist())
+        for look, pairs in enumerate(looks):
+            decision = decide(
+                ratios[:pairs].tolist(), look=look, levels=levels[:pairs].tolist(), looks=looks
+            )
             if decision.state != "continue":
                 break
         found.append(decision)
         taken.append(pairs)
-    return f"| {SHAPES[k]} | {ratio:.2f} | {_adopted(found, ratio)} | {np.mean(taken):.1f} |"
+    return (
+        f"| {SHAPES[k]} | {room} | {ratio:.2f} | {_adopted(found, ratio)} | {np.mean(taken):.1f} |"
+    )
 
 
 def stall_bias(base: int, runs: int) -> str:
@@ -459,11 +471,19 @@ def stall_bias(base: int, runs: int) -> str:
 
 def report(base: int, runs: int, scored: bool) -> str:
     parts, studies = Parts(base, runs), max(runs // 2, 1)
-    cells = [(m, r) for m in range(len(MACHINES)) for r in range(len(RATIOS))]
+    cells = [(m, ratio) for m in range(len(MACHINES)) for ratio in RATIOS]
     single, shared = (
         [parts.row(f"{n} {m} {r}", partial(single_row, base, runs, n, m, r)) for m, r in cells]
-        for n in (1, CONFIRMATIONS)
+        for n in (0, FINALIST)
     )
+    room = [
+        parts.row(f"room {n} {m} {r}", partial(single_row, base, runs, 0, m, r, n)).replace(
+            "|", f"| {n} |", 1
+        )
+        for n in ROOM
+        for m in range(len(MACHINES))
+        for r in (1.0, 1.15, 1.3)
+    ]
     places = [(m, rounds) for m in range(len(MACHINES)) for rounds in ROUNDS]
     equal = [
         parts.row(f"equal {m} {n}", partial(equal_row, base, studies, m, n)) for m, n in places
@@ -472,8 +492,9 @@ def report(base: int, runs: int, scored: bool) -> str:
         parts.row(f"clear {m} {n}", partial(clear_row, base, studies, m, n)) for m, n in places
     ]
     shapes = [
-        parts.row(f"shape {k} {x}", partial(shape_row, base, runs, k, x))
+        parts.row(f"shape {k} {n} {x}", partial(shape_row, base, runs, k, x, n))
         for k in range(len(SHAPES))
+        for n in (ROOM[0], LOOKS[-1])
         for x in (1.0, 1.15)
     ]
     table = "\n"
@@ -497,11 +518,18 @@ noisier the machine, the more often the baseline stays.
 |---|---|---|---|---|---|---|---|
 {table.join(single)}
 
-One of {CONFIRMATIONS} candidates that share the risk, as in the confirm stage, which tries up to so many:
+The second or third that is confirmed, with its smaller share of the risk:
 
 | machine | planted | adopted | over-claim, mean | p95 | covered | too noisy to tell | pairs, mean |
 |---|---|---|---|---|---|---|---|
 {table.join(shared)}
+
+The first one again, where the budget has room for so many pairs: looks beyond them are not planned, and the level is
+spent on those that are.
+
+| room for | machine | planted | adopted | over-claim, mean | p95 | covered | too noisy to tell | pairs, mean |
+|---|---|---|---|---|---|---|---|---|
+{table.join(room)}
 
 ## Search and confirmation, {CONFIGURATIONS} configurations
 
@@ -523,8 +551,8 @@ within 2 % of the best (bar: 95 %, *very noisy* 85 %).
 
 One candidate; the ratios of its pairs are drawn as the name says, from none of the machines.
 
-| noise | planted | adopted | over-claim, mean | p95 | covered | pairs, mean |
-|---|---|---|---|---|---|---|
+| noise | room for | planted | adopted | over-claim, mean | p95 | covered | pairs, mean |
+|---|---|---|---|---|---|---|---|
 {table.join(shapes)}
 
 ## Stalls

@@ -125,12 +125,15 @@ def test_a_start_that_is_not_paid_back_is_the_reason_to_keep(tmp_path: Path) -> 
         assert words in _why_nothing(context, observation, Searched((trial,), (), gains))
 
 
+NOISE = 0.22  # five pairs prove nothing, and a few more may
+
+
 def test_a_proof_may_take_as_long_as_was_announced(tmp_path: Path) -> None:
     """The budget of one minute is passed by what is needed, which was said before the search."""
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 1}\n")
     for elapsed_s, longer in ((61.0, True), (1e6, False)):
         factors = {"amp_dtype": {"bfloat16": 0.8}}
-        machine = Machine(table(HARMLESS, factors=factors, block_noise=0.3), seed=1)
+        machine = Machine(table(HARMLESS, factors=factors, block_noise=NOISE), seed=1)
         clock = time_is_up_in("confirm1", machine, elapsed_s)
         result = run(tmp_path / f"{elapsed_s}", machine, spec, clock)
         assert result.confirmation is not None and (result.confirmation.pairs > 5) == longer
@@ -140,7 +143,7 @@ def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(
     tmp_path: Path,
 ) -> None:
     machine = Machine(
-        table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3), seed=1
+        table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=NOISE), seed=1
     )
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 7}\n")
     result = run(tmp_path, machine, spec, time_is_up_in("confirm1", machine))
@@ -149,17 +152,15 @@ def test_when_the_time_is_up_the_first_look_is_the_last_and_the_reason_says_so(
     assert {r.label for r in machine.confirmed()} == {
         f"confirm1-{side}-{n}" for side in ("reference", "candidate") for n in range(5)
     }
-    assert (
-        "5 pairs" in result.reason
-        and "the budget of 7 minutes is used up (raise budget.minutes)" in result.reason
-    )
+    assert "5 pairs" in result.reason
+    assert "give more time (budget.minutes)" in result.reason
 
 
 def test_further_looks_are_taken_only_where_they_end_within_the_budget_and_a_tenth(
     tmp_path: Path,
 ) -> None:
     losses = table(
-        HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3, startup_s=30.0
+        HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=NOISE, startup_s=30.0
     )
     # a pair takes 68 s or more; traces: none, so nothing is explained
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 10}\n")

@@ -23,12 +23,17 @@ from autotune.verdict.sequential import (
     t_quantile,
 )
 from autotune.verdict.speedup import (
+    ALPHA,
+    FALSE_ADOPTIONS,
     LOOKS,
+    SHARP_TAIL,
+    UPPER_TAIL,
     choose,
     decide,
     half_width,
     live_log_ratio,
     noise_of,
+    planned,
     required_pairs,
     sharpened,
 )
@@ -188,7 +193,7 @@ def test_coverage_at_each_look(n, draw):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tail", "spending"), [(0.0075, LATE), (0.04, EARLY)])
+@pytest.mark.parametrize(("tail", "spending"), [(0.005, LATE), (0.02, EARLY)])
 def test_the_bounds_of_all_looks_together_keep_the_level_and_use_it(tail, spending):
     bounds, rng, above = boundary(LOOKS, tail, spending), np.random.default_rng(20), 0
     for _ in range(2500):
@@ -196,18 +201,31 @@ def test_the_bounds_of_all_looks_together_keep_the_level_and_use_it(tail, spendi
         found = [robust_mean(ratios[:n], levels[:n])[:2] for n in LOOKS]
         above += any(mean > c * error for c, (mean, error) in zip(bounds, found, strict=True))
         above += any(-mean > c * error for c, (mean, error) in zip(bounds, found, strict=True))
-    assert above / 5000 == pytest.approx(tail, rel=0.25 if tail > 0.02 else 0.6)
+    assert above / 5000 == pytest.approx(tail, rel=0.35 if tail > 0.01 else 0.6)
 
 
-@pytest.mark.parametrize("finalists", [1, slow(2), slow(3)])
-def test_the_bounds_that_are_kept_are_those_that_are_found(finalists):
-    tail = round(min(0.0075, 0.01 / finalists), 9)
-    assert simulated_boundary(LOOKS, tail, 40_000, seed=5)[2:] == pytest.approx(
-        BOUNDS[LOOKS, tail, LATE][2:], rel=0.1
+@pytest.mark.parametrize("room", [5, slow(9), 24])
+def test_the_bounds_that_are_kept_are_those_that_are_found(room):
+    looks = planned(room)
+    for tail in set(FALSE_ADOPTIONS):
+        assert simulated_boundary(looks, tail, 40_000, seed=5)[2:] == pytest.approx(
+            BOUNDS[looks, tail, LATE][2:], rel=0.1
+        )
+    assert simulated_boundary(looks, UPPER_TAIL, 20_000, EARLY, seed=5) == pytest.approx(
+        BOUNDS[looks, UPPER_TAIL, EARLY], rel=0.1
     )
-    assert simulated_boundary(LOOKS, 0.04, 20_000, EARLY, seed=5) == pytest.approx(
-        BOUNDS[LOOKS, 0.04, EARLY], rel=0.1
-    )
+
+
+def test_what_will_never_be_reached_is_not_planned_and_lowers_the_bar():
+    assert planned(24) == LOOKS and planned(8.9) == (5, 7) and planned(0) == (5,)
+    pairs = [0.4, 0.25, 0.3, 0.2, 0.35]
+    assert decide(pairs, look=0).state == "continue"
+    assert decide(pairs, look=0, looks=planned(5)).state == "adopt"
+
+
+def test_all_that_a_run_may_confirm_share_the_risk():
+    assert sum(FALSE_ADOPTIONS) == pytest.approx(0.01)
+    assert max(FALSE_ADOPTIONS) + SHARP_TAIL + 2 * UPPER_TAIL <= ALPHA
 
 
 def test_one_look_at_few_pairs_is_about_the_t_interval():
@@ -225,19 +243,15 @@ def test_pairs_that_were_not_planned_get_a_bound_of_their_own_number():
     assert critical_value(1, 0, LOOKS, 0.05) == math.inf
 
 
-def confirm(draw, finalists=1):
-    """The sequence of looks as the confirm stage runs it."""
-    return looked_at(draw, finalists)[0]
-
-
-def looked_at(draw, finalists=1, most=len(LOOKS)):
-    """(decision, its look). ``most``: looks that the budget has room for."""
+def confirm(draw, finalist=0, room=LOOKS[-1]):
+    """The sequence of looks as the confirm stage runs it, with room for so many pairs."""
+    looks = planned(room)
     ratios: list[float] = []
-    for look, n in enumerate(LOOKS):
+    for look, n in enumerate(looks):
         ratios += [draw(i) for i in range(len(ratios), n)]
-        decision = decide(ratios, look=look, finalists=finalists)
-        if decision.state != "continue" or look + 1 == most:
-            return decision, look
+        decision = decide(ratios, look=look, looks=looks, finalist=finalist)
+        if decision.state != "continue":
+            return decision
     raise AssertionError("the last look must decide")
 
 
@@ -262,7 +276,7 @@ def test_several_equal_finalists_share_the_risk():
     rng = np.random.default_rng(8)
     runs = 300
     adopted = sum(
-        any(confirm(noisy(rng, 1.0), 3).state == "adopt" for _ in range(3)) for _ in range(runs)
+        any(confirm(noisy(rng, 1.0), n).state == "adopt" for n in range(3)) for _ in range(runs)
     )
     assert adopted / runs <= 0.05
 
@@ -281,7 +295,7 @@ def test_what_barely_passes_claims_less_than_was_measured_and_what_is_certain_as
     rng = np.random.default_rng(11)
     noise = rng.normal(0, 0.09, 12)
     mean, error, _ = robust_mean(list(noise))
-    noisy_pairs = list(noise - mean + 1.02 * boundary(LOOKS, 0.0075)[LOOKS.index(12)] * error)
+    noisy_pairs = list(noise - mean + 1.02 * boundary(LOOKS, 0.005)[LOOKS.index(12)] * error)
     barely, sure = (
         decide(noisy_pairs, look=LOOKS.index(12)),
         decide([0.14, 0.141, 0.139, 0.1402, 0.1398], look=0),
@@ -296,7 +310,7 @@ def test_a_claim_is_inside_its_interval():
     found = [
         confirm(noisy(rng, 1.15, noise=n), f)
         for n in (0.01, 0.05, 0.1)
-        for f in (1, 3)
+        for f in (0, 2)
         for _ in range(50)
     ]
     assert all(d.interval.low < d.interval.estimate < d.interval.high for d in found)
@@ -329,9 +343,9 @@ def very_noisy(rng, truth, pairs):
     return list(math.log(truth) + sides[0] - sides[1]), list(sides.mean(axis=0))
 
 
-def decided(ratios, levels, finalists=3):
+def decided(ratios, levels, finalist=1):
     for look, n in enumerate(LOOKS):
-        decision = decide(ratios[:n], look=look, levels=levels[:n], finalists=finalists)
+        decision = decide(ratios[:n], look=look, levels=levels[:n], finalist=finalist)
         if decision.state != "continue":
             return decision, n
     raise AssertionError("the last look must decide")
@@ -388,14 +402,15 @@ def test_adoption_needs_the_whole_interval_above_no_gain():
     assert str(last.required_pairs) in last.reason
 
 
+@pytest.mark.parametrize("room", [5, slow(7)])
 @pytest.mark.parametrize("noise", [slow(0.02), 0.1, slow(0.2)])
-def test_stopping_where_the_budget_ends_keeps_the_risk_and_the_interval(noise):
+def test_planning_for_what_the_budget_has_room_for_keeps_the_risk_and_the_interval(noise, room):
     rng = np.random.default_rng(17)
     for gain in (1.0, 1.1):
-        found = [looked_at(noisy(rng, gain, noise=noise), 3, most=2)[0] for _ in range(1000)]
+        found = [confirm(noisy(rng, gain, noise=noise), room=room) for _ in range(1000)]
         assert np.mean([d.interval.low <= gain <= d.interval.high for d in found]) >= 0.93
         if gain == 1.0:
-            assert np.mean([d.state == "adopt" for d in found]) <= 0.05 / 3
+            assert np.mean([d.state == "adopt" for d in found]) <= 0.01
 
 
 def test_required_pairs_are_about_right():
@@ -450,7 +465,7 @@ def adopted_then_sharpened(ratios, levels):
     interval = decision.interval
     for look, n in enumerate(LOOKS):
         if n > pairs:
-            interval = sharpened(interval, ratios[:n], look=look, levels=levels[:n], finalists=3)
+            interval = sharpened(interval, ratios[:n], look=look, levels=levels[:n])
     return decision.interval, interval
 
 

@@ -105,7 +105,12 @@ def tune(context: RunContext) -> Result:
         searched = search(context, observation, () if again else recall.expected)
         context.stop.check()
         trials = searched.trials
-        proof = prove(context, observation, searched, VARIANTS - 1 if again else VARIANTS)
+        proof = prove(
+            context,
+            observation,
+            searched,
+            VARIANTS - 1 if again and again.confirmation else VARIANTS,
+        )
         proof = replace(proof, rejected=(*(again.rejected if again else ()), *proof.rejected))
         context.stop.check()
         explanation = _explained(context, observation, proof, trials)

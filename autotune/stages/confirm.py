@@ -11,7 +11,9 @@ reported.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of
@@ -43,8 +45,8 @@ def confirm(
 ) -> Confirmation:
     """Fresh processes until the interval decides, or the looks or the budget's minutes are used up.
 
-    The first look is always taken; others as long as they and the explanation end within the budget
-    and a tenth, or within the longer time that was announced.
+    The first look is always taken; others are planned as far as they and the explanation end within
+    the budget and a tenth, or within the longer time that was announced.
 
     Args:
         finalist: how many this run has confirmed before.
@@ -62,7 +64,7 @@ def confirm(
         if why := pairs.beyond_limits(observation):
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {why}")
         if look == 0:
-            looks = _plan(context, observation, config, pairs)
+            looks = planned(_room(context, observation, config, pairs))
         ratios, levels = pairs.log_speedups(), pairs.log_levels()
         decision = decide(
             ratios,
@@ -74,6 +76,15 @@ def confirm(
             better=BETTER[context.spec.objective],
         )
         if decision.state != "continue":
+            break
+        ahead_s = _ahead_s(context, looks[look : look + 2], pairs.pair_s())
+        place = f"{pairs.label}|{key_of(config)}|{looks[look]}"
+        if context.out_of_time_at(place, ahead_s, context.announced_s):
+            decision = replace(
+                decision,
+                state="reject",
+                reason=f"{decision.reason}, and {context.out_of_time_words()}",
+            )
             break
         look += 1
     before, after = pairs.anatomies()
@@ -95,17 +106,27 @@ def confirm(
     return confirmation
 
 
-def _plan(
-    context: RunContext, observation: Observation, config: Config, pairs: Pairs
-) -> tuple[int, ...]:
-    """The looks there is time for, as the first pairs took so long."""
-    each_s = _pair_s(context, observation, pairs)
-    for count in LOOKS[:0:-1]:
-        ahead_s = rounds(context, count - LOOKS[0]) * each_s + explain_s(context, observation)
-        place = f"{pairs.label}|{key_of(config)}|{count}"
-        if not context.out_of_time_at(place, ahead_s, context.announced_s):
-            return planned(count)
-    return planned(LOOKS[0])
+def _room(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> int:
+    """How many pairs there is time for, as the first ones took so long. Settled once, also for a
+    resumed run with more minutes: what was decided has spent its share of the risk.
+    """
+    place = f"{pairs.label}|{key_of(config)}"
+    room: int | None = context.journal.find("room", place)
+    if room is None:
+        each_s, after_s = _pair_s(context, observation, pairs), explain_s(context, observation)
+
+        def fits(count: int) -> bool:
+            ahead_s = _ahead_s(context, planned(count), each_s) + after_s
+            return not context.out_of_time(ahead_s, context.announced_s)
+
+        room = next(filter(fits, reversed(LOOKS)), LOOKS[0])
+        context.journal.append("room", place, room)
+    return room
+
+
+def _ahead_s(context: RunContext, looks: Sequence[int], each_s: float) -> float:
+    """How long the pairs beyond the first of ``looks`` take; those of one look are made together."""
+    return each_s * sum(rounds(context, b - a) for a, b in pairwise(looks))
 
 
 def _pair_s(context: RunContext, observation: Observation, pairs: Pairs) -> float:

@@ -255,7 +255,7 @@ def decide(
         return SpeedDecision(
             "reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}"
         )
-    needed = required_pairs(log_ratios, estimate, 2 * lower / len(looks), levels=levels)
+    needed = _needed(log_ratios, levels, estimate, lower)
     return SpeedDecision("reject", interval, too_noisy_text(interval, pairs, needed), True, needed)
 
 
@@ -381,6 +381,22 @@ def _look(
         low,
         centre + critical_value(len(log_ratios), look, looks, UPPER_TAIL, EARLY) * error,
     )
+
+
+def _needed(
+    log_ratios: Sequence[float], levels: Sequence[float] | None, estimate: float, lower: float
+) -> int | None:
+    """Pairs that would prove ``estimate``, if they scatter as these do and no more are planned; None:
+    more will not help.
+    """
+    pairs, error = len(log_ratios), robust_mean(log_ratios, levels)[1]
+    for most in (count for count in LOOKS if count > pairs):
+        looks = planned(most)
+        reach = critical_value(most, len(looks) - 1, looks, lower) * math.sqrt(pairs / most)
+        if reach * error <= estimate:
+            return most
+    needed = required_pairs(log_ratios, estimate, 2 * lower / len(LOOKS), levels=levels)
+    return None if needed is None else max(needed, LOOKS[-1] + 1)
 
 
 def _hopeful(

@@ -305,6 +305,9 @@ def cost_of_run(
     """Seconds per sample of a run that was recorded from its first iteration on, as
     :func:`cost_per_sample`. What its workers had made before the window costs what the rest does.
     """
+    epoch, turns = window.epoch_iterations, len(window.turnovers_s)
+    if epoch is not None and turns == 1:  # it came after fewer: the job ends its epochs itself
+        window = replace(window, epoch_iterations=min(epoch, len(window.times_s)))
     counted = drop_start(window, first_counted(window, later_epochs=later_epochs))
     return cost_per_sample(counted, turnover_s=turnover_s) / (1.0 - from_stock(counted))
 

@@ -227,7 +227,10 @@ def test_a_budget_too_small_for_one_proof_is_said_before(
     assert (f"budget.minutes ({minutes})" in said) is foretold
 
 
-def test_a_resumed_run_that_was_out_of_time_stays_so(tmp_path: Path) -> None:
+def test_a_proof_that_was_planned_for_few_pairs_is_not_taken_up_again_with_more_minutes(
+    tmp_path: Path,
+) -> None:
+    """It has spent its share of the risk; a run begun anew has its own."""
     machine = Machine(table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.3))
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}")
     first = run(tmp_path, machine, spec, time_is_up_in("confirm1", machine))
@@ -235,8 +238,8 @@ def test_a_resumed_run_that_was_out_of_time_stays_so(tmp_path: Path) -> None:
     assert run(tmp_path, again, spec, lambda before: 0.0).reason == first.reason
     assert again.requests == []
     longer = replace(spec, budget=replace(spec.budget, minutes=30.0))
-    assert run(tmp_path, again, longer, lambda before: 0.0).reason != first.reason
-    assert again.confirmed(), "with more minutes the proof goes on"
+    assert run(tmp_path, again, longer, lambda before: 0.0).reason == first.reason
+    assert not again.confirmed()
 
 
 def test_a_culprit_is_looked_for_in_untimed_runs_and_no_exact_knob_tried_when_the_time_is_up(

@@ -374,9 +374,9 @@ class Pairs:
         )
 
     def pair_s(self) -> float:
-        """Seconds a pair took in the mean, starts and ends included; 0.0: not known."""
+        """Seconds a pair took as a rule, starts and ends included; 0.0: not known."""
         pairs = [wall_s(self.reference[s]) + wall_s(self.candidate[s]) for s in self._seeds()]
-        return fmean(pairs) if pairs else 0.0
+        return median(pairs) if pairs else 0.0
 
     def _cost(self, record: Record, later_epochs: bool) -> float:
         return cost_of_run(

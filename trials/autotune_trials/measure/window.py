@@ -119,7 +119,7 @@ class WindowRecorder:
         load = between(self._start, snapshot()) if self._start is not None else None
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
         settings, spent = self._loaders.settings_in_force(), self._loaders.reader_spent()
-        epoch, batches = self._loaders.epoch_iterations(), self._batches_an_iteration()
+        batches = self._batches_an_iteration()
         read = spent.since(self._read) if self._read is not None else spent
         used = [i.used for i in self._iterations]
         counters = self._energy.counters if self._energy is not None else []
@@ -132,7 +132,7 @@ class WindowRecorder:
             turnovers_s=self._turnovers_s(),
             turnovers_at=tuple(self._turnovers_at),
             away_s=sum(sum(i.spent[AWAY:]) for i in self._iterations),
-            epoch_iterations=None if epoch is None else -(-epoch // batches),
+            epoch_iterations=self._epoch_iterations(batches),
             interruptions=self._interruptions,
             peak_memory_gib=peak_gib(self._torch, self._device),
             cpu_pressure=load.cpu_pressure if load is not None else 0.0,
@@ -155,6 +155,18 @@ class WindowRecorder:
             joules=tuple(self._joules) if counters else (),
             energy_counters=tuple(counter.name for counter in counters),
         )
+
+    def _epoch_iterations(self, batches: int) -> int | None:
+        """Iterations from one turn between epochs to the next: as many as the loader has batches
+        for, or fewer, where the job turns sooner (a limit of batches, a new iterator now and then).
+        """
+        epoch, at = self._loaders.epoch_iterations(), sorted(set(self._turnovers_at))
+        own = None if epoch is None else -(-epoch // batches)
+        if len(at) < 2:
+            return own
+        at_once = len(self._turnovers_at) / len(at)  # loaders may turn together
+        seen = max(1, round((at[-1] - at[0]) / (len(at) - 1) / at_once))
+        return seen if own is None else min(own, seen)
 
     def _turnovers_s(self) -> tuple[float, ...]:
         """On a device their mean in its own time, in which waiting costs nothing while it still

@@ -325,11 +325,15 @@ def _of_library(value: Any) -> bool:
     return top in ("torch", "numpy", "typing") or top in sys.stdlib_module_names - {"__main__"}
 
 
-def plain_state(dataset: Any) -> dict[str, Any]:
-    """The numbers, words and flags among a dataset's attributes."""
-    attributes = getattr(dataset, "__dict__", {})
-    return {
-        name: value
-        for name, value in attributes.items()
-        if isinstance(value, (int, float, str, bool))
-    }
+def state_of(dataset: Any) -> object:
+    """The numbers, words and flags among a dataset's attributes, to be compared; equal to nothing
+    where they cannot be read.
+    """
+    try:
+        return {
+            name: value
+            for name, value in getattr(dataset, "__dict__", {}).items()
+            if isinstance(value, (int, float, str, bool))
+        }
+    except Exception:
+        return object()  # the job's own attributes may do anything, or change meanwhile

@@ -30,6 +30,7 @@ import inspect
 import sys
 import traceback
 import weakref
+from threading import get_ident
 from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -182,6 +183,7 @@ class LoaderHooks:
         # batches so far, and those of them that were there at the last backward
         self.given = self.credited = 0
         self.asking: TrackedLoader | None = None
+        self.thread = 0  # that begins the job's epochs
         self.training_state: TrackedLoader | None = None
         self.known_facts: LoaderFacts | None = None
         self.makes_iterators = ""  # class of a loader that does so itself, maybe out of our sight
@@ -508,12 +510,29 @@ class LoaderHooks:
             if states.get(identity) is state:
                 del states[identity]
             idle, state.idle = state.idle, None
-            end_workers(idle)
+            self.end_dropped(state, idle)
 
         state.loader = weakref.ref(loader, forget)
         if self.held and self.overrides.get("batch_size") is not None:
             self._hold_batch_size(state, loader)
         return state
+
+    def end_dropped(self, state: TrackedLoader, source: Any) -> None:
+        """End the workers of ``source``, whose iterator or loader the job has dropped, as a loop does
+        that counts its batches: what that takes is lost between two epochs.
+        """
+        if getattr(source, "_shutdown", True) or self.thread != get_ident():
+            end_workers(source)
+            return
+        began = perf_counter()
+        try:
+            self.events.on_workers_ending(state)
+        finally:
+            end_workers(source)
+        self.events.on_workers_ended(state)
+        last = self.training_state  # of the same loader, if that is built anew for every epoch
+        state = last if last is not None and last.key == state.key else state
+        state.end_s += perf_counter() - began
 
     def _origin(self, loader: Any) -> TrackedLoader | None:
         """The loader that ``loader`` stands in for: accelerate builds each anew around its batch

@@ -24,7 +24,7 @@ from threading import get_ident
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import Settings, is_iterable, plain_state, rebatches
+from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches, state_of
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher, workers_find_us
 from autotune_trials.agent.dataloader.worker_ends import (
@@ -56,7 +56,7 @@ def iterator_class(data: Any) -> type:
             self._state = state
             self.source: Any = None
             self._mark = (weakref.ref(self), state)
-            self._process, self._thread = os.getpid(), get_ident()
+            self._process = os.getpid()
             self.credited = False  # a batch of it was followed by backward
             # batches served again and again while the ceiling is measured
             self._kept: list[tuple[Any, float]] = []
@@ -222,6 +222,7 @@ def iterator_class(data: Any) -> type:
             ``_reset``.
             """
             began, hooks, state = clock(), self._hooks, self._state
+            hooks.thread = get_ident()
             try:
                 hooks.events.on_epoch_start(state)
             except Exception:
@@ -307,10 +308,11 @@ def iterator_class(data: Any) -> type:
                 self._start(self.settings, starts, draws_seed=not persistent)
                 batch = self._fetched()
                 if batch is not _END:
-                    return self._give(batch, self._samples(batch), 0.0, clock() - asked)
+                    lost_s, state.end_s = clock() - asked + state.end_s, 0.0
+                    return self._give(batch, self._samples(batch), 0.0, lost_s)
             self._exhausted = self._special = True
             self._park()
-            state.end_s = clock() - asked
+            state.end_s += clock() - asked
             raise StopIteration
 
         def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -405,7 +407,7 @@ def iterator_class(data: Any) -> type:
             if stream.seeds is not None and want.num_workers == 0:
                 source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
             source._autotune_settings = want
-            source._autotune_dataset = plain_state(shadow.dataset)
+            source._autotune_dataset = state_of(shadow.dataset) if want.persistent_workers else None
             state.seed = int(source._base_seed)
             return source
 
@@ -436,17 +438,18 @@ def iterator_class(data: Any) -> type:
                 and not own
                 and not getattr(source, "_shutdown", True)
             ):
-                self._state.park(source, self)
-                self.source = None
+                if self._state.park(source, self):
+                    self.source = None
 
         def hand_over(self) -> Any:
             """The source, if it has delivered all of its epoch and only the job's asking for the end is
             left: a loop that counts its batches never does.
             """
             source = self.source
-            if getattr(source, "_tasks_outstanding", None) != 0 or self.stream.iterable:
+            left = getattr(source, "_tasks_outstanding", True) or source._task_info or self._ahead
+            if left or self._failure is not None or self.stream.iterable:
                 return None
-            if self._ahead or not self.settings.persistent_workers:
+            if not self.settings.persistent_workers or self._process != os.getpid():
                 return None
             self.source, self._exhausted, self._special = None, True, True
             return source
@@ -455,26 +458,10 @@ def iterator_class(data: Any) -> type:
             try:
                 if self._process == os.getpid() and self.source is not None:
                     self._park()
-                    self._end_dropped()
+                    self._hooks.end_dropped(self._state, self.source)
             except Exception:
                 # the interpreter is going down; torch's own iterator has its own care for that
                 pass
-
-        def _end_dropped(self) -> None:
-            """The job has dropped it before its end, as a loop that counts its batches does: what its
-            workers take to end is lost between two epochs.
-            """
-            source, state, events = self.source, self._state, self._hooks.events
-            if getattr(source, "_shutdown", True) or self._thread != get_ident():
-                end_workers(source)
-                return
-            began = clock()
-            try:
-                events.on_workers_ending(state)
-            finally:
-                end_workers(source)
-            events.on_workers_ended(state)
-            state.end_s += clock() - began
 
         # -- whatever else torch's iterator is asked
 

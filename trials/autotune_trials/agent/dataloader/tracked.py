@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import SETTINGS, Settings, plain_state
+from autotune_trials.agent.dataloader.facts import SETTINGS, Settings, state_of
 from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 
@@ -71,21 +71,22 @@ class TrackedLoader:
         idle, self.idle = self.idle, None
         if idle is None:
             idle = next(filter(None, (other.hand_over() for other in list(self.iterators))), None)
-        if idle is not None and idle._autotune_dataset != plain_state(template.dataset):
+        if idle is not None and idle._autotune_dataset != state_of(template.dataset):
             # the job changed its dataset between epochs, which its own short-lived workers would
             # see
             end_workers(idle)
             return None
         return idle
 
-    def park(self, source: Any, iterator: Any) -> None:
+    def park(self, source: Any, iterator: Any) -> bool:
+        """Keep ``source`` for the next iterator, unless there is one with workers already."""
         others = [
             other for other in self.iterators if other is not iterator and other.source is not None
         ]
         if self.idle is not None or others or self.loader() is None or self.hooks.closed:
-            end_workers(source)
-            return
+            return False
         self.idle = source
+        return True
 
     def draw_seed(self, data: Any, template: Any) -> None:
         """What torch's own iterator would draw here for its workers."""

@@ -38,7 +38,7 @@ class IterationMeter(Listener):
         self._pass_begun: tuple[Any, int] = (None, 0)
         self._epoch_over = False  # the loader trained on is at its end
         self._other = False  # the batch asked for is not for the loader trained on
-        self._before_end = OTHER  # phase in which the end of workers came
+        self._before_end: list[int] = []  # phases in which workers are being ended
 
     # ------------------------------------------------------------------ batches
 
@@ -46,8 +46,7 @@ class IterationMeter(Listener):
         interruptions = self._interruptions
         if not self._state.backwards:
             self._begin_with(loader)
-        if self._consumption.evaluated or interruptions.calls:
-            self._end_of_batch()
+        self._settle()
         away = False
         self._other = loader.is_other
         if self._other:
@@ -62,6 +61,11 @@ class IterationMeter(Listener):
         if self._pass_begun != (loader, loader.passes):
             self._pass_begun = (loader, loader.passes)
             self._timer.clock.resume()
+
+    def _settle(self) -> None:
+        """What the latest batch was for is known now."""
+        if self._consumption.evaluated or self._interruptions.calls:
+            self._end_of_batch()
 
     def _end_of_batch(self) -> None:
         """The job is done with the latest batch. If it was only evaluated, it is no part of the
@@ -103,6 +107,7 @@ class IterationMeter(Listener):
 
     def epoch_started(self, loader: TrackedLoader) -> None:
         if not loader.is_other:
+            self._settle()
             clock, over = self._timer.clock, self._epoch_over
             self._epoch_over = False
             if over and clock.phase == OTHER:
@@ -117,13 +122,14 @@ class IterationMeter(Listener):
             self._timer.clock.note_epoch_end()
 
     def workers_ending(self, loader: TrackedLoader) -> None:
-        self._before_end = self._timer.clock.phase
         if not loader.is_other:
+            self._settle()
+            self._before_end.append(self._timer.clock.phase)
             self._timer.clock.note_workers_end()
 
     def workers_ended(self, loader: TrackedLoader) -> None:
-        if not loader.is_other:
-            self._timer.clock.switch(self._before_end)
+        if self._before_end and not loader.is_other:
+            self._timer.clock.switch(self._before_end.pop())
 
     # ------------------------------------------------------------------ model, backward, step
 

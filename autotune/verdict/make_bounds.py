@@ -1,23 +1,18 @@
-"""Makes autotune/verdict/bounds.py: the critical values of every plan of looks that is used.
+"""Makes bounds.py: the critical values of every plan of looks that is used.
 
-python benchmarks/verdicts/bounds.py && ruff format autotune/verdict/bounds.py     (a minute)
+python -m autotune.verdict.make_bounds && ruff format autotune/verdict/bounds.py     (a minute)
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-for part in ("", "trials", "search_spaces"):
-    sys.path.insert(0, str(ROOT / part))
-
-from autotune.verdict import difference, sequential, speedup  # noqa: E402
+from autotune.verdict import difference, sequential, speedup
 
 SEQUENCES, SEED = 400_000, 1964
 HEADER = '''"""Critical values that sequential.boundary would find by itself, sooner and closer: of 400 000 normal
-sequences. Made by benchmarks/verdicts/bounds.py.
+sequences. Made by make_bounds.py.
 """
 
 # (looks, tail, spending): one value a look
@@ -32,7 +27,7 @@ def main() -> None:
         (t, sequential.EARLY) for t in (difference.DIRECTION_TAIL, difference.INTERVAL_TAIL)
     ]
     entries = [*_entries(plans, of_speedup), *_entries([difference.LOOKS], of_judge)]
-    target = ROOT / "autotune" / "verdict" / "bounds.py"
+    target = Path(__file__).with_name("bounds.py")
     target.write_text("\n".join([HEADER, *entries, "}"]) + "\n")
 
 

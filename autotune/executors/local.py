@@ -26,7 +26,7 @@ import autotune_spaces
 import autotune_trials
 from autotune.executors.base import WALL_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.gpu_load import gpu_load
-from autotune.executors.output import read_metrics
+from autotune.executors.printed_metrics import read_metrics
 from autotune.executors.side_effects import (
     WorkdirLock,
     notice,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.job.configs import key_of, normalise
 from autotune.results import Trial, TrialState
-from autotune.search.memory import remember_less
+from autotune.search.sampler_view import remember_less
 from autotune_spaces.base import Config, SearchSpace, Value
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """Critical values that sequential.boundary would find by itself, sooner and closer: of 400 000 normal
-sequences. Made by make_bounds.py.
+sequences. Made by benchmarks/bounds.py.
 """
 
 # (looks, tail, spending): one value a look

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune_trials.agent.controls.collector import Collector
+from autotune_trials.agent.controls.garbage_collector import Collector
 
 ROOTS = [str(Path(__file__).parents[2] / name) for name in (".", "trials", "search_spaces")]
 
@@ -19,7 +19,7 @@ def run(code: str) -> str:
     """In a process of its own: pytest has objects and settings of its own."""
     head = (
         f"import sys; sys.path[:0] = {ROOTS!r}\nimport gc\nfrom autotune_trials.agent.controls"
-        " import collector\n"
+        " import garbage_collector as collector\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60

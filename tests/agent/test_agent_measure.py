@@ -168,7 +168,7 @@ def test_own_work_is_not_foreign_load() -> None:
 def test_loss_meter_sums_scalars_and_knows_what_is_none() -> None:
     import torch
 
-    from autotune_trials.agent.loop.loss import LossMeter
+    from autotune_trials.agent.loop.loss_meter import LossMeter
 
     meter = LossMeter(torch)
     meter.add(torch.tensor(1.5))
@@ -186,7 +186,7 @@ def test_loss_meter_sums_scalars_and_knows_what_is_none() -> None:
 def test_the_loss_of_a_tensor_with_a_gradient_is_what_backward_differentiates() -> None:
     import torch
 
-    from autotune_trials.agent.loop.loss import LossMeter
+    from autotune_trials.agent.loop.loss_meter import LossMeter
 
     meter, x = LossMeter(torch), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     meter.add(x * 2, torch.tensor([1.0, 0.5, 0.0]))

@@ -17,7 +17,7 @@ from tiny_tuner import CNN, Tuner, run_bare
 
 from autotune.verdict.timing import cost_of_run
 from autotune_trials.agent.core.knob_applier import Knobs
-from autotune_trials.agent.loop.loss import to_number
+from autotune_trials.agent.loop.loss_meter import to_number
 from autotune_trials.agent.loop.metrics import Metrics
 from autotune_trials.agent.loop.sample_count import SampleCount
 from autotune_trials.protocol.messages import Extent, Hello, KnobChoice, Record, SessionConfig, dump

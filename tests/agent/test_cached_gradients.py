@@ -14,7 +14,7 @@ from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
-from autotune_trials.agent.loop.no_numbers import without_numbers
+from autotune_trials.agent.loop.fake_tensors import without_numbers
 
 
 class Job:

@@ -52,7 +52,7 @@ def test_another_leads_once_the_lead_has_fallen_silent() -> None:
 
 
 def test_evaluations_of_a_closure_are_counted() -> None:
-    """The loss of a step is that of the first: LossReader looks at the count."""
+    """The loss of a step is that of the first: LossSelection looks at the count."""
     state, counts = LoopState(), []  # type: ignore[var-annotated]
     loop = TrainingLoop(Events(), state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.executors.output import LONGEST_LINE, read_metrics
+from autotune.executors.printed_metrics import LONGEST_LINE, read_metrics
 
 
 def printed(tmp_path: Path, content: bytes, **patterns: str) -> dict[str, tuple[float, ...]]:

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from autotune_spaces.base import NotApplicable, Scope
 from autotune_spaces.knobs import create, get, names
 from autotune_spaces.machine import probe
+from autotune_trials.agent.controls.cuda_prefetch import CudaPrefetch
 from autotune_trials.agent.controls.malloc_retain import MallocRetain
 from autotune_trials.agent.controls.non_blocking import NonBlocking
-from autotune_trials.agent.controls.prefetch import CudaPrefetch
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.agent.facts.job_facts import job_facts
 from autotune_trials.protocol.messages import SessionConfig

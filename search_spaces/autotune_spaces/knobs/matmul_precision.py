@@ -12,9 +12,9 @@ from autotune_spaces.facts import JobFacts, Machine
 WORDS = ("highest", "high", "medium")
 TF32_CAPABILITY = (8, 0)
 CPU_FLAGS = ("avx512_bf16", "amx_bf16")
-# side of the product by which an effect is told; below about 200 oneDNN leaves the product to the
-# BLAS
-PROBE = 256
+# side of the product by which an effect is told; smaller ones oneDNN leaves to the BLAS, below about
+# 200 on an AMD core and 400 on an Intel one
+PROBE = 512
 
 
 class MatmulPrecision(Knob):

@@ -90,9 +90,9 @@ def watch_writing() -> None:
 def _before_the_job() -> None:
     """What has to be read or set before the first line of the job. Never raises into it."""
     try:
-        from autotune_trials.agent.controls import collector
+        from autotune_trials.agent.controls import garbage_collector
 
-        collector.note()
+        garbage_collector.note()
         if any(variable.startswith(KNOB_VARIABLES) for variable in os.environ):
             from autotune_spaces.knobs import at_start
 

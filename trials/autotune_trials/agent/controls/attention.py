@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.control import Control
-from autotune_trials.agent.loop.graph import nodes
+from autotune_trials.agent.loop.autograd_graph import nodes
 from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:

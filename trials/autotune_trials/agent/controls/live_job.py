@@ -19,8 +19,8 @@ from autotune_trials.agent.dataloader.facts import construction_spot
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.training_loop import TrainingLoop
+    from autotune_trials.agent.dataloader.control import TrainingLoaderControl
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
-    from autotune_trials.agent.dataloader.tracked import TrainingLoader
     from autotune_trials.agent.loop.timer import Timer
     from autotune_trials.agent.patches import PatchSet
     from autotune_trials.protocol.messages import SessionConfig
@@ -56,7 +56,7 @@ class LiveJobControl(Listener):
     # ------------------------------------------------------------------ what there is
 
     @property
-    def loader(self) -> TrainingLoader | None:
+    def loader(self) -> TrainingLoaderControl | None:
         return self.loaders.training if self.loaders is not None else None
 
     @property

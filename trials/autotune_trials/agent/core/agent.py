@@ -1,7 +1,7 @@
 """The agent of one process: its parts, its channel to the tuner, and how it steps aside.
 
-    patches ─▶ TrainingLoop ─▶ Events ─▶ FirstTimes · IterationMeter · SiteRecorder · LossReader
-                                         · Credit · Probe · controls … · Mode
+    patches ─▶ TrainingLoop ─▶ Events ─▶ FirstTimes · IterationMeter · SiteRecorder · LossSelection
+                                         · TrainingCredit · Probe · controls … · Mode
 
 The parts are put together here and each owns its state. Whatever goes wrong ends the agent and not
 the job: :meth:`Agent.fail`.
@@ -27,15 +27,16 @@ from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.core.modes import Mode
 from autotune_trials.agent.core.record_mode import RecordMode
 from autotune_trials.agent.core.training_loop import TrainingLoop
-from autotune_trials.agent.dataloader.hooks import Credit, LoaderHooks
+from autotune_trials.agent.dataloader.hooks import LoaderHooks
+from autotune_trials.agent.dataloader.training_credit import TrainingCredit
 from autotune_trials.agent.facts.call_sites import SiteRecorder
 from autotune_trials.agent.facts.gradient_probe import Probe
 from autotune_trials.agent.facts.job_facts import rank
 from autotune_trials.agent.facts.job_traits import JobTraits
 from autotune_trials.agent.loop.batch_accounting import Consumption
 from autotune_trials.agent.loop.iteration_meter import IterationMeter
-from autotune_trials.agent.loop.loss import LossMeter
-from autotune_trials.agent.loop.loss_reader import LossReader
+from autotune_trials.agent.loop.loss_meter import LossMeter
+from autotune_trials.agent.loop.loss_selection import LossSelection
 from autotune_trials.agent.loop.metrics import Metrics
 from autotune_trials.agent.loop.module_watch import ModuleWatch
 from autotune_trials.agent.loop.own_updates import OwnUpdates
@@ -90,7 +91,7 @@ class Agent:
         self.modules = ModuleWatch(self.live, self.knobs, self.traits)
         self.meter = IterationMeter(self.state, self.timer, self.consumption, self.samples)
         self.loss = LossMeter(torch)
-        self.losses = LossReader(self.live, self.loss, self.consumption, self.traits)
+        self.losses = LossSelection(self.live, self.loss, self.consumption, self.traits)
         self.probe = Probe(self.live, config.probe_steps if config.mode == SessionMode.FIXED else 0)
         self.metrics = Metrics(torch, self.samples)
         self.mode = MODES[SessionMode(config.mode)](self)
@@ -101,7 +102,7 @@ class Agent:
         """Take hold of the job. A failure leaves it untouched."""
         try:
             self.loaders = install_loader(self)
-            self.credit = Credit(self.loaders)
+            self.credit = TrainingCredit(self.loaders)
             self._listen()
             install(self)
         except Exception:  # of any kind: the job goes on without us

@@ -13,9 +13,9 @@ from autotune_trials.agent.dataloader import hooks
 from autotune_trials.agent.patches import (
     backward,
     compiling,
-    graphs,
+    cuda_graphs,
+    ddp,
     optimizer,
-    parallel,
     process,
     seeds,
     settings,
@@ -33,7 +33,7 @@ def install(agent: Agent) -> None:
     traits, loop = agent.traits, agent.loop
     if agent.mode.measures:
         stack_dump.install_stack_dump(SessionPaths(Path(config.directory)))
-        graphs.install(patches, torch, loop)
+        cuda_graphs.install(patches, torch, loop)
         backward.install_grad(patches, torch, loop, traits)
         settings.install(patches, torch, agent.knobs, traits, agent.sites)
     if config.seed is not None:
@@ -47,7 +47,7 @@ def install(agent: Agent) -> None:
         traits,
         agent.losses.on_scaled if agent.mode.measures else None,
     )
-    parallel.install(patches, torch, agent.live)
+    ddp.install(patches, torch, agent.live)
     agent.modules.watch(True)
     api.receiver = loop
     patches.on_restore(lambda: setattr(api, "receiver", None))

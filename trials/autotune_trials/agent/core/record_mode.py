@@ -25,7 +25,7 @@ from autotune_trials.agent.core.modes import Mode, hello
 from autotune_trials.agent.core.thread_end import ThreadEnd
 from autotune_trials.agent.facts.applied_settings import in_force
 from autotune_trials.agent.facts.job_facts import fingerprint, rank, startup_s, world_size
-from autotune_trials.agent.loop.loss import to_number
+from autotune_trials.agent.loop.loss_meter import to_number
 from autotune_trials.measure.energy import EnergyMeter
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.evidence import Evidence

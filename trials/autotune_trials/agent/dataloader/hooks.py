@@ -4,22 +4,10 @@
     DataLoader._get_iterator  hands out a SwitchableIterator (iterator.py)
     get_worker_info           noted when an IterableDataset asks it: its workers share its data out
 
-``install`` returns the hooks; ``events`` is told of batches:
-
-    on_epoch_start(loader)                                  the job begins a pass over it
-    on_batch_start(loader)                                  before waiting
-    on_batch(loader, batch, samples, wait_s, turnover_s)    ``turnover_s`` only for the first batch of a later epoch:
-                                                            all the time lost at the turn;
-                                                            ``wait_s`` is then 0
-    on_epoch_end(loader)                                    also where a stretched epoch begins again
-    on_workers_ending, on_workers_ended(loader)             of an iterator that the job dropped before its end
-    on_loader(loader, frame)                                one was built, called from ``frame``
-    on_fault(where, text)                                   trouble, which is put right already
-
-where ``loader`` is a ``TrackedLoader`` (``key``, ``training``). The training loader is the one
-whose batches are followed by backward. Another loader takes its place only after three batches of
-its own with backward in a row, so that a batch fetched before an evaluation does not make the
-evaluation loader the training loader for a moment. A job that builds its loader anew for every
+``install`` returns the hooks, which tell their events (loader_events.py). The training loader is
+the one whose batches are followed by backward (training_credit.py). Another loader takes its place
+only after three batches of its own with backward in a row, so that a batch fetched before an
+evaluation does not make the evaluation loader the training loader for a moment. A job that builds its loader anew for every
 epoch has one *family* of loaders with one key, that of its first.
 """
 
@@ -32,11 +20,10 @@ import traceback
 import weakref
 from threading import get_ident
 from time import perf_counter
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from autotune_spaces.facts import LoaderFacts
-from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.dataloader.control import TrainingLoaderControl
 from autotune_trials.agent.dataloader.facts import (
     Settings,
     construction_spot,
@@ -50,105 +37,14 @@ from autotune_trials.agent.dataloader.facts import (
     starts_anew,
 )
 from autotune_trials.agent.dataloader.iterator import iterator_class
+from autotune_trials.agent.dataloader.loader_events import LoaderEvents, NoEvents
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
-from autotune_trials.agent.dataloader.tracked import TrackedLoader, TrainingLoader
+from autotune_trials.agent.dataloader.tracked import TrackedLoader
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 from autotune_trials.agent.patches import Patch, PatchSet
 from autotune_trials.protocol.messages import SessionConfig, SessionMode
 
-if TYPE_CHECKING:
-    from autotune_trials.agent.controls.entry_modules import Entry
-
 CREDITS_TO_TAKE_OVER = 3
-
-
-class LoaderEvents(Protocol):
-    """Who is told of batches: see the module's docstring."""
-
-    def on_loader(self, built: Any, frame: FrameType) -> None: ...
-
-    def on_batch_start(self, loader: TrackedLoader) -> None: ...
-
-    def on_batch(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None: ...
-
-    def on_epoch_start(self, loader: TrackedLoader) -> None: ...
-
-    def on_epoch_end(self, loader: TrackedLoader) -> None: ...
-
-    def on_workers_ending(self, loader: TrackedLoader) -> None: ...
-
-    def on_workers_ended(self, loader: TrackedLoader) -> None: ...
-
-    def on_fault(self, where: str, text: str) -> None: ...
-
-
-class _NoEvents:
-    """Listens to nothing: the hooks are gone, iterators of theirs may still run."""
-
-    def on_loader(self, built: Any, frame: FrameType) -> None: ...
-
-    def on_batch_start(self, loader: TrackedLoader) -> None: ...
-
-    def on_batch(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None: ...
-
-    def on_epoch_start(self, loader: TrackedLoader) -> None: ...
-
-    def on_epoch_end(self, loader: TrackedLoader) -> None: ...
-
-    def on_workers_ending(self, loader: TrackedLoader) -> None: ...
-
-    def on_workers_ended(self, loader: TrackedLoader) -> None: ...
-
-    def on_fault(self, where: str, text: str) -> None: ...
-
-
-class Credit(Listener):
-    """Tells the hooks by what follows its batches which loader is trained on."""
-
-    def __init__(self, hooks: LoaderHooks) -> None:
-        self._hooks = hooks
-        self._looked_at = 0  # which batch met an evaluation
-        # mark of the iterator that was credited last, without doubts, and which pass of its loader
-        self._credited: Any = None
-        self._pass = 0
-
-    def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
-        self._looked_at = self._hooks.given
-
-    def other_evaluated(self) -> None:
-        self._looked_at = self._hooks.given
-
-    def backward_ended(self) -> None:
-        hooks = self._hooks
-        if hooks.given == hooks.credited:
-            return
-        doubtful = self._looked_at == hooks.given
-        last = hooks.last
-        if (
-            last is not None
-            and last is self._credited
-            and last[1].passes == self._pass
-            and not doubtful
-        ):
-            hooks.credited = hooks.given  # as usual
-            return
-        hooks.credit_backward(doubtful)
-        self._credited = None if doubtful else hooks.training_mark
-        self._pass = last[1].passes if last is not None else 0
 
 
 class LoaderHooks:
@@ -188,7 +84,7 @@ class LoaderHooks:
         self.known_facts: LoaderFacts | None = None
         self.makes_iterators = ""  # class of a loader that does so itself, maybe out of our sight
         self.last_rebuild_s = 0.0
-        self.control = TrainingLoader(self)
+        self.control = TrainingLoaderControl(self)
         self.metering: ReaderMeter | None = None  # of the source that is being built
         self._meters: dict[str, ReaderMeter] = {}  # by the key of a family
         self._meters_wanted = config.mode in (SessionMode.LIVE, SessionMode.PROFILE)
@@ -204,7 +100,7 @@ class LoaderHooks:
     # -- what the agent asks and sets
 
     @property
-    def training(self) -> TrainingLoader | None:
+    def training(self) -> TrainingLoaderControl | None:
         """The training loader's control; None while there is none (with settings held from the
         start: always there).
         """
@@ -586,7 +482,7 @@ class LoaderHooks:
         self.closed, self.stretch, self.cached = True, False, False
         self.overrides.clear()
         self.version += 1
-        self.events = _NoEvents()
+        self.events = NoEvents()
         self.patches.restore_all()
         for state in list(self._states.values()):
             idle, state.idle = state.idle, None

@@ -1,11 +1,11 @@
-"""One DataLoader as the hooks know it, and the control that sets the training loader."""
+"""One DataLoader as the hooks know it."""
 
 from __future__ import annotations
 
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import SETTINGS, Settings, state_of
+from autotune_trials.agent.dataloader.facts import Settings, state_of
 from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 
@@ -95,60 +95,3 @@ class TrackedLoader:
     def private_generator(self, data: Any) -> Any:
         self.rebuilds += 1
         return data.torch.Generator().manual_seed(mixed_seed(self.seed, self.rebuilds))
-
-
-class TrainingLoader:
-    """LoaderControl: settings for the training loader, in force from its next batch."""
-
-    def __init__(self, hooks: LoaderHooks) -> None:
-        self._hooks = hooks
-
-    def set(self, **settings: Any) -> None:
-        """Override constructor arguments; None gives one back to the job's own value.
-        ``own_batch_size``: ``batch_size`` is for loaders that the job builds with that one.
-
-        Raises:
-            ValueError: not a setting that can be switched, or a batch size where the job's own
-                sampler makes batches.
-        """
-        hooks = self._hooks
-        unknown = sorted(set(settings) - set(SETTINGS))
-        if unknown:
-            raise ValueError(
-                f"{', '.join(unknown)}: the DataLoader can be switched in {', '.join(SETTINGS)}"
-                " only"
-            )
-        known = hooks.known_facts
-        if (
-            settings.get("batch_size") is not None
-            and known is not None
-            and known.batch_size is None
-        ):
-            raise ValueError(
-                "the batches of this DataLoader are made by the job itself, not by batch_size"
-            )
-        for name, value in settings.items():
-            least = {"batch_size": 1, "prefetch_factor": 1}.get(name, 0)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise ValueError(
-                    f"{name} is {value!r}, expected a whole number of at least {least}, True or"
-                    " False"
-                )
-        before = dict(hooks.overrides)
-        for name, value in settings.items():
-            if value is None:
-                hooks.overrides.pop(name, None)
-            else:
-                hooks.overrides[name] = value
-        if hooks.overrides != before:
-            hooks.changed()
-
-    def own(self, setting: str) -> Any:
-        """The value the job itself built the DataLoader with; None while that is not known yet."""
-        known = self._hooks.known_facts
-        if known is not None:
-            return getattr(known, setting, None)
-        state = self._hooks.holder()  # found by its key, not iterated yet
-        if state is None or setting == "batch_size":
-            return state.batch_size if state is not None else None
-        return getattr(state.loader(), setting, None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import reason, write_exception
 from autotune_trials.agent.core.events import Listener
-from autotune_trials.agent.loop.loss import Scalar, read_scalars
+from autotune_trials.agent.loop.loss_meter import Scalar, read_scalars
 from autotune_trials.agent.snapshots import off_heap
 
 if TYPE_CHECKING:

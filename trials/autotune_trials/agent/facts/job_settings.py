@@ -8,8 +8,8 @@ import os
 from typing import TYPE_CHECKING
 
 from autotune_spaces.topology import as_list
-from autotune_trials.agent.controls import collector
-from autotune_trials.agent.controls.collector import GcControl
+from autotune_trials.agent.controls import garbage_collector
+from autotune_trials.agent.controls.garbage_collector import GcControl
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -29,6 +29,6 @@ def own_settings(live: LiveJobControl) -> dict[str, str]:
     found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     if hasattr(os, "sched_getaffinity"):
         found["cpus"] = as_list(os.sched_getaffinity(0))
-    if not live.get(GcControl).collector.changed and (call := collector.own_setting()):
+    if not live.get(GcControl).collector.changed and (call := garbage_collector.own_setting()):
         found["gc"] = call
     return found

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
-from autotune_trials.agent.loop.graph import leaves
+from autotune_trials.agent.loop.autograd_graph import leaves
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.loop_state import LoopState

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.job_facts import loss_module
-from autotune_trials.agent.loop.no_numbers import without_numbers
+from autotune_trials.agent.loop.fake_tensors import without_numbers
 from autotune_trials.agent.patches import modules
 from autotune_trials.protocol.messages import SessionMode
 

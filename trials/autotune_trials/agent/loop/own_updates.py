@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.bootstrap.log import write_exception
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.gradient_probe import own_shard
-from autotune_trials.agent.loop.graph import leaves
+from autotune_trials.agent.loop.autograd_graph import leaves
 from autotune_trials.api import MARKING
 
 if TYPE_CHECKING:

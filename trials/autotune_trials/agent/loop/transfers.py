@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.controls.cuda_prefetch import CudaPrefetch
 from autotune_trials.agent.controls.non_blocking import NonBlocking
-from autotune_trials.agent.controls.prefetch import CudaPrefetch
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.patches import transfer
 from autotune_trials.protocol.messages import SessionMode

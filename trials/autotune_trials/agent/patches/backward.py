@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.loop.no_numbers import without_numbers
+from autotune_trials.agent.loop.fake_tensors import without_numbers
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
 if TYPE_CHECKING:

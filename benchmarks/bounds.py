@@ -5,14 +5,18 @@ python -m autotune.verdict.make_bounds && ruff format autotune/verdict/bounds.py
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotune.verdict import difference, sequential, speedup
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
+
+from autotune.verdict import difference, sequential, speedup  # noqa: E402
 
 SEQUENCES, SEED = 400_000, 1964
 HEADER = '''"""Critical values that sequential.boundary would find by itself, sooner and closer: of 400 000 normal
-sequences. Made by make_bounds.py.
+sequences. Made by benchmarks/bounds.py.
 """
 
 # (looks, tail, spending): one value a look
@@ -27,7 +31,7 @@ def main() -> None:
         (t, sequential.EARLY) for t in (difference.DIRECTION_TAIL, difference.INTERVAL_TAIL)
     ]
     entries = [*_entries(plans, of_speedup), *_entries([difference.LOOKS], of_judge)]
-    target = Path(__file__).with_name("bounds.py")
+    target = ROOT / "autotune" / "verdict" / "bounds.py"
     target.write_text("\n".join([HEADER, *entries, "}"]) + "\n")
 
 

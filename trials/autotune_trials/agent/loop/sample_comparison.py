@@ -19,7 +19,7 @@ import sys
 from typing import Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
-from autotune_trials.agent.loop.graph import nodes
+from autotune_trials.agent.loop.autograd_graph import nodes
 
 PARAMETER_NODES = 32  # of a matrix made of parameters alone
 # -> which input is the left factor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
-from autotune_trials.agent.loop.objective import comparison
+from autotune_trials.agent.loop.sample_comparison import comparison
 from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.facts.job_traits import JobTraits
     from autotune_trials.agent.loop.batch_accounting import Consumption
-    from autotune_trials.agent.loop.loss import LossMeter
+    from autotune_trials.agent.loop.loss_meter import LossMeter
 
 # heard as long as it is open whether the job caches gradients
 JUDGED = "backward_ended", "iteration_ended"
 
 
-class LossReader(Listener):
+class LossSelection(Listener):
     """Hands on to the LossMeter what counts."""
 
     def __init__(

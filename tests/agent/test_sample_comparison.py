@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from autotune_trials.agent.loop.objective import comparison
+from autotune_trials.agent.loop.sample_comparison import comparison
 
 BATCH, WIDTH = 8, 24
 unit = nn.functional.normalize

@@ -1,0 +1,46 @@
+"""Which loader is trained on, by what follows its batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune_trials.agent.core.events import Listener
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.dataloader.hooks import LoaderHooks
+
+
+class TrainingCredit(Listener):
+    """Tells the hooks by what follows its batches which loader is trained on."""
+
+    def __init__(self, hooks: LoaderHooks) -> None:
+        self._hooks = hooks
+        self._looked_at = 0  # which batch met an evaluation
+        # mark of the iterator that was credited last, without doubts, and which pass of its loader
+        self._credited: Any = None
+        self._pass = 0
+
+    def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
+        self._looked_at = self._hooks.given
+
+    def other_evaluated(self) -> None:
+        self._looked_at = self._hooks.given
+
+    def backward_ended(self) -> None:
+        hooks = self._hooks
+        if hooks.given == hooks.credited:
+            return
+        doubtful = self._looked_at == hooks.given
+        last = hooks.last
+        if (
+            last is not None
+            and last is self._credited
+            and last[1].passes == self._pass
+            and not doubtful
+        ):
+            hooks.credited = hooks.given  # as usual
+            return
+        hooks.credit_backward(doubtful)
+        self._credited = None if doubtful else hooks.training_mark
+        self._pass = last[1].passes if last is not None else 0

@@ -92,6 +92,16 @@ def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -
     )
     assert said in screen(grown) and said in render(grown, RUN)
     assert "After tuning an iteration" not in screen(tuned()) + render(tuned(), RUN)
+    # as many samples as before; half of the time is lost at the ends of epochs
+    quick = anatomy(2.0, 0.5, 0.5)
+    ends = replace(
+        quick,
+        turnover_s=40 * quick.iteration_s,
+        epoch_iterations=40,
+        samples_per_s=64 / (2 * quick.iteration_s),
+    )
+    small = replace(grown, confirmation=replace(grown.confirmation, anatomy=ends))
+    assert "After tuning an iteration" not in screen(small) + render(small, RUN)
 
 
 def test_a_knob_that_went_back_is_not_shown_with_the_value_it_left() -> None:

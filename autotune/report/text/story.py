@@ -6,6 +6,7 @@ that could not decide, a machine too noisy to tell.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from dataclasses import dataclass
@@ -385,9 +386,7 @@ def iteration_words(anatomy: Anatomy, unit: str) -> str:
     )
 
 
-# apart by less, the samples of two iterations may be the same: samples a second count an epoch's
-# end, which iterations leave out
-LIKE_SIZES = 1.2
+LIKE_SIZES = 1.2  # apart by less, the samples of two iterations may be the same
 
 
 def unlike_iterations(result: Result) -> str:
@@ -395,7 +394,8 @@ def unlike_iterations(result: Result) -> str:
     is.
     """
     sizes = [
-        side.samples_per_s * side.iteration_s
+        side.samples_per_s
+        * (side.iteration_s + side.turnover_s / (side.epoch_iterations or math.inf))
         for side in anatomies(result)
         if side is not None and words.known(side.samples_per_s) and words.known(side.iteration_s)
     ]

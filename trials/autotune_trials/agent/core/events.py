@@ -6,8 +6,8 @@
               batch_given        evaluated        backward_arguments    iteration_ending
               epoch_ended                         backward_ended        iteration_ended
 
-and now and then: epoch_started, device_found, loader_built, optimizer_built, manual_step,
-started_over, metric_told, closure_called.
+and now and then: epoch_started, workers_ending, workers_ended, device_found, loader_built,
+optimizer_built, manual_step, started_over, metric_told, closure_called.
 
 A listener overrides the methods it wants to hear; the others cost nothing. Listeners are called in
 the order they were added (loss scaling goes ahead), and what is raised ends the agent.

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.iteration import Iteration
 from autotune_trials.agent.core.loop_state import Ending
+from autotune_trials.agent.dataloader.loader_events import LoaderEvents
 from autotune_trials.agent.dataloader.worker_ends import KILLED, was_killed
 from autotune_trials.agent.loop.lead_optimizer import Lead
 from autotune_trials.agent.patches.base import untraced
@@ -41,7 +42,7 @@ CAPTURED = (
 StepAside = Callable[[str, str, bool], None]
 
 
-class TrainingLoop:
+class TrainingLoop(LoaderEvents):
     """Tells the listeners, and keeps the :class:`.LoopState`. What goes wrong in here ends the
     agent and not the job."""
 

@@ -37,7 +37,7 @@ from autotune_trials.agent.dataloader.facts import (
     starts_anew,
 )
 from autotune_trials.agent.dataloader.iterator import iterator_class
-from autotune_trials.agent.dataloader.loader_events import LoaderEvents, NoEvents
+from autotune_trials.agent.dataloader.loader_events import LoaderEvents
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
 from autotune_trials.agent.dataloader.tracked import TrackedLoader
 from autotune_trials.agent.dataloader.worker_ends import end_workers
@@ -482,7 +482,7 @@ class LoaderHooks:
         self.closed, self.stretch, self.cached = True, False, False
         self.overrides.clear()
         self.version += 1
-        self.events = NoEvents()
+        self.events = LoaderEvents()  # iterators of ours may still run
         self.patches.restore_all()
         for state in list(self._states.values()):
             idle, state.idle = state.idle, None

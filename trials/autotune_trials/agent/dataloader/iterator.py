@@ -312,6 +312,8 @@ def iterator_class(data: Any) -> type:
                     return self._give(batch, self._samples(batch), 0.0, lost_s)
             self._exhausted = self._special = True
             self._park()
+            if self._kept_by_knob():  # another iterator of the loader has workers
+                end_workers(self.source)
             state.end_s += clock() - asked
             raise StopIteration
 
@@ -429,17 +431,16 @@ def iterator_class(data: Any) -> type:
 
         # -- the end
 
+        def _kept_by_knob(self) -> bool:
+            """It has workers that a knob, and not the job, keeps beyond the epoch."""
+            own = self._own.persistent_workers and self._own.num_workers > 0
+            running = not getattr(self.source, "_shutdown", True)
+            return self.settings.persistent_workers and not own and running
+
         def _park(self) -> None:
             """Leave workers that a knob made persistent to the next iterator of this loader."""
-            source = self.source
-            own = self._own.persistent_workers and self._own.num_workers > 0
-            if (
-                self.settings.persistent_workers
-                and not own
-                and not getattr(source, "_shutdown", True)
-            ):
-                if self._state.park(source, self):
-                    self.source = None
+            if self._kept_by_knob() and self._state.park(self.source, self):
+                self.source = None
 
         def hand_over(self) -> Any:
             """The source, if it has delivered all of its epoch and only the job's asking for the end is

@@ -16,41 +16,14 @@ where ``loader`` is a ``TrackedLoader`` (``key``, ``training``).
 from __future__ import annotations
 
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 
-class LoaderEvents(Protocol):
-    """Who is told of batches: see the module's docstring."""
-
-    def on_loader(self, built: Any, frame: FrameType) -> None: ...
-
-    def on_batch_start(self, loader: TrackedLoader) -> None: ...
-
-    def on_batch(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None: ...
-
-    def on_epoch_start(self, loader: TrackedLoader) -> None: ...
-
-    def on_epoch_end(self, loader: TrackedLoader) -> None: ...
-
-    def on_workers_ending(self, loader: TrackedLoader) -> None: ...
-
-    def on_workers_ended(self, loader: TrackedLoader) -> None: ...
-
-    def on_fault(self, where: str, text: str) -> None: ...
-
-
-class NoEvents:
-    """Listens to nothing: the hooks are gone, iterators of theirs may still run."""
+class LoaderEvents:
+    """Who is told of batches: see the module's docstring. As it is, it does not listen."""
 
     def on_loader(self, built: Any, frame: FrameType) -> None: ...
 

@@ -178,6 +178,7 @@ class Confirmation:
     first_epoch_only: bool = False
     second: Interval | None = None  # speedup by the job's second objective
     training: TrainingTime | None = None  # None: not known how long the runs took as a whole
+    interleaved: bool = False  # both processes of a pair were alive at once and trained in slices
 
 
 @dataclass(frozen=True)

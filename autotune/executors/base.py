@@ -116,6 +116,7 @@ class Executor(ABC):
     node: str = ""
     # where the machine of a session is lost, the next session runs on another one
     fails_over = False
+    interleaves = False  # whether :meth:`run_interleaved` can be asked
 
     def lanes(self) -> Sequence[Executor] | None:
         """Where several sessions may run at the same time: an executor for each slot that is there
@@ -151,6 +152,15 @@ class Executor(ABC):
         Raises:
             SessionFailed
         """
+
+    def run_interleaved(self, first: FixedRun, second: FixedRun) -> tuple[Record, Record]:
+        """Both as by :meth:`run_fixed`, in processes that are alive at the same time and train in
+        slices, never both at once: what slows the machine down for seconds meets both.
+
+        Raises:
+            SessionFailed: of either. It may be for want of what two processes need together.
+        """
+        raise NotImplementedError(f"{type(self).__name__} runs one session at a time")
 
     def survey(self) -> Mapping[str, Any]:
         """Knob -> what its :meth:`~autotune_spaces.base.Knob.survey` finds where sessions run.

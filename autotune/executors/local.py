@@ -26,6 +26,7 @@ import autotune_spaces
 import autotune_trials
 from autotune.executors.base import WALL_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.gpu_load import gpu_load
+from autotune.executors.interleave import FIRST_SLICE, Side, interleave
 from autotune.executors.printed_metrics import read_metrics
 from autotune.executors.side_effects import (
     WorkdirLock,
@@ -103,6 +104,7 @@ class LocalExecutor(Executor):
     """
 
     goes_on = True
+    interleaves = True
     compile_cache: Path | None = None  # where compiled kernels go; None: to the run's own cache
     kind: type[Session] = Session  # what is started
     variables: Mapping[str, str] = {}  # set for the command beside the job's own
@@ -144,10 +146,39 @@ class LocalExecutor(Executor):
 
     def run_fixed(self, request: FixedRun) -> Record:
         began = time.monotonic()
-        record = self._run_fixed(request)
-        return replace(record, notes={**record.notes, WALL_S: time.monotonic() - began})
+        session = self._fixed_session(request)
+        try:
+            session.start()
+            self.last_hello = session.wait_hello()
+            record = session.wait_record(request.more)
+            if request.capture is not None:
+                record = replace(
+                    record, notes={**record.notes, "report": self._report(session, request.capture)}
+                )
+            metrics = {**record.metrics, **self._printed_metrics(session)}
+        finally:
+            finish(session)
+        notes = {**record.notes, WALL_S: time.monotonic() - began}
+        return replace(record, metrics=metrics, notes=notes)
 
-    def _run_fixed(self, request: FixedRun) -> Record:
+    def run_interleaved(self, first: FixedRun, second: FixedRun) -> tuple[Record, Record]:
+        sides: list[Side] = []
+        try:
+            for request in (first, second):
+                # the second one's working directory is as the first one's processes have left it
+                sides.append(Side(self._fixed_session(request, slice_steps=FIRST_SLICE), request))
+                sides[-1].start()
+            self.last_hello = sides[0].session.hello
+            interleave(sides[0], sides[1])
+            for side in sides:
+                side.metrics = self._printed_metrics(side.session)
+        finally:
+            for side in reversed(sides):
+                with side.at_work():
+                    finish(side.session)
+        return sides[0].result(), sides[1].result()
+
+    def _fixed_session(self, request: FixedRun, slice_steps: int = 0) -> Session:
         config = SessionConfig(
             mode=SessionMode.PROFILE if request.profile else SessionMode.FIXED,
             directory="",
@@ -161,6 +192,7 @@ class LocalExecutor(Executor):
             min_seconds=request.min_seconds,
             max_seconds=request.max_seconds,
             max_steps=max(request.steps, SessionConfig.max_steps),
+            slice_steps=slice_steps,
             seed=None if self._takes_seed() else request.seed,
             match_streams=not request.profile,
             loss_scale=request.loss_scale,
@@ -174,24 +206,13 @@ class LocalExecutor(Executor):
             else SessionConfig.watch_steps,
         )
         process_config = started_with(request.config, self.spec.search_space)
-        session = self.new_session(
+        return self.new_session(
             request.label or config.mode.value,
             process_config,
             config,
             request.seed,
             request.capture,
         )
-        try:
-            session.start()
-            self.last_hello = session.wait_hello()
-            record = session.wait_record(request.more)
-            if request.capture is not None:
-                record = replace(
-                    record, notes={**record.notes, "report": self._report(session, request.capture)}
-                )
-            return replace(record, metrics={**record.metrics, **self._printed_metrics(session)})
-        finally:
-            finish(session)
 
     def survey(self) -> Mapping[str, Any]:
         start = self._job_start()

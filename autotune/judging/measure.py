@@ -54,6 +54,8 @@ class SidePairs(Pairs):
     ``reference`` holds the runs of A, ``candidate`` those of B.
     """
 
+    interleaves = False  # each side has an executor of its own
+
     def __init__(self, contexts: Mapping[str, RunContext], sides: tuple[Side, Side]) -> None:
         a, b = sides
         super().__init__(contexts["A"], b.knobs, a.knobs, "judge")

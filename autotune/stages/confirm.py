@@ -22,6 +22,7 @@ from autotune.results import Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
 from autotune.stages.measuring.fresh import pair_s, rounds
+from autotune.stages.measuring.interleaving import may_interleave
 from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import (
@@ -54,7 +55,8 @@ def confirm(
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
     """
-    context.progress.stage("confirm", "fresh processes, baseline and candidate in turn")
+    how = "in alternating slices" if may_interleave(context) else "in turn"
+    context.progress.stage("confirm", f"fresh processes, baseline and candidate {how}")
     look, looks = 0, planned(LOOKS[0])
     while True:
         try:
@@ -101,6 +103,7 @@ def confirm(
         pairs.first_epoch_only,
         _second(pairs),
         pairs.training_time(decision.interval.estimate),
+        pairs.interleaved,
     )
     context.progress.confirmed(confirmation)
     return confirmation
@@ -192,6 +195,7 @@ def sharpen(
             anatomy=after,
             second=_second(pairs),
             training=pairs.training_time(interval.estimate),
+            interleaved=pairs.interleaved,
         )
     if further:
         context.progress.confirmed(confirmation)

@@ -22,6 +22,7 @@ from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
+from autotune.stages.measuring import interleaving
 from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, later_run_s
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST
@@ -83,6 +84,7 @@ def observe(context: RunContext) -> Observation:
         context.progress.note(f"energy is what these counters add up to: {counters}")
     if observation.job.loader is not None:
         context.executor.loader_key = observation.job.loader.key
+    interleaving.decide(context, observation, first)
     record_baseline(context.tracker, observation)
     context.progress.observed(observation)
     return observation

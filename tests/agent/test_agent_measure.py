@@ -13,7 +13,7 @@ import pytest
 from autotune_trials.agent.core.settling import AFTER_DRAIN, LockstepSettling, Settling
 from autotune_trials.measure import clock as phases
 from autotune_trials.measure.clock import PhaseClock
-from autotune_trials.measure.machine_load import between, snapshot
+from autotune_trials.measure.machine_load import Snapshot, between, snapshot
 from autotune_trials.protocol.messages import Block
 
 
@@ -160,9 +160,19 @@ def test_own_work_is_not_foreign_load() -> None:
         pass
     end = snapshot()
     assert end.session_s - start.session_s > 0.2
-    assert between(start, end).foreign_load <= (end.busy_s - start.busy_s - 0.2) / (
+    assert between((start, end)).foreign_load <= (end.busy_s - start.busy_s - 0.2) / (
         end.at_s - start.at_s
     )
+
+
+def test_what_happens_between_two_stretches_is_no_load_of_the_window() -> None:
+    def at(at_s: float, pressure_s: float, busy_s: float, session_s: float) -> Snapshot:
+        return Snapshot(at_s, pressure_s, busy_s, session_s)
+
+    first = at(0, 0, 10, 1), at(2, 0.5, 12, 3)
+    second = at(7, 5.0, 20, 3), at(9, 5.5, 23, 5)
+    load = between(first, second)
+    assert (load.cpu_pressure, load.foreign_load, load.session_load) == (0.25, 0.25, 1.0)
 
 
 def test_loss_meter_sums_scalars_and_knows_what_is_none() -> None:

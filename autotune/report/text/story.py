@@ -196,7 +196,8 @@ def training_words(training: TrainingTime, price: object = None) -> str:
 def _confirmed(result: Result, confirmation: Confirmation) -> str:
     runs = words.plural(confirmation.pairs, "fresh process", "fresh processes")
     if tuned(result):
-        said = f"Measured in {runs} of each side, alternating, with the knobs set from the start."
+        how = "in slices of a second or two" if confirmation.interleaved else "one after the other"
+        said = f"Measured in {runs} of each side, alternating {how}, with the knobs set from the start."
         return f"{said} {FIRST_EPOCH}" if confirmation.first_epoch_only else said
     reason = words.clean(confirmation.reason).rstrip(".")
     config = words.config_words(confirmation.config)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from autotune.errors import BaselineError
@@ -104,12 +105,43 @@ class FreshRuns:
             SessionFailed: the job failed with this configuration.
             BaselineError: too few iterations to time anything.
         """
-        record = self._undisturbed(executor, config, seed, label, calm)
+        request = self._request(executor, config, seed, label)
+        (record,) = self._undisturbed(lambda: (self._tried(executor, request),), (label,), (calm,))
         if not executor.goes_on and (missing_s := self._missing_s(record)):
             spent_s = math.fsum(record.window.times_s) + record.window.away_s
             self.min_seconds = max(self.min_seconds, spent_s + missing_s)
             self.context.journal.append("window", self.place, self.min_seconds)
-            record = self._undisturbed(executor, config, seed, label, calm)
+            request = replace(request, min_seconds=self.min_seconds)
+            (record,) = self._undisturbed(
+                lambda: (self._tried(executor, request),), (label,), (calm,)
+            )
+        self.require_enough(record, config)
+        return record
+
+    def interleaved(
+        self,
+        executor: Executor,
+        configs: Sequence[Config],
+        seed: int,
+        labels: Sequence[str],
+        calm: Sequence[Sequence[Window]],
+    ) -> Sequence[Record]:
+        """Records of two configurations whose processes train in slices. They are not checked, see
+        :meth:`require_enough`.
+
+        Raises:
+            SessionFailed: of either, maybe for want of room for both.
+        """
+        first, second = (
+            self._request(executor, config, seed, label)
+            for config, label in zip(configs, labels, strict=True)
+        )
+        return self._undisturbed(lambda: executor.run_interleaved(first, second), labels, calm)
+
+    def require_enough(self, record: Record, config: Config) -> None:
+        """Raises:
+        BaselineError: ``record``, of ``config``, has too few iterations to time anything.
+        """
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
             ended = (
@@ -131,7 +163,6 @@ class FreshRuns:
                     " if its steps are slow"
                 ),
             )
-        return record
 
     def untimed(self, executor: Executor, config: Config, seed: int, label: str) -> Record:
         """A run for its losses: as many steps, whatever else the machine does.
@@ -161,10 +192,8 @@ class FreshRuns:
             executor, FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale)
         )
 
-    def _undisturbed(
-        self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]
-    ) -> Record:
-        request = FixedRun(
+    def _request(self, executor: Executor, config: Config, seed: int, label: str) -> FixedRun:
+        return FixedRun(
             config,
             seed,
             steps=self.steps,
@@ -173,17 +202,33 @@ class FreshRuns:
             label=label,
             more=self._further if executor.goes_on else None,
         )
-        record = self._tried(executor, request)
+
+    def _undisturbed(
+        self,
+        measure: Callable[[], Sequence[Record]],
+        labels: Sequence[str],
+        calm: Sequence[Sequence[Window]],
+    ) -> Sequence[Record]:
+        """What ``measure`` gives, for each label a record; again where other load disturbed one of
+        them.
+
+        Args:
+            calm: for each label, windows of the same configuration measured before.
+        """
+        records = measure()
         for _ in range(REMEASURED):
-            why = disturbed(record.window, calm)
+            found = [disturbed(r.window, c) for r, c in zip(records, calm, strict=True)]
+            label, why = next(
+                (each for each in zip(labels, found, strict=True) if each[1]), ("", "")
+            )
             # beyond the budget a run is taken as it is
-            if why is None or self.context.out_of_time():
+            if not why or self.context.out_of_time():
                 break
             # one run of the job is the measurement that Ctrl-C lets end, not three of them
             self.context.stop.check()
             self.context.note_disturbed(label, why)
-            record = self._tried(executor, request)
-        return record
+            records = measure()
+        return records
 
     def _tried(self, executor: Executor, request: FixedRun) -> Record:
         """Again where the machine is to blame: killed by somebody; or the job as it is fails, which

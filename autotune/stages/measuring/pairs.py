@@ -4,7 +4,8 @@
 
 The direction alternates so that neither side profits from a machine that warms up or is filled with
 caches; the two runs of a pair stand side by side in time (their speed is compared) and have the
-same seed (their losses are compared). On a cluster several
+same seed (their losses are compared). Where two processes may be alive at once they train in slices
+(interleaving.py), else one after the other. On a cluster several
 pairs are made at the same time, each on a machine of its own (lanes.py): a ratio is always one of
 two runs of the same machine.
 """
@@ -12,18 +13,21 @@ two runs of the same machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median, stdev
 
 from autotune.errors import BaselineError
 from autotune.executors.base import NODE, SessionFailed
+from autotune.executors.interleave import SLICES
 from autotune.job.configs import key_of
 from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Anatomy, Observation, TrainingTime
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
+from autotune.stages.measuring.interleaving import may_interleave, stop_interleaving
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.memory_limits import beyond_limits
 from autotune.stages.observe import explain_failure
@@ -45,7 +49,7 @@ from autotune.verdict.timing import (
 )
 from autotune.verdict.training_time import asides, training_s
 from autotune_spaces.base import Config
-from autotune_trials.protocol.messages import Record
+from autotune_trials.protocol.messages import Record, Window
 
 PROCESS_PAIRS = 3  # a value that needs a new process is tried with so many
 # What the blocks of OBSERVE say of the noise counts as much as so many pairs. More than 5 % is the
@@ -68,6 +72,7 @@ class Pairs:
     """
 
     timed = True  # False: of the losses only
+    interleaves = True  # where the job and the machine allow it
 
     def __init__(
         self,
@@ -138,6 +143,8 @@ class Pairs:
         whole = (
             len({node_of(record) if record is not None else None for record in known.values()}) == 1
         )
+        if known["reference"] is None and known["candidate"] is None:
+            known.update(self._interleaved(context, order, seed, pairs))
         for position, side in enumerate(order):
             record = known[side]
             if record is None or not (whole or node_of(record) == context.executor.node):
@@ -145,6 +152,39 @@ class Pairs:
                 context.progress.fixed_run(label, 2 * seed + position + 1, 2 * pairs, config)
                 record = self._measured(context, side, seed)
             getattr(self, side)[seed] = record
+
+    def _interleaved(
+        self, context: RunContext, order: Sequence[str], seed: int, pairs: int
+    ) -> dict[str, Record]:
+        """Both runs of one seed, in slices. {}: they have to be made one after the other.
+
+        Raises:
+            SessionFailed, BaselineError: as :meth:`_measured`, of a run that is too short.
+        """
+        if not (self.timed and self.interleaves and may_interleave(context)):
+            return {}
+        label = f"{self.label}: both sides, in slices"
+        context.progress.fixed_run(label, 2 * seed + 1, 2 * pairs, self.configs["candidate"])
+        try:
+            records = self._fresh.interleaved(
+                context.executor,
+                [self.configs[side] for side in order],
+                seed,
+                [self._label(side, seed) for side in order],
+                [self._calm(context, side) for side in order],
+            )
+        except SessionFailed as failure:
+            context.stop.check_after(failure.kind)
+            stop_interleaving(context, failure)
+            return {}
+        made = dict(zip(order, records, strict=True))
+        for side, record in made.items():
+            with _own_failure(self.configs[side]):
+                self._fresh.require_enough(record, self.configs[side])
+        for side, record in made.items():
+            self._keep(context, side, seed, record)
+        context.stop.check()
+        return made
 
     def _shown(self, side: str) -> tuple[str, Config]:
         """What a run is called while it is made, and its settings."""
@@ -365,6 +405,12 @@ class Pairs:
         return self.costs(self.reference[seed], self.candidate[seed])
 
     @property
+    def interleaved(self) -> bool:
+        """All runs were made in slices."""
+        sides = (self.reference, self.candidate)
+        return all(SLICES in side[seed].notes for seed in self._seeds() for side in sides)
+
+    @property
     def first_epoch_only(self) -> bool:
         """No run came to the end of an epoch, and the job as it is planned does."""
         windows = [r.window for s in self._seeds() for r in (self.reference[s], self.candidate[s])]
@@ -424,29 +470,37 @@ class Pairs:
                 failure, and not the job's.
             BaselineError: of the unchanged job.
         """
-        config, node = self.configs[side], context.executor.node
-        label = f"{self.label}-{side}-{seed}{'-again' if again else ''}"
-        calm = [r.window for r in tuple(getattr(self, side).values()) if node_of(r) == node]
+        config, label = self.configs[side], self._label(side, seed, again)
         try:
             if again or not self.timed:
                 record = self._fresh.untimed(context.executor, config, seed, label)
             else:
-                record = self._fresh.run(context.executor, config, seed, label, calm)
+                calm = self._calm(context, side)
+                with _own_failure(config):
+                    record = self._fresh.run(context.executor, config, seed, label, calm)
         except SessionFailed as failure:
-            if config or (failure.kind == "lost" and node):
+            if config or (failure.kind == "lost" and context.executor.node):
                 raise
             raise explain_failure(context, failure) from failure
-        except BaselineError as error:
-            if not config:
-                raise
-            raise SessionFailed("ended", error.found) from error
         if self.timed and context.spec.objective == "energy":
             joules_per_sample(record.window)  # a run without is not kept: it is made again
-        context.journal.append(
-            "run", self._key(side, seed, again), {"record": context.keep_record(label, record)}
-        )
+        self._keep(context, side, seed, record, again)
         context.stop.check()
         return record
+
+    def _calm(self, context: RunContext, side: str) -> list[Window]:
+        """Windows of this side made before, on the same machine."""
+        records = tuple(getattr(self, side).values())
+        return [r.window for r in records if node_of(r) == context.executor.node]
+
+    def _keep(
+        self, context: RunContext, side: str, seed: int, record: Record, again: bool = False
+    ) -> None:
+        name = context.keep_record(self._label(side, seed, again), record)
+        context.journal.append("run", self._key(side, seed, again), {"record": name})
+
+    def _label(self, side: str, seed: int, again: bool = False) -> str:
+        return f"{self.label}-{side}-{seed}{'-again' if again else ''}"
 
     def _first_steps(
         self, name: str, config: Config, seed: int, loss_scale: float | None
@@ -508,6 +562,19 @@ class SharedBaseline(Pairs):
 
     def lengthen(self, steps: int) -> bool:
         return False
+
+
+@contextmanager
+def _own_failure(config: Config) -> Iterator[None]:
+    """A run of the candidate that is too short to be timed has failed; one of the unchanged job
+    ends everything.
+    """
+    try:
+        yield
+    except BaselineError as error:
+        if not config:
+            raise
+        raise SessionFailed("ended", error.found) from error
 
 
 def node_of(record: Record) -> str:

@@ -8,6 +8,7 @@ zeros elsewhere.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from time import perf_counter
@@ -40,15 +41,19 @@ def snapshot() -> Snapshot:
     return Snapshot(perf_counter(), _pressure_s(), _busy_s(), sum(session_processes().values()))
 
 
-def between(start: Snapshot, end: Snapshot) -> Load:
-    """What happened from one snapshot to another."""
-    elapsed = end.at_s - start.at_s
-    if elapsed < SHORTEST_S:
+def between(*stretches: tuple[Snapshot, Snapshot]) -> Load:
+    """What happened in all ``stretches`` together, each from one snapshot to another."""
+
+    def total(name: str) -> float:
+        return math.fsum(getattr(end, name) - getattr(start, name) for start, end in stretches)
+
+    elapsed_s, session_s = total("at_s"), max(0.0, total("session_s"))
+    if elapsed_s < SHORTEST_S:
         return Load(0.0, 0.0)
-    pressure = min(1.0, max(0.0, (end.pressure_s - start.pressure_s) / elapsed))
-    foreign = max(0.0, (end.busy_s - start.busy_s) - (end.session_s - start.session_s)) / elapsed
-    session = max(0.0, end.session_s - start.session_s) / elapsed
-    return Load(pressure, foreign if end.busy_s else 0.0, session)
+    pressure = min(1.0, max(0.0, total("pressure_s") / elapsed_s))
+    counted = all(end.busy_s for _, end in stretches)
+    foreign_s = max(0.0, total("busy_s") - session_s) if counted else 0.0
+    return Load(pressure, foreign_s / elapsed_s, session_s / elapsed_s)
 
 
 def session_processes() -> dict[int, float]:

@@ -277,7 +277,7 @@ def main(words: list[str] | None = None) -> None:
     if peaks is None or given.fresh:
         before = snapshot()
         known, peaks = peaks, best_of(peaks or {}, measure(torch, device))
-        if known is not None or between(before, snapshot()).cpu_pressure <= QUIET:
+        if known is not None or between((before, snapshot())).cpu_pressure <= QUIET:
             save(of, peaks)
     json.dump({"peaks": peaks, "fingerprint": of, "kept": kept}, sys.stdout)
     print()

@@ -58,6 +58,8 @@ class WindowRecorder:
         self._unmade: list[int] = []
         self._interruptions = 0
         self._start: Snapshot | None = None
+        # from its beginning to each place where the job stood still; the last one began at _start
+        self._stretches: list[tuple[Snapshot, Snapshot]] = []
         self._limits: throttling.Limits | None = None
         self._read: Spent | None = None  # what reading had taken when the window began
 
@@ -70,6 +72,16 @@ class WindowRecorder:
         self._read = self._loaders.reader_spent()
         if self._energy is not None:
             self._energy.restart()
+
+    def stand_still(self) -> None:
+        """The job waits: what else the machine does from here on is none of the window's business."""
+        if self._start is not None:
+            self._stretches.append((self._start, snapshot()))
+            self._start = None
+
+    def go_on(self) -> None:
+        """The job trains again."""
+        self._start = snapshot()
 
     def add(self, iteration: Iteration) -> bool:
         """Take one iteration in. False if it was left out as interrupted."""
@@ -116,7 +128,8 @@ class WindowRecorder:
         self._finish()
         if self._energy is not None:
             self._joules += self._energy.rest()
-        load = between(self._start, snapshot()) if self._start is not None else None
+        now = [(self._start, snapshot())] if self._start is not None else []
+        load = between(*self._stretches, *now)
         each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
         settings, spent = self._loaders.settings_in_force(), self._loaders.reader_spent()
         batches = self._batches_an_iteration()
@@ -135,11 +148,11 @@ class WindowRecorder:
             epoch_iterations=self._epoch_iterations(batches),
             interruptions=self._interruptions,
             peak_memory_gib=peak_gib(self._torch, self._device),
-            cpu_pressure=load.cpu_pressure if load is not None else 0.0,
-            foreign_load=load.foreign_load if load is not None else 0.0,
+            cpu_pressure=load.cpu_pressure,
+            foreign_load=load.foreign_load,
             throttled=throttling.in_words(self._limits, limits),
             power_capped=throttling.power_capped(self._limits, limits),
-            session_load=load.session_load if load is not None else 0.0,
+            session_load=load.session_load,
             workers=settings.num_workers if settings is not None else 0,
             unmade=tuple(n / batches for n in self._unmade) if any(self._unmade) else (),
             reader_cpu_s=read.cpu_s,

@@ -84,6 +84,9 @@ class SessionConfig:
     # stop recording after this long even if steps are not reached; 0 = never
     max_seconds: float = 0.0
     max_steps: int = 2000
+    # fixed, one rank: iterations after which the job waits for another process to run its slice, as
+    # an Extent says where the next one ends; 0: it runs on its own
+    slice_steps: int = 0
     probe_steps: int = 8  # first steps on which gradient and update norms are recorded
     # profile: iterations watched for evidence, after the profiled ones; fewer if the job ends
     watch_steps: int = 60
@@ -322,7 +325,9 @@ class JobError:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a rank goes, asked of all before they are told where their window ends."""
+    """How fast a rank goes, asked of all before they are told where their window ends, and told at
+    the end of a slice.
+    """
 
     rank: int
     iterations: int  # recorded so far
@@ -334,6 +339,7 @@ class Extent:
     """Where the window of every rank ends. After a record: it goes on, up to there."""
 
     steps: int  # from the first iteration
+    slice_end: int = 0  # as far as the job runs before it waits again; 0: to the window's end
 
 
 MESSAGES: dict[str, type] = {

@@ -4,6 +4,8 @@
     wait_hello()   every training process connects            live, fixed, profile
     run_plan()     a list of blocks, one report each          live
     wait_record()  the record of the whole window             fixed, profile
+    go_on()        up to the end of the next slice            fixed, interleaved with another session
+    halt()         nothing of it runs, until it goes on
     end_job()      the training ends, what is around it may finish
     close()        the whole process tree ends
 
@@ -340,6 +342,40 @@ class Session:
                 self.board.send(rank, Extent(steps))
             record = self._record_of_all()
         return record
+
+    def go_on(self, steps: int, slice_end: int) -> None:
+        """What :meth:`halt` stopped runs again, until ``slice_end`` iterations are recorded, of the
+        ``steps`` that the window should have.
+        """
+        procfs.send(self._tree(), signal.SIGCONT)
+        for rank in self._ranks.values():
+            self.board.send(rank, Extent(steps, slice_end))
+
+    def wait_slice(self) -> Pace | None:
+        """Wait for the end of a slice. None: of the window, whose record :meth:`wait_record` has.
+
+        Raises:
+            SessionFailed
+        """
+        message = self._await(
+            self.config.max_seconds, "its slice was done", bounded=self.config.max_seconds > 0
+        )
+        if isinstance(message, Pace):
+            return message
+        self.board.inbox.appendleft((next(iter(self._ranks.values())), message))
+        return None
+
+    def halt(self) -> None:
+        """Stop all processes of the job, which waits for :meth:`go_on`: workers make no batches
+        meanwhile.
+        """
+        stopped: set[int] = set()
+        while further := self._tree() - stopped:  # one may have forked before it was stopped
+            procfs.send(further, signal.SIGSTOP)
+            stopped |= further
+
+    def _tree(self) -> set[int]:
+        return self.command.descendants() | process_tags.marked(self.mark)
 
     def _record_of_all(self) -> Record:
         records: dict[int, Record] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autotune_trials.diagnosis import classify
 from autotune_trials.paths import SessionPaths
-from autotune_trials.supervisor import process_tags
+from autotune_trials.supervisor import process_tags, procfs
 from autotune_trials.supervisor.isolated_python import isolated
 
 
@@ -97,6 +97,10 @@ class WatchedCommand:
             self._control.sendall(json.dumps(order).encode() + b"\n")
         except OSError:  # it died at once: its end of file is the next event
             pass
+
+    def descendants(self) -> set[int]:
+        """The command's processes, wherever they have got to; without the one that watches them."""
+        return procfs.descendants(self.warden.pid) if self.warden is not None else set()
 
     def ask_to_stop(self) -> None:
         self._stopping = True

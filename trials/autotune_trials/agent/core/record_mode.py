@@ -3,6 +3,9 @@
 WARMUP ── Hello ─▶ RECORDING ── the window is full ─▶ DONE: Record, then wait for the end
                        │  └─ profile runs ─▶ PROFILING ─▶ WATCHING ─┘  │
                        └──────────── an Extent: it goes on ────────────┘
+
+In an interleaved comparison (``slice_steps``) it also waits at the end of each slice: Pace, and an Extent with the
+next one's end.
 """
 
 from __future__ import annotations
@@ -70,6 +73,9 @@ class RecordMode(Mode):
         self._told = 0  # iterations of the record that an ended thread left
         # several ranks: as agreed; more, if the tuner asks for more
         self._steps = agent.config.steps
+        self._slice_end = (
+            agent.config.slice_steps
+        )  # iterations after which it waits; 0: it does not
         self._agreed = False
         self._crashed = False
         self._failures: list[str] = []
@@ -138,6 +144,9 @@ class RecordMode(Mode):
         if self._full(window):
             with agent.timer.own_time():
                 self._end_of_window(window)
+        elif self._slice_end and len(window) >= self._slice_end:
+            with agent.timer.own_time():
+                self._end_of_slice(window)
 
     def _greet(self) -> None:
         self.stage = Stage.RECORDING
@@ -165,12 +174,37 @@ class RecordMode(Mode):
         self._agreed, config = True, self.agent.config
         if not (config.min_seconds or config.max_seconds) or self.agent.channel.closed:
             return
-        last = [i.wall_s for i in window.iterations()[-PACE_STEPS // 2 :]]
-        self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last)))
+        self._tell_pace(window)
         extent = self.agent.channel.receive()
         self.stood_still()
         if isinstance(extent, Extent):
             self._steps = extent.steps
+
+    def _tell_pace(self, window: WindowRecorder) -> None:
+        last = [i.wall_s for i in window.iterations()[-PACE_STEPS // 2 :]]
+        self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last)))
+
+    def _end_of_slice(self, window: WindowRecorder) -> None:
+        """The process it is compared with trains meanwhile. What is said is short: a whole record
+        would leave the job's heap another one."""
+        self.agent.timer.finish()
+        self._tell_pace(window)
+        if not self._go_on(window):
+            self.agent.stop()
+
+    def _go_on(self, window: WindowRecorder) -> bool:
+        """Wait for what the tuner says; whether the job is to go on recording. The window's clock
+        stands meanwhile."""
+        window.stand_still()
+        waits_s = perf_counter()
+        extent = self.agent.channel.receive()  # None: the tuner has closed the socket
+        if not isinstance(extent, Extent):
+            return False
+        self._began += perf_counter() - waits_s
+        self._steps, self._slice_end = extent.steps, extent.slice_end
+        self.stood_still()
+        window.go_on()
+        return True
 
     def _end_of_window(self, window: WindowRecorder) -> None:
         self._result = window.close()
@@ -185,11 +219,10 @@ class RecordMode(Mode):
         """Send the record, then keep the job where it is until the tuner ends it, or asks for more
         iterations."""
         self._send(ended_early=False)
-        further = self.agent.channel.receive()  # None: the tuner has closed the socket
-        if isinstance(further, Extent):
-            self._steps, self.stage, self._take = further.steps, Stage.RECORDING, self._record
+        assert self._window is not None
+        if self._go_on(self._window):
+            self.stage, self._take = Stage.RECORDING, self._record
             self._result = None  # a job that ends before that has a longer window, too
-            self.stood_still()
         else:
             self.agent.stop()
 

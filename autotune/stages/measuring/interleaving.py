@@ -1,0 +1,70 @@
+"""Whether the two runs of a pair may be alive at once and train in slices (executors/interleave.py).
+
+Decided once a run, when the job has been observed. Only where it cannot change what is measured: on
+one process that trains on the CPU, that writes no files but in its {trial_dir}, and with room in
+memory for both. Should a run fail all the same, the pairs are made one run after the other from
+there on: a failure for want of room for two is no verdict.
+"""
+
+from __future__ import annotations
+
+from autotune.executors.base import SessionFailed
+from autotune.executors.side_effects import summary
+from autotune.results import Observation
+from autotune.stages.context import RunContext
+from autotune_trials.protocol.messages import Record
+
+# in the journal: why runs of a pair follow each other; "": they are interleaved
+WHY_NOT = "not-interleaved"
+# times the job's memory that must be free beside it: a candidate may need more than the job
+ROOM = 2.0
+WRITES = "the job writes files"
+
+
+def decide(context: RunContext, observation: Observation, first: Record) -> None:
+    """Settle it for the run, and for those that resume it. ``first``: of the job as it is."""
+    if context.journal.find(WHY_NOT) is None:
+        why = _why_not(context, observation, first)
+        context.journal.append(WHY_NOT, "", why)
+        if why.startswith(WRITES):
+            context.progress.note(
+                f"{why}: baseline and candidate run one after the other. In slices of both, figures"
+                " scatter less; for that let it write to {trial_dir}, or nothing"
+            )
+
+
+def may_interleave(context: RunContext) -> bool:
+    return context.executor.interleaves and context.journal.find(WHY_NOT) == ""
+
+
+def stop_interleaving(context: RunContext, failure: SessionFailed) -> None:
+    """``failure``: of one of two runs that were alive at once."""
+    context.journal.append(WHY_NOT, "", f"a run failed ({failure.kind}: {failure.detail})")
+    context.progress.note(
+        f"with baseline and candidate alive at once a run failed ({failure.kind}: {failure.detail});"
+        " from here on they run one after the other"
+    )
+
+
+def _why_not(context: RunContext, observation: Observation, first: Record) -> str:
+    job, machine = observation.job, observation.machine
+    if not context.executor.interleaves:
+        return "the executor runs one session at a time"
+    if context.spec.reads_energy:
+        return "energy is counted for the whole machine"
+    if job.device != "cpu":
+        return "two processes would share the device's memory"
+    if job.world_size > 1:
+        return "the job has several ranks"
+    needed_gib = ROOM * first.window.peak_memory_gib
+    if machine.available_gib < needed_gib:
+        free = f"{machine.available_gib:.1f} GiB are free"
+        return f"a second process may need {needed_gib:.1f} GiB of memory, and {free}"
+    if not context.spec.side_effects.put_back:
+        return "files that the job writes are not put back"
+    written = summary(context.run_dir, context.spec.workdir)
+    names = (*written.restored, *written.removed, *written.prepared, *written.left)
+    names += (*written.noticed, *written.unkept, *written.failed)
+    if names:
+        return f"{WRITES} ({names[0]}{', …' if len(names) > 1 else ''})"
+    return ""

@@ -1,0 +1,110 @@
+"""Pairs of fresh processes one after the other, and alive at once in slices: by how much does the
+ratio of the two scatter, and how long does a pair take?
+
+    python benchmarks/interleaved.py [--pairs 8] [--jobs digits recurrent] [--out benchmarks/interleaved.md]
+
+Of each job of ``benchmarks/regret`` equal sides, and one configuration (``WITH``). Both ways are
+made in turns, a pair of each, so that both meet the machine as it is at that time:
+
+    one after the other │ in slices │ one after the other │ in slices │ …
+
+The figure is the standard deviation of the pairs' log ratios. It does not say that they have the
+same mean: that is in the table, too. Every pair is kept in ``build/interleaved``; the same command
+again carries on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import platform
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "regret"))
+
+from jobs_table import ROOT, job_file
+
+from autotune.executors.local import LocalExecutor
+from autotune.job.load import load_job
+from autotune.journal import Journal
+from autotune.report.terminal.plain import open_progress
+from autotune.stages.context import RunContext
+from autotune.stages.measuring.interleaving import WHY_NOT
+from autotune.stages.measuring.pairs import Pairs
+from autotune.stages.observe import first_run
+from autotune.tracking import open_tracker
+
+WITH: dict[str, dict[str, Any]] = {
+    "digits": {"channels_last": True},
+    "recurrent": {"optimizer_impl": "fused", "malloc": "retain"},
+    "loader_computes": {"num_workers": 2, "intra_op_threads": 1},
+}
+WAYS = ("one after the other", "in slices")
+
+
+def measure(job: str, count: int) -> list[str]:
+    """A row of the table for each configuration and way."""
+    folder, began = ROOT / "build" / "interleaved" / job, time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = load_job(job_file(job))
+    journal = Journal(folder / "journal.jsonl", lambda before: before + time.monotonic() - began)
+    rows = []
+    with (
+        closing(journal),
+        closing(LocalExecutor(spec, folder)) as executor,
+        open_progress("quiet", 0) as progress,
+    ):
+        tracker = open_tracker(None, job, folder, True)
+        context = RunContext(spec, executor, journal, progress, tracker, folder)
+        first_run(context)
+        assert executor.last_hello is not None and executor.last_hello.job.loader is not None
+        executor.loader_key = executor.last_hello.job.loader.key
+        journal.append(WHY_NOT, "", "")
+        for config in ({}, WITH[job]):
+            ways = []
+            for way in WAYS:
+                pairs = Pairs(context, config, {}, f"{way.replace(' ', '-')}-{len(config)}")
+                pairs.interleaves = way == "in slices"
+                ways.append(pairs)
+            for n in range(count):
+                for pairs in ways:
+                    pairs.ensure(n + 1)
+            rows += [_row(job, config, way, pairs) for way, pairs in zip(WAYS, ways, strict=True)]
+            print("\n".join(rows[-2:]), flush=True)
+    return rows
+
+
+def _row(job: str, config: dict[str, Any], way: str, pairs: Pairs) -> str:
+    ratios = pairs.log_speedups()
+    what = ", ".join(f"{k}={v}" for k, v in config.items()) or "equal sides"
+    mean, error = math.exp(fmean(ratios)), stdev(ratios) / math.sqrt(len(ratios))
+    assert pairs.interleaved == (way == "in slices")
+    return (
+        f"| {job} | {what} | {way} | {len(ratios)} | {mean:.3f}× ± {100 * error:.1f} % |"
+        f" {stdev(ratios):.3f} | {pairs.pair_s():.1f} s |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--jobs", nargs="+", default=list(WITH), choices=list(WITH))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = [row for job in options.jobs for row in measure(job, options.pairs)]
+    text = (
+        f"{platform.machine()}, {platform.python_version()}; {time.strftime('%Y-%m-%d')}\n\n"
+        "| job | candidate | the two processes | pairs | speed-up | scatter of a pair (log) | a pair"
+        " takes |\n|---|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

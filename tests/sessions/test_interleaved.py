@@ -1,0 +1,152 @@
+"""Two processes of a real job that train in slices: never both at once, and each as if it were alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from autotune.executors.base import WALL_S, FixedRun, SessionFailed
+from autotune.executors.interleave import FIRST_SLICE, SLICES
+from autotune.executors.local import LocalExecutor
+from autotune.job.spec import JobSpec, SideEffects
+from autotune_spaces.base import SearchSpace
+from autotune_trials.protocol.messages import Record
+
+JOB = """
+import os, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+def log(what):
+    with open(f"{what}-{os.getpid()}.log", "a") as file:
+        file.write(f"{time.monotonic()}\\n")
+
+class Slow(Dataset):
+    def __len__(self):
+        return EPOCH * 4
+
+    def __getitem__(self, index):
+        log("item")
+        time.sleep(0.002)
+        return torch.randn(8)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(EPOCHS):
+        for step, batch in enumerate(DataLoader(Slow(), batch_size=4, num_workers=WORKERS)):
+            loss = (model(batch) - 1).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            log("step")
+            FAULT
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LocalExecutor]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    opened = []
+
+    def make(epoch: int = 400, epochs: int = 1, workers: int = 0, fault: str = "pass"):
+        values = {"EPOCHS": epochs, "EPOCH": epoch, "WORKERS": workers, "FAULT": fault}
+        source = JOB
+        for name, value in values.items():
+            source = source.replace(name, str(value))
+        (tmp_path / "job.py").write_text(source)
+        spec = JobSpec(
+            "job",
+            (sys.executable, "job.py"),
+            tmp_path,
+            {},
+            SearchSpace("none", ()),
+            side_effects=SideEffects(put_back=False),
+        )
+        opened.append(LocalExecutor(spec, tmp_path / "run"))
+        return opened[-1]
+
+    yield make
+    for executor in opened:
+        executor.close()
+
+
+def run(steps: int = 120, seed: int = 0, **more) -> FixedRun:
+    return FixedRun({}, seed=seed, steps=steps, max_seconds=60.0, **more)
+
+
+def logs(folder: Path, what: str) -> list[list[float]]:
+    return [
+        [float(line) for line in path.read_text().splitlines()]
+        for path in folder.glob(f"{what}-*.log")
+    ]
+
+
+def overlaps(a: list[float], b: list[float]) -> int:
+    """Changes from one process to the other in the order of all that was logged."""
+    order = sorted([(t, 0) for t in a] + [(t, 1) for t in b])
+    return sum(x[1] != y[1] for x, y in pairwise(order))
+
+
+def test_they_take_turns_and_each_trains_as_if_it_were_alone(make, tmp_path: Path) -> None:
+    executor = make(workers=1)
+    alone = executor.run_fixed(run())
+    for path in tmp_path.glob("*.log"):
+        path.unlink()
+    first, second = executor.run_interleaved(run(), run())
+    for record in (first, second):
+        assert record.losses == alone.losses and len(record.losses) == 120
+        assert record.window.times_s and record.notes[WALL_S] > 0
+    slices = first.notes[SLICES]
+    assert slices == second.notes[SLICES] >= 6
+    steps = sorted(logs(tmp_path, "step"))  # the first one's began earlier
+    assert len(steps) == 2 and overlaps(*steps) <= 2 * slices
+    # what the one does is no part of the other's iterations
+    for record, own, other in zip((first, second), steps, steps[::-1], strict=True):
+        waited_s = sum(b - a for a, b in pairwise(own) if any(a < t < b for t in other))
+        assert sum(record.window.times_s[1:]) < own[-1] - own[0] - 0.5 * waited_s
+    # the workers of who waits wait, too
+    items = [sorted(sum(rows, [])) for rows in by_side(logs(tmp_path, "item"), steps)]
+    assert overlaps(*items) <= 2 * slices + 2
+
+
+def by_side(items: list[list[float]], steps: list[list[float]]) -> list[list[list[float]]]:
+    """What the workers of each side have logged: they start just before its first step."""
+    first = [rows for rows in items if rows[0] < steps[0][0]]
+    return [first, [rows for rows in items if rows not in first]]
+
+
+def test_a_window_that_is_too_short_goes_on_in_slices(make) -> None:
+    asked: list[int] = []
+
+    def more(record: Record) -> int:
+        asked.append(len(record.window.times_s))
+        return 180
+
+    first, second = make().run_interleaved(run(60, more=more), run(60))
+    assert (len(first.losses), len(second.losses)) == (180, 60)
+    assert asked == [60, 180] and not first.ended_early
+
+
+def test_a_job_that_ends_sooner_leaves_the_rest_to_the_other(make) -> None:
+    first, second = make(epoch=50).run_interleaved(run(40), run(400))
+    assert len(first.losses) == 40 and not first.ended_early
+    assert len(second.losses) == 50 and second.ended_early
+
+
+def test_the_failure_of_one_ends_both(make, tmp_path: Path) -> None:
+    executor = make(fault="if step == 60 and os.path.exists('second'): raise ValueError('mine')")
+    (tmp_path / "second").touch()
+    with pytest.raises(SessionFailed, match="mine"):
+        executor.run_interleaved(run(), run())
+    sessions = sorted((tmp_path / "run" / "sessions").iterdir())
+    assert [path.name for path in sessions] == ["0001-fixed", "0002-fixed"]
+    assert json.loads((sessions[1] / "session.json").read_text())["slice_steps"] == FIRST_SLICE
+    assert executor.run_fixed(run(40)).losses, "nothing is left of them"

@@ -60,7 +60,7 @@ PAUSES = {
 @pytest.mark.parametrize("pause", PAUSES.values(), ids=PAUSES)
 def test_a_long_pause_is_no_hang(make_session, monkeypatch, pause):
     """Which at the pace of the other iterations it would be."""
-    monkeypatch.setattr("autotune_trials.session.session.PROGRESS_S", 0.1)
+    monkeypatch.setattr("autotune_trials.session.silence.PROGRESS_S", 0.1)
     line = f"optimizer.step(); started = time.monotonic()\n            {pause}"
     session = start(
         make_session,
@@ -77,7 +77,7 @@ def test_a_long_pause_is_no_hang(make_session, monkeypatch, pause):
 def test_minutes_before_the_first_iteration_are_no_hang_where_they_were_announced(
     make_session, monkeypatch
 ):
-    monkeypatch.setattr("autotune_trials.session.session.PROGRESS_S", 0.1)
+    monkeypatch.setattr("autotune_trials.session.silence.PROGRESS_S", 0.1)
     starting = "torch.utils.data.get_worker_info() is not None and i == 0 and time.sleep(4)"
     session = start(make_session, job(item=starting), hang_timeout_s=FULL_S, shortest_hang_s=0.5)
     session.wait_hello()

@@ -22,9 +22,9 @@ One thread, one selector; nothing of this runs while the tuner does something el
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +40,6 @@ from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import (
     ELSEWHERE,
-    PROGRESS_S,
     Block,
     BlockReport,
     Extent,
@@ -59,15 +58,8 @@ from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Switchboard
 from autotune_trials.session.launch_environment import environment, filled, filled_command, places
-from autotune_trials.session.silence import (
-    IDLE_CORES,
-    SHORTEST_S,
-    UNCHANGED,
-    SlowestGap,
-    Work,
-    idle_limit_s,
-    working_limit_s,
-)
+from autotune_trials.session.silence import SHORTEST_S, UNCHANGED, Silence, SlowestGap, Work
+from autotune_trials.session.uninterrupted import uninterrupted
 from autotune_trials.supervisor import process_tags, procfs
 from autotune_trials.supervisor.client import WatchedCommand
 from autotune_trials.supervisor.masking import Masks
@@ -79,7 +71,6 @@ LAUNCHER_S = 30.0  # after all have trained and were killed: until the command s
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
 STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
 MOST_EXTENTS = 4  # of one recorded window
-MOST_EXTENSIONS = 20  # of the hang timeout, for one that does use the CPU
 
 
 class Session:
@@ -465,41 +456,31 @@ class Session:
                 wait for ever.
             slow_start: silence says nothing before the first sign of life.
         """
-        limit_s = STRAY_S if stray else allowed_s + self._hang_timeout_s
-        last, extensions = time.monotonic(), 0
-        cpu_s = 0.0 if bounded else self._work.cpu_s()
-        judged, slowest_s = not (stray or slow_start), self._pace.slowest_s
-        self._work.begin()
+        silence = Silence(
+            self._work,
+            STRAY_S if stray else allowed_s + self._hang_timeout_s,
+            slowest_s=0.0 if stray else self._pace.slowest_s,
+            shortest_s=self._shortest_silence_s(),
+            bounded=bounded or self._progress_seen,
+            judged=not (stray or slow_start),
+        )
         while True:
             arrived = self._next(1.0, until)
-            now = time.monotonic()
             if arrived is not None and isinstance(arrived[1], Hello):
                 # a process that came to train when all ranks were there: its agent steps aside
                 self.board.forget(arrived[0])
             elif arrived is not None and isinstance(arrived[1], Progress):
-                last, self._progress_seen, judged = now, True, stray is None
-                slowest_s = max(slowest_s, self._heard_pace(arrived[1]))
-                self._in_block = arrived[1].in_block
-                self._work.begin()
+                self._progress_seen, self._in_block = True, arrived[1].in_block
+                silence.broken(0.0 if stray else self._heard_pace(arrived[1]))
             elif arrived is not None:
                 return arrived[1]
-            elif judged and self._work.ceased(
-                now, now - last, self._idle_limit_s(slowest_s, limit_s)
-            ):
-                raise self._hang(now - last, slowest_s)
-            elif now - last > (limit_s if stray else working_limit_s(slowest_s, limit_s)):
-                if stray is not None:
-                    raise self.postmortem.failure(
-                        "crash",
-                        f"rank {stray.rank} gave up what the other ranks went on with:"
-                        f" {stray.error}",
-                    )
-                if bounded or self._progress_seen or extensions >= MOST_EXTENSIONS:
-                    raise self._hang(now - last, slowest_s)
-                used_s = self._work.cpu_s()
-                if used_s - cpu_s < IDLE_CORES * (now - last):
-                    raise self._hang(now - last, slowest_s)
-                last, cpu_s, extensions = now, used_s, extensions + 1
+            elif silence.too_long() and stray is None:
+                raise self._hang(silence)
+            elif silence.too_long() and stray is not None:
+                raise self.postmortem.failure(
+                    "crash",
+                    f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}",
+                )
 
     def _heard_pace(self, progress: Progress) -> float:
         """The slowest gap it tells of. What other settings make slow is no pace of the job's own."""
@@ -507,19 +488,14 @@ class Session:
             self._pace.note(progress.slowest_s)
         return progress.slowest_s
 
-    def _idle_limit_s(self, slowest_s: float, full_s: float) -> float:
-        """Of silence here, in which signs of life younger than PROGRESS_S may not have been sent."""
-        if any(
-            connection.hello is not None and connection.hello.pid == ELSEWHERE
-            for connection in self._ranks.values()
-        ):
-            return full_s  # whether a process of another machine does anything is not seen here
-        return (
-            idle_limit_s(
-                slowest_s, full_s, self._shortest_hang_s * (UNCHANGED if self._unchanged else 1)
-            )
-            + PROGRESS_S
-        )
+    def _shortest_silence_s(self) -> float:
+        """Of a job that does nothing, before it may be taken for hung. Signs of life younger than
+        PROGRESS_S may not have been sent.
+        """
+        connections = self._ranks.values()
+        if any(c.hello is not None and c.hello.pid == ELSEWHERE for c in connections):
+            return math.inf  # whether a process of another machine does anything is not seen here
+        return self._shortest_hang_s * (UNCHANGED if self._unchanged else 1)
 
     def _next(self, timeout_s: float, until: str) -> tuple[Connection, Any] | None:
         """The next message, or None after ``timeout_s``.
@@ -598,10 +574,11 @@ class Session:
             self._backward_seen_s = time.monotonic()
         return time.monotonic() - self._backward_seen_s > 2 * self._hang_timeout_s
 
-    def _hang(self, silent_s: float, slowest_s: float) -> SessionFailed:
+    def _hang(self, silence: Silence) -> SessionFailed:
+        slowest_s = silence.slowest_s
         before = f" (never more than {slowest_s:.2g} s before)" if slowest_s else ""
         return self.postmortem.hang(
-            self._pids(), f"no sign of progress for {silent_s:.0f} s{before}"
+            self._pids(), f"no sign of progress for {silence.seconds:.0f} s{before}"
         )
 
     def _pids(self) -> dict[int, int]:
@@ -657,41 +634,3 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def uninterrupted(what: Callable[[], None]) -> None:
-    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is
-    done.
-
-    In a thread of its own: an exception raised for a signal reaches the main thread wherever that
-    is, also while it blocks the signal itself, since any other thread of the process (the live
-    table's, the tracking's) takes it then.
-    """
-    begun, done = threading.Event(), threading.Event()
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        begun.set()
-        try:
-            what()
-        except BaseException as error:
-            failures.append(error)  # raised again below
-        finally:
-            done.set()
-
-    try:
-        # no daemon: it ends before the process does
-        threading.Thread(target=work, name="autotune-put-back").start()
-    # there can be no further thread, at the limit of processes, say; or the Ctrl-C itself
-    except BaseException as error:
-        if not isinstance(error, RuntimeError):
-            failures.insert(0, error)
-        if not begun.wait(1.0):
-            work()
-    while not done.is_set():
-        try:
-            done.wait()
-        except BaseException as interrupt:
-            failures.insert(0, interrupt)
-    if failures:
-        raise failures[0]

@@ -11,6 +11,9 @@ stand still is judged by its own pace. Until it has trained there is none.
 
 from __future__ import annotations
 
+import time
+
+from autotune_trials.protocol.messages import PROGRESS_S
 from autotune_trials.supervisor import process_tags, procfs
 
 GAPS = 50  # silence this many times as long as the slowest gap so far is no slow iteration any more
@@ -22,6 +25,7 @@ UNCHANGED = 4
 # an hour
 SLOW_GAPS = 3
 IDLE_CORES = 0.05  # CPU use below which the processes of a session do nothing
+MOST_EXTENSIONS = 20  # of the full limit, for a job that does use the CPU
 
 
 def idle_limit_s(slowest_s: float, full_s: float, shortest_s: float = SHORTEST_S) -> float:
@@ -99,3 +103,62 @@ class Work:
     def _stats(self) -> list[tuple[str, int, int, float, float]]:
         stats = (procfs.stat_of(pid) for pid in process_tags.marked(self._mark))
         return [stat for stat in stats if stat is not None]
+
+
+class Silence:
+    """One wait for the job, as far as nothing is heard of it.
+
+    Args:
+        limit_s: seconds of silence it is given, whatever it does.
+        slowest_s: its slowest gap so far; 0.0: none is known, or the pace does not count.
+        shortest_s: less is no hang, however fast its iterations.
+        bounded: False if nobody knows how long what it does may take; as long as it uses the CPU
+            the limit is then extended.
+        judged: by its pace from the start; else from its first sign of life on.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        limit_s: float,
+        *,
+        slowest_s: float = 0.0,
+        shortest_s: float = SHORTEST_S,
+        bounded: bool = True,
+        judged: bool = True,
+    ) -> None:
+        self.slowest_s = slowest_s
+        self._work, self._limit_s, self._shortest_s = work, limit_s, shortest_s
+        self._bounded, self._judged = bounded, judged
+        self._since, self._extensions = time.monotonic(), 0
+        self._cpu_s = 0.0 if bounded else work.cpu_s()
+        work.begin()
+
+    @property
+    def seconds(self) -> float:
+        """Since the last sign of life."""
+        return time.monotonic() - self._since
+
+    def broken(self, slowest_s: float) -> None:
+        """A sign of life: the slowest gap it tells of, 0.0 where the pace does not count."""
+        self._since = time.monotonic()
+        self._bounded = True  # it has trained
+        self._judged = self._judged or slowest_s > 0
+        self.slowest_s = max(self.slowest_s, slowest_s)
+        self._work.begin()
+
+    def too_long(self) -> bool:
+        """Whether the job hangs."""
+        now, silent_s = time.monotonic(), self.seconds
+        idle_s = idle_limit_s(self.slowest_s, self._limit_s, self._shortest_s)
+        if self._judged and self._work.ceased(now, silent_s, idle_s + PROGRESS_S):
+            return True
+        if silent_s <= working_limit_s(self.slowest_s, self._limit_s):
+            return False
+        if self._bounded or self._extensions >= MOST_EXTENSIONS:
+            return True
+        used_s = self._work.cpu_s()
+        if used_s - self._cpu_s < IDLE_CORES * silent_s:
+            return True
+        self._since, self._cpu_s, self._extensions = now, used_s, self._extensions + 1
+        return False

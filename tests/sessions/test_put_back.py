@@ -850,6 +850,7 @@ time.sleep(60)
     process.wait()
     assert not gone_within(10.0, mark)
     wait_for(lambda: (home / "session" / "written.json").exists())
+    wait_for(lambda: not (home / "session" / "written").exists())
     assert state(home) == before
 
 

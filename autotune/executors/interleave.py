@@ -51,6 +51,7 @@ class Side:
             self.session.start()
             self.session.wait_hello()
             self._wait()
+        self._halt()
 
     def train(self, steps: int) -> None:
         """One more slice of so many iterations.
@@ -61,6 +62,7 @@ class Side:
         with self.at_work():
             self.session.go_on(self._steps, self._done + steps)
             self._wait()
+        self._halt()
 
     def _wait(self) -> None:
         """For the end of the slice, or of the window."""
@@ -77,6 +79,8 @@ class Side:
                 self._steps = self._done
             else:
                 self._steps = max(self._done, more(record))
+
+    def _halt(self) -> None:
         if self._record is None or not self._record.ended_early:
             self.session.halt()
 

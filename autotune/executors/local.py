@@ -379,4 +379,4 @@ def finish(session: Session) -> None:
     shutil.rmtree(session.paths.out, ignore_errors=True)
     # every trial writes alike: one look will do
     if not closed and session.paths.root.name.startswith("0001-"):
-        notice(session.paths.root, session.workdir, session.places, session.outcome)
+        notice(session.paths.root, session.workdir, session.path_scope, session.outcome)

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from autotune_trials.agent.side_effects import file_watch
 from autotune_trials.file_restore.recorder import Ledger
 from autotune_trials.file_restore.restore import put_back
-from autotune_trials.file_restore.scope import Places
+from autotune_trials.file_restore.scope import PathScope
 
 THEIRS = ("f", "g", "d/f", "d/e/f")  # in each place, from the start
 NAMES = (*THEIRS, "d", "d/e", "out", "out/f", "out/d", "link", "twin", "empty")
@@ -56,14 +56,14 @@ class World:
         (self.home / "link").symlink_to("f")
         os.link(self.home / "g", self.home / "twin")
         (self.session / "written" / "kept").mkdir(parents=True)
-        places = Places(
+        scope = PathScope(
             str(self.home),
             (str(self.session),),
             (str(root / "cache"),),
             (str(root / "tmp"), str(shm)),
             (),
         )
-        (self.session / "written" / "places").write_text(places.dump())
+        (self.session / "written" / "places").write_text(scope.dump())
         (self.session / "crumbs").mkdir()
 
     def state(self) -> dict[str, tuple[object, ...]]:

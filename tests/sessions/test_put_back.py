@@ -28,10 +28,10 @@ from autotune_trials.file_restore.backups import Backups, CannotKeep
 from autotune_trials.file_restore.log import Log
 from autotune_trials.file_restore.recorder import Ledger
 from autotune_trials.file_restore.restore import leftovers, put_back
-from autotune_trials.file_restore.scope import Places
+from autotune_trials.file_restore.scope import PathScope
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
-from autotune_trials.session.launch_environment import places
+from autotune_trials.session.launch_environment import path_scope
 from autotune_trials.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -665,8 +665,8 @@ def test_what_the_user_lets_it_write_and_what_libraries_keep_is_left_alone(
 def test_a_checkpoint_in_a_cache_is_put_back_but_not_in_one_of_a_librarys(tmp_path):
     home = tmp_path / "home"
     env = {"XDG_CACHE_HOME": str(tmp_path / "xdg"), "HF_HOME": str(tmp_path / "xdg" / "hf")}
-    found = places(home, [tmp_path / "run"], env, ())
-    assert Places.load(found.dump()).dump() == found.dump()
+    found = path_scope(home, [tmp_path / "run"], env, ())
+    assert PathScope.load(found.dump()).dump() == found.dump()
     cases = {
         "xdg/mine/c.pt": True,
         "xdg/hf/c.pt": False,
@@ -735,7 +735,7 @@ def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
         (other / "out").mkdir()
         (other / "out" / "ckpt").write_text("good")
         (tmp_path / "written" / "kept").mkdir(parents=True)
-        (tmp_path / "written" / "places").write_text(Places(str(other), (), (), (), ()).dump())
+        (tmp_path / "written" / "places").write_text(PathScope(str(other), (), (), (), ()).dump())
         monkeypatch.setattr(os, "access", lambda path, mode: str(path).startswith(str(other)))
         ledger = Ledger(str(tmp_path / "written"))
         ledger.opens(str(other / "out" / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -759,7 +759,7 @@ def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
 def ledger(tmp_path: Path, home: Path) -> Ledger:
     (tmp_path / "session" / "written" / "kept").mkdir(parents=True)
     (tmp_path / "session" / "written" / "places").write_text(
-        Places(str(home), (str(tmp_path / "session"),), (), (), ()).dump()
+        PathScope(str(home), (str(tmp_path / "session"),), (), (), ()).dump()
     )
     return Ledger(str(tmp_path / "session" / "written"))
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from autotune_trials.file_restore.backups import COPY_BYTES, Backups, CannotKeep, cannot_keep
 from autotune_trials.file_restore.log import Log
-from autotune_trials.file_restore.scope import Places, below
+from autotune_trials.file_restore.scope import PathScope, below
 
 
 class Ledger:
@@ -40,7 +40,7 @@ class Ledger:
         with open(
             os.path.join(directory, "places"), encoding="utf-8", errors="surrogateescape"
         ) as file:
-            self.places = Places.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
+            self.scope = PathScope.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
         self._log, self._backups = Log(directory), Backups(directory)
         os.register_at_fork(after_in_child=self._log.begin_again)
 
@@ -243,10 +243,10 @@ class Ledger:
         return self._own(path) or self._log.has_made(path, stat)
 
     def _own(self, path: str) -> bool:
-        return below(path, self.places.own)
+        return below(path, self.scope.own)
 
     def _holds(self, path: str, checkpoint: bool = False) -> bool:
-        return self.places.holds(path, checkpoint)
+        return self.scope.holds(path, checkpoint)
 
     def _require_not_ours(self, ours: bool, path: str) -> None:
         if ours:

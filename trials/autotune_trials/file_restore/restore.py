@@ -33,7 +33,7 @@ from autotune_trials.file_restore import left_behind
 from autotune_trials.file_restore.backups import BESIDE, Backups
 from autotune_trials.file_restore.left_behind import SILENT_S, Outcome, files_in, written_since
 from autotune_trials.file_restore.log import Log, Made
-from autotune_trials.file_restore.scope import Places, below
+from autotune_trials.file_restore.scope import PathScope, below
 from autotune_trials.paths import SessionPaths, sessions_of
 
 # less is a settings file or a log's first lines, and is made again in no time
@@ -87,7 +87,7 @@ class _Restoring:
 
     def __init__(self, session: str, late: bool) -> None:
         self._session, ledger = session, str(SessionPaths(Path(session)).written)
-        self._log, self._backups, self._places = Log(ledger), Backups(ledger), _places(ledger)
+        self._log, self._backups, self._scope = Log(ledger), Backups(ledger), _load_scope(ledger)
         with self._log.alone():
             pass
         self._limit = left_behind.last_sign(session) + SILENT_S if late else None
@@ -120,7 +120,7 @@ class _Restoring:
 
     def _may_stay(self, path: str, made: Made) -> bool:
         return made.stays or (
-            self._places is not None and (self._places.kept(path) or below(path, self._places.own))
+            self._scope is not None and (self._scope.kept(path) or below(path, self._scope.own))
         )
 
     def _top(self, path: str) -> str:
@@ -258,18 +258,18 @@ class _Restoring:
         strangers |= {path for path in self._log.foreign if os.path.lexists(path)}
         told = strangers - trouble
         outcome["left"] = sorted(
-            path for path in told if self._places is None or self._places.holds(path)
+            path for path in told if self._scope is None or self._scope.holds(path)
         )
         outcome["removed"] = sorted(top for top in tops if not os.path.lexists(top))
         outcome["restored"] = sorted({path for path in outcome["restored"] if path not in trouble})
 
 
-def _places(ledger: str) -> Places | None:
+def _load_scope(ledger: str) -> PathScope | None:
     try:
         with open(
             os.path.join(ledger, "places"), encoding="utf-8", errors="surrogateescape"
         ) as file:
-            return Places.load(file.read())
+            return PathScope.load(file.read())
     except (OSError, KeyError, IndexError):
         return None
 

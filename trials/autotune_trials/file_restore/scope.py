@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 
-class Places:
+class PathScope:
     """Which paths are looked after: lines of text separated by NUL, written by the tuner, read in
     every process of the job.
 
@@ -42,7 +42,7 @@ class Places:
         return "\0".join(f"{kind}={path}" for kind, path in rows)
 
     @classmethod
-    def load(cls, text: str) -> Places:
+    def load(cls, text: str) -> PathScope:
         found: dict[str, list[str]] = {
             "workdir": [],
             "own": [],
@@ -57,14 +57,14 @@ class Places:
         rest = (tuple(found[kind]) for kind in ("own", "cache", "temporary", "keep", "library"))
         return cls(found["workdir"][0], *rest)
 
-    def with_caches(self, *folders: str) -> Places:
+    def with_caches(self, *folders: str) -> PathScope:
         """With these as well, but for those that hold the working directory: ``/usr`` may hold
         ``/usr/src/app``.
         """
         more = tuple(os.path.realpath(f) for f in folders)
         caches = tuple(f for f in (*self.caches, *more) if not below(self.workdir, (f,)))
         libraries = tuple(f for f in self.libraries if not below(self.workdir, (f,)))
-        return Places(self.workdir, self.own, caches, self.temporary, self.keep, libraries)
+        return PathScope(self.workdir, self.own, caches, self.temporary, self.keep, libraries)
 
     def holds(self, path: str, checkpoint: bool = False) -> bool:
         """Whether ``path`` (absolute, links resolved) is looked after. ``checkpoint``: a program

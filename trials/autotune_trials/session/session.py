@@ -56,7 +56,12 @@ from autotune_trials.protocol.rank_merge import merge_hellos, merge_records, mer
 from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Switchboard
-from autotune_trials.session.launch_environment import environment, filled, filled_command, places
+from autotune_trials.session.launch_environment import (
+    environment,
+    filled,
+    filled_command,
+    path_scope,
+)
 from autotune_trials.session.silence import (
     IDLE_CORES,
     SHORTEST_S,
@@ -135,8 +140,10 @@ class Session:
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
         self.config, self._masks = config, Masks(secrets)
-        self.places = (
-            None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
+        self.path_scope = (
+            None
+            if keep is None
+            else path_scope(self.workdir, [self.paths.root, *own], self.env, keep)
         )
         # of putting back what the job wrote, once the session has ended
         self.outcome: Outcome | None = None
@@ -207,9 +214,9 @@ class Session:
             raise
 
     def _prepare_ledger(self) -> None:
-        if self.places is not None:
+        if self.path_scope is not None:
             (self.paths.written / "kept").mkdir(parents=True, exist_ok=True)
-            text = self.places.dump()
+            text = self.path_scope.dump()
             (self.paths.written / "places").write_text(
                 text, encoding="utf-8", errors="surrogateescape"
             )

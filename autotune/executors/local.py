@@ -112,7 +112,7 @@ class LocalExecutor(Executor):
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
         self._pace = SlowestGap()
-        # what an earlier run left behind when it was killed together with its wardens
+        # what an earlier run left behind when it was killed together with its supervisors
         process_tags.sweep_stale(socket_folders())
         self._lock = (
             WorkdirLock(spec.workdir)

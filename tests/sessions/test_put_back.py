@@ -825,7 +825,7 @@ def test_a_job_that_clears_the_directory_the_originals_lie_in(ledger, home):
 
 
 def test_killed_together_with_its_tuner(home):
-    """The warden puts things back where there is no tuner left to do it."""
+    """The supervisor puts things back where there is no tuner left to do it."""
     tuner = f"""
 import sys, time
 sys.path[:0] = {PYTHONPATH.split(os.pathsep)!r}
@@ -915,7 +915,7 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
 
 @pytest.fixture
 def killed(home) -> Path:
-    """A session whose job, warden and tuner are gone at once, as after a power cut: nothing has
+    """A session whose job, supervisor and tuner are gone at once, as after a power cut: nothing has
     been put back.
     """
     root = home / "session-run" / "sessions" / "0001-live"

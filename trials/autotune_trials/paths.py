@@ -3,7 +3,7 @@
 <session>/session.json       what the agent is told
 <session>/stdout.log, stderr.log
 <session>/agent.log          the agent's own troubles
-<session>/warden.log         the warden's, if it had any
+<session>/supervisor.log     the supervisor's, if it had any
 <session>/crumbs/<what>-<pid>  empty files: how far each process of the command came
 <session>/stacks-<pid>.txt   written by the hang watchdog
 <session>/trace-<rank>.json.gz
@@ -45,8 +45,8 @@ class SessionPaths:
         return self.root / "agent.log"
 
     @property
-    def warden_log(self) -> Path:
-        return self.root / "warden.log"
+    def supervisor_log(self) -> Path:
+        return self.root / "supervisor.log"
 
     @property
     def crumbs(self) -> Path:

@@ -71,7 +71,7 @@ class Postmortem:
         )
 
     def of_watcher(self, lost: str) -> SessionFailed:
-        """The warden is gone; ``lost``: why."""
+        """The supervisor is gone; ``lost``: why."""
         return self.failure("crash", lost, log_tail=classify.log_tail(self._paths))
 
     def of_fault(self, fault: Fault) -> SessionFailed:

@@ -37,8 +37,8 @@ def save(session: str, outcome: Outcome) -> None:
 
 @contextlib.contextmanager
 def alone(session: str) -> Iterator[None]:
-    """The warden of a tuner that was interrupted may be at it when the next run begins: one after
-    the other.
+    """The supervisor of a tuner that was interrupted may be at it when the next run begins: one
+    after the other.
     """
     folder = os.open(session, os.O_RDONLY)
     try:

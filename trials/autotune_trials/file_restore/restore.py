@@ -6,9 +6,8 @@ recorder.py.
     3  files that it has changed, replaced, removed or renamed are again what they were
     4  written.json says what became of what: restored, removed, prepared, left, unkept, failed
 
-Run by the tuner when a session ends; by the warden if the tuner is gone; by the next run over the
-same directory
-if both were killed. Every step may be interrupted and done again: nothing of the ledger goes before
+Run by the tuner when a session ends; by the supervisor if the tuner is gone; by the next run
+over the same directory if both were killed. Every step may be interrupted and done again: nothing of the ledger goes before
 all is done. What is not known to be the session's is left, and named. Nothing is put back while a
 process of the session is
 still alive: it would write on.
@@ -70,8 +69,8 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
 
 
 def leftovers(run_dir: str) -> list[str]:
-    """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and warden were
-    both killed, the disk was full.
+    """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and supervisor
+    were both killed, the disk was full.
     """
     last_first = reversed(sessions_of(Path(run_dir)))
     return [str(session) for session in last_first if SessionPaths(session).written.is_dir()]
@@ -340,7 +339,7 @@ def _as_it_was(path: str, entry: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """For the warden: the session, then the processes that could not be ended."""
+    """For the supervisor: the session, then the processes that could not be ended."""
     put_back(sys.argv[1], running=map(int, sys.argv[2:]))
 
 

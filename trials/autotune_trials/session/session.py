@@ -1,6 +1,6 @@
 """One run of the user's command: start it, talk to the agent in it, watch it, end all of it.
 
-    start()        directory, session.json, socket, warden → command
+    start()        directory, session.json, socket, supervisor → command
     wait_hello()   every training process connects            live, fixed, profile
     run_plan()     a list of blocks, one report each          live
     wait_record()  the record of the whole window             fixed, profile
@@ -76,7 +76,7 @@ from autotune_trials.supervisor.client import WatchedCommand
 from autotune_trials.supervisor.masking import Masks
 
 HANG_TIMEOUT_S = 120.0
-WARDEN_S = 60.0  # for the warden to start, however busy the machine
+SUPERVISOR_S = 60.0  # for the supervisor to start, however busy the machine
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 LAUNCHER_S = 30.0  # after all have trained and were killed: until the command says how it went
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
@@ -197,11 +197,11 @@ class Session:
             self.command.start(self.board.folder)
             while not (self.command.pid or self.command.error or self.command.lost):
                 self.board.turn(1.0)
-                if time.monotonic() - self._started_s > WARDEN_S:
+                if time.monotonic() - self._started_s > SUPERVISOR_S:
                     raise self.postmortem.failure(
                         "crash",
                         "the watching process of this session did not start within"
-                        f" {WARDEN_S:.0f} s",
+                        f" {SUPERVISOR_S:.0f} s",
                     )
             if self.command.error:
                 raise self.postmortem.failure(
@@ -601,7 +601,7 @@ class Session:
         finally:
             self.command.close()
             self.board.close()
-            # interrupted while the job still writes: the warden does it, or the next run
+            # interrupted while the job still writes: the supervisor does it, or the next run
             if gone and self.paths.written.exists():
                 uninterrupted(self._put_back)
             self._masks.file(self.paths.agent_log)

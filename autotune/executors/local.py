@@ -1,6 +1,6 @@
 """Sessions as subprocesses of this machine: the default executor, no daemon.
 
-    <run>/sessions/0001-live/        session.json, logs, crumbs, traces (see autotune_trials.paths)
+    <run>/sessions/0001-live/        session.json, logs, markers, traces (see autotune_trials.paths)
     <run>/sessions/0002-confirm-b1/
     <run>/compile-cache/             compiled kernels, shared: only the first session pays for them
 

@@ -64,7 +64,7 @@ class World:
             (),
         )
         (self.session / "written" / "places").write_text(scope.dump())
-        (self.session / "crumbs").mkdir()
+        (self.session / "markers").mkdir()
 
     def state(self) -> dict[str, tuple[object, ...]]:
         """Of what is looked after: kind, mode, contents and times."""

@@ -687,7 +687,7 @@ os.makedirs('data/raw'); open('data/raw/images', 'wb').write(bytes(3 << 20)); op
 os.makedirs('out'); open('out/config.json', 'w').write('{}'); open('log.csv', 'w').write('epoch,loss')
 os.makedirs('runs/1'); events = open('runs/1/events', 'wb'); events.write(bytes(3 << 20)); events.flush()
 time.sleep(0.05)
-open(os.path.join(os.path.dirname(os.environ['AUTOTUNE_SESSION']), 'crumbs', f'backward-{os.getpid()}'), 'w').close()
+open(os.path.join(os.path.dirname(os.environ['AUTOTUNE_SESSION']), 'markers', f'backward-{os.getpid()}'), 'w').close()
 time.sleep(0.05)
 events.write(b'more'); events.close(); open('out/model', 'wb').write(bytes(2 << 20))
 open('done', 'w').close()

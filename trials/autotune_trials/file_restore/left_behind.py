@@ -86,7 +86,7 @@ def last_sign(session: str) -> float:
     paths = SessionPaths(Path(session))
     files = [
         file
-        for place in (paths.root, paths.written, paths.crumbs)
+        for place in (paths.root, paths.written, paths.markers)
         if place.is_dir()
         for file in place.iterdir()
     ]
@@ -97,7 +97,7 @@ def last_sign(session: str) -> float:
 def training_began(session: str) -> float | None:
     """When the first backward call was made, in seconds since the epoch; None if there was none."""
     try:
-        markers = SessionPaths(Path(session)).crumbs.glob("backward-*")
+        markers = SessionPaths(Path(session)).markers.glob("backward-*")
         return min((marker.stat().st_mtime for marker in markers), default=None)
     except OSError:
         return None

@@ -184,7 +184,7 @@ class Session:
             OSError: the session directory cannot be written.
         """
         try:
-            for folder in (self.paths.root, self.paths.crumbs, self.paths.out):
+            for folder in (self.paths.root, self.paths.markers, self.paths.out):
                 folder.mkdir(parents=True, exist_ok=True)
             self._prepare_ledger()
             self.board.listen(self.mark)
@@ -561,8 +561,8 @@ class Session:
         """backward() has been called for long, and no optimizer ever stepped: waiting longer would
         not help.
         """
-        crumbs = classify.crumbs_of(self.paths)
-        if "backward" not in crumbs or "step" in crumbs:
+        markers = classify.markers_of(self.paths)
+        if "backward" not in markers or "step" in markers:
             return False
         if self._backward_seen_s is None:
             # not the file's time: the system's clock may be set meanwhile

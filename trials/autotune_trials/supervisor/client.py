@@ -74,7 +74,7 @@ class WatchedCommand:
             "mark": self.mark,
             "stdout": str(self._paths.stdout),
             "stderr": str(self._paths.stderr),
-            "crumbs": str(self._paths.crumbs),
+            "markers": str(self._paths.markers),
             "remove": socket_dir,
             "tuner_pid": os.getpid(),
             "grace_s": self._grace_s,

@@ -55,7 +55,7 @@ CLEANERS_S = 0.5
 
 
 class Order(dict[str, Any]):
-    """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder),
+    """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), markers (folder),
     remove (folder), tuner_pid, grace_s, and optionally put_back (a command, to be given the
     processes that are left) and secrets (texts kept out of the logs)."""
 
@@ -324,7 +324,7 @@ class Supervisor:
         """Delete segments (``torch_<pid>_…``) of this session's dead processes: a killed worker
         cannot do it itself.
         """
-        pids = self._seen | set(_crumb_pids(self._order["crumbs"]))
+        pids = self._seen | set(_marker_pids(self._order["markers"]))
         for name, pid in _shared_memory() - self._before:  # not an older one of a recycled pid
             if pid in pids and not alive(pid):
                 try:
@@ -344,7 +344,7 @@ def _shared_memory() -> set[tuple[str, int]]:
     }
 
 
-def _crumb_pids(folder: str) -> Iterator[int]:
+def _marker_pids(folder: str) -> Iterator[int]:
     try:
         names = os.listdir(folder)
     except OSError:

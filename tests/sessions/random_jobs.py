@@ -260,6 +260,7 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
     )
     try:
         world = World(root, shm)
+        number = (world.session / "written" / "kept").stat().st_ino
         before, own_place = world.state(), world.tokens()
         file_watch._ledger = Ledger(str(world.session / "written"))
         try:
@@ -279,11 +280,8 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
             for token in alive.keys() - world.tokens().keys()
             if not _is_told(alive[token], told) and not _is_told(own_place.get(token, ""), told)
         ]
-        found += [
-            f"still kept: {path}"
-            for path in world.session.parent.rglob(".autotune-kept*")
-            if not outcome["failed"]
-        ]
+        still = [*root.rglob(".autotune-kept*"), *shm.parent.glob(f".autotune-kept-{number:x}-*")]
+        found += [f"still kept: {path}" for path in still if not outcome["failed"]]
         return [*found, *_changed(before, world.state(), told)]
     finally:
         shutil.rmtree(shm)

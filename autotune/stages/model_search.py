@@ -24,7 +24,7 @@ from autotune.search.model import KnobVerdict, Plot
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import break_even_steps
 from autotune.stages.measuring.lanes import MOST_LOST, spread
-from autotune.stages.measuring.plots import LivePlots
+from autotune.stages.measuring.series import LivePlots
 from autotune.stages.model_study import MOSTLY, ModelStudy
 from autotune.stages.observe import explain_failure
 from autotune_spaces.base import Value

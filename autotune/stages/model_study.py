@@ -27,8 +27,8 @@ from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.kept_session import BlockFailed
-from autotune.stages.measuring.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.measuring.room import MIN_ITERATIONS
+from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.objective_model import ObjectiveModel, Row
 from autotune.stages.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value

@@ -20,7 +20,7 @@ from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import KILLS, RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
-from autotune.stages.measuring.plots import LivePlots
+from autotune.stages.measuring.series import LivePlots
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record

@@ -19,7 +19,7 @@ from autotune.search.model.compiling import Compiling
 from autotune.search.model.evidence import Evidence
 from autotune.search.model.knobs import FIRST_LOOK, RECALLED, Answer, Plot, SearchKnob
 from autotune.search.model.looks import EXPECTED, Looks
-from autotune.search.model.plots import Plots, blocks_of
+from autotune.search.model.series import Plots, blocks_of
 from autotune_spaces.base import Config, Value
 
 if TYPE_CHECKING:

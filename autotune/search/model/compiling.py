@@ -1,4 +1,4 @@
-"""When a compiled graph is bought, and how long a plot stays on it.
+"""When a compiled graph is bought, and how long a series stays on it.
 
 Compiling takes longer than everything else that is tried, and what is part of a graph cannot be
 flipped on it. So it is bought on the leader, once the knobs of the graph are mostly settled or 30
@@ -80,7 +80,7 @@ class Compiling:
         return sorted(range(len(knob.values)), key=lambda v: knob.values[v] != knob.guess)
 
     def stays(self, belief: Belief) -> np.ndarray | None:
-        """What the next plot runs on its graph; None: it runs without compile.
+        """What the next series runs on its graph; None: it runs without compile.
 
         It goes on until there are enough blocks. Everything else is measured as well without
         compile, and the knobs of the graph only there.

@@ -343,6 +343,14 @@ INSIDE = {
         " delete=False); f.write(b'x'); f.close(); shutil.move(f.name, 'out/m'); d ="
         " tempfile.mkdtemp(dir='/tmp'); open(d + '/w', 'w').write('x'); shutil.move(d, 'out/d')"
     ),
+    "from another disk, twice": (
+        "os.mkdir('out'); import tempfile; d = tempfile.mkdtemp(dir='/dev/shm')\nfor _ in 'ab':\n"
+        "    open(d + '/m', 'w').write('x'); shutil.move(d + '/m', 'out/m')\nos.rmdir(d)"
+    ),
+    "by renaming at the second attempt": (
+        "open('t', 'w').write('x')\ntry: os.rename('t', 'out/t')\nexcept OSError: os.mkdir('out');"
+        " os.rename('t', 'out/t')"
+    ),
     "by copying": (
         "shutil.copytree('folder', 'out/copied'); shutil.copy('mine.txt', 'out/copied/more')"
     ),

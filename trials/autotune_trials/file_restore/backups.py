@@ -6,7 +6,7 @@ gibibyte; of what is appended to, its length is enough.
 
     <session>/written/kept/<device>-<inode>        a second name; a copy where there can be none
                            <device>-<inode>.was    its contents, before it was changed in place
-    .autotune-kept-<session>-<device>-<inode>      the second name on another disk than the session's
+    .autotune-kept-<session>-<device>-<inode>      the second name, on another disk
 """
 
 from __future__ import annotations

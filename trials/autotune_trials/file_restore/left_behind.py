@@ -65,7 +65,8 @@ def _began(pid: int) -> str:
 
 
 def last_sign(session: str) -> float:
-    """When this session was last heard of, in seconds since the epoch: its files, the run's journal.
+    """When this session was last heard of, in seconds since the epoch: its files, the run's
+    journal.
 
     It is noted: who puts things back later, and asks again, writes files of the session as well.
     """

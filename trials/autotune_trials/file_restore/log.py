@@ -103,11 +103,11 @@ class Log:
         self._catch_up()
 
     def flush(self) -> None:
-        """On the disk when this returns: after a power cut it must be known where an original is."""
+        """On the disk when this returns: after a power cut it must be known what was kept."""
         os.fsync(self._file)
 
     def begin_again(self) -> None:
-        """In a forked child: another thread of the parent may have been in the middle of reading."""
+        """In a forked child: another thread of the parent may have been reading."""
         if self._lock.locked():
             self._forget()
             if self._file >= 0:

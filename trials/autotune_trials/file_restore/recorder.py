@@ -1,12 +1,12 @@
 """What a trial writes outside its own directory, noted before it happens, so that it can be put
 back (restore.py).
 
-    the job is about to …                if the session has made it     if it is anybody else's
-    make a file or directory             noted as made                  –
-    overwrite, change or append to       –                              kept
-    remove or replace a file             no longer noted                kept
-    rename or link it                    the new name is noted          kept, and the new name is noted
-    remove a directory, change a mode    no longer noted                its mode is noted
+    the job is about to …                if the session has made it   if it is anybody else's
+    make a file or directory             noted as made                –
+    overwrite, change or append to       –                            kept
+    remove or replace a file             no longer noted              kept
+    rename or link it                    the new name is noted        kept; the new name is noted
+    remove a directory, change a mode    no longer noted              its mode is noted
 
 Renaming a directory is renaming all that is in it. Two questions decide: **has this session made
 it** (log.py), and **is it looked after** (scope.py). Only what the session has made is removed in

@@ -288,7 +288,7 @@ def _is_it(path: str, entry: dict[str, Any]) -> bool:
 
 
 def _put(path: str, original: str, is_copy: bool) -> None:
-    """Have the original lie at ``path``, in one step; its own second name stays until all is done."""
+    """Have the original lie at ``path``, in one step; its second name stays until all is done."""
     new = f"{path}{BESIDE}back"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)

@@ -275,9 +275,13 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
         told = {*outcome["left"], *(path for path, *_ in outcome["failed"] + outcome["unkept"])}
         others = any(step.who == "another program" or step.way == "unpack" for step in program)
         found = [] if others else [f"failed: {entry}" for entry in outcome["failed"]]
+        originals = [
+            Path(original) for *_, original in outcome["failed"] if os.path.isfile(original)
+        ]
+        there = world.tokens().keys() | {o.read_text().splitlines()[0] for o in originals}
         found += [
             f"lost: {token}"
-            for token in alive.keys() - world.tokens().keys()
+            for token in alive.keys() - there
             if not _is_told(alive[token], told) and not _is_told(own_place.get(token, ""), told)
         ]
         still = [*root.rglob(".autotune-kept*"), *shm.parent.glob(f".autotune-kept-{number:x}-*")]

@@ -1,6 +1,6 @@
 """Sessions as subprocesses of this machine: the default executor, no daemon.
 
-    <run>/sessions/0001-live/        session.json, logs, crumbs, traces (see autotune_trials.paths)
+    <run>/sessions/0001-live/        session.json, logs, markers, traces (see autotune_trials.paths)
     <run>/sessions/0002-confirm-b1/
     <run>/compile-cache/             compiled kernels, shared: only the first session pays for them
 
@@ -114,7 +114,7 @@ class LocalExecutor(Executor):
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
         self._pace = SlowestGap()
-        # what an earlier run left behind when it was killed together with its wardens
+        # what an earlier run left behind when it was killed together with its supervisors
         process_tags.sweep_stale(socket_folders())
         self._lock = (
             WorkdirLock(spec.workdir)
@@ -400,4 +400,4 @@ def finish(session: Session) -> None:
     shutil.rmtree(session.paths.out, ignore_errors=True)
     # every trial writes alike: one look will do
     if not closed and session.paths.root.name.startswith("0001-"):
-        notice(session.paths.root, session.workdir, session.places, session.outcome)
+        notice(session.paths.root, session.workdir, session.path_scope, session.outcome)

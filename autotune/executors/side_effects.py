@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from autotune.errors import InputError
 from autotune.results import Written
 from autotune_trials.file_restore.restore import Outcome, leftovers, put_back
-from autotune_trials.file_restore.scope import Places
+from autotune_trials.file_restore.scope import PathScope
 from autotune_trials.paths import SessionPaths, publish, sessions_of
 
 NOTICED = "noticed.json"
@@ -159,11 +159,11 @@ def require_restored(outcome: Outcome | None) -> None:
     )
 
 
-def notice(session: Path, workdir: Path, places: Places | None, outcome: Outcome | None) -> None:
+def notice(session: Path, workdir: Path, scope: PathScope | None, outcome: Outcome | None) -> None:
     """Keep word of files below ``workdir`` that changed during the session although nothing was
     noted of them.
     """
-    if places is None or outcome is None:
+    if scope is None or outcome is None:
         return
     since = (session / "session.json").stat().st_mtime
     known = {
@@ -174,14 +174,14 @@ def notice(session: Path, workdir: Path, places: Places | None, outcome: Outcome
     }
     found = [
         path
-        for path in changed_since(os.path.realpath(workdir), since, places)
+        for path in changed_since(os.path.realpath(workdir), since, scope)
         if not _known(path, known)
     ]
     publish(session / NOTICED, json.dumps(found))
 
 
 def changed_since(
-    workdir: str, since: float, places: Places, patience_s: float = SCAN_S
+    workdir: str, since: float, scope: PathScope, patience_s: float = SCAN_S
 ) -> Iterator[str]:
     """Files below ``workdir`` written after ``since`` (seconds since the epoch), as far as one gets
     in ``patience_s``.
@@ -191,7 +191,7 @@ def changed_since(
     deadline, mine = time.monotonic() + patience_s, _open_files()
     for folder, folders, names in os.walk(workdir):
         folders[:] = [
-            f for f in folders if not f.startswith(".") and places.holds(os.path.join(folder, f))
+            f for f in folders if not f.startswith(".") and scope.holds(os.path.join(folder, f))
         ]
         for name in names:
             path = os.path.join(folder, name)
@@ -202,7 +202,7 @@ def changed_since(
             if (
                 stat.st_mtime >= since
                 and (stat.st_dev, stat.st_ino) not in mine
-                and places.holds(path)
+                and scope.holds(path)
             ):
                 yield path
         if time.monotonic() > deadline:

@@ -210,10 +210,10 @@ def _session_directory(root: Path) -> SessionPaths:
     if root.stat().st_uid != os.getuid():
         raise PermissionError(f"{root} belongs to somebody else")
     paths = SessionPaths(root)
-    # Crumbs tell a tuner how far each process came. Nobody reads them here, and a file in their
+    # Markers tell a tuner how far each process came. Nobody reads them here, and a file in their
     # place keeps them out.
-    if not paths.crumbs.exists():
-        paths.crumbs.touch()
+    if not paths.markers.exists():
+        paths.markers.touch()
     return paths
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.job.configs import key_of, normalise
 from autotune.results import Trial, TrialState
-from autotune.search.sampler_view import remember_less
+from autotune.search.sampler_view import show_best_and_latest
 from autotune_spaces.base import Config, SearchSpace, Value
 
 if TYPE_CHECKING:
@@ -224,5 +224,5 @@ def _open_study(path: Path, seed: int, kind: str) -> Any:
         study = optuna.create_study(
             study_name="autotune", storage=storage, sampler=sampler, direction="minimize"
         )
-        remember_less(storage)
+        show_best_and_latest(storage)
         return study

@@ -10,7 +10,7 @@ BEST, LATEST = 50, 100
 STRIDE = 10  # trials from one choice of them to the next: the sampler asks five times a proposal
 
 
-def remember_less(storage: Any) -> None:
+def show_best_and_latest(storage: Any) -> None:
     """Have ``storage`` give the sampler the best and the latest of a long study's finished trials,
     not all of them.
 

@@ -83,6 +83,6 @@ def search_ends_s(
     space = context.spec.search_space
     end_s = proof_begins_s(context, observation, gain)
     if any(values_for_fresh_runs(space, name, observation) for name in observation.domains):
-        # one pair to spare: a plot may end late
+        # one pair to spare: a series may end late
         end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain)
     return max(min(SEARCH_SHARE * budget_s, end_s), began_s + FEWEST_SHARE * budget_s)

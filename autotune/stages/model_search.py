@@ -1,6 +1,6 @@
 """SEARCH with the model: one live session, in which every block informs every knob.
 
-    ModelStudy ── Plot ──▶ LivePlots ── blocks ──▶ the running job
+    ModelStudy ── Series ──▶ LiveSeries ── blocks ──▶ the running job
         ▲                      │
         └────── log costs ◀────┘
 
@@ -20,11 +20,11 @@ from autotune.history.use import Expected
 from autotune.job.configs import live_domains
 from autotune.results import Interval, KnobGain, Observation, Trial
 from autotune.search.focus import LOADER_KINDS, knobs_that_matter
-from autotune.search.model import KnobVerdict, Plot
+from autotune.search.model import KnobVerdict, Series
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import break_even_steps
 from autotune.stages.measuring.lanes import MOST_LOST, spread
-from autotune.stages.measuring.plots import LivePlots
+from autotune.stages.measuring.series import LiveSeries
 from autotune.stages.model_study import MOSTLY, ModelStudy
 from autotune.stages.observe import explain_failure
 from autotune_spaces.base import Value
@@ -80,20 +80,20 @@ def search_live(
 def _measure(study: ModelStudy, context: RunContext) -> None:
     own = study.observation.anatomy
 
-    def serve(lane: RunContext, pieces: Iterator[Plot]) -> None:
-        with LivePlots(lane, {}, own.iteration_s, own.iterations, own.peak_memory_gib) as live:
-            for plot in pieces:
+    def serve(lane: RunContext, pieces: Iterator[Series]) -> None:
+        with LiveSeries(lane, {}, own.iteration_s, own.iterations, own.peak_memory_gib) as live:
+            for series in pieces:
                 try:
-                    blocks = live.measure(plot.blocks)
+                    blocks = live.measure(series.blocks)
                 except SessionFailed as failure:
                     if failure.kind == "lost":
                         raise
                     raise explain_failure(lane, failure) from failure
-                study.measured(plot, blocks, lane.executor.node)
+                study.measured(series, blocks, lane.executor.node)
 
-    def give_up(plot: Plot, failure: SessionFailed) -> None:
+    def give_up(series: Series, failure: SessionFailed) -> None:
         study.given_up(
-            plot,
+            series,
             f"{MOST_LOST} times the machine was lost that it was measured on; the last time:"
             f" {failure.detail}",
         )

@@ -1,6 +1,6 @@
 """The search model in a run: what it was told, and the trials that makes.
 
-    take ──▶ Plot        what to measure next, or None: the search is over
+    take ──▶ Series        what to measure next, or None: the search is over
     measured ◀── blocks  in the journal first, then in the model: a resumed run tells them again
 
 A *trial* is a configuration that was measured; its figure is what the model makes of all blocks in
@@ -19,7 +19,7 @@ from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Anatomy, Observation, Trial, TrialState
 from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
-from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, Plot, SearchKnob
+from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, SearchKnob, Series
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
 from autotune.stages.budget import search_ends_s
@@ -27,8 +27,8 @@ from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.kept_session import BlockFailed
-from autotune.stages.measuring.plots import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.measuring.room import MIN_ITERATIONS
+from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.objective_model import ObjectiveModel, Row
 from autotune.stages.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value
@@ -45,7 +45,8 @@ COMPILE_S: dict[Value, float] = {  # until one was seen
 }
 PRIOR_DROPPED = "prior-dropped"  # in the journal
 MOST_MISPREDICTED = 3  # knobs with a value that did not do what the history says
-MOST_ALIKE = 4  # blocks of one configuration in a plot
+JOURNAL_KIND = "plot"  # what a series was called when this was first written
+MOST_ALIKE = 4  # blocks of one configuration in a series
 SWITCH_S = 1.5  # a dear knob, until one was seen
 AGES_S = 1e7
 READING = 0.2  # share of the time: where more is spent waiting for batches, threads matter to it
@@ -65,7 +66,7 @@ class BlockRecord:
     at_s: float
     node: str
     purpose: str
-    first: bool  # of its plot: its settling holds what dear knobs cost to switch
+    first: bool  # of its series: its settling holds what dear knobs cost to switch
     settle_s: float
     wall_s: float
     failure: tuple[str, str] | None = None  # kind, reason
@@ -125,8 +126,8 @@ class ModelStudy:
         if context.journal.find(PRIOR_DROPPED) is not None:
             self._expected = {}
         self._began_s = self._begin()
-        self._plots = 0
-        self._busy: list[Plot] = []  # taken and not measured yet: by other lanes
+        self._taken = 0
+        self._busy: list[Series] = []  # taken and not measured yet: by other lanes
 
     def _begin(self) -> float:
         """Seconds into the run at which the search began; a resumed one goes by the same."""
@@ -210,7 +211,7 @@ class ModelStudy:
 
     # --------------------------------------------------------------------------------- ask and tell
 
-    def take(self) -> Plot | None:
+    def take(self) -> Series | None:
         """What to measure next; None: the search is over."""
         with self._turn:
             if not self.names:
@@ -236,8 +237,8 @@ class ModelStudy:
                 max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
             )
             recent, switches = self._block_s[-20:], self._switch_s[-5:]
-            next_plot = partial(
-                ModelSearch.next_plot,
+            next_series = partial(
+                ModelSearch.next_series,
                 elapsed_share=(now_s - self._began_s) / max(ends_s - self._began_s, 1.0),
                 seconds_left=ends_s - now_s,
                 block_s=sum(recent) / len(recent) if recent else first_block_s,
@@ -246,44 +247,44 @@ class ModelStudy:
                 else {},
                 busy=[config for taken in self._busy for config in taken.blocks],
             )
-            plot = self._next_of_two(next_plot, ends_s - now_s)
+            series = self._next_of_two(next_series, ends_s - now_s)
             self.stopped = self.model.stopped
             if (
                 self._loader_binds
-                and plot is not None
-                and plot.purpose not in (FIRST_LOOK, RECALLED)
+                and series is not None
+                and series.purpose not in (FIRST_LOOK, RECALLED)
                 and not self._waits_still()
             ):
                 self.stopped = "most of the time is no longer spent waiting for batches"
                 return None
             # no cheap knob is left to alternate
-            if plot is not None and len({key_of(config) for config in plot.blocks}) == 1:
-                plot = replace(plot, blocks=plot.blocks[:MOST_ALIKE])
-            plot = self._within_the_limit(plot)
-            if plot is not None:
-                self._busy.append(plot)
+            if series is not None and len({key_of(config) for config in series.blocks}) == 1:
+                series = replace(series, blocks=series.blocks[:MOST_ALIKE])
+            series = self._within_the_limit(series)
+            if series is not None:
+                self._busy.append(series)
                 leader = self.model.leader()
                 self.context.progress.measuring(
-                    f"{len(self._first.rows)} blocks, {plot.purpose}; fastest so far", leader
+                    f"{len(self._first.rows)} blocks, {series.purpose}; fastest so far", leader
                 )
-            return plot
+            return series
 
     def _next_of_two(
-        self, next_plot: Callable[[ModelSearch], Plot | None], left_s: float
-    ) -> Plot | None:
+        self, next_series: Callable[[ModelSearch], Series | None], left_s: float
+    ) -> Series | None:
         """Of the first objective's model. With a second objective, every third one is of its model,
         which looks where the first does not, and so is what it still wants when the first has
         enough, and its answer in the end.
         """
-        self._plots += 1
+        self._taken += 1
         if not self._second.rows:
-            return next_plot(self.model)
+            return next_series(self.model)
         second = self._second.model
-        models = [second, self.model] if self._plots % 3 == 0 else [self.model, second]
-        plot = next_plot(models[0]) or next_plot(models[1])
-        if plot is None and key_of(leader := second.leader()) not in {*self._seen, key_of({})}:
-            return Plot((leader, leader), "leader") if left_s > LAST_LOOK_S else None
-        return plot
+        models = [second, self.model] if self._taken % 3 == 0 else [self.model, second]
+        series = next_series(models[0]) or next_series(models[1])
+        if series is None and key_of(leader := second.leader()) not in {*self._seen, key_of({})}:
+            return Series((leader, leader), "leader") if left_s > LAST_LOOK_S else None
+        return series
 
     def _sure_gain(self) -> float:
         """Log speed-up of the fastest configuration, less two standard deviations; 0.0 where that
@@ -302,30 +303,30 @@ class ModelStudy:
         )
         return parts.reader_ratio > MOSTLY
 
-    def _within_the_limit(self, plot: Plot | None) -> Plot | None:
-        """``plot`` without configurations beyond ``budget.trials``; None: nothing is left of it."""
-        if plot is None or self.context.spec.budget.trials is None:
-            return plot
+    def _within_the_limit(self, series: Series | None) -> Series | None:
+        """``series`` without configurations beyond ``budget.trials``; None: nothing is left."""
+        if series is None or self.context.spec.budget.trials is None:
+            return series
         taken = (key_of(config) for busy in self._busy for config in busy.blocks)
         known, blocks = {*self._seen, *taken, key_of({})}, []
-        for config in plot.blocks:
+        for config in series.blocks:
             if key_of(config) in known or not self.context.spec.budget.tried(len(known) - 1):
                 known.add(key_of(config))
                 blocks.append(config)
         if not blocks:
             self.stopped = "budget.trials is used up"
-        return replace(plot, blocks=tuple(blocks)) if blocks else None
+        return replace(series, blocks=tuple(blocks)) if blocks else None
 
     def _has_dear(self) -> bool:
         return any(self.space[name].dear for name in self.names)
 
-    def measured(self, plot: Plot, blocks: Sequence[Measured], node: str) -> None:
+    def measured(self, series: Series, blocks: Sequence[Measured], node: str) -> None:
         """Raises:
         BaselineError: the unchanged job cannot be measured.
         Interrupted: the user asked to stop; the blocks are in the journal.
         """
         with self._turn:
-            self._busy = [taken for taken in self._busy if taken is not plot]
+            self._busy = [taken for taken in self._busy if taken is not series]
             # before it is in the journal: a resumed run would read it and end again
             self._check_baseline(blocks)
             records: list[BlockRecord] = []
@@ -341,7 +342,7 @@ class ModelStudy:
                         block.weight,
                         round(self._job_s[node], 3),
                         node,
-                        plot.purpose,
+                        series.purpose,
                         place == 0,
                         round(block.settle_s, 4),
                         round(block.wall_s, 4),
@@ -351,8 +352,8 @@ class ModelStudy:
                         block.second_log_cost,
                     )
                 )
-            # whole: a resumed search goes on between two plots
-            self.context.journal.append("plot", "", encode(records))
+            # whole: a resumed search goes on between two series
+            self.context.journal.append(JOURNAL_KIND, "", encode(records))
             new = [seen for record in records for seen in self._learn(record)]
             self._check_expected()
             for seen in new:
@@ -378,11 +379,11 @@ class ModelStudy:
             self._expected = {}
             self._forget_models()
 
-    def given_up(self, plot: Plot, reason: str) -> None:
-        """Nothing came of this plot: what was new in it is not tried again."""
-        new = [config for config in plot.blocks if config and key_of(config) not in self._seen]
+    def given_up(self, series: Series, reason: str) -> None:
+        """Nothing came of this series: what was new in it is not tried again."""
+        new = [config for config in series.blocks if config and key_of(config) not in self._seen]
         self.measured(
-            plot,
+            series,
             [Measured(config, None, failure=BlockFailed("failed", reason)) for config in new],
             "",
         )
@@ -395,7 +396,7 @@ class ModelStudy:
 
     def restore(self) -> None:
         """After a resume: what was measured before."""
-        for entry in self.context.journal.all("plot"):
+        for entry in self.context.journal.all(JOURNAL_KIND):
             for data in entry.data:
                 record = decode(BlockRecord, data)
                 self._job_s[record.node] = record.at_s

@@ -244,7 +244,7 @@ def decide(
             "reject", interval, f"no gain of {minimum_gain:.0%} or more: {figures}"
         )
     if look < len(looks) - 1 and (
-        not freedom or _hopeful(centre, error, pairs, looks, lower, wanted)
+        not freedom or _can_still_adopt(centre, error, pairs, looks, lower, wanted)
     ):
         return SpeedDecision("continue", interval, f"{figures} is inconclusive")
     if low > 0:
@@ -399,7 +399,7 @@ def _needed(
     return None if needed is None else max(needed, LOOKS[-1] + 1)
 
 
-def _hopeful(
+def _can_still_adopt(
     centre: float, error: float, pairs: int, looks: Sequence[int], lower: float, wanted: float
 ) -> bool:
     """Whether the last look could still adopt (see :func:`decide`)."""

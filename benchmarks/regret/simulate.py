@@ -32,7 +32,7 @@ sys.path[:0] = [
 import planted  # noqa: E402
 from planted import COMPILE_S, FRESH_S, ITERATION_S, SPACES, START_UP_S, SWITCH_S, Machine, Space  # noqa: E402
 
-from autotune.search.model import ModelSearch, Plot  # noqa: E402
+from autotune.search.model import ModelSearch, Series  # noqa: E402
 from autotune.verdict.speedup import decide, planned  # noqa: E402
 from autotune_spaces.base import Config  # noqa: E402
 
@@ -87,9 +87,9 @@ class Session:
         self.space, self.machine = space, machine
         self._now: dict = {}
 
-    def measure(self, plot: Plot, search: ModelSearch) -> None:
+    def measure(self, series: Series, search: ModelSearch) -> None:
         machine = self.machine
-        for config in plot.blocks:
+        for config in series.blocks:
             log_cost = self.space.log_cost(config)
             changed = {k for k in {*config, *self._now} if config.get(k) != self._now.get(k)}
             dear = changed & set(SWITCH_S)
@@ -125,16 +125,16 @@ def simulate(space: Space, machine: Machine, budget_s: float, seed: int, setting
     settle_s = planted.SETTLE_ITERATIONS * ITERATION_S
     while True:
         began = time.perf_counter()
-        plot = search.next_plot(
+        series = search.next_series(
             elapsed_share=machine.now_s / search_s,
             seconds_left=search_s - machine.now_s,
             block_s=BLOCK_S + settle_s,
             switch_s=SWITCH_S,
         )
         slowest = max(slowest, time.perf_counter() - began)
-        if plot is None:
+        if series is None:
             break
-        session.measure(plot, search)
+        session.measure(series, search)
     searched_s = machine.now_s
     config = dict(search.answer().config)
     claim = confirm(space, machine, config, budget_s) if config else None
@@ -229,7 +229,7 @@ prototype of this search.
 
 {table}
 
-Of the calls of `next_plot` in a run the slowest took {slowest:.0f} ms (median of all runs), with
+Of the calls of `next_series` in a run the slowest took {slowest:.0f} ms (median of all runs), with
 one thread of linear algebra, on a machine with other work.
 """
 
@@ -266,16 +266,16 @@ which alone changes figures a little.
 | … at 0.2 % | | 0.8 (98) | 2.9 (72) | 1.3 (90) | yes |
 | …… discount behind another loader 1.0 instead of 0.7 | | | 3.1 (65) | 1.4 (88) | no |
 | …… 0.4 | | | 3.3 (65) | 1.4 (90) | no |
-| …… dear knobs drawn in as many plots as they are in doubt | 2.3 (82) | 1.3 (95) | 3.1 (65) | 1.4 (85) | no |
-| …… dear knobs drawn in every plot | 1.2 (90) | 0.8 (95) | | | yes |
+| …… dear knobs drawn in as many series as they are in doubt | 2.3 (82) | 1.3 (95) | 3.1 (65) | 1.4 (85) | no |
+| …… dear knobs drawn in every series | 1.2 (90) | 0.8 (95) | | | yes |
 | ……… effects count as strong from 0.1 on, not 0.05 | 1.8 (85) | 1.0 (95) | 2.4 (77) | | no |
 | ……… the same, and 0.4 behind another loader | | | 2.5 (70) | 0.8 (97) | the loader's |
-| ……… shorter plots (3 s) / leader's part from 90 % on | | | 2.8 (65) / 2.7 (72) | | no |
+| ……… shorter series (3 s) / leader's part from 90 % on | | | 2.8 (65) / 2.7 (72) | | no |
 | ……… compile left after 40 blocks, ladders looked at again at the end | | 0.7 (98) | 1.9 (78) | 1.3 (88) | yes |
 
 - Open regret is summed over all knobs here, which is stricter than for each change by itself.
 - The level: beside its neighbours a block of 0.25 s is good to 3 %, beside those of a minute ago to
-  6 %; and a plot of 16 blocks with the same workers is one reading of the level, not sixteen.
+  6 %; and a series of 16 blocks with the same workers is one reading of the level, not sixteen.
 - A rule was scored before this one, on nine of these cells and seeds 77 014: mix of 11 at
   10 minutes 3.0 % (18 % noise) and 5.4 % (30 %); mix of 20 1.4 % (3 minutes), 0.3 % and 2.2 %
   (10 minutes, 6 and 18 %); loader 3.4, 2.4 and 3.5 %; nothing to gain 3 of 60. It stayed on a graph
@@ -329,7 +329,7 @@ def main() -> None:
         rows.append(row(cell, [kept[base, cell, run] for run in range(args.runs)]))
         print(rows[-1], flush=True)
     slowest = float(np.median([r.slowest_ms for r in kept.values()]))
-    print(f"slowest next_plot of a run, median: {slowest:.0f} ms")
+    print(f"slowest next_series of a run, median: {slowest:.0f} ms")
     if not args.dry and not args.cells:
         table = "\n".join([HEAD, *rows])
         page = PAGE.format(

@@ -54,7 +54,7 @@ def test_a_process_without_torch_loads_next_to_nothing(tuner: Tuner) -> None:
     code, out, _ = tuner.finish()
     assert code == 0
     assert "protocol" not in out and out.strip().endswith("False")
-    assert tuner.crumbs() == {"python"}
+    assert tuner.markers() == {"python"}
 
 
 def test_the_environments_own_sitecustomize_runs_too(tuner: Tuner, tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_without_a_session_the_door_only_hands_over(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[]" and done.stderr == ""
 
 
-def test_crumbs_show_how_far_the_job_came(tuner: Tuner) -> None:
+def test_markers_show_how_far_the_job_came(tuner: Tuner) -> None:
     tuner.start(SHORT, "fixed", steps=5)
     tuner.receive()
-    assert tuner.crumbs() == {"python", "torch", "loader", "backward", "step"}
+    assert tuner.markers() == {"python", "torch", "loader", "backward", "step"}
 
 
 @pytest.mark.slow

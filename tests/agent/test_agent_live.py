@@ -232,7 +232,7 @@ while True:
     assert reports[0].error == "" and reports[1].error.startswith("oom: ")
     code, _, err = tuner.finish()
     assert code == 1 and "OutOfMemoryError" in err
-    assert "oom" in tuner.crumbs() and "oom:" in tuner.log
+    assert "oom" in tuner.markers() and "oom:" in tuner.log
 
 
 @pytest.mark.slow

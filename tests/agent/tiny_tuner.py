@@ -179,8 +179,8 @@ class Tuner:
         path = self.session / "agent.log"
         return path.read_text() if path.exists() else ""
 
-    def crumbs(self) -> set[str]:
-        folder = self.session / "crumbs"
+    def markers(self) -> set[str]:
+        folder = self.session / "markers"
         return {p.name.rpartition("-")[0] for p in folder.iterdir()} if folder.exists() else set()
 
     def end(self) -> None:

@@ -27,7 +27,7 @@ def trials(job: Job) -> list[dict]:
     return [e["data"] for e in job.journal() if e["kind"] == "trial"]
 
 
-def plots(job: Job) -> list[dict]:
+def series(job: Job) -> list[dict]:
     return [e for e in job.journal() if e["kind"] == "plot"]
 
 
@@ -36,7 +36,7 @@ def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
     # three trials are over after the first blocks
     job = make_job(tmp_path / "job", "python own_modules.py", QUICK.replace(", trials: 3", ""))
     process = job.start()
-    wait_until(lambda: plots(job), 90, "the first blocks of the search")
+    wait_until(lambda: series(job), 90, "the first blocks of the search")
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -159,7 +159,7 @@ def _theirs(text: str, pids: set[int]) -> bool:
 
 def _processes(pids: set[int]) -> Iterator[str]:
     """By the mark of their session, or by the slot's directory in their words (guard) or behind
-    their errors (warden).
+    their errors (supervisor).
     """
     for pid in procfs.all_pids():
         try:

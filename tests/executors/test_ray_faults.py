@@ -81,7 +81,7 @@ def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
 
 
 def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
-    """It kills the actor's children first, the wardens among them."""
+    """It kills the actor's children first, the supervisors among them."""
     import ray
 
     nodes.only(1)

@@ -301,7 +301,7 @@ def test_live_knobs_hold_from_the_first_iteration(tmp_path: Path) -> None:
     assert seen["dtypes"] == (["torch.float32"] if forced_out else ["torch.bfloat16"])
     (session,) = (tmp_path / "cache" / "autotune" / "launch").iterdir()
     assert not (session / "agent.log").exists(), (session / "agent.log").read_text()
-    assert sorted(p.name for p in session.iterdir()) == ["crumbs", "session.json"]
+    assert sorted(p.name for p in session.iterdir()) == ["markers", "session.json"]
     launch(path, tmp_path, "--force")
     # nothing piles up
     assert len(list((tmp_path / "cache" / "autotune" / "launch").iterdir())) == 1

@@ -125,7 +125,7 @@ def the_tuner(process: subprocess.Popen[str]) -> list[int]:
 
 
 def the_job(process: subprocess.Popen[str]) -> list[int]:
-    """The user's command: the child of the warden."""
+    """The user's command: the child of the supervisor."""
     return [
         pid
         for pid, line in tree_of(process).items()

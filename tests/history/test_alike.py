@@ -107,16 +107,16 @@ def _search(expected: dict) -> ModelSearch:
     )
 
 
-def _blocks(search: ModelSearch, effects: dict, plots: int, noise: float = 0.03) -> list:
+def _blocks(search: ModelSearch, effects: dict, count: int, noise: float = 0.03) -> list:
     rng, seen = np.random.default_rng(0), []
-    for number in range(plots):
-        plot = search.next_plot(
+    for number in range(count):
+        series = search.next_series(
             elapsed_share=0.02 * number, seconds_left=200.0 - number, block_s=0.3, switch_s={}
         )
-        if plot is None:
+        if series is None:
             break
-        seen.append(plot)
-        for config in plot.blocks:
+        seen.append(series)
+        for config in series.blocks:
             search.measured(
                 config,
                 sum(effects.get(item, 0.0) for item in config.items()) + rng.normal(0, noise),

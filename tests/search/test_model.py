@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autotune.search.model import ModelSearch, Plot, SearchKnob
+from autotune.search.model import ModelSearch, SearchKnob, Series
 from autotune.search.model.judgement import worth
 
 Cost = Callable[[dict], float]
@@ -59,21 +59,21 @@ def run(
     seconds: float = SECONDS,
     fails: Cost | None = None,
     seed: int = 0,
-) -> list[Plot]:
+) -> list[Series]:
     """A live session of ``seconds``; ``fails(config)`` is true where the block dies."""
-    rng, clock, plots = np.random.default_rng(seed), 0.0, []
+    rng, clock, all_series = np.random.default_rng(seed), 0.0, []
     while True:
-        plot = s.next_plot(
+        series = s.next_series(
             elapsed_share=clock / seconds,
             seconds_left=seconds - clock,
             block_s=0.3,
             switch_s={"num_workers": 2.0},
         )
-        if plot is None:
-            return plots
-        plots.append(plot)
+        if series is None:
+            return all_series
+        all_series.append(series)
         clock += 1.0
-        for config in plot.blocks:
+        for config in series.blocks:
             clock += 0.3
             if fails is not None and fails(config):
                 s.failed(config)
@@ -81,8 +81,8 @@ def run(
             s.measured(config, cost(config) + noise * rng.standard_normal())
 
 
-def blocks(plots: list[Plot]) -> list[dict]:
-    return [dict(config) for plot in plots for config in plot.blocks]
+def blocks(all_series: list[Series]) -> list[dict]:
+    return [dict(config) for series in all_series for config in series.blocks]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -98,15 +98,15 @@ def test_planted_effects_are_found(seed: int) -> None:
 
 def test_a_search_ends_early_where_nothing_is_to_be_gained_and_says_so() -> None:
     s = search(noise=0.02)
-    plots = run(s, additive({}), noise=0.01)
+    all_series = run(s, additive({}), noise=0.01)
     assert s.answer().config == {}
     assert "no single change" in s.stopped
-    assert len(blocks(plots)) < 0.7 * SECONDS / 0.3
+    assert len(blocks(all_series)) < 0.7 * SECONDS / 0.3
 
 
 def test_without_time_it_says_so() -> None:
     s = search()
-    assert s.next_plot(elapsed_share=1.0, seconds_left=0.1, block_s=0.3, switch_s={}) is None
+    assert s.next_series(elapsed_share=1.0, seconds_left=0.1, block_s=0.3, switch_s={}) is None
     assert s.stopped == "its share of the budget is used up"
 
 
@@ -122,12 +122,12 @@ def test_every_value_is_looked_at_in_a_block_with_nothing_else_new() -> None:
 
 
 def test_a_plot_keeps_its_dear_knobs_and_its_graph() -> None:
-    for plot in run(search(compile_start_up_s={"default": 5.0}), additive(PLANTED)):
-        assert 2 <= len(plot.blocks) <= 16
+    for series in run(search(compile_start_up_s={"default": 5.0}), additive(PLANTED)):
+        assert 2 <= len(series.blocks) <= 16
         for name in ("num_workers", "prefetch_factor", "compile_mode"):
-            assert len({config.get(name) for config in plot.blocks}) == 1, (name, plot)
-        if any("compile_mode" in config for config in plot.blocks):
-            assert len({(c.get("amp_dtype"), c.get("channels_last")) for c in plot.blocks}) == 1
+            assert len({config.get(name) for config in series.blocks}) == 1, (name, series)
+        if any("compile_mode" in config for config in series.blocks):
+            assert len({(c.get("amp_dtype"), c.get("channels_last")) for c in series.blocks}) == 1
 
 
 def test_what_is_excluded_is_never_proposed() -> None:
@@ -208,12 +208,12 @@ def test_workers_are_climbed_by_evidence() -> None:
     """A loader that waits: each doubling gives 1.9x up to 32; most counts need not be seen."""
     speed = {0: 0.0, 1: 0.1, 2: 0.7, 4: 1.3, 8: 1.9, 16: 2.5, 32: 3.08}
     s = search(bottleneck="loader")
-    plots = run(s, lambda c: -speed[c.get("num_workers", 0)], seconds=60.0)
+    all_series = run(s, lambda c: -speed[c.get("num_workers", 0)], seconds=60.0)
     assert s.answer().config["num_workers"] == 32
     assert s.answer().gain == pytest.approx(3.08, abs=0.2), (
         "a prior for small effects does not shrink a large one"
     )
-    assert len({c.get("num_workers", 0) for c in blocks(plots)}) <= 4
+    assert len({c.get("num_workers", 0) for c in blocks(all_series)}) <= 4
 
 
 def test_compute_is_searched_behind_the_loader_that_is_fastest() -> None:
@@ -254,10 +254,10 @@ def test_compile_is_bought_once_and_only_where_its_start_up_pays() -> None:
     long, short = (
         search(compile_start_up_s={"default": 10.0}, planned_s=p) for p in (20_000.0, 30.0)
     )
-    plots = run(long, additive(effects))
+    all_series = run(long, additive(effects))
     assert long.answer().config["compile_mode"] == "default"
-    assert 1 <= sum(plot.purpose == "compile" for plot in plots) <= 3
-    assert all(plot.purpose != "compile" for plot in run(short, additive(effects)))
+    assert 1 <= sum(series.purpose == "compile" for series in all_series) <= 3
+    assert all(series.purpose != "compile" for series in run(short, additive(effects)))
 
 
 def test_the_first_graph_is_of_the_guess() -> None:
@@ -274,8 +274,8 @@ def test_the_first_graph_is_of_the_guess() -> None:
             planned_s=20_000.0,
             compile_start_up_s={"default": 10.0, "reduce-overhead": 12.0},
         )
-        plots = [plot for plot in run(s, additive(PLANTED)) if plot.purpose == "compile"]
-        assert plots[0].blocks[0]["compile_mode"] == guess
+        all_series = [series for series in run(s, additive(PLANTED)) if series.purpose == "compile"]
+        assert all_series[0].blocks[0]["compile_mode"] == guess
 
 
 def test_a_doubtful_gain_is_kept_and_nothing_is_not() -> None:
@@ -296,7 +296,7 @@ def test_a_resumed_search_goes_on_as_it_would_have() -> None:
         second.measured(first._columns.decode(index), cost, weight)
     assert second.answer() == first.answer() and second.noise == first.noise
     ask = {"elapsed_share": 0.3, "seconds_left": 100.0, "block_s": 0.3, "switch_s": {}}
-    assert second.next_plot(**ask) == first.next_plot(**ask)
+    assert second.next_series(**ask) == first.next_series(**ask)
 
 
 def test_a_burst_of_other_load_is_no_effect() -> None:

@@ -42,13 +42,13 @@ class Agent:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(self.config.socket)
         self.reader = self.socket.makefile("rb")
-        self.crumb("step")
+        self.marker("step")
         if hello:
             job = JobFacts(os.getpid(), "cpu", None, (), (), world_size=world_size)
             self.send(Hello(os.getpid(), rank, MACHINE, job, 0.1, {}))
 
-    def crumb(self, what: str) -> None:
-        self.paths.crumb(what).touch()
+    def marker(self, what: str) -> None:
+        self.paths.marker(what).touch()
 
     def send(self, message: object) -> None:
         self.socket.sendall(dump(message))

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from autotune_trials.agent.side_effects import file_watch
 from autotune_trials.file_restore.recorder import Ledger
 from autotune_trials.file_restore.restore import put_back
-from autotune_trials.file_restore.scope import Places
+from autotune_trials.file_restore.scope import PathScope
 
 THEIRS = ("f", "g", "d/f", "d/e/f")  # in each place, from the start
 NAMES = (*THEIRS, "d", "d/e", "out", "out/f", "out/d", "link", "twin", "empty")
@@ -56,15 +56,15 @@ class World:
         (self.home / "link").symlink_to("f")
         os.link(self.home / "g", self.home / "twin")
         (self.session / "written" / "kept").mkdir(parents=True)
-        places = Places(
+        scope = PathScope(
             str(self.home),
             (str(self.session),),
             (str(root / "cache"),),
             (str(root / "tmp"), str(shm)),
             (),
         )
-        (self.session / "written" / "places").write_text(places.dump())
-        (self.session / "crumbs").mkdir()
+        (self.session / "written" / "places").write_text(scope.dump())
+        (self.session / "markers").mkdir()
 
     def state(self) -> dict[str, tuple[object, ...]]:
         """Of what is looked after: kind, mode, contents and times."""
@@ -260,6 +260,7 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
     )
     try:
         world = World(root, shm)
+        number = (world.session / "written" / "kept").stat().st_ino
         before, own_place = world.state(), world.tokens()
         file_watch._ledger = Ledger(str(world.session / "written"))
         try:
@@ -274,16 +275,17 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
         told = {*outcome["left"], *(path for path, *_ in outcome["failed"] + outcome["unkept"])}
         others = any(step.who == "another program" or step.way == "unpack" for step in program)
         found = [] if others else [f"failed: {entry}" for entry in outcome["failed"]]
+        originals = [
+            Path(original) for *_, original in outcome["failed"] if os.path.isfile(original)
+        ]
+        there = world.tokens().keys() | {o.read_text().splitlines()[0] for o in originals}
         found += [
             f"lost: {token}"
-            for token in alive.keys() - world.tokens().keys()
+            for token in alive.keys() - there
             if not _is_told(alive[token], told) and not _is_told(own_place.get(token, ""), told)
         ]
-        found += [
-            f"still kept: {path}"
-            for path in world.session.parent.rglob(".autotune-kept*")
-            if not outcome["failed"]
-        ]
+        still = [*root.rglob(".autotune-kept*"), *shm.parent.glob(f".autotune-kept-{number:x}-*")]
+        found += [f"still kept: {path}" for path in still if not outcome["failed"]]
         return [*found, *_changed(before, world.state(), told)]
     finally:
         shutil.rmtree(shm)

@@ -93,8 +93,8 @@ READY = "def ready():\n    open('ready', 'w').close()\n\n"
 
 
 def tree_of(session) -> set[int]:
-    assert session.command.warden is not None
-    return procfs.descendants(session.command.warden.pid)
+    assert session.command.supervisor is not None
+    return procfs.descendants(session.command.supervisor.pid)
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
@@ -186,7 +186,7 @@ from autotune_trials.session.session import Session
 root = Path(sys.argv[1])
 session = Session([sys.executable, str(root / "job.py")], root, {}, SessionPaths(root / "session"), SessionConfig("live", ""))
 session.start()
-print(session.mark, session.command.warden.pid, session.config.socket, flush=True)
+print(session.mark, session.command.supervisor.pid, session.config.socket, flush=True)
 if "fork" in sys.argv:
     import os
     if os.fork() == 0:   # a child that inherits the tuner's end of the socket
@@ -214,10 +214,10 @@ def tuner(tmp_path):
             env={**os.environ, "PYTHONPATH": PYTHONPATH},
         )
         started.append(process)
-        mark, warden_pid, socket = process.stdout.readline().split()
+        mark, supervisor_pid, socket = process.stdout.readline().split()
         wait_for((tmp_path / "ready").exists)
         time.sleep(0.1)
-        return process, mark, int(warden_pid), Path(socket)
+        return process, mark, int(supervisor_pid), Path(socket)
 
     yield start
     for process in started:
@@ -232,35 +232,35 @@ def tuner(tmp_path):
     "words", [(), ("fork",)], ids=["plain", "its own child still holds the socket"]
 )
 def test_kill_9_of_the_tuner_ends_the_session(tuner, words):
-    process, mark, warden_pid, socket = tuner(*words)
+    process, mark, supervisor_pid, socket = tuner(*words)
     assert process_tags.marked(mark) and not process_tags.is_stale(mark)
     process.kill()
     process.wait()
     assert not gone_within(6.0, mark)
-    wait_for(lambda: not procfs.alive(warden_pid), 6.0)
+    wait_for(lambda: not procfs.alive(supervisor_pid), 6.0)
     assert not socket.parent.exists()
 
 
-def test_kill_9_of_the_warden_is_noticed_by_the_tuner(make_session, tmp_path):
+def test_kill_9_of_the_supervisor_is_noticed_by_the_tuner(make_session, tmp_path):
     from autotune_trials.session.session import SessionFailed
 
     session = make_session("import signal\n" + DAEMON_JOB)
     wait_for((tmp_path / "ready").exists)
-    session.command.warden.kill()
+    session.command.supervisor.kill()
     with pytest.raises(SessionFailed, match="killed from outside"):
         session.wait_hello()
     assert not gone_within(3.0, session.mark)
 
 
 def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
-    process, mark, warden_pid, socket = tuner()
+    process, mark, supervisor_pid, socket = tuner()
     # never of a tuner that lives
     assert process_tags.sweep_stale((str(socket.parent.parent),)) == 0
     assert socket.exists()
-    os.kill(warden_pid, signal.SIGSTOP)  # so that it cannot clean up in between
+    os.kill(supervisor_pid, signal.SIGSTOP)  # so that it cannot clean up in between
     process.kill()
     process.wait()
-    os.kill(warden_pid, signal.SIGKILL)
+    os.kill(supervisor_pid, signal.SIGKILL)
     wait_for(lambda: process_tags.marked(mark))
     assert process_tags.is_stale(mark)
     assert process_tags.sweep_stale((str(socket.parent.parent),)) >= 1
@@ -278,12 +278,14 @@ def test_marks_of_other_pid_namespaces_are_never_judged():
 
 
 def test_ctrl_c_at_the_terminal_does_not_reach_the_job(make_session, tmp_path):
-    """The tuner decides what an interrupt means; job and warden are in sessions of their own."""
+    """The tuner decides what an interrupt means; job and supervisor have sessions of their own."""
     session = make_session(READY + "import time\nready()\ntime.sleep(99)")
     wait_for((tmp_path / "ready").exists)
     mine = os.getsid(0)
-    assert os.getsid(session.command.pid) != mine and os.getsid(session.command.warden.pid) != mine
-    os.kill(session.command.warden.pid, signal.SIGINT)
+    assert (
+        os.getsid(session.command.pid) != mine and os.getsid(session.command.supervisor.pid) != mine
+    )
+    os.kill(session.command.supervisor.pid, signal.SIGINT)
     time.sleep(0.2)
     assert procfs.alive(session.command.pid)
 

@@ -49,14 +49,14 @@ def test_socket_and_directory_are_the_users_alone(make_session) -> None:
     assert not folder.exists()
 
 
-def test_the_warden_listens_on_no_address(make_session) -> None:
+def test_the_supervisor_listens_on_no_address(make_session) -> None:
     """Its orders, the job's environment among them, come through a pair of sockets without a name."""
     session = make_session(SERVE)
     session.wait_hello()
     names = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
     assert {name for name in names if session.mark in name} == {session.config.socket}
-    assert session.command.warden is not None
-    cmdline = Path(f"/proc/{session.command.warden.pid}/cmdline").read_bytes()
+    assert session.command.supervisor is not None
+    cmdline = Path(f"/proc/{session.command.supervisor.pid}/cmdline").read_bytes()
     assert session.mark.encode() not in cmdline and b"PYTHONPATH" not in cmdline
 
 

@@ -76,7 +76,7 @@ def test_reports_that_came_before_a_crash_are_kept(make_session):
             "raise RuntimeError('unable to write to file </torch_12_34_0>: No space left on device"
             " (28)')"
         ),
-        "agent.crumb('oom'); sys.exit(1)",
+        "agent.marker('oom'); sys.exit(1)",
     ],
 )
 def test_out_of_memory(make_session, line):
@@ -214,7 +214,7 @@ def test_a_hang_saves_the_stacks_of_all_threads(make_session):
         from fake_agent import Agent
         from autotune_trials.agent.bootstrap.stack_dump import install_stack_dump
         agent = Agent()
-        agent.crumb("python")
+        agent.marker("python")
         install_stack_dump(agent.paths)
         def side_thread():
             time.sleep(60)
@@ -298,7 +298,7 @@ def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
 def test_a_job_that_cannot_be_hooked_is_told_why_and_what_to_do(make_session, argv, cause, remedy):
     session = make_session(argv)
     if "never" in cause:  # what the injected agent does in such a process
-        session.paths.crumb("python", 1).touch()
+        session.paths.marker("python", 1).touch()
     failure = failure_of(session)
     assert failure.kind == "unhooked" and cause in failure.detail and remedy in failure.detail, (
         failure
@@ -314,18 +314,18 @@ def test_an_isolating_first_line_of_a_script(make_session, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("crumbs", "cause"),
+    ("markers", "cause"),
     [
         (("python", "torch"), "neither backward() nor an optimizer"),
         (("python", "torch", "loader"), "neither backward() nor an optimizer"),
         (("python", "torch", "backward"), "no other update of the parameters"),
     ],
 )
-def test_how_far_the_crumbs_go(tmp_path, crumbs, cause):
+def test_how_far_the_markers_go(tmp_path, markers, cause):
     paths = SessionPaths(tmp_path)
-    paths.crumbs.mkdir()
-    for crumb in crumbs:
-        paths.crumb(crumb).touch()
+    paths.markers.mkdir()
+    for marker in markers:
+        paths.marker(marker).touch()
     found = classify.of_exit(0, ["python", "train.py"], tmp_path, paths, "x")
     assert found.kind == "unhooked" and cause in found.detail and "import autotune" in found.detail
 
@@ -337,7 +337,7 @@ def test_a_start_up_that_takes_too_long(make_session):
 
 def test_backward_without_steps_is_not_waited_for_to_the_end(make_session):
     session = make_session("import time\ntime.sleep(60)", hang_timeout_s=0.3)
-    session.paths.crumb("backward", session.command.pid).touch()
+    session.paths.marker("backward", session.command.pid).touch()
     begin = time.monotonic()
     failure = failure_of(session)
     assert (

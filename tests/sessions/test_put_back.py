@@ -28,10 +28,10 @@ from autotune_trials.file_restore.backups import Backups, CannotKeep
 from autotune_trials.file_restore.log import Log
 from autotune_trials.file_restore.recorder import Ledger
 from autotune_trials.file_restore.restore import leftovers, put_back
-from autotune_trials.file_restore.scope import Places
+from autotune_trials.file_restore.scope import PathScope
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
-from autotune_trials.session.launch_environment import places
+from autotune_trials.session.launch_environment import path_scope
 from autotune_trials.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -343,6 +343,14 @@ INSIDE = {
         " delete=False); f.write(b'x'); f.close(); shutil.move(f.name, 'out/m'); d ="
         " tempfile.mkdtemp(dir='/tmp'); open(d + '/w', 'w').write('x'); shutil.move(d, 'out/d')"
     ),
+    "from another disk, twice": (
+        "os.mkdir('out'); import tempfile; d = tempfile.mkdtemp(dir='/dev/shm')\nfor _ in 'ab':\n"
+        "    open(d + '/m', 'w').write('x'); shutil.move(d + '/m', 'out/m')\nos.rmdir(d)"
+    ),
+    "by renaming at the second attempt": (
+        "open('t', 'w').write('x')\ntry: os.rename('t', 'out/t')\nexcept OSError: os.mkdir('out');"
+        " os.rename('t', 'out/t')"
+    ),
     "by copying": (
         "shutil.copytree('folder', 'out/copied'); shutil.copy('mine.txt', 'out/copied/more')"
     ),
@@ -370,43 +378,36 @@ def test_what_the_job_wrote_into_a_directory_of_its_own_goes(make_session, home,
     assert state(home) == before and not session.outcome["left"] and not session.outcome["failed"]
 
 
-MOVED_IN = {  # what the job does -> where the file is then, below home
-    "renamed": ("os.rename(O + '/theirs', 'mine')", "mine"),
-    "renamed into a directory of its own": (
-        "os.mkdir('out'); os.rename(O + '/theirs', 'out/mine')",
-        "out/mine",
-    ),
-    "in the place of a file of the user's": (
-        "os.replace(O + '/theirs', 'mine.txt')",
-        "mine.txt.during-trial",
-    ),
+MOVED_IN = {
+    "renamed": "os.rename(O + '/theirs', 'mine')",
+    "renamed into a directory of its own": "os.mkdir('out'); os.rename(O + '/theirs', 'out/mine')",
+    "in the place of a file of the user's": "os.replace(O + '/theirs', 'mine.txt')",
     "renamed, then overwritten and removed": (
-        "os.rename(O + '/theirs', 'mine'); open('mine', 'w').write('x'); os.remove('mine')",
-        "mine",
+        "os.rename(O + '/theirs', 'mine'); open('mine', 'w').write('x'); os.remove('mine')"
     ),
-    "renamed, then appended to": (
-        "os.rename(O + '/theirs', 'mine'); open('mine', 'a').write('x')",
-        "mine",
+    "renamed, then appended to": "os.rename(O + '/theirs', 'mine'); open('mine', 'a').write('x')",
+    "renamed, and another one made in its place": (
+        "os.rename(O + '/theirs', 'mine'); open(O + '/theirs', 'w').write('x')"
     ),
     "linked, and its first name removed": (
-        "os.link(O + '/theirs', 'mine'); os.unlink(O + '/theirs')",
-        "mine",
+        "os.link(O + '/theirs', 'mine'); os.unlink(O + '/theirs')"
     ),
     "a directory": (
-        "os.rename(O, 'out'); open('out/theirs', 'w').write('x'); open('out/mine', 'w').write('x')",
-        "out/theirs",
+        "os.rename(O, 'out'); open('out/theirs', 'w').write('x'); open('out/mine', 'w').write('x')"
     ),
     "a directory that is then renamed, then removed": (
-        "os.rename(O, 'out'); os.rename('out', 'later'); shutil.rmtree('later')",
-        "out/theirs",
+        "os.rename(O, 'out'); os.rename('out', 'later'); shutil.rmtree('later')"
     ),
-    "from another disk": ("shutil.move(S + '/theirs', 'mine')", "mine"),
-    "a directory from another disk": ("shutil.move(S, 'out'); shutil.rmtree('out')", "out/theirs"),
+    "from another disk": "shutil.move(S + '/theirs', 'mine')",
+    "from another disk, by way of a link to a file of the user's": (
+        "os.symlink('mine.txt', 'link'); shutil.move(S + '/theirs', 'link')"
+    ),
+    "a directory from another disk": "shutil.move(S, 'out'); shutil.rmtree('out')",
 }
 
 
 @pytest.mark.parametrize("way", MOVED_IN)
-def test_what_the_job_moves_to_itself_stays_and_is_named(make_session, home, way):
+def test_what_the_job_moves_to_itself_is_back_where_it_was(make_session, home, way):
     outside = home.parent / f"{home.name}-outside"
     disk = Path(
         tempfile.mkdtemp(
@@ -417,19 +418,15 @@ def test_what_the_job_moves_to_itself_stays_and_is_named(make_session, home, way
         for folder in (outside, disk):
             folder.mkdir(exist_ok=True)
             (folder / "theirs").write_text("theirs")
-        before, (job, where) = state(home), MOVED_IN[way]
+        before = state(home), state(outside), state(disk)
+        paths = f"O, S = {str(outside)!r}, {str(disk)!r}\n"
         session = make_session(
-            HEAD + f"O, S = {str(outside)!r}, {str(disk)!r}\n{job}\nopen('done', 'w').close()",
-            keep=(),
+            HEAD + paths + MOVED_IN[way] + "\nopen('done', 'w').close()", keep=()
         )
         wait_for((home / "done").exists)
         session.close()
-        assert (home / where).read_text() == "theirs" and not session.outcome["failed"]
-        assert any((home / where).is_relative_to(told) for told in session.outcome["left"]), (
-            session.outcome
-        )
-        found = {name: what for name, what in state(home).items() if name in before}
-        assert found == before, "and nothing else has changed"
+        assert (state(home), state(outside), state(disk)) == before
+        assert not session.outcome["failed"] and not session.outcome["left"]
     finally:
         shutil.rmtree(disk, ignore_errors=True)
 
@@ -533,7 +530,7 @@ def test_compiled_modules_stay_and_are_not_told_but_go_with_a_package_of_the_job
 
 def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
     written, out = home / "session" / "written", home / "out"
-    records = [{"what": "made", "path": str(out), "folder": True}]
+    records: list[dict] = [{"what": "made", "path": str(out), "folder": True}]
     for n in range(50_000):
         records.append({"what": "made", "path": f"{out}/{n}.tmp"})
         records.append(
@@ -545,9 +542,6 @@ def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
                 "inode": 7,
             }
         )
-    records.append(
-        {"what": "renamed", "path": str(out), "to": f"{home}/later", "stays": False, "folder": True}
-    )
     (written / "log").write_text("".join(json.dumps(record) + "\n" for record in records))
     began, log = time.process_time(), Log(str(written))
     with log.alone():
@@ -555,7 +549,7 @@ def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
     assert (
         time.process_time() - began < 5
         and len(log.made) == 50_001
-        and log.made[f"{home}/later/7"].inode == 7
+        and log.made[f"{out}/7"].inode == 7
     )
 
 
@@ -665,8 +659,8 @@ def test_what_the_user_lets_it_write_and_what_libraries_keep_is_left_alone(
 def test_a_checkpoint_in_a_cache_is_put_back_but_not_in_one_of_a_librarys(tmp_path):
     home = tmp_path / "home"
     env = {"XDG_CACHE_HOME": str(tmp_path / "xdg"), "HF_HOME": str(tmp_path / "xdg" / "hf")}
-    found = places(home, [tmp_path / "run"], env, ())
-    assert Places.load(found.dump()).dump() == found.dump()
+    found = path_scope(home, [tmp_path / "run"], env, ())
+    assert PathScope.load(found.dump()).dump() == found.dump()
     cases = {
         "xdg/mine/c.pt": True,
         "xdg/hf/c.pt": False,
@@ -682,25 +676,31 @@ def test_data_prepared_before_training_stays_and_outputs_go(make_session, home):
     job = (
         HEAD
         + """
-import time
+import tempfile, time
 os.makedirs('data/raw'); open('data/raw/images', 'wb').write(bytes(3 << 20)); open('data/raw/labels', 'wb').write(b'x')
+unpacked = tempfile.mkdtemp(dir='/tmp')
+subprocess.run(['dd', 'if=/dev/zero', 'bs=1M', 'count=2', f'of={unpacked}/words'], check=True)
+shutil.move(f'{unpacked}/words', 'words'); os.rename('large', 'data/raw/large'); os.rmdir(unpacked)
 os.makedirs('out'); open('out/config.json', 'w').write('{}'); open('log.csv', 'w').write('epoch,loss')
 os.makedirs('runs/1'); events = open('runs/1/events', 'wb'); events.write(bytes(3 << 20)); events.flush()
 time.sleep(0.05)
-open(os.path.join(os.path.dirname(os.environ['AUTOTUNE_SESSION']), 'crumbs', f'backward-{os.getpid()}'), 'w').close()
+open(os.path.join(os.path.dirname(os.environ['AUTOTUNE_SESSION']), 'markers', f'backward-{os.getpid()}'), 'w').close()
 time.sleep(0.05)
 events.write(b'more'); events.close(); open('out/model', 'wb').write(bytes(2 << 20))
 open('done', 'w').close()
 """
     )
+    (home / "large").write_bytes(bytes(2 << 20))
     session = make_session(job, keep=())
     wait_for((home / "done").exists)
     session.close()
+    assert (home / "large").exists(), "a file of the user's, which was moved there"
+    assert not [path for path in session.outcome["restored"] if path.startswith("/tmp/tmp")]
     assert (home / "data/raw/images").stat().st_size == 3 << 20 and (
         home / "data/raw/labels"
     ).exists()
     assert not any((home / name).exists() for name in ("out", "log.csv", "runs", "done"))
-    assert session.outcome["prepared"] == [str(home / "data")]
+    assert session.outcome["prepared"] == [str(home / "data"), str(home / "words")]
 
 
 def test_nothing_is_put_back_where_the_user_says_so(make_session, home):
@@ -723,7 +723,7 @@ def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
     assert path == str(home / "memmap.bin") and "1024 MiB" in why
 
 
-def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
+def test_files_on_another_disk_are_kept_there(tmp_path):
     """In the ledger itself: a session never looks after /dev, which is the second disk that is
     always there.
     """
@@ -735,22 +735,20 @@ def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
         (other / "out").mkdir()
         (other / "out" / "ckpt").write_text("good")
         (tmp_path / "written" / "kept").mkdir(parents=True)
-        (tmp_path / "written" / "places").write_text(Places(str(other), (), (), (), ()).dump())
-        monkeypatch.setattr(os, "access", lambda path, mode: str(path).startswith(str(other)))
+        (tmp_path / "written" / "places").write_text(PathScope(str(other), (), (), (), ()).dump())
         ledger = Ledger(str(tmp_path / "written"))
         ledger.opens(str(other / "out" / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         ledger.removes_directory(str(other / "out"))
-        assert [p.name.startswith(".autotune-kept-") for p in other.iterdir() if p.is_file()] == [
-            True
-        ]
+        number = (tmp_path / "written" / "kept").stat().st_ino
+        (kept,) = shm.glob(f".autotune-kept-{number:x}-*")
+        assert kept.read_text() == "good"
         (other / "out").rmdir()  # a job that clears it finds nothing in its way
         assert put_back(str(tmp_path))["restored"] == [
             str(other / "out"),
             str(other / "out" / "ckpt"),
         ]
-        assert [p.name for p in other.iterdir()] == ["out"] and (
-            other / "out" / "ckpt"
-        ).read_text() == "good"
+        assert [p.name for p in other.iterdir()] == ["out"] and not kept.exists()
+        assert (other / "out" / "ckpt").read_text() == "good"
     finally:
         shutil.rmtree(other)
 
@@ -759,7 +757,7 @@ def test_files_on_another_disk_are_kept_there(tmp_path, monkeypatch):
 def ledger(tmp_path: Path, home: Path) -> Ledger:
     (tmp_path / "session" / "written" / "kept").mkdir(parents=True)
     (tmp_path / "session" / "written" / "places").write_text(
-        Places(str(home), (str(tmp_path / "session"),), (), (), ()).dump()
+        PathScope(str(home), (str(tmp_path / "session"),), (), (), ()).dump()
     )
     return Ledger(str(tmp_path / "session" / "written"))
 
@@ -825,7 +823,7 @@ def test_a_job_that_clears_the_directory_the_originals_lie_in(ledger, home):
 
 
 def test_killed_together_with_its_tuner(home):
-    """The warden puts things back where there is no tuner left to do it."""
+    """The supervisor puts things back where there is no tuner left to do it."""
     tuner = f"""
 import sys, time
 sys.path[:0] = {PYTHONPATH.split(os.pathsep)!r}
@@ -849,9 +847,8 @@ time.sleep(60)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not gone_within(10.0, mark)
-    wait_for(lambda: (home / "session" / "written.json").exists())
     wait_for(lambda: not (home / "session" / "written").exists())
-    assert state(home) == before
+    assert state(home) == before and (home / "session" / "written.json").exists()
 
 
 def test_interrupted_while_the_job_still_writes(make_session, home, monkeypatch):
@@ -916,7 +913,7 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
 
 @pytest.fixture
 def killed(home) -> Path:
-    """A session whose job, warden and tuner are gone at once, as after a power cut: nothing has
+    """A session whose job, supervisor and tuner are gone at once, as after a power cut: nothing has
     been put back.
     """
     root = home / "session-run" / "sessions" / "0001-live"
@@ -994,6 +991,25 @@ def test_what_was_written_since_is_not_touched(killed):
     assert leftovers(str(run)) == [found], "it is told again until somebody has chosen"
     Path(kept).unlink()
     assert put_back(found, late=True)["failed"] == [] and leftovers(str(run)) == []
+
+
+def test_the_next_files_that_were_written_since_are_not_touched_either(killed):
+    """What is looked at once, and chosen for one of them, is no sign of the trial's life."""
+    session = killed / "session-run" / "sessions" / "0001-live"
+    (killed / "empty").write_text("the user's own")
+    Ledger(str(SessionPaths(session).written)).removes(str(killed / "empty"))
+    days_ago = time.time() - 5 * 86400
+    for path in (session.parent.parent, *session.parent.parent.rglob("*")):
+        os.utime(path, (days_ago, days_ago), follow_symlinks=False)
+    for name in ("mine.txt", "empty"):
+        (killed / name).write_text("days of training")
+    failed = put_back(str(session), late=True)["failed"]
+    assert {path for path, *_ in failed} == {str(killed / "mine.txt"), str(killed / "empty")}
+    Path(next(kept for path, _, kept in failed if path.endswith("mine.txt"))).unlink()
+    for _ in range(2):
+        ((path, *_),) = put_back(str(session), late=True)["failed"]
+        assert path == str(killed / "empty")
+    assert (killed / "empty").read_text() == (killed / "mine.txt").read_text() == "days of training"
 
 
 def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, monkeypatch):

@@ -117,11 +117,11 @@ def test_once_it_no_longer_waits_all_knobs_are_searched(tmp_path: Path) -> None:
     found = run(tmp_path / "run", Waits(waiting), job(tmp_path / "job", space)).knobs
     assert found["amp_dtype"] == "bfloat16" and found["num_workers"] in (2, 4)
     lines = (tmp_path / "run" / "run" / "journal.jsonl").read_text().splitlines()
-    plots = [
+    series = [
         {name for block in e["data"] for name in block["config"]}
         for e in map(json.loads, lines)
         if e["kind"] == "plot"
     ]
-    first = next(n for n, names in enumerate(plots) if "amp_dtype" in names)
-    assert set.union(*plots[:first]) >= {"num_workers", "prefetch_factor"}
+    first = next(n for n, names in enumerate(series) if "amp_dtype" in names)
+    assert set.union(*series[:first]) >= {"num_workers", "prefetch_factor"}
     assert 3 < first < 12

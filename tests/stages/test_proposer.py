@@ -323,12 +323,12 @@ def test_the_search_stops_on_a_plateau_only() -> None:
 def test_of_a_long_study_the_sampler_is_given_the_best_and_the_latest() -> None:
     from optuna.trial import TrialState
 
-    from autotune.search.sampler_view import BEST, LATEST, STRIDE, remember_less
+    from autotune.search.sampler_view import BEST, LATEST, STRIDE, show_best_and_latest
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     whole = study._storage.get_all_trials
-    remember_less(study._storage)
+    show_best_and_latest(study._storage)
     for number in range(400):
         values = {
             trial.number: trial.value

@@ -20,7 +20,7 @@ from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import KILLS, RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
-from autotune.stages.measuring.plots import LivePlots
+from autotune.stages.measuring.series import LiveSeries
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
@@ -309,7 +309,7 @@ def test_in_a_new_process_the_rest_of_a_plot_settles_first(tmp_path: Path) -> No
     machine = Planned()
     with (
         context_of(tmp_path, machine) as context,
-        LivePlots(context, {}, iteration_s=0.016) as live,
+        LiveSeries(context, {}, iteration_s=0.016) as live,
     ):
         measured = live.measure([{}, {"amp_dtype": "bfloat16"}] * 3)
     assert len(measured) == 6 and len(machine.sessions) == 2

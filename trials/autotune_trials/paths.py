@@ -3,8 +3,8 @@
 <session>/session.json       what the agent is told
 <session>/stdout.log, stderr.log
 <session>/agent.log          the agent's own troubles
-<session>/warden.log         the warden's, if it had any
-<session>/crumbs/<what>-<pid>  empty files: how far each process of the command came
+<session>/supervisor.log     the supervisor's, if it had any
+<session>/markers/<what>-<pid>   empty files: how far each process of the command came
 <session>/stacks-<pid>.txt   written by the hang watchdog
 <session>/trace-<rank>.json.gz
 <session>/nsight.nsys-rep, nsight.ncu-rep   what a tool around the command wrote
@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-CRUMBS = ("python", "torch", "loader", "backward", "step")  # in the order a healthy job drops them
+MARKERS = (
+    "python",
+    "torch",
+    "loader",
+    "backward",
+    "step",
+)  # in the order a healthy job leaves them
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,12 @@ class SessionPaths:
         return self.root / "agent.log"
 
     @property
-    def warden_log(self) -> Path:
-        return self.root / "warden.log"
+    def supervisor_log(self) -> Path:
+        return self.root / "supervisor.log"
 
     @property
-    def crumbs(self) -> Path:
-        return self.root / "crumbs"
+    def markers(self) -> Path:
+        return self.root / "markers"
 
     @property
     def out(self) -> Path:
@@ -64,8 +70,8 @@ class SessionPaths:
     def outcome(self) -> Path:
         return self.root / "written.json"
 
-    def crumb(self, what: str, pid: int | None = None) -> Path:
-        return self.crumbs / f"{what}-{pid or os.getpid()}"
+    def marker(self, what: str, pid: int | None = None) -> Path:
+        return self.markers / f"{what}-{pid or os.getpid()}"
 
     def stacks(self, pid: int) -> Path:
         return self.root / f"stacks-{pid}.txt"

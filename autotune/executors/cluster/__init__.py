@@ -1,6 +1,6 @@
 """Sessions on a Ray cluster: the executor ``ray``.
 
-    tuner: RayExecutor ──▶ lane.Slot ══ray══▶ slot.Slot (actor) ──▶ LocalExecutor ──▶ Session ──▶ warden ──▶ the command
+    tuner: RayExecutor ──▶ lane.Slot ══ray══▶ slot.Slot (actor) ──▶ LocalExecutor ──▶ Session ──▶ supervisor ──▶ the command
              │ lanes()        one a slot       one a node, or a share of one      as on this machine
              └ Optuna, journal, tracking, report stay here
 

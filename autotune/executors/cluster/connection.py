@@ -15,7 +15,7 @@ from autotune.job.spec import JobSpec
 
 # of a cluster of our own: answers are small, and /dev/shm belongs to the job's workers
 OBJECT_STORE_BYTES = 128 << 20
-KNOCK_S = 10.0
+CONNECT_S = 10.0
 
 
 def connect(spec: JobSpec, run_dir: Path) -> None:
@@ -33,7 +33,7 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
         if spec.executor.options["workdir"] == "ship"
         else {}
     )
-    _knock(address)
+    _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own: dict[str, Any] = (
         {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
@@ -75,7 +75,7 @@ def _require_client(address: str) -> None:
         )
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Ray itself tries for minutes, and prints what it finds.
 
     Raises:
@@ -85,7 +85,7 @@ def _knock(address: str) -> None:
     if not sign:
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except OSError as error:
         raise _unreachable(address, error) from None
 

@@ -22,7 +22,7 @@ from autotune.executors.cluster.actors import Actors
 from autotune.executors.cluster.answers import SlotFacts
 from autotune.executors.cluster.connection import connect
 from autotune.executors.cluster.head import Head
-from autotune.executors.cluster.lane import GOODBYE_S, Sessions, Slot
+from autotune.executors.cluster.lane import SLOT_END_S, Sessions, Slot
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.executors.cluster.workdir import digest_of, enter_again, inside_shipped
@@ -169,12 +169,12 @@ class RayExecutor(Executor):
     def close(self) -> None:
         self._head.close()
         with self._turn:
-            self._take_leave()
+            self._leave_cluster()
             self._slots.clear()
             self._starting.clear()
             self._waiting.clear()
 
-    def _take_leave(self) -> None:
+    def _leave_cluster(self) -> None:
         """Of all slots, and of the cluster. Without its head nobody ends their processes for us:
         they do when they are done with what they are at.
         """
@@ -183,7 +183,7 @@ class RayExecutor(Executor):
         slots = [*self._slots.values(), *(self._slot(*waiting) for waiting in self._waiting)]
         try:
             if ray.is_initialized():
-                Slot.farewell(slots, HEADLESS_S if self._head.gone else GOODBYE_S)
+                Slot.end_all(slots, HEADLESS_S if self._head.gone else SLOT_END_S)
                 for starting in self._starting.values():
                     starting.actors.end()
                 # else Ray asks it once more, in vain, which it does at our exit anyway

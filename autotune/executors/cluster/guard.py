@@ -1,11 +1,11 @@
 """Sees to it that nothing of a slot outlives its actor, whatever ended that.
 
-    actor ──▶ guard (its parent is init) ── waits for the actor's end ──▶ wardens end their trees │ sweep by mark │ put back │ remove files
+    actor ──▶ guard (its parent is init) ── waits for the actor's end
+                 └─▶ supervisors end their trees │ sweep by mark │ put back │ remove files
 
-Each session has its warden, which ends the process tree and puts the files back as soon as the
-actor is gone. But Ray, when it ends a
-worker process, first kills its direct children: the wardens. So this process, which is nobody's
-child, looks after what is left.
+Each session has its supervisor, which ends the process tree and puts the files back as soon as the
+actor is gone. But Ray, when it ends a worker process, first kills its direct children: the
+supervisors. So this process, which is nobody's child, looks after what is left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune_trials.session.launch_environment import socket_folders
 from autotune_trials.supervisor import process_tags, procfs
 
 PREFIX = "autotune-slot-"  # of a slot's own directory; the mark of its process follows
-PATIENCE_S = 20.0  # for wardens that end their trees by themselves: TERM, grace, KILL
+PATIENCE_S = 20.0  # for supervisors that end their trees by themselves: TERM, grace, KILL
 POLL_S = 0.05
 
 
@@ -66,7 +66,7 @@ def clean_up(scratch: Path) -> None:
     """End what is left of the slot that worked in ``scratch``, put back what that changed, remove
     its files. Its process is gone.
     """
-    _wait_until(lambda: not wardens_of(scratch), PATIENCE_S)
+    _wait_until(lambda: not supervisors_of(scratch), PATIENCE_S)
     process_tags.sweep_stale()
     for session in leftovers(str(scratch)):
         put_back(session, late=True)
@@ -91,8 +91,8 @@ def clean_up_after_others() -> None:
             clean_up(folder / name)
 
 
-def wardens_of(scratch: Path) -> set[int]:
-    """Wardens of sessions in ``scratch`` that are at work: their log lies there."""
+def supervisors_of(scratch: Path) -> set[int]:
+    """Supervisors of sessions in ``scratch`` that are at work: their log lies there."""
     found = set()
     for pid in procfs.all_pids():
         try:
@@ -101,7 +101,7 @@ def wardens_of(scratch: Path) -> set[int]:
             continue
         if (
             log.startswith(str(scratch))
-            and os.path.basename(log).startswith("warden.log")
+            and os.path.basename(log).startswith("supervisor.log")
             and procfs.alive(pid)
         ):
             found.add(pid)

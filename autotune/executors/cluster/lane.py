@@ -21,7 +21,7 @@ from autotune_trials.paths import new_session
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
 LOOK_S = 1.0  # between two looks at the cluster's head, while a slot works
-GOODBYE_S = 20.0  # for a slot to end by itself, before it is killed
+SLOT_END_S = 20.0  # for a slot to end by itself, before it is killed
 
 
 class Sessions:
@@ -162,10 +162,10 @@ class Slot(Executor):
         """End the slot's sessions and its process. Idempotent; from any thread, also while it
         works.
         """
-        self.farewell([self])
+        self.end_all([self])
 
     @staticmethod
-    def farewell(slots: Sequence[Slot], patience_s: float = GOODBYE_S) -> None:
+    def end_all(slots: Sequence[Slot], patience_s: float = SLOT_END_S) -> None:
         """End several at once."""
         import ray
 

@@ -7,16 +7,23 @@
     evidence.py    the blocks so far, and what they make of the knobs: posterior, noise, leader
     failures.py    what failed, by name; which combinations are not proposed
     looks.py       values never tried: in which order, and which need no look
-    plots.py       blocks that run one after another
+    series.py      blocks that run one after another
     judgement.py   what a change is worth under spike-and-slab
     answers.py     which knobs of the leader are kept, and what a search may still gain
     compiling.py   when a compiled graph is worth its start-up
-    search.py      ModelSearch: asked for the next plot, told every block      <- start here
+    search.py      ModelSearch: asked for the next series, told every block      <- start here
 
 Functions of numbers: no files, no clock, no torch.
 """
 
-from autotune.search.model.knobs import FIRST_LOOK, RECALLED, Answer, KnobVerdict, Plot, SearchKnob
+from autotune.search.model.knobs import (
+    FIRST_LOOK,
+    RECALLED,
+    Answer,
+    KnobVerdict,
+    SearchKnob,
+    Series,
+)
 from autotune.search.model.search import ModelSearch
 
-__all__ = ["FIRST_LOOK", "RECALLED", "Answer", "KnobVerdict", "ModelSearch", "Plot", "SearchKnob"]
+__all__ = ["FIRST_LOOK", "RECALLED", "Answer", "KnobVerdict", "ModelSearch", "Series", "SearchKnob"]

@@ -33,7 +33,9 @@ class Judge:
         if k == evidence.compiled:
             plain = belief.leader.copy()
             plain[k] = evidence.columns.default[k]
-            price += float(evidence.toll(belief.gain(plain, evidence.columns.default)[0])[k, v])
+            price += float(
+                evidence.start_up_costs(belief.gain(plain, evidence.columns.default)[0])[k, v]
+            )
         return price
 
     def answer(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:

@@ -1,4 +1,4 @@
-"""When a compiled graph is bought, and how long a plot stays on it.
+"""When a compiled graph is bought, and how long a series stays on it.
 
 Compiling takes longer than everything else that is tried, and what is part of a graph cannot be
 flipped on it. So it is bought on the leader, once the knobs of the graph are mostly settled or 30
@@ -47,7 +47,7 @@ class Compiling:
             return self._on(belief, evidence.graph_of(belief.leader) or self._last_graph())
         if regret[list(evidence.graph)].sum() > SETTLED and elapsed_share < LATEST_SHARE:
             return None
-        best, best_promise = None, GAIN_NEEDED
+        best, best_gain = None, GAIN_NEEDED
         for v in self._values():
             if best is not None and not evidence.bought():
                 break  # the first graph is of the guess, if that can be had
@@ -65,9 +65,9 @@ class Compiling:
             mended = evidence.mended(index, belief.posterior.mean)
             if (mended != index).any() or evidence.graph_of(index) in evidence.bought():
                 continue
-            promise = self._promise(belief, index, v)
-            if promise > best_promise:
-                best, best_promise = index, promise
+            gain = self._expected_gain(belief, index, v)
+            if gain > best_gain:
+                best, best_gain = index, gain
         return best
 
     def too_dear(self, v: int, seconds_left: float) -> bool:
@@ -80,7 +80,7 @@ class Compiling:
         return sorted(range(len(knob.values)), key=lambda v: knob.values[v] != knob.guess)
 
     def stays(self, belief: Belief) -> np.ndarray | None:
-        """What the next plot runs on its graph; None: it runs without compile.
+        """What the next series runs on its graph; None: it runs without compile.
 
         It goes on until there are enough blocks. Everything else is measured as well without
         compile, and the knobs of the graph only there.
@@ -120,7 +120,7 @@ class Compiling:
             index[k] = v
         return index
 
-    def _promise(self, belief: Belief, index: np.ndarray, v: int) -> float:
+    def _expected_gain(self, belief: Belief, index: np.ndarray, v: int) -> float:
         """Expected gain over what is there already, uncompiled or on a graph that was bought."""
         evidence, c = self.evidence, self.evidence.compiled
         assert c is not None

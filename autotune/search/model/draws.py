@@ -18,7 +18,7 @@ def fastest(
     allowed: np.ndarray,
     start: np.ndarray,
     *,
-    toll: np.ndarray | None = None,
+    start_up_costs: np.ndarray | None = None,
     fixed: frozenset[int] = frozenset(),
 ) -> np.ndarray:
     """Index vectors, one for each row of ``coefficients``.
@@ -29,22 +29,22 @@ def fastest(
     Args:
         allowed: (knob, value) -> may it be taken.
         start: index vector from which the descent starts.
-        toll: (knob, value) -> log cost on top of its effect.
+        start_up_costs: (knob, value) -> log cost on top of its effect.
         fixed: knobs that stay as in ``start``.
     """
     import numpy as np
 
     if columns.competing is None or fixed & set(columns.competing):
-        return _descended(columns, coefficients, allowed, start, toll, fixed)
+        return _descended(columns, coefficients, allowed, start, start_up_costs, fixed)
     threads = columns.competing[1]
     found, costs = [], []
     for value in allowed[threads].nonzero()[0]:
         index = start.copy()
         index[threads] = value
-        index = _descended(columns, coefficients, allowed, index, toll, fixed | {threads})
+        index = _descended(columns, coefficients, allowed, index, start_up_costs, fixed | {threads})
         cost = (columns.rows(index) * coefficients).sum(axis=1)
-        if toll is not None:
-            cost = cost + toll[np.arange(index.shape[1]), index].sum(axis=1)
+        if start_up_costs is not None:
+            cost = cost + start_up_costs[np.arange(index.shape[1]), index].sum(axis=1)
         found.append(index)
         costs.append(cost)
     best = np.array(costs).argmin(axis=0)
@@ -56,15 +56,15 @@ def _descended(
     coefficients: np.ndarray,
     allowed: np.ndarray,
     start: np.ndarray,
-    toll: np.ndarray | None,
+    start_up_costs: np.ndarray | None,
     fixed: frozenset[int],
 ) -> np.ndarray:
     import numpy as np
 
     count, knobs = len(coefficients), len(columns.knobs)
     effects = columns.effects(coefficients)
-    if toll is not None:
-        effects = effects + toll
+    if start_up_costs is not None:
+        effects = effects + start_up_costs
     effects = np.where(allowed, effects, np.inf)
     index = np.tile(start, (count, 1))
     every = np.arange(count)

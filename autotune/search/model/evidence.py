@@ -148,7 +148,7 @@ class Evidence:
         mended = self.failures.mended(index, self.columns.effects(mean), rng)
         return self.columns.settle(mended[None, :])[0]
 
-    def toll(self, gain: float) -> np.ndarray:
+    def start_up_costs(self, gain: float) -> np.ndarray:
         """(knob, value) -> log cost of its start-up, spread over the planned steps.
 
         Args:
@@ -156,11 +156,11 @@ class Evidence:
         """
         import numpy as np
 
-        toll = np.zeros(self.tried.shape)
+        start_up_costs = np.zeros(self.tried.shape)
         if self.compiled is not None:
             for value, share in self._start_up.items():
-                toll[self.compiled, value] = np.log1p(share * np.exp(gain))
-        return toll
+                start_up_costs[self.compiled, value] = np.log1p(share * np.exp(gain))
+        return start_up_costs
 
     def fastest_measured(self, belief: Belief) -> np.ndarray:
         """Of the configurations that were measured without compile, and may be again."""
@@ -232,13 +232,13 @@ class Evidence:
         if self.compiled is not None:
             plain[self.compiled] = columns.default[self.compiled]
         gain = posterior.of(self._default_row - columns.row(columns.settle(plain[None, :])[0]))[0]
-        toll = self.toll(gain)
+        start_up_costs = self.start_up_costs(gain)
         found = [
-            fastest(columns, mean[None, :], allowed, start, toll=toll)[0]
+            fastest(columns, mean[None, :], allowed, start, start_up_costs=start_up_costs)[0]
             for start in (columns.default, boldest)
         ]
         every = np.arange(len(columns.knobs))
-        costs = [float(columns.row(i) @ mean + toll[every, i].sum()) for i in found]
+        costs = [float(columns.row(i) @ mean + start_up_costs[every, i].sum()) for i in found]
         return self.mended(found[int(np.argmin(costs))], mean)
 
     def _discount(

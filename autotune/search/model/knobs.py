@@ -17,7 +17,7 @@ class SearchKnob:
     name: str
     values: tuple[Value, ...]  # all candidates, from least to most; the default among them
     default: Value  # the job's own
-    dear: bool = False  # takes seconds to switch: changed only between plots
+    dear: bool = False  # takes seconds to switch: changed only between series
     compiled: bool = False  # torch.compile: bought, not sampled
     in_graph: bool = False  # part of a compiled graph: flipped with compile off
     loader: bool = False  # acts on the loader, not on compute
@@ -49,7 +49,7 @@ class SearchKnob:
 
 
 @dataclass(frozen=True)
-class Plot:
+class Series:
     """Configurations to be measured one after another in the running job, in this order.
 
     They agree in all dear knobs and in the compiled graph, so that only the first costs seconds.

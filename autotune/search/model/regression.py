@@ -8,7 +8,7 @@ one of that size (P. J. Huber, Robust Statistics, 1981). Effects much larger tha
 widen it: the prior says that most values do little, not that none does much.
 
 Blocks within :data:`LEVEL_S` share the machine's level, a random effect: what changes between
-them is known better than one block, what stays the same over a plot (workers, compile) less well
+them is known better than one block, what stays the same over a series (workers, compile) less well
 than their number says. The levels are eliminated before anything is solved, so many of them cost
 nothing.
 

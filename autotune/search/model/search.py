@@ -1,4 +1,4 @@
-"""Asked for the next plot, told every block.
+"""Asked for the next series, told every block.
 
     recalled │ first look │ first look │ … sampled, sampled, compile, sampled, … │ leader, leader │ stopped
     what similar jobs had best  every value once    Thompson sampling     last fifth of the time
@@ -17,9 +17,9 @@ from autotune.search.model.answers import Judge
 from autotune.search.model.columns import Columns
 from autotune.search.model.compiling import Compiling
 from autotune.search.model.evidence import Evidence
-from autotune.search.model.knobs import FIRST_LOOK, RECALLED, Answer, Plot, SearchKnob
+from autotune.search.model.knobs import FIRST_LOOK, RECALLED, Answer, SearchKnob, Series
 from autotune.search.model.looks import EXPECTED, Looks
-from autotune.search.model.plots import Plots, blocks_of
+from autotune.search.model.series import SeriesMaker, blocks_of
 from autotune_spaces.base import Config, Value
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ class ModelSearch:
         self._columns = Columns(knobs, normalise, bottleneck, expected, reading)
         self._evidence = Evidence(self._columns, bottleneck, noise, shares)
         self._looks = Looks(self._evidence, bottleneck)
-        self._plots = Plots(self._evidence, self._looks)
+        self._maker = SeriesMaker(self._evidence, self._looks)
         self._judge = Judge(self._evidence)
         self._compiling = Compiling(self._judge, start_up_s)
         self._seed = seed
         self._recalled = self._expected_best() if expected else None
         self.stopped = ""
 
-    def next_plot(
+    def next_series(
         self,
         *,
         elapsed_share: float,
@@ -84,7 +84,7 @@ class ModelSearch:
         block_s: float,
         switch_s: Mapping[str, float],
         busy: Sequence[Config] = (),
-    ) -> Plot | None:
+    ) -> Series | None:
         """What to measure next; None: stop, :attr:`stopped` says why.
 
         Args:
@@ -110,29 +110,29 @@ class ModelSearch:
             if not any(index[k] == v for index in elsewhere)
         ]
         recalled = self._recalled_now(seconds_left)
-        first_dear = waiting and waiting[0][0] in self._plots.dear
+        first_dear = waiting and waiting[0][0] in self._maker.dear
         if not len(self._evidence) and (first_dear or recalled is not None):
-            return self._plot([self._columns.default] * min(room, 3), FIRST_LOOK)
+            return self._series([self._columns.default] * min(room, 3), FIRST_LOOK)
         if recalled is not None:
-            return self._plot(self._plots.recalled(recalled, room), RECALLED)
+            return self._series(self._maker.recalled(recalled, room), RECALLED)
         if waiting:
-            looks = self._plots.first_look(belief, waiting, room, rng)
+            looks = self._maker.first_look(belief, waiting, room, rng)
             if looks:
-                return self._plot(looks, FIRST_LOOK)
+                return self._series(looks, FIRST_LOOK)
         kept = self._judge.worth_their_price(belief)[0]
         regret = self._judge.open_regret(belief, kept)
         graph = self._compiling.purchase(
             belief, regret, elapsed_share=elapsed_share, seconds_left=seconds_left
         )
         if graph is not None:
-            return self._plot(self._plots.on_new_graph(belief, graph, room, rng), "compile")
+            return self._series(self._maker.on_new_graph(belief, graph, room, rng), "compile")
         if len(self._evidence) >= FEWEST_ROWS and regret.sum() < OPEN_REGRET:
             self.stopped = f"no single change is expected to gain more than {OPEN_REGRET:.1%}"
             return None
         on_graph = self._compiling.stays(belief)
         if elapsed_share > LEADER_SHARE:
-            return self._plot(self._plots.around_leader(belief, on_graph, room, rng), "leader")
-        return self._plot(self._plots.sampled(belief, on_graph, room, rng), "sampled")
+            return self._series(self._maker.around_leader(belief, on_graph, room, rng), "leader")
+        return self._series(self._maker.sampled(belief, on_graph, room, rng), "sampled")
 
     def measured(
         self, config: Config, log_cost: float, weight: float = 1.0, at_s: float | None = None
@@ -239,8 +239,8 @@ class ModelSearch:
         known = [self._columns.default, *self._evidence.indices]
         return any((index == other).all() for other in known)
 
-    def _plot(self, indices: Sequence[np.ndarray], purpose: str) -> Plot:
-        return Plot(tuple(self._columns.decode(index) for index in indices), purpose)
+    def _series(self, indices: Sequence[np.ndarray], purpose: str) -> Series:
+        return Series(tuple(self._columns.decode(index) for index in indices), purpose)
 
     def _named(self, index: np.ndarray, knobs: Sequence[int]) -> tuple[tuple[str, Value], ...]:
         return tuple(

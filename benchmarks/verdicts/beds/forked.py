@@ -86,7 +86,7 @@ def run(
     folder = Path(tempfile.mkdtemp(prefix="planted-"))
     try:
         paths = SessionPaths(folder)
-        for directory in (paths.crumbs, paths.out):
+        for directory in (paths.markers, paths.out):
             directory.mkdir()
         choices = tuple(KnobChoice(name, value) for name, value in (knobs or {}).items())
         config = SessionConfig(

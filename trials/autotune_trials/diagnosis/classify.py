@@ -1,11 +1,12 @@
-"""Why a session failed, from what it left: exit status, logs, crumbs. Pure functions of text and
+"""Why a session failed, from what it left: exit status, logs, markers. Pure functions of text and
 files.
 
-    exit 0, step crumb           ended      the job finished by itself
-    exit 0, no step crumb        unhooked   the agent never saw an optimizer step
-    "out of memory" …            oom
-    SIGKILL                      oom, if the kernel killed for want of memory meanwhile, or does not count; else killed
-    any other exit               crash
+    exit 0, step marker      ended      the job finished by itself
+    exit 0, no step marker   unhooked   the agent never saw an optimizer step
+    "out of memory" …        oom
+    SIGKILL                  oom, if the kernel killed for want of memory meanwhile, or does not
+                             count; else killed
+    any other exit           crash
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autotune_trials.api import MARKING
-from autotune_trials.paths import CRUMBS, SessionPaths
+from autotune_trials.paths import MARKERS, SessionPaths
 from autotune_trials.session.ranks import PEER_GONE
 
 TAIL_BYTES = 32 << 10
@@ -145,11 +146,11 @@ def _is_users(path: str, workdir: Path) -> bool:
     return path.startswith(str(workdir)) or not re.search(r"/lib(64)?/python3[.\d]*/", path)
 
 
-def crumbs_of(paths: SessionPaths) -> dict[str, set[int]]:
-    """Crumb -> pids of the processes that dropped it."""
+def markers_of(paths: SessionPaths) -> dict[str, set[int]]:
+    """Marker -> pids of the processes that left it."""
     found: dict[str, set[int]] = {}
     try:
-        names = os.listdir(paths.crumbs)
+        names = os.listdir(paths.markers)
     except OSError:
         return found
     for name in names:
@@ -176,7 +177,7 @@ def of_exit(
     meanwhile; None: not known.
     """
     if status == 0:
-        if "step" not in crumbs_of(paths):
+        if "step" not in markers_of(paths):
             return unhooked(argv, workdir, paths, "the command ended (exit code 0)")
         return Diagnosis(
             "ended",
@@ -206,11 +207,11 @@ def of_logs(
     traceback = last_traceback(text)
     where, tail = user_line(traceback, workdir), log_tail(paths)
     said = _last_line(text, OUT_OF_MEMORY)
-    if said or "oom" in crumbs_of(paths):
+    if said or "oom" in markers_of(paths):
         return Diagnosis(
             "oom", (said or f"{happened}, after running out of memory")[:500], where, tail
         )
-    if killed or (said := _last_line(text, KILLED)) or "killed" in crumbs_of(paths):
+    if killed or (said := _last_line(text, KILLED)) or "killed" in markers_of(paths):
         said = said or (
             "killed by the system (SIGKILL)"
             if killed
@@ -247,9 +248,9 @@ def _status_in_words(status: int) -> str:
 
 
 def unhooked(argv: Sequence[str], workdir: Path, paths: SessionPaths, happened: str) -> Diagnosis:
-    """Why no optimizer step was seen, by how far the crumbs go, and the way out."""
-    crumbs = crumbs_of(paths)
-    furthest = next((c for c in reversed(CRUMBS) if c in crumbs and c != "loader"), "")
+    """Why no optimizer step was seen, by how far the markers go, and the way out."""
+    markers = markers_of(paths)
+    furthest = next((m for m in reversed(MARKERS) if m in markers and m != "loader"), "")
     cause, remedy = _CAUSES.get(furthest, ("", ""))
     if not furthest:
         cause, remedy = _why_no_python(argv, workdir)

@@ -71,7 +71,7 @@ class Postmortem:
         )
 
     def of_watcher(self, lost: str) -> SessionFailed:
-        """The warden is gone; ``lost``: why."""
+        """The supervisor is gone; ``lost``: why."""
         return self.failure("crash", lost, log_tail=classify.log_tail(self._paths))
 
     def of_fault(self, fault: Fault) -> SessionFailed:
@@ -140,7 +140,7 @@ class Postmortem:
             return self.hang(
                 pids, f"{len(pids)} of {world_size} ranks started training within {waited_s:.0f} s"
             )
-        if "step" in classify.crumbs_of(self._paths):
+        if "step" in classify.markers_of(self._paths):
             return self.hang(
                 pids,
                 "the job began to train but did not get through its first iterations in"

@@ -28,7 +28,7 @@ def save_stacks(paths: SessionPaths, mark: str, ranks: Mapping[int, int]) -> dic
         ranks: rank -> process, as far as known.
     """
     pids = {
-        p for p in classify.crumbs_of(paths).get("python", ()) if process_tags.mark_of(p) == mark
+        p for p in classify.markers_of(paths).get("python", ()) if process_tags.mark_of(p) == mark
     }
     # else the signal would kill it
     pids = {p for p in pids if procfs.alive(p) and paths.stacks(p).exists()}

@@ -4,11 +4,9 @@ still runs.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.supervisor.procfs import stat_of
 
 RUNNING = "running"  # below the ledger: processes that could not be ended
+LAST_SIGN = "last-sign"  # below the ledger: as old as what was last heard of the session
 SILENT_S = 120.0  # a job may write a file this long after anything else was heard of it
 KINDS = ("restored", "removed", "prepared", "left", "unkept", "failed")
 
@@ -33,20 +32,6 @@ def outcome_of(session: str) -> Outcome | None:
 
 def save(session: str, outcome: Outcome) -> None:
     publish(SessionPaths(Path(session)).outcome, json.dumps(outcome, indent=1))
-
-
-@contextlib.contextmanager
-def alone(session: str) -> Iterator[None]:
-    """The warden of a tuner that was interrupted may be at it when the next run begins: one after
-    the other.
-    """
-    folder = os.open(session, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
 
 
 def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
@@ -80,39 +65,30 @@ def _began(pid: int) -> str:
 
 
 def last_sign(session: str) -> float:
-    """When this session was last heard of, in seconds since the epoch: its logs, what it noted, the
-    run's journal.
+    """When this session was last heard of, in seconds since the epoch: its files, the run's
+    journal.
+
+    It is noted: who puts things back later, and asks again, writes files of the session as well.
     """
     paths = SessionPaths(Path(session))
-    files = [
-        file
-        for place in (paths.root, paths.written, paths.crumbs)
-        if place.is_dir()
-        for file in place.iterdir()
-    ]
-    files.append(paths.root.parent.parent / "journal.jsonl")
-    return max((file.lstat().st_mtime for file in files if os.path.lexists(file)), default=0.0)
+    noted = paths.written / LAST_SIGN
+    if not noted.exists():
+        # no directories, nor what is kept: somebody may have taken an original from there
+        files = [file for folder in (paths.root, paths.written) for file in folder.iterdir()]
+        files += [*paths.markers.glob("*"), paths.root.parent.parent / "journal.jsonl"]
+        last = max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
+        noted.touch()
+        os.utime(noted, (last, last))
+    return noted.stat().st_mtime
 
 
 def training_began(session: str) -> float | None:
     """When the first backward call was made, in seconds since the epoch; None if there was none."""
     try:
-        markers = SessionPaths(Path(session)).crumbs.glob("backward-*")
+        markers = SessionPaths(Path(session)).markers.glob("backward-*")
         return min((marker.stat().st_mtime for marker in markers), default=None)
     except OSError:
         return None
-
-
-def written_since(path: str, limit: float | None) -> bool:
-    """Whether the file ``path`` was written, or put there, after ``limit`` (seconds since the
-    epoch; None: nobody can have).
-
-    What is copied or unpacked may bring an old time of its own with it.
-    """
-    if limit is None or not os.path.lexists(path):
-        return False
-    stat = os.lstat(path)
-    return max(stat.st_mtime, stat.st_ctime) > limit
 
 
 def files_in(path: str) -> list[str]:

@@ -2,9 +2,8 @@
 
     made      a file or directory where nothing was              removed when the session ends
     gone      one of those was removed
-    renamed   one of those has another name now; a directory with all that is in it
+    renamed   something that is the session's by now has another name
     kept      a file or directory of somebody else's, as it was  put back when the session ends
-    foreign   somebody else's, moved to where it is looked after left there, and named
     unkept    somebody else's, of which no original is kept      named
 
 Everything is noted before it happens and may then fail, so a file that was renamed or linked is
@@ -46,15 +45,14 @@ class Log:
         self.made: dict[str, Made] = {}
         self.kept: dict[str, dict[str, Any]] = {}  # by the path it had when the session began
         self.inodes: dict[tuple[int, int], dict[str, Any]] = {}  # the same, but for directories
-        self.foreign: dict[str, bool] = {}  # path -> whether it is copied there, file by file
         self.unkept: dict[str, str] = {}  # path -> why
 
     def has_made(self, path: str, stat: os.stat_result) -> bool:
         """Whether what lies at ``path``, whose lstat is ``stat``, is something the session has
         made.
         """
-        made = self.made.get(path)
-        return made is not None and made.inode in (0, stat.st_ino)
+        made, folder = self.made.get(path), stat.st_mode & 0o170000 == 0o040000
+        return made is not None and made.folder == folder and made.inode in (0, stat.st_ino)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -105,11 +103,11 @@ class Log:
         self._catch_up()
 
     def flush(self) -> None:
-        """On the disk when this returns: after a power cut it must be known where an original is."""
+        """On the disk when this returns: after a power cut it must be known what was kept."""
         os.fsync(self._file)
 
     def begin_again(self) -> None:
-        """In a forked child: another thread of the parent may have been in the middle of reading."""
+        """In a forked child: another thread of the parent may have been reading."""
         if self._lock.locked():
             self._forget()
             if self._file >= 0:
@@ -137,22 +135,11 @@ class Log:
         elif what == "gone":
             self.made.pop(path, None)
         elif what == "renamed":
-            self._rename(path, to, **more)
+            self.made.pop(path, None)
+            self.made[to] = Made(**more)
         elif what == "kept" and path not in self.kept:
             self.kept[path] = more
             if not more["folder"]:
                 self.inodes.setdefault((more["dev"], more["ino"]), more)
-        elif what == "foreign":
-            self.made.pop(path, None)
-            self.foreign[path] = more["copied"]
         elif what == "unkept":
             self.unkept[path] = more["why"]
-
-    def _rename(
-        self, path: str, to: str, stays: bool, folder: bool = False, inode: int = 0
-    ) -> None:
-        if not folder:
-            self.made[to] = self.made.pop(path, Made())._replace(inode=inode, stays=stays)
-            return
-        for name in [n for n in self.made if n == path or n.startswith(path + os.sep)]:
-            self.made[to + name[len(path) :]] = self.made.pop(name)._replace(stays=stays)

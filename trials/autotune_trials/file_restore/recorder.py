@@ -1,29 +1,29 @@
 """What a trial writes outside its own directory, noted before it happens, so that it can be put
 back (restore.py).
 
-    the job is about to …                if the session has made it     if it is anybody else's
-    make a file or directory             noted as made                  –
-    overwrite, change or append to       –                              kept
-    remove or replace a file             no longer noted                kept
-    rename, or link, a file              the new name is noted          kept, and the new name is the session's
-    rename a directory                   so is what is in it            so is every file in it
-    remove a directory, change a mode    no longer noted                its mode is noted
+    the job is about to …                if the session has made it   if it is anybody else's
+    make a file or directory             noted as made                –
+    overwrite, change or append to       –                            kept
+    remove or replace a file             no longer noted              kept
+    rename or link it                    the new name is noted        kept; the new name is noted
+    remove a directory, change a mode    no longer noted              its mode is noted
 
-Two questions decide: **has this session made it** (log.py), and **is it looked after** (scope.py).
-Only what the session has made is removed in the end; what it has not made is kept wherever it is
-looked after, also in directories that the session has made. What is moved there from elsewhere
-stays, and is named.
+Renaming a directory is renaming all that is in it. Two questions decide: **has this session made
+it** (log.py), and **is it looked after** (scope.py). Only what the session has made is removed in
+the end; what it has not made is kept wherever it is looked after, also in directories that the
+session has made, and where it is moved or linked from elsewhere to where it is looked after.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from autotune_trials.file_restore.backups import COPY_BYTES, Backups, CannotKeep, cannot_keep
-from autotune_trials.file_restore.log import Log
-from autotune_trials.file_restore.scope import Places, below
+from autotune_trials.file_restore.log import Log, Made
+from autotune_trials.file_restore.scope import PathScope, below
 
 
 class Ledger:
@@ -40,7 +40,7 @@ class Ledger:
         with open(
             os.path.join(directory, "places"), encoding="utf-8", errors="surrogateescape"
         ) as file:
-            self.places = Places.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
+            self.scope = PathScope.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
         self._log, self._backups = Log(directory), Backups(directory)
         os.register_at_fork(after_in_child=self._log.begin_again)
 
@@ -49,17 +49,13 @@ class Ledger:
     def opens(self, path: str, flags: int, checkpoint: bool = False) -> None:
         """Open ``path`` for writing with ``flags`` of os.open."""
         with self._log.alone():
-            stat = _stat(path)
+            stat = _lstat(path)
             if stat is None:
                 if flags & os.O_CREAT:
                     self._makes(path, checkpoint=checkpoint)
             elif _opens_old(path, stat, flags):
                 if self._is_theirs(path, stat, checkpoint):
                     self._keep(path, stat)
-                elif checkpoint and path in self._log.made:
-                    self._log.note(
-                        "made", path, **self._log.made[path]._replace(checkpoint=True)._asdict()
-                    )
                 if (stat.st_dev, stat.st_ino) in self._log.inodes:
                     self._spare(path, stat, flags, checkpoint)
 
@@ -72,42 +68,36 @@ class Ledger:
                 self._loses_its_name(path, stat)
 
     def renames(self, source: str, target: str) -> None:
-        """Rename ``source`` to ``target``."""
+        """Rename ``source`` to ``target``. Where that is another disk, the job will copy it there
+        and remove it here.
+        """
         ours = below(source, (self.directory,)) or below(self.directory, (source,))
         self._require_not_ours(ours, source)
         with self._log.alone():
-            stat = _lstat(source)
+            stat, there = _lstat(source), _lstat(target)
             if stat is None:
                 return
-            if _renaming_fails(stat, source, target):
-                if (
-                    _on_another_disk(stat, target)
-                    and not self._holds(source)
-                    and not self._made(source, stat)
-                ):
-                    self._log.note("foreign", target, copied=True)  # and then removed
-            elif _is_directory(stat):
-                self._renames_directory(source, target)
-            else:
-                self._renames_file(source, target, stat)
+            fails = _renaming_fails(stat, there, source, target)
+            if there is not None and not fails:
+                self._loses_its_name(target, there)
+            held = any(map(self.scope.holds, (source, target, os.path.realpath(target))))
+            for path, found in _tree(source, stat):
+                known = self._made(path, found) or (held and self._keep(path, found))
+                if known and not fails:
+                    new = target + path[len(source) :]
+                    self._log.note("renamed", path, to=new, **self._about_new(new, path, found))
 
     def links(self, source: str, target: str) -> None:
         """Give the file ``source`` a second name."""
-        nameless = below(source, ("/proc",))  # O_TMPFILE
         with self._log.alone():
-            stat = _stat(source) if nameless else _lstat(source)
+            stat = _lstat(source)
             if stat is None or os.path.lexists(target):
                 return
-            if (
-                nameless
-                or self._made(source, stat)
-                or (self._holds(source) and self._keep(source, stat))
-            ):
-                self._makes(
-                    target, inode=stat.st_ino, theirs=(stat.st_dev, stat.st_ino) in self._log.inodes
-                )
-            elif self._holds(target):
-                self._log.note("foreign", target, copied=False)
+            held = self.scope.holds(source) or self.scope.holds(target)
+            if below(source, ("/proc",)):  # one that has no name yet (O_TMPFILE)
+                self._makes(target)
+            elif self._made(source, stat) or (held and self._keep(source, stat)):
+                self._log.note("made", target, **self._about_new(target, source, stat))
 
     def makes(self, path: str, folder: bool = False) -> None:
         """Make something at ``path``, if nothing is there."""
@@ -131,19 +121,19 @@ class Ledger:
 
     # ------------------------------------------------------------------ how
 
-    def _makes(
-        self,
-        path: str,
-        checkpoint: bool = False,
-        folder: bool = False,
-        inode: int = 0,
-        theirs: bool = False,
-    ) -> None:
-        copies = tuple(path for path, copied in self._log.foreign.items() if copied)
-        if self._own(path) or (below(path, copies) and path not in self._log.kept):
-            return
-        stays = not theirs and not self._holds(path, checkpoint)
-        self._log.note("made", path, inode=inode, folder=folder, stays=stays, checkpoint=checkpoint)
+    def _makes(self, path: str, checkpoint: bool = False, folder: bool = False) -> None:
+        if not self._own(path):
+            stays = not self.scope.holds(path, checkpoint) and path not in self._log.kept
+            self._log.note("made", path, folder=folder, stays=stays, checkpoint=checkpoint)
+
+    def _about_new(self, path: str, old: str, stat: os.stat_result) -> dict[str, Any]:
+        """What to note of ``path``, a new name of what lies at ``old`` and is the session's, or
+        kept.
+        """
+        kept = old in self._log.kept or (stat.st_dev, stat.st_ino) in self._log.inodes
+        made = self._log.made.get(old, Made())._replace(folder=_is_directory(stat))
+        stays = not kept and not self.scope.holds(path, made.checkpoint)
+        return made._replace(inode=0 if made.folder else stat.st_ino, stays=stays)._asdict()
 
     def _keep(self, path: str, stat: os.stat_result) -> bool:
         """Keep a file or directory that somebody else has made; False if another one is kept by
@@ -174,12 +164,13 @@ class Ledger:
         that.
         """
         anew = flags & os.O_TRUNC and flags & os.O_CREAT
-        if not anew and (stat.st_size == 0 or (flags & os.O_APPEND and not _rewrites(flags, stat))):
+        # what may be read as well (a+) may be cut and written anew: a table under a lock, say
+        rewrites = flags & os.O_RDWR and stat.st_size <= COPY_BYTES
+        if not anew and (stat.st_size == 0 or (flags & os.O_APPEND and not rewrites)):
             return  # it is cut to its length
         self._log.flush()
         self._backups.flush()
         if anew and _unlinked(path):  # the kept one has its contents alone
-            self._log.note("gone", path)
             self._makes(path, checkpoint)
         elif why := self._backups.keep_contents(path, stat):
             self._log.note("unkept", path, why=why)
@@ -190,63 +181,16 @@ class Ledger:
         if path in self._log.made:
             self._log.note("gone", path)
 
-    def _renames_file(self, source: str, target: str, stat: os.stat_result) -> None:
-        made = self._made(source, stat)
-        kept = not made and self._holds(source) and self._keep(source, stat)
-        there = _lstat(target)
-        if there is not None:
-            self._loses_its_name(target, there)
-        if made or kept:
-            theirs = (stat.st_dev, stat.st_ino) in self._log.inodes
-            stays = not theirs and not self._holds(target)
-            self._log.note("renamed", source, to=target, inode=stat.st_ino, stays=stays)
-        elif self._holds(target):
-            self._log.note("foreign", target, copied=False)
-
-    def _renames_directory(self, source: str, target: str) -> None:
-        there = _lstat(target)
-        if there is not None:
-            self._loses_its_name(target, there)
-        held, own = self._holds(source), self._own(source)
-        theirs = self._keep_tree(source) if held or own else []
-        self._log.note("renamed", source, to=target, folder=True, stays=not self._holds(target))
-        for path, stat in theirs:
-            folder = _is_directory(stat)
-            self._log.note(
-                "made",
-                target + path[len(source) :],
-                folder=folder,
-                inode=0 if folder else stat.st_ino,
-            )
-        if not held and not own and target not in self._log.made and self._holds(target):
-            self._log.note("foreign", target, copied=False)
-
-    def _keep_tree(self, folder: str) -> list[tuple[str, os.stat_result]]:
-        """Keep what somebody else has made in ``folder``, and itself. Returns that, or what lies in
-        a directory of ours.
-        """
-        found = []
-        for above, folders, files in os.walk(folder):
-            links = [name for name in folders if os.path.islink(os.path.join(above, name))]
-            for path in (above, *(os.path.join(above, name) for name in (*links, *files))):
-                stat = os.lstat(path)
-                if self._own(path) or (not self._made(path, stat) and self._keep(path, stat)):
-                    found.append((path, stat))
-        return found
-
     # ------------------------------------------------------------------ whose it is, and where
 
     def _is_theirs(self, path: str, stat: os.stat_result, checkpoint: bool = False) -> bool:
-        return self._holds(path, checkpoint) and not self._made(path, stat)
+        return self.scope.holds(path, checkpoint) and not self._made(path, stat)
 
     def _made(self, path: str, stat: os.stat_result) -> bool:
         return self._own(path) or self._log.has_made(path, stat)
 
     def _own(self, path: str) -> bool:
-        return below(path, self.places.own)
-
-    def _holds(self, path: str, checkpoint: bool = False) -> bool:
-        return self.places.holds(path, checkpoint)
+        return below(path, self.scope.own)
 
     def _require_not_ours(self, ours: bool, path: str) -> None:
         if ours:
@@ -254,13 +198,6 @@ class Ledger:
 
             text = "autotune keeps this until the trial has ended (--run-dir names another place)"
             raise CannotKeep(errno.EPERM, text, path)
-
-
-def _stat(path: str) -> Any:
-    try:
-        return os.stat(path)
-    except (OSError, ValueError):
-        return None
 
 
 def _lstat(path: str) -> Any:
@@ -294,36 +231,31 @@ def _opens_old(path: str, stat: os.stat_result, flags: int) -> bool:
     return regular and not new and os.access(path, os.W_OK)
 
 
-def _rewrites(flags: int, stat: os.stat_result) -> bool:
-    """Whether what is opened for appending may be read, cut and written anew (``a+``): a table
-    under a lock, say.
-    """
-    return bool(flags & os.O_RDWR and stat.st_size <= COPY_BYTES)
-
-
-def _renaming_fails(stat: os.stat_result, source: str, target: str) -> bool:
+def _renaming_fails(stat: os.stat_result, there: Any, source: str, target: str) -> bool:
     """Whether renaming will fail, or do nothing, as far as one can tell: another disk, something in
     the way, itself.
     """
-    folder, there = os.path.dirname(target), _lstat(target)
-    if not all(
-        os.path.isdir(f) and os.access(f, os.W_OK | os.X_OK)
-        for f in (folder, os.path.dirname(source))
-    ):
+    parents = os.path.dirname(source), os.path.dirname(target)
+    folder = _lstat(parents[1])
+    if folder is None or folder.st_dev != stat.st_dev:
         return True
-    if _on_another_disk(stat, target):
+    if not all(os.access(parent, os.W_OK | os.X_OK) for parent in parents):
         return True
-    if there is not None and (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino):
-        return True
-    if not _is_directory(stat):
-        return there is not None and _is_directory(there)
-    taken = there is not None and not (_is_directory(there) and not os.listdir(target))
-    return below(target, (source,)) or taken
+    if there is None:
+        return below(target, (source,))
+    if _is_directory(stat):
+        return not _is_directory(there) or bool(os.listdir(target))
+    return _is_directory(there) or os.path.samestat(there, stat)
 
 
-def _on_another_disk(stat: os.stat_result, target: str) -> bool:
-    parent = _stat(os.path.dirname(target))
-    return parent is not None and bool(parent.st_dev != stat.st_dev)
+def _tree(path: str, stat: os.stat_result) -> Iterator[tuple[str, os.stat_result]]:
+    """What is at ``path``, and all that is in it."""
+    yield path, stat
+    for above, folders, files in os.walk(path) if _is_directory(stat) else ():
+        for name in (*folders, *files):
+            found = _lstat(os.path.join(above, name))
+            if found is not None:
+                yield os.path.join(above, name), found
 
 
 def _is_directory(stat: os.stat_result) -> bool:

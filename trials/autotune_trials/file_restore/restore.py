@@ -6,17 +6,14 @@ recorder.py.
     3  files that it has changed, replaced, removed or renamed are again what they were
     4  written.json says what became of what: restored, removed, prepared, left, unkept, failed
 
-Run by the tuner when a session ends; by the warden if the tuner is gone; by the next run over the
-same directory
-if both were killed. Every step may be interrupted and done again: nothing of the ledger goes before
-all is done. What is not known to be the session's is left, and named. Nothing is put back while a
-process of the session is
-still alive: it would write on.
+Run by the tuner when a session ends; by the supervisor if the tuner is gone; by the next run
+over the same directory if both were killed. Every step may be interrupted and done again: nothing
+of the ledger goes before all is done. What is not known to be the session's is left, and named.
+Nothing is put back while a process of the session is still alive: it would write on.
 
 What the job prepares before it trains (a data set it downloads, tokenizes, unpacks) stays, or every
-trial would do
-it again: files of a mebibyte and more in all that were written before the first backward call, not
-touched after it, and are no checkpoint. Standard library only.
+trial would do it again: files of a mebibyte and more in all that were written before the first
+backward call, not touched after it, and are no checkpoint. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,9 +28,9 @@ from typing import Any
 
 from autotune_trials.file_restore import left_behind
 from autotune_trials.file_restore.backups import BESIDE, Backups
-from autotune_trials.file_restore.left_behind import SILENT_S, Outcome, files_in, written_since
+from autotune_trials.file_restore.left_behind import SILENT_S, Outcome, files_in
 from autotune_trials.file_restore.log import Log, Made
-from autotune_trials.file_restore.scope import Places, below
+from autotune_trials.file_restore.scope import PathScope, above, below
 from autotune_trials.paths import SessionPaths, sessions_of
 
 # less is a settings file or a log's first lines, and is made again in no time
@@ -53,59 +50,51 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
         restored: paths of the user's files that are again what they were
         removed: paths that were made and are gone
         prepared: paths that were made and stay
-        left: paths of what other programs wrote, or the job moved, to where the session has made
-            something
+        left: paths of what other programs wrote to where the session has made something
         unkept: [path, why] of files that were changed and could not be kept
         failed: [path, why, where the original lies] of files that could not be put back
     """
-    with left_behind.alone(session):
+    ledger = str(SessionPaths(Path(session)).written)
+    log = Log(ledger)
+    # the supervisor of a tuner that was interrupted may be at it when the next run begins
+    with log.alone():
         done = (
             left_behind.outcome_of(session)
             or left_behind.not_yet(session, running)
-            or _Restoring(session, late).run()
+            or _Restoring(session, log, late).run()
         )
         if not done["failed"]:
-            _clear(str(SessionPaths(Path(session)).written))
+            Backups(ledger).clear(log.kept)
+            shutil.rmtree(ledger, ignore_errors=True)
         return done
 
 
 def leftovers(run_dir: str) -> list[str]:
-    """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and warden were
-    both killed, the disk was full.
+    """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and supervisor
+    were both killed, the disk was full.
     """
     last_first = reversed(sessions_of(Path(run_dir)))
     return [str(session) for session in last_first if SessionPaths(session).written.is_dir()]
 
 
-def _clear(ledger: str) -> None:
-    Backups(ledger).clear()
-    shutil.rmtree(ledger, ignore_errors=True)
-
-
 class _Restoring:
     """One session being put back."""
 
-    def __init__(self, session: str, late: bool) -> None:
-        self._session, ledger = session, str(SessionPaths(Path(session)).written)
-        self._log, self._backups, self._places = Log(ledger), Backups(ledger), _places(ledger)
-        with self._log.alone():
-            pass
+    def __init__(self, session: str, log: Log, late: bool) -> None:
+        self._session, self._log = session, log
+        ledger = str(SessionPaths(Path(session)).written)
+        self._backups, self._scope = Backups(ledger), _load_scope(ledger)
         self._limit = left_behind.last_sign(session) + SILENT_S if late else None
         self._outcome: Outcome = {kind: [] for kind in left_behind.KINDS}
         self._going = {
-            path: made for path, made in self._log.made.items() if not self._may_stay(path, made)
+            path: made for path, made in self._log.made.items() if self._goes(path, made)
         }
-        compiled = {path: made for path, made in self._log.made.items() if "__pycache__" in path}
-        gone = {path for path, made in self._going.items() if made.folder}
-        self._going |= {
-            path: made for path, made in compiled.items() if not gone.isdisjoint(_above(path))
-        }
+        self._prepared: set[tuple[int, int]] = set()  # files that stay, by device and inode
 
     def run(self) -> Outcome:
-        tops = {
-            top for path in self._going if os.path.lexists(top := self._top(path))
-        } - self._log.kept.keys()
-        self._prepared(tops)
+        tops = {top for path in self._going if os.path.lexists(top := self._top(path))}
+        tops -= self._log.kept.keys()
+        self._spare_prepared(tops)
         self._remove()
         self._make_folders()
         for path, entry in self._log.kept.items():
@@ -118,10 +107,18 @@ class _Restoring:
 
     # ------------------------------------------------------------------ what goes
 
-    def _may_stay(self, path: str, made: Made) -> bool:
-        return made.stays or (
-            self._places is not None and (self._places.kept(path) or below(path, self._places.own))
-        )
+    def _goes(self, path: str, made: Made) -> bool:
+        if self._scope is not None and (self._scope.kept(path) or below(path, self._scope.own)):
+            return False
+        compiled = "__pycache__" in path  # goes with the modules, if they do
+        return not made.stays or (compiled and any(self._is_going(f) for f in above(path)))
+
+    def _holds(self, path: str) -> bool:
+        return self._scope is None or self._scope.holds(path)
+
+    def _is_going(self, folder: str) -> bool:
+        made = self._log.made.get(folder)
+        return made is not None and made.folder and not made.stays
 
     def _top(self, path: str) -> str:
         """The highest of the directories above ``path`` that go."""
@@ -130,120 +127,107 @@ class _Restoring:
             path, folder = folder, os.path.dirname(folder)
         return path
 
-    def _prepared(self, tops: set[str]) -> None:
+    def _spare_prepared(self, tops: set[str]) -> None:
         """Take what was prepared for training from what goes."""
         trained = left_behind.training_began(self._session)
         checkpoints = {path for path, made in self._going.items() if made.checkpoint}
-        for top in sorted(tops):
-            if trained is not None and _is_prepared(top, trained, checkpoints):
-                self._outcome["prepared"].append(top)
-        kept = tuple(self._outcome["prepared"])
-        self._going = {path: made for path, made in self._going.items() if not below(path, kept)}
+        stay = tuple(
+            top for top in sorted(tops) if trained and _is_prepared(top, trained, checkpoints)
+        )
+        self._outcome["prepared"] += stay
+        self._prepared = {_key(file) for top in stay for file in files_in(top)}
+        self._going = {path: made for path, made in self._going.items() if not below(path, stay)}
 
     def _remove(self) -> None:
         for path, made in self._going.items():
             if not made.folder and os.path.lexists(path) and not self._is_back(path):
-                self._remove_file(path)
-        for path in sorted(
-            (path for path, made in self._going.items() if made.folder), key=len, reverse=True
-        ):
+                if not self._log.has_made(path, os.lstat(path)) or self._is_newer(path):
+                    self._outcome["left"].append(path)
+                else:
+                    with self._trouble_told(path):
+                        os.unlink(path)
+        folders = (path for path, made in self._going.items() if made.folder)
+        for path in sorted(folders, reverse=True):
             with contextlib.suppress(OSError):  # it is gone, or something is left in it
                 os.rmdir(path)
 
-    def _remove_file(self, path: str) -> None:
-        if not self._log.has_made(path, os.lstat(path)) or written_since(path, self._limit):
-            self._outcome["left"].append(path)
-            return
-        try:
-            os.unlink(path)
-        except IsADirectoryError:  # of somebody else
-            self._outcome["left"].append(path)
-        except OSError as error:
-            self._fail(path, error)
-
     def _is_back(self, path: str) -> bool:
-        """Whether the user's own file lies at ``path``, where the session had one of its own for a
-        time.
-        """
+        """Whether the user's own file lies at ``path``, where the session had one for a time."""
         entry = self._log.kept.get(path)
         return entry is not None and not entry["folder"] and _is_it(path, entry)
+
+    def _is_newer(self, path: str) -> bool:
+        """Whether something may have written the file ``path`` after the session's end.
+
+        What is copied or unpacked may bring an old time of its own with it.
+        """
+        if self._limit is None or not os.path.lexists(path):
+            return False
+        stat = os.lstat(path)
+        return max(stat.st_mtime, stat.st_ctime) > self._limit
 
     # ------------------------------------------------------------------ what comes back
 
     def _make_folders(self) -> None:
-        for path in sorted(
-            (path for path, entry in self._log.kept.items() if entry["folder"]), key=len
-        ):
+        for path in sorted(path for path, entry in self._log.kept.items() if entry["folder"]):
             if not os.path.isdir(path):
-                try:
+                with self._trouble_told(path):
                     os.makedirs(path)
                     self._outcome["restored"].append(path)
-                except OSError as error:
-                    self._fail(path, error)
 
     def _restore_modes(self) -> None:
         """Of directories, once everything is in them."""
-        for path, entry in sorted(self._log.kept.items(), key=lambda item: -len(item[0])):
-            if (
-                entry["folder"]
-                and os.path.isdir(path)
-                and os.stat(path).st_mode & 0o7777 != entry["mode"]
-            ):
-                try:
-                    os.chmod(path, entry["mode"])
-                except OSError as error:
-                    self._fail(path, error)
+        for path, entry in sorted(self._log.kept.items(), reverse=True):
+            if entry["folder"] and os.path.isdir(path):
+                with self._trouble_told(path):
+                    _set_mode(path, entry["mode"])
 
     def _try(self, path: str, entry: dict[str, Any]) -> None:
-        original = self._backups.original(entry)
+        original = self._backups.original(path, entry)
         if not original:
             return  # it was never changed, or the user has chosen what to keep
-        try:
-            if written_since(path, self._limit):
+        if (entry["dev"], entry["ino"]) in self._prepared and not self._holds(path):
+            return  # unpacked elsewhere and moved here
+        with self._trouble_told(path, original):
+            if self._is_newer(path):
                 raise OSError(
                     "it has been written again since; to keep it as it is now, delete the original"
                 )
             self._restore(path, entry, original)
             self._outcome["restored"].append(path)
-        except OSError as error:
-            self._fail(path, error, original)
 
     def _restore(self, path: str, entry: dict[str, Any], original: str) -> None:
         contents = self._backups.contents(entry)
         if os.path.exists(contents):
             _write(original, contents, entry)
-        is_copy = self._backups.is_copy(entry)
+        is_copy = _key(original) != (entry["dev"], entry["ino"])
         if is_copy and _is_it(path, entry):
             _write(path, original, entry)
-        elif not _same(path, original):
+        elif not (os.path.lexists(path) and _key(path) == _key(original)):
             self._make_way(path)
             _put(path, original, is_copy)
         _as_it_was(path, entry)
 
     def _make_way(self, path: str) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        if not os.path.lexists(path):
-            return
         if os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path):
             os.rmdir(path)
-            return
-        aside = path + ASIDE
-        while os.path.lexists(aside):
-            aside += "-"
-        with self._log.alone():  # so that it is named even if this is interrupted
-            self._log.note("foreign", aside, copied=False)
-        os.rename(path, aside)
+        elif os.path.lexists(path):
+            os.rename(path, list(_asides(path))[-1])
 
     # ------------------------------------------------------------------ what is told
 
-    def _fail(self, path: str, error: OSError, original: str = "") -> None:
-        self._outcome["failed"].append(
-            [path, f"{type(error).__name__}: {error.strerror or error}", original]
-        )
+    @contextlib.contextmanager
+    def _trouble_told(self, path: str, original: str = "") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = f"{type(error).__name__}: {error.strerror or error}"
+            self._outcome["failed"].append([path, why, original])
 
     def _tell(self, tops: set[str]) -> None:
         outcome = self._outcome
-        for path in self._backups.nameless(list(self._log.kept.values())):
+        for path in self._backups.nameless(self._log.kept.values()):
             outcome["failed"].append(
                 [path, "what was noted of this original cannot be read; it is still there", path]
             )
@@ -252,33 +236,34 @@ class _Restoring:
         folders = (
             path for path, made in self._going.items() if made.folder and os.path.isdir(path)
         )
-        strangers = {file for folder in folders for file in files_in(folder)}
-        strangers |= {*outcome["left"]}
-        strangers -= self._log.kept.keys()
-        strangers |= {path for path in self._log.foreign if os.path.lexists(path)}
-        told = strangers - trouble
-        outcome["left"] = sorted(
-            path for path in told if self._places is None or self._places.holds(path)
-        )
+        strangers = {*outcome["left"], *(file for folder in folders for file in files_in(folder))}
+        strangers -= self._log.kept.keys() | trouble
+        strangers = set(filter(self._holds, strangers))
+        asides = {aside for path in self._log.kept for aside in list(_asides(path))[:-1]}
+        outcome["left"] = sorted(strangers | asides)
         outcome["removed"] = sorted(top for top in tops if not os.path.lexists(top))
         outcome["restored"] = sorted({path for path in outcome["restored"] if path not in trouble})
 
 
-def _places(ledger: str) -> Places | None:
+def _load_scope(ledger: str) -> PathScope | None:
     try:
         with open(
             os.path.join(ledger, "places"), encoding="utf-8", errors="surrogateescape"
         ) as file:
-            return Places.load(file.read())
-    except (OSError, KeyError, IndexError):
+            return PathScope.load(file.read())
+    except (OSError, KeyError, ValueError):
         return None
 
 
-def _above(path: str) -> Iterator[str]:
-    """The directories above ``path``, the nearest first."""
-    while (folder := os.path.dirname(path)) != path:
-        path = folder
-        yield path
+def _asides(path: str) -> Iterator[str]:
+    """Names for what another program has put where a file of the user's was: those that are taken,
+    then a free one.
+    """
+    aside = path + ASIDE
+    while os.path.lexists(aside):
+        yield aside
+        aside += "-"
+    yield aside
 
 
 def _is_prepared(path: str, trained: float, checkpoints: set[str]) -> bool:
@@ -292,20 +277,18 @@ def _is_prepared(path: str, trained: float, checkpoints: set[str]) -> bool:
     return total >= PREPARED_BYTES
 
 
+def _key(path: str) -> tuple[int, int]:
+    stat = os.lstat(path)
+    return stat.st_dev, stat.st_ino
+
+
 def _is_it(path: str, entry: dict[str, Any]) -> bool:
     """Whether the very file of ``entry`` lies at ``path``."""
-    if not os.path.lexists(path):
-        return False
-    stat = os.lstat(path)
-    return (stat.st_dev, stat.st_ino) == (entry["dev"], entry["ino"])
-
-
-def _same(path: str, original: str) -> bool:
-    return os.path.lexists(path) and os.path.samestat(os.lstat(path), os.lstat(original))
+    return os.path.lexists(path) and _key(path) == (entry["dev"], entry["ino"])
 
 
 def _put(path: str, original: str, is_copy: bool) -> None:
-    """Have the original lie at ``path``, in one step; its own second name stays until all is done."""
+    """Have the original lie at ``path``, in one step; its second name stays until all is done."""
     new = f"{path}{BESIDE}back"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
@@ -333,14 +316,18 @@ def _as_it_was(path: str, entry: dict[str, Any]) -> None:
     if stat.st_size > entry["size"]:
         os.chmod(path, entry["mode"] | 0o200)
         os.truncate(path, entry["size"])
-    if os.lstat(path).st_mode & 0o7777 != entry["mode"]:
-        os.chmod(path, entry["mode"])
+    _set_mode(path, entry["mode"])
     if os.lstat(path).st_mtime_ns != entry["mtime_ns"]:
         os.utime(path, ns=(stat.st_atime_ns, entry["mtime_ns"]))
 
 
+def _set_mode(path: str, mode: int) -> None:
+    if os.lstat(path).st_mode & 0o7777 != mode:  # another user's may not be set, even if it is so
+        os.chmod(path, mode)
+
+
 def main() -> None:
-    """For the warden: the session, then the processes that could not be ended."""
+    """For the supervisor: the session, then the processes that could not be ended."""
     put_back(sys.argv[1], running=map(int, sys.argv[2:]))
 
 

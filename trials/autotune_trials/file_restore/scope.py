@@ -3,68 +3,51 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 
-class Places:
-    """Which paths are looked after: lines of text separated by NUL, written by the tuner, read in
-    every process of the job.
+class PathScope(NamedTuple):
+    """Which paths are looked after: written by the tuner, read in every process of the job.
 
     Directories are given without a trailing slash and with symbolic links resolved.
     """
 
-    def __init__(
-        self,
-        workdir: str,
-        own: tuple[str, ...],
-        caches: tuple[str, ...],
-        temporary: tuple[str, ...],
-        keep: tuple[str, ...],
-        libraries: tuple[str, ...] = (),
-    ) -> None:
-        self.workdir = workdir
-        self.own = own  # the tuner's: the run directory
-        # what programs keep between runs; a checkpoint there is a result of the job's
-        self.caches = caches
-        # the same, of one library each: also its checkpoints are the library's
-        self.libraries = libraries
-        self.temporary = temporary  # outside the working directory, only checkpoints count there
-        self.keep = keep  # patterns the user gave: the job may write there
+    workdir: str
+    own: tuple[str, ...] = ()  # the tuner's: the run directory
+    # what programs keep between runs; a checkpoint there is a result of the job's
+    cache: tuple[str, ...] = ()
+    temporary: tuple[str, ...] = ()  # outside the working directory, only checkpoints count there
+    keep: tuple[str, ...] = ()  # patterns the user gave: the job may write there
+    # caches of one library each: also its checkpoints are the library's
+    library: tuple[str, ...] = ()
 
     def dump(self) -> str:
-        rows = [
-            ("workdir", self.workdir),
-            *(("own", p) for p in self.own),
-            *(("cache", p) for p in self.caches),
-        ]
-        rows += [("library", p) for p in self.libraries]
-        rows += [*(("temporary", p) for p in self.temporary), *(("keep", p) for p in self.keep)]
-        return "\0".join(f"{kind}={path}" for kind, path in rows)
+        """Rows ``<field>=<path>`` separated by NUL: no process of the job imports json for this."""
+        rows = [f"workdir={self.workdir}"]
+        for kind, paths in zip(self._fields[1:], self[1:], strict=True):
+            rows += [f"{kind}={path}" for path in paths]
+        return "\0".join(rows)
 
     @classmethod
-    def load(cls, text: str) -> Places:
-        found: dict[str, list[str]] = {
-            "workdir": [],
-            "own": [],
-            "cache": [],
-            "temporary": [],
-            "keep": [],
-            "library": [],
-        }
+    def load(cls, text: str) -> PathScope:
+        found: dict[str, list[str]] = {kind: [] for kind in cls._fields}
         for row in text.split("\0"):
             kind, _, path = row.partition("=")
             found[kind].append(path)
-        rest = (tuple(found[kind]) for kind in ("own", "cache", "temporary", "keep", "library"))
-        return cls(found["workdir"][0], *rest)
+        (workdir,), *rest = found.values()
+        return cls(workdir, *map(tuple, rest))
 
-    def with_caches(self, *folders: str) -> Places:
+    def with_caches(self, *folders: str) -> PathScope:
         """With these as well, but for those that hold the working directory: ``/usr`` may hold
         ``/usr/src/app``.
         """
-        more = tuple(os.path.realpath(f) for f in folders)
-        caches = tuple(f for f in (*self.caches, *more) if not below(self.workdir, (f,)))
-        libraries = tuple(f for f in self.libraries if not below(self.workdir, (f,)))
-        return Places(self.workdir, self.own, caches, self.temporary, self.keep, libraries)
+        more = (*self.cache, *map(os.path.realpath, folders))
+        cache, library = (
+            tuple(f for f in group if not below(self.workdir, (f,)))
+            for group in (more, self.library)
+        )
+        return self._replace(cache=cache, library=library)
 
     def holds(self, path: str, checkpoint: bool = False) -> bool:
         """Whether ``path`` (absolute, links resolved) is looked after. ``checkpoint``: a program
@@ -72,12 +55,12 @@ class Places:
         """
         if (
             below(path, self.own)
-            or below(path, self.libraries)
+            or below(path, self.library)
             or "__pycache__" in path
             or self.kept(path)
         ):
             return False
-        if below(path, self.caches):
+        if below(path, self.cache):
             return checkpoint
         return below(path, (self.workdir,)) or checkpoint or not below(path, self.temporary)
 
@@ -119,3 +102,10 @@ def below(path: str, folders: tuple[str, ...]) -> bool:
     return any(
         path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders
     )
+
+
+def above(path: str) -> Iterator[str]:
+    """The directories above ``path``, the nearest first."""
+    while (folder := os.path.dirname(path)) != path:
+        yield folder
+        path = folder

@@ -72,7 +72,7 @@ class SessionConfig:
     """session.json: everything the agent is told before the job starts."""
 
     mode: SessionMode
-    directory: str  # session directory: logs, crumbs, traces
+    directory: str  # session directory: logs, markers, traces
     socket: str = ""  # path of the Unix socket; "" in launch mode
     # live-scope knobs to hold from the start (fixed, profile, launch)
     knobs: tuple[KnobChoice, ...] = ()

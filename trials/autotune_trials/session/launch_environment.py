@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotune_trials.file_restore.scope import Places
+from autotune_trials.file_restore.scope import PathScope
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SESSION_VARIABLE
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE
@@ -63,10 +63,10 @@ def environment(
     return found
 
 
-def places(
+def path_scope(
     workdir: Path, own: Sequence[Path], env: Mapping[str, str], keep: Sequence[str]
-) -> Places:
-    """What of the job's writing is put back after a session: see :class:`Places`.
+) -> PathScope:
+    """What of the job's writing is put back after a session: see :class:`PathScope`.
 
     Args:
         own: the tuner's directories.
@@ -86,7 +86,7 @@ def places(
         dict.fromkeys(os.path.realpath(os.path.join(workdir, os.path.expanduser(f))) for f in group)
         for group in (caches, libraries)
     )
-    found = Places(
+    found = PathScope(
         os.path.realpath(workdir),
         tuple(map(os.path.realpath, own)),
         (),

@@ -1,6 +1,6 @@
 """One run of the user's command: start it, talk to the agent in it, watch it, end all of it.
 
-    start()        directory, session.json, socket, warden → command
+    start()        directory, session.json, socket, supervisor → command
     wait_hello()   every training process connects            live, fixed, profile
     run_plan()     a list of blocks, one report each          live
     wait_record()  the record of the whole window             fixed, profile
@@ -57,7 +57,12 @@ from autotune_trials.protocol.rank_merge import merge_hellos, merge_records, mer
 from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Switchboard
-from autotune_trials.session.launch_environment import environment, filled, filled_command, places
+from autotune_trials.session.launch_environment import (
+    environment,
+    filled,
+    filled_command,
+    path_scope,
+)
 from autotune_trials.session.silence import SHORTEST_S, UNCHANGED, Silence, SlowestGap, Work
 from autotune_trials.session.uninterrupted import uninterrupted
 from autotune_trials.supervisor import process_tags, procfs
@@ -65,7 +70,7 @@ from autotune_trials.supervisor.client import WatchedCommand
 from autotune_trials.supervisor.masking import Masks
 
 HANG_TIMEOUT_S = 120.0
-WARDEN_S = 60.0  # for the warden to start, however busy the machine
+SUPERVISOR_S = 60.0  # for the supervisor to start, however busy the machine
 LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
 LAUNCHER_S = 30.0  # after all have trained and were killed: until the command says how it went
 OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
@@ -128,8 +133,10 @@ class Session:
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
         self.config, self._masks = config, Masks(secrets)
-        self.places = (
-            None if keep is None else places(self.workdir, [self.paths.root, *own], self.env, keep)
+        self.path_scope = (
+            None
+            if keep is None
+            else path_scope(self.workdir, [self.paths.root, *own], self.env, keep)
         )
         # of putting back what the job wrote, once the session has ended
         self.outcome: Outcome | None = None
@@ -170,7 +177,7 @@ class Session:
             OSError: the session directory cannot be written.
         """
         try:
-            for folder in (self.paths.root, self.paths.crumbs, self.paths.out):
+            for folder in (self.paths.root, self.paths.markers, self.paths.out):
                 folder.mkdir(parents=True, exist_ok=True)
             self._prepare_ledger()
             self.board.listen(self.mark)
@@ -183,11 +190,11 @@ class Session:
             self.command.start(self.board.folder)
             while not (self.command.pid or self.command.error or self.command.lost):
                 self.board.turn(1.0)
-                if time.monotonic() - self._started_s > WARDEN_S:
+                if time.monotonic() - self._started_s > SUPERVISOR_S:
                     raise self.postmortem.failure(
                         "crash",
                         "the watching process of this session did not start within"
-                        f" {WARDEN_S:.0f} s",
+                        f" {SUPERVISOR_S:.0f} s",
                     )
             if self.command.error:
                 raise self.postmortem.failure(
@@ -200,9 +207,9 @@ class Session:
             raise
 
     def _prepare_ledger(self) -> None:
-        if self.places is not None:
+        if self.path_scope is not None:
             (self.paths.written / "kept").mkdir(parents=True, exist_ok=True)
-            text = self.places.dump()
+            text = self.path_scope.dump()
             (self.paths.written / "places").write_text(
                 text, encoding="utf-8", errors="surrogateescape"
             )
@@ -566,8 +573,8 @@ class Session:
         """backward() has been called for long, and no optimizer ever stepped: waiting longer would
         not help.
         """
-        crumbs = classify.crumbs_of(self.paths)
-        if "backward" not in crumbs or "step" in crumbs:
+        markers = classify.markers_of(self.paths)
+        if "backward" not in markers or "step" in markers:
             return False
         if self._backward_seen_s is None:
             # not the file's time: the system's clock may be set meanwhile
@@ -607,7 +614,7 @@ class Session:
         finally:
             self.command.close()
             self.board.close()
-            # interrupted while the job still writes: the warden does it, or the next run
+            # interrupted while the job still writes: the supervisor does it, or the next run
             if gone and self.paths.written.exists():
                 uninterrupted(self._put_back)
             self._masks.file(self.paths.agent_log)

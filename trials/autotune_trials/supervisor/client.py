@@ -1,4 +1,4 @@
-"""The user's command under its warden, as the tuner sees it."""
+"""The user's command under its supervisor, as the tuner sees it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from autotune_trials.supervisor.isolated_python import isolated
 
 
 class WatchedCommand:
-    """Starts the command through a warden, hears from it, has it ended.
+    """Starts the command through a supervisor, hears from it, has it ended.
 
     Args:
-        selector: events of the warden are registered here, for whoever turns it.
+        selector: events of the supervisor are registered here, for whoever turns it.
         secrets: texts that do not get into the logs.
         on_exit: called before ``exit_status`` is set, while what the job sent last can still be
             read.
@@ -52,18 +52,19 @@ class WatchedCommand:
         self._control: socket.socket | None = None
         self._rest = b""
         self._ended = self._stopping = False
-        self.warden: subprocess.Popen[bytes] | None = None
+        self.supervisor: subprocess.Popen[bytes] | None = None
         self.pid = 0  # of the command
         self.exit_status: int | None = None  # of the command; negative: a signal
         self.error = ""  # why it could not be started
-        self.lost = ""  # why the warden is gone
+        self.lost = ""  # why the supervisor is gone
         self.left: list[int] = []  # processes that could not be ended (another user's)
 
     def start(self, socket_dir: str) -> None:
-        """Start warden and command; one of ``pid``, ``error`` and ``lost`` is set by a later event.
+        """Start supervisor and command; one of ``pid``, ``error`` and ``lost`` is set by a later
+        event.
 
         Args:
-            socket_dir: removed by the warden at the end, also if this process is gone by then.
+            socket_dir: removed by the supervisor at the end, also if this process is gone by then.
         """
         self._control, theirs = socket.socketpair()
         order = {
@@ -73,7 +74,7 @@ class WatchedCommand:
             "mark": self.mark,
             "stdout": str(self._paths.stdout),
             "stderr": str(self._paths.stderr),
-            "crumbs": str(self._paths.crumbs),
+            "markers": str(self._paths.markers),
             "remove": socket_dir,
             "tuner_pid": os.getpid(),
             "grace_s": self._grace_s,
@@ -82,8 +83,8 @@ class WatchedCommand:
             if self._paths.written.exists()
             else [],
         }
-        with theirs, open(self._paths.warden_log, "wb") as log:
-            self.warden = subprocess.Popen(
+        with theirs, open(self._paths.supervisor_log, "wb") as log:
+            self.supervisor = subprocess.Popen(
                 isolated("autotune_trials.supervisor.supervisor", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -100,7 +101,7 @@ class WatchedCommand:
 
     def descendants(self) -> set[int]:
         """The command's processes, wherever they have got to; without the one that watches them."""
-        return procfs.descendants(self.warden.pid) if self.warden is not None else set()
+        return procfs.descendants(self.supervisor.pid) if self.supervisor is not None else set()
 
     def ask_to_stop(self) -> None:
         self._stopping = True
@@ -110,31 +111,31 @@ class WatchedCommand:
             self._control.sendall(
                 json.dumps({"do": "stop", "grace_s": self._grace_s}).encode() + b"\n"
             )
-        except OSError:  # the warden is gone; wait_until_gone sweeps
+        except OSError:  # the supervisor is gone; wait_until_gone sweeps
             pass
 
     def wait_until_gone(self, turn: Callable[[float], None]) -> None:
-        """Wait for the warden to end everything; if it cannot, kill it and all that carries the
+        """Wait for the supervisor to end everything; if it cannot, kill it and all that carries the
         mark.
         """
-        if self.warden is None:
+        if self.supervisor is None:
             return
         deadline = time.monotonic() + self._grace_s + process_tags.SWEEP_S + 5.0
-        while self.warden.poll() is None and time.monotonic() < deadline:
+        while self.supervisor.poll() is None and time.monotonic() < deadline:
             turn(0.01)
-        if self.warden.poll() is None:
-            self.warden.kill()
-            self.warden.wait()
+        if self.supervisor.poll() is None:
+            self.supervisor.kill()
+            self.supervisor.wait()
         turn(0.0)  # its last message
         if not self._ended:
             process_tags.sweep(self.mark)
             self.left = sorted(process_tags.marked(self.mark))
 
     def close(self) -> None:
-        """Hang up. A warden that still lives takes that as the order to end everything."""
+        """Hang up. A supervisor that still lives takes that as the order to end everything."""
         if self._control is not None:
             self._control.close()
-        log = self._paths.warden_log
+        log = self._paths.supervisor_log
         if log.exists() and not log.stat().st_size:
             log.unlink()
 
@@ -145,7 +146,7 @@ class WatchedCommand:
             data = b""
         if not data:
             self._selector.unregister(control)
-            self._on_warden_gone()
+            self._on_supervisor_gone()
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -160,13 +161,13 @@ class WatchedCommand:
             elif message["event"] == "ended":
                 self._ended, self.left = True, message["left"]
 
-    def _on_warden_gone(self) -> None:
+    def _on_supervisor_gone(self) -> None:
         # "ended" without our asking and before the command's own end: somebody else has told the
-        # warden to stop.
+        # supervisor to stop.
         if self._stopping or self.error or (self._ended and self.exit_status is not None):
             return
         process_tags.sweep(self.mark)
-        trouble = classify.read_tail(self._paths.warden_log).strip().splitlines()
+        trouble = classify.read_tail(self._paths.supervisor_log).strip().splitlines()
         self.lost = "the watching process of this session was killed from outside" + (
             f": {trouble[-1]}" if trouble else ""
         )

@@ -73,7 +73,7 @@ def sweep(mark: str, patience_s: float = SWEEP_S) -> int:
 
 
 def sweep_stale(folders: tuple[str, ...] = ()) -> int:
-    """End what earlier tuners left behind after tuner and warden were both killed.
+    """End what earlier tuners left behind after tuner and supervisor were both killed.
 
     Args:
         folders: directories in which session sockets are made; those of dead tuners

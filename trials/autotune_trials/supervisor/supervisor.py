@@ -1,22 +1,24 @@
 """The process between the tuner and the user's command, there so that nothing outlives a session.
 
-    tuner ──socket──▶ warden ──fork──▶ command ──▶ workers, ranks, daemons …
-      │                 │ subreaper: whatever loses its parent becomes a child of the warden
+    tuner ──socket──▶ supervisor ──fork──▶ command ──▶ workers, ranks, daemons …
+      │                 │ subreaper: whatever loses its parent becomes a child of the supervisor
       └── dies ───▶ end of file on the socket: end everything, exit
 
 Ending is TERM to every process, a grace period, KILL, and a sweep by two independent traces:
-descent from the warden (a daemon that forked twice and left its process group still descends from
-it, since it is the subreaper) and the mark in the environment (for what got away from a warden that
-was killed itself).
+descent from the supervisor (a daemon that forked twice and left its process group still descends
+from it, since it is the subreaper) and the mark in the environment (for what got away from a
+supervisor that was killed itself).
 
-The warden also copies the command's output to the log files, keeping the first and the last part of
-each, so that a job that prints a gigabyte does not fill the disk.
+The supervisor also copies the command's output to the log files, keeping the first and the last
+part of each, so that a job that prints a gigabyte does not fill the disk.
 
 It runs isolated (:mod:`.isolated_python`): the standard library only, and of ours what needs
 nothing else.
 
-    tuner → warden   one line of JSON, the order (see :class:`Order`); later ``{"do": "stop", "grace_s": 2.0}``
-    warden → tuner   ``started`` (pid) or ``failed`` (text); ``exited`` (status); ``ended`` (killed, left)
+    tuner → supervisor   one line of JSON, the order (see :class:`Order`);
+                         later ``{"do": "stop", "grace_s": 2.0}``
+    supervisor → tuner   ``started`` (pid) or ``failed`` (text); ``exited`` (status);
+                         ``ended`` (killed, left)
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ CLEANERS_S = 0.5
 
 
 class Order(dict[str, Any]):
-    """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), crumbs (folder),
+    """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), markers (folder),
     remove (folder), tuner_pid, grace_s, and optionally put_back (a command, to be given the
     processes that are left) and secrets (texts kept out of the logs)."""
 
 
-class Warden:
+class Supervisor:
     def __init__(self, control: socket.socket, order: Order, rest: bytes = b"") -> None:
         self._control, self._order, self._rest = control, order, rest
         self._selector = selectors.DefaultSelector()
@@ -121,7 +123,7 @@ class Warden:
         def in_child() -> None:
             if prctl:
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != me:  # the warden died before the request was in
+            if os.getppid() != me:  # the supervisor died before the request was in
                 os._exit(1)
             try:  # should memory run out, the kernel takes the job rather than its watchers
                 with open("/proc/self/oom_score_adj", "r+") as file:
@@ -322,7 +324,7 @@ class Warden:
         """Delete segments (``torch_<pid>_…``) of this session's dead processes: a killed worker
         cannot do it itself.
         """
-        pids = self._seen | set(_crumb_pids(self._order["crumbs"]))
+        pids = self._seen | set(_marker_pids(self._order["markers"]))
         for name, pid in _shared_memory() - self._before:  # not an older one of a recycled pid
             if pid in pids and not alive(pid):
                 try:
@@ -342,7 +344,7 @@ def _shared_memory() -> set[tuple[str, int]]:
     }
 
 
-def _crumb_pids(folder: str) -> Iterator[int]:
+def _marker_pids(folder: str) -> Iterator[int]:
     try:
         names = os.listdir(folder)
     except OSError:
@@ -382,4 +384,4 @@ def main() -> int:
             return 1
         received += data
     line, _, rest = received.partition(b"\n")
-    return Warden(control, Order(json.loads(line)), rest).run()
+    return Supervisor(control, Order(json.loads(line)), rest).run()

@@ -1,4 +1,4 @@
-"""agent.log and the crumbs: the agent's own traces in the session directory. Never raises."""
+"""agent.log and the markers: the agent's own traces in the session directory. Never raises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 
-_dropped: set[tuple[int, str]] = set()
+_left: set[tuple[int, str]] = set()
 
 
 def directory() -> str:
@@ -57,14 +57,14 @@ def launched() -> bool:
         return True
 
 
-def crumb(what: str) -> None:
-    """Drop the empty file that says this process came as far as ``what`` (once a process)."""
+def leave_marker(what: str) -> None:
+    """Leave the empty file that says this process came as far as ``what`` (once a process)."""
     key = (os.getpid(), what)
-    if key in _dropped or not directory():
+    if key in _left or not directory():
         return
-    _dropped.add(key)
+    _left.add(key)
     try:
-        folder = os.path.join(directory(), "crumbs")
+        folder = os.path.join(directory(), "markers")
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, f"{what}-{os.getpid()}"), "a"):
             pass

@@ -67,7 +67,7 @@ class TorchWatch:
 
 def watch() -> None:
     """Start watching for torch in this process, and for what it writes."""
-    log.crumb("python")
+    log.leave_marker("python")
     if os.path.isdir(os.path.join(log.directory(), "written")):
         watch_writing()
     _before_the_job()
@@ -111,7 +111,7 @@ def _tell_left_out(where: str, error: Exception) -> None:
 
 def on_torch(torch: Any) -> None:
     """torch has just been imported: install the agent. Never raises into the job."""
-    log.crumb("torch")
+    log.leave_marker("torch")
     try:
         from autotune_spaces.knobs import at_import
 

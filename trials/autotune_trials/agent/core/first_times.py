@@ -44,7 +44,7 @@ class FirstTimes(Listener):
 
     def batch_requested(self, loader: TrackedLoader) -> None:
         self._events.forget(self, "batch_requested")
-        log.crumb("loader")
+        log.leave_marker("loader")
         self._knobs.hold(final=False)
         self._timer.begin()
 
@@ -54,7 +54,7 @@ class FirstTimes(Listener):
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         self._events.forget(self, "backward_started")
-        log.crumb("backward")
+        log.leave_marker("backward")
         device = getattr(
             tensors[0] if isinstance(tensors, (list, tuple)) else tensors, "device", None
         )
@@ -71,7 +71,7 @@ class FirstTimes(Listener):
 
     def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
         self._events.forget(self, "iteration_ending")
-        log.crumb("step")
+        log.leave_marker("step")
         if self._state.ends_with is Ending.UPDATE:
             self._knobs.hold(final=True)
 

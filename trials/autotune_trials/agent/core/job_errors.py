@@ -42,7 +42,7 @@ class JobErrors:
             if lost:
                 self._note_out_of_memory(error)
             elif was_killed(error):
-                log.crumb("killed")
+                log.leave_marker("killed")
             self._last_words.tell(error, "oom" if lost else "crash", surviving=False)
             self._agent.mode.on_crash()
         except Exception:  # the job's own error is what has to come through
@@ -51,7 +51,7 @@ class JobErrors:
     def _note_out_of_memory(self, error: BaseException) -> None:
         """Leave word of it, so that the end of this process is not taken for a crash."""
         try:
-            log.crumb("oom")
+            log.leave_marker("oom")
             log.write(f"oom: {str(error)[:500]}")
             self._agent.mode.on_out_of_memory(
                 str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

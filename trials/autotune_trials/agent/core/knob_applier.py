@@ -1,5 +1,5 @@
-"""Knobs set in the running job: made once, applied, held from the start in fixed runs, and what
-went wrong with them."""
+"""Knobs set in the running job: made once, applied and given back, held from the start in fixed
+runs, and what went wrong with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
-    from autotune_trials.protocol.messages import KnobChoice, SessionConfig
+    from autotune_trials.protocol.messages import Hello, KnobChoice, SessionConfig
 
 
 class Knobs:
@@ -24,6 +24,8 @@ class Knobs:
         self._live, self._choices = live, config.knobs
         self._at_start = config.process_knobs
         self._made: dict[str, Knob] = {}
+        # live: knob name -> what is not at the job's own value
+        self._set: dict[str, tuple[Knob, Value]] = {}
         self.held = config.mode != SessionMode.LIVE  # from the start, and not switched
         self.applying = False  # a knob is being set: what torch sees now is not the job's doing
         self.failures: list[str] = []
@@ -42,6 +44,24 @@ class Knobs:
             knob.apply(self._live, value)
         finally:
             self.applying = False
+
+    def switch(self, choices: Sequence[KnobChoice], hello: Hello) -> None:
+        """Live: from the configuration before to this one. What was set and is not in ``choices``
+        is given back: the job, as ``hello`` tells it, has its own value again.
+
+        Raises:
+            Exception: whatever a knob raises; those after it are as they were.
+        """
+        wanted = {c.name: (self.get(c.name, c.options), c.value) for c in choices}
+        for name in [n for n in self._set if n not in wanted]:
+            knob, _ = self._set[name]
+            self.apply(knob, knob.current(hello.machine, hello.job))
+            del self._set[name]
+        for name, (knob, value) in wanted.items():
+            if self._set.get(name) != (knob, value):
+                # noted first: a half-applied knob has to be given back too
+                self._set[name] = knob, value
+                self.apply(knob, value)
 
     def hold(self, final: bool) -> None:
         """Fixed runs: set all knobs on whatever there is by now; all setters are idempotent.
@@ -66,8 +86,14 @@ class Knobs:
 
     def no_effect(self, failures: Sequence[str] = ()) -> dict[str, str]:
         """Knobs held from the start that did nothing -> why; those of ``failures`` among them."""
+        return {**self.without_effect(self._choices, failures), **self._no_effect_at_start()}
+
+    def without_effect(
+        self, choices: Sequence[KnobChoice], failures: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """Those of ``choices`` that did nothing, or failed -> why."""
         found = {}
-        for choice in self._choices:
+        for choice in choices:
             failed = next((f for f in failures if f.startswith(f"{choice.name}:")), None)
             try:
                 reason = failed or self._effect(choice)
@@ -75,7 +101,7 @@ class Knobs:
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 found[choice.name] = reason
-        return {**found, **self._no_effect_at_start()}
+        return found
 
     def _no_effect_at_start(self) -> dict[str, str]:
         """The same of what was set before this process started. Nothing is known of a knob that

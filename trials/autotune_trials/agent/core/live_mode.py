@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from autotune_spaces.base import Knob, Value
 from autotune_trials.agent.controls.entry_modules import compile_notes
 from autotune_trials.agent.core.modes import Mode, hello
 from autotune_trials.agent.core.settling import (
@@ -86,8 +85,6 @@ class LiveMode(Mode):
         self._plan_id = 0
         self._blocks: list[Block] = []  # to come
         self._run: Run | None = None
-        # knob name -> what is not at the job's own value
-        self._set: dict[str, tuple[Knob, Value]] = {}
         # the last block failed, and everything is as the job has it: no cheap switch leads from
         # there to a block that was planned to follow another configuration
         self._fallen_back = False
@@ -205,7 +202,7 @@ class LiveMode(Mode):
         agent.knobs.take_failures()
         agent.loaders.last_rebuild_s = 0.0
         agent.loaders.cancel_drain()
-        wanted = {c.name: (agent.knobs.get(c.name, c.options), c.value) for c in block.knobs}
+        assert self._hello is not None
         try:
             if block.cached_batches and agent.consumption.walks_together:
                 raise RuntimeError(
@@ -213,13 +210,7 @@ class LiveMode(Mode):
                     "from memory, because it would never end"
                 )
             agent.loaders.serve_cached(block.cached_batches)
-            for name in [n for n in self._set if n not in wanted]:
-                self._give_back(name)
-            for name, (knob, value) in wanted.items():
-                if self._set.get(name) != (knob, value):
-                    # noted first: a half-applied knob has to be given back too
-                    self._set[name] = knob, value
-                    agent.knobs.apply(knob, value)
+            agent.knobs.switch(block.knobs, self._hello)
             # not before: what the last block held (a graph's pool) is free only now
             forget_peak(agent.torch, agent.live.cuda)
         except Exception as error:
@@ -232,12 +223,6 @@ class LiveMode(Mode):
         )
         return True
 
-    def _give_back(self, name: str) -> None:
-        assert self._hello is not None
-        knob, _ = self._set[name]
-        self.agent.knobs.apply(knob, knob.current(self._hello.machine, self._hello.job))
-        del self._set[name]
-
     def _fail_block(self, run: Run, error: str) -> None:
         """Report the failure and go back to the job's own settings."""
         self._give_all_back()
@@ -245,8 +230,8 @@ class LiveMode(Mode):
 
     def _give_all_back(self) -> None:
         """A setting that cannot be given back is the agent's failure: see Agent.fail."""
-        for name in list(self._set):
-            self._give_back(name)
+        assert self._hello is not None
+        self.agent.knobs.switch((), self._hello)
         self.agent.loaders.serve_cached(False)
         self._fallen_back = True
 
@@ -368,21 +353,13 @@ class LiveMode(Mode):
 
     def _finish_block(self, run: Run, window: WindowRecorder) -> None:
         agent, measured = self.agent, window.close()
-        no_effect = {}
-        for choice in run.block.knobs:
-            try:
-                knob = agent.knobs.get(choice.name, choice.options)
-                reason = knob.effect(agent.live, choice.value)
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-            if reason:
-                no_effect[choice.name] = reason
         losses = [x for x in agent.loss.values() if x is not None]
         notes: dict[str, Any] = {**compile_notes(agent.live.entries), "in_force": in_force(agent)}
         if losses:
             finite = [x for x in losses if math.isfinite(x)]
             notes["non_finite_losses"] = len(losses) - len(finite)
             notes["loss"] = sum(finite) / len(finite) if finite else None
+        no_effect = agent.knobs.without_effect(run.block.knobs)
         self._report(run, measured, no_effect=no_effect, notes=notes)
 
     def _report(

@@ -16,8 +16,8 @@ DEAR_LOOK_BLOCKS = 4  # of a dear value that is new: it may be hopeless
 DOUBT_SD, DOUBT = 3.5, 0.01  # a knob is settled when its gain is beyond this
 
 
-class Plots:
-    """Makes the index vectors of one plot, in the order in which they run."""
+class SeriesMaker:
+    """Makes the index vectors of one series, in the order in which they run."""
 
     def __init__(self, evidence: Evidence, looks: Looks) -> None:
         self.evidence, self.looks = evidence, looks
@@ -30,7 +30,7 @@ class Plots:
     def first_look(
         self, belief: Belief, waiting: list[tuple[int, int]], blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """The next values that were never tried: one dear one, or a plot full of cheap ones.
+        """The next values that were never tried: one dear one, or a series full of cheap ones.
 
         Each on top of what was measured well before, so that a failure has a name.
         """
@@ -48,13 +48,13 @@ class Plots:
         leader = self._uncompiled(belief.leader)
         if self._alike(leader, base, self.dear):
             base = leader  # its parts are known; it comes first and is known then
-        plot = [columns.default] if self._alike(base, columns.default, self.dear) else []
+        series = [columns.default] if self._alike(base, columns.default, self.dear) else []
         for k, v in [(k, v) for k, v in waiting if k not in self.dear]:
             placed = self.looks.placed(belief, base, k, v)
             if placed is not None and self._alike(placed, base, self.dear):
-                plot.append(self._mended(belief, placed, rng))
-        del plot[max(1, blocks - 1) :]
-        return [base, *(plot[i] for i in rng.permutation(len(plot)))]
+                series.append(self._mended(belief, placed, rng))
+        del series[max(1, blocks - 1) :]
+        return [base, *(series[i] for i in rng.permutation(len(series)))]
 
     def _with_fewer_threads(self, index: np.ndarray, k: int) -> list[np.ndarray]:
         """``index``, in which knob ``k`` was set, with half the threads and with the fewest, where
@@ -94,18 +94,18 @@ class Plots:
         """Thompson sampling: the dear knobs by one draw, the others by one a block."""
         start, locked = self._start(belief, on_graph)
         dear = self._drawn(belief, start, locked, 1, rng)[0]
-        plot = self._drawn(belief, dear, locked | self.dear, blocks, rng)
+        series = self._drawn(belief, dear, locked | self.dear, blocks, rng)
         default = self.evidence.columns.default
         if on_graph is None and self._alike(dear, default, self.dear) and rng.random() < 0.5:
-            plot[0] = default
-        return [plot[i] for i in rng.permutation(len(plot))]
+            series[0] = default
+        return [series[i] for i in rng.permutation(len(series))]
 
     def around_leader(
         self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
         """The leader's doubtful knobs, each flipped with probability one half.
 
-        Flipped is given back, or on a ladder one step up or down; dear knobs once a plot.
+        Flipped is given back, or on a ladder one step up or down; dear knobs once a series.
         """
         start, locked = self._start(belief, on_graph)
         columns, base = self.evidence.columns, start.copy()
@@ -114,14 +114,14 @@ class Plots:
         for k in self.dear & others.keys():
             if rng.random() < 0.5:
                 base[k] = rng.choice(others[k])
-        plot = []
+        series = []
         for _ in range(blocks):
             index = base.copy()
             for k, values in others.items():
                 if k not in self.dear and rng.random() < 0.5:
                     index[k] = rng.choice(values)
-            plot.append(self._mended(belief, columns.settle(index[None, :])[0], rng))
-        return plot
+            series.append(self._mended(belief, columns.settle(index[None, :])[0], rng))
+        return series
 
     def on_new_graph(
         self, belief: Belief, index: np.ndarray, blocks: int, rng: np.random.Generator
@@ -188,7 +188,7 @@ class Plots:
 
 
 def blocks_of(block_s: float, seconds_left: float, switch_s: float) -> int:
-    """Blocks of the next plot: about five seconds, or as long as the switch before it."""
+    """Blocks of the next series: about five seconds, or as long as the switch before it."""
     wanted = max(PLOT_S, switch_s) / max(block_s, 1e-9)
     room = max(0.0, seconds_left - switch_s) / max(block_s, 1e-9)
     return int(min(max(wanted, FEWEST_BLOCKS), MOST_BLOCKS, room))

@@ -1,9 +1,10 @@
-"""Plots: configurations measured one after another in the running job, in blocks as short as their
+"""Series: configurations measured one after another in the running job, in blocks as short as their
 knobs allow.
 
-    plot │ settle▒▒▒ block█ │▒█│▒█│▒█│▒█│ …        dear knobs (workers, compile) stay as they are within a plot,
-                                                   cheap ones (dtype, layout, gc) change with every
-                                                   block
+    series │ settle▒▒▒ block█ │▒█│▒█│▒█│▒█│ …
+
+Dear knobs (workers, compile) stay as they are within a series; cheap ones (dtype, layout, gc) change
+with every block.
 
 A block of a cheap change needs a few iterations to get going and a quarter of a second to be
 measured; what one block lacks in precision the search model takes from all the others
@@ -48,7 +49,7 @@ CALM_WINDOWS = 8  # the latest ones say what load is usual on this machine
 
 @dataclass(frozen=True)
 class Measured:
-    """One block of a plot."""
+    """One block of a series."""
 
     config: Config
     # of a sample, in seconds (or joules); None: failed, or spoiled by other load
@@ -62,8 +63,8 @@ class Measured:
     second_log_cost: float | None = None  # joules where log_cost has seconds, and the reverse
 
 
-class LivePlots(KeptSession):
-    """Measures plots in a kept session; see the module.
+class LiveSeries(KeptSession):
+    """Measures series in a kept session; see the module.
 
     Args:
         iteration_s: of the job as it is.
@@ -94,7 +95,7 @@ class LivePlots(KeptSession):
         self._before = None
 
     def measure(self, configs: Sequence[Config]) -> list[Measured]:
-        """The blocks of one plot, in this order.
+        """The blocks of one series, in this order.
 
         Raises:
             BaselineError, SessionFailed: the unchanged job cannot be measured.

@@ -258,9 +258,9 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
             prefix="autotune-random-", dir="/dev/shm" if os.path.isdir("/dev/shm") else root
         )
     )
+    world = World(root, shm)
+    beside = f".autotune-kept-{(world.session / 'written' / 'kept').stat().st_ino:x}-*"
     try:
-        world = World(root, shm)
-        number = (world.session / "written" / "kept").stat().st_ino
         before, own_place = world.state(), world.tokens()
         file_watch._ledger = Ledger(str(world.session / "written"))
         try:
@@ -284,11 +284,13 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
             for token in alive.keys() - there
             if not _is_told(alive[token], told) and not _is_told(own_place.get(token, ""), told)
         ]
-        still = [*root.rglob(".autotune-kept*"), *shm.parent.glob(f".autotune-kept-{number:x}-*")]
+        still = [*root.rglob(".autotune-kept*"), *shm.parent.glob(beside)]
         found += [f"still kept: {path}" for path in still if not outcome["failed"]]
         return [*found, *_changed(before, world.state(), told)]
     finally:
         shutil.rmtree(shm)
+        for original in shm.parent.glob(beside):  # of what could not be put back
+            original.unlink()
 
 
 def _is_told(path: str, told: set[str]) -> bool:

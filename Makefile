@@ -21,6 +21,8 @@ PYTEST := $(RUN) -m pytest
 # What runs here uses the environment's programs, as if it were activated.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without its bytecode every process that a test starts would compile what it imports of ours again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-all check wheel bench bench-verdicts gpu slow compat faults browser docs clean venv
 

@@ -106,11 +106,12 @@ def judgement(home: Path) -> dict[str, Any]:
 PYTHON = """\
 #!/bin/sh
 mkdir -p "$3/bin"
-ln -s {bin}/autotune "$3/bin/autotune"
 ln -s /bin/true "$3/bin/pip"
+printf '#!/bin/sh\nexec {bin}/python {shorter} "$@"\n' > "$3/bin/autotune"
 printf '#!/bin/sh\ncase "$1" in -) exec {bin}/python "$@";; *) exit 9;; esac\n' > "$3/bin/python"
-chmod +x "$3/bin/python"
+chmod +x "$3/bin/autotune" "$3/bin/python"
 """
+SHORTER = Path(__file__).parents[1] / "shorter.py"
 
 
 def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
     places = {name: str(tmp_path / name) for name in names}
     environment = {**os.environ, **PLAIN, **inputs, **places, "RUNNER_TEMP": str(tmp_path)}
     python = tmp_path / "python"
-    python.write_text(PYTHON.format(bin=Path(sys.executable).parent))
+    python.write_text(PYTHON.format(bin=Path(sys.executable).parent, shorter=SHORTER))
     python.chmod(0o755)
     subprocess.run(
         ["bash", "-e", "-c", install["run"]],

@@ -240,9 +240,10 @@ def test_sides_that_do_other_work_are_refused(repository: Path) -> None:
 
 
 def test_a_side_that_fails_is_named(repository: Path) -> None:
-    done = judge(repository, "--base-ref", "base", "--head-ref", "broken")
+    """A, which is looked at first: what B is is not measured before."""
+    done = judge(repository, "--base-ref", "broken", "--head-ref", "base")
     assert done.returncode == 3 and "loader2" in done.stderr, done.stderr
-    assert "B, broken: the job fails" in done.stderr and "tune" not in done.stderr.split("do:")[-1]
+    assert "A, broken: the job fails" in done.stderr and "tune" not in done.stderr.split("do:")[-1]
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,14 @@ PLAIN = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
+    return made(tmp_path / "repository")
+
+
+def made(home: Path, more: str = "") -> Path:
     """A repository whose job lies in a folder, with one commit a change and a tag for each."""
-    home = tmp_path / "repository"
     (home / "job").mkdir(parents=True)
     git(home, "init", "--quiet")
-    (home / "job" / "job.yaml").write_text("command: python train.py\n")
+    (home / "job" / "job.yaml").write_text(f"command: python train.py\n{more}")
     commit(home, TRAIN, "base")
     for name, text in CHANGES.items():
         git(home, "checkout", "--quiet", "base")
@@ -114,8 +117,9 @@ chmod +x "$3/bin/autotune" "$3/bin/python"
 SHORTER = Path(__file__).parents[1] / "shorter.py"
 
 
-def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
+def test_the_action_finds_a_slowdown(tmp_path: Path) -> None:
     """The scripts of action.yml, as a runner would start them."""
+    repository = made(tmp_path / "repository", more="convergence: {steps: 60}\n")
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     install, step = action["runs"]["steps"]
     # the first look is always made

@@ -235,6 +235,8 @@ def test_from_python_and_with_a_tuned_file(repository: Path) -> None:
     assert done.stdout == "unchanged\n", done.stderr
 
 
+# played in every run: test_played_judgement.py
+@pytest.mark.slow
 def test_sides_that_do_other_work_are_refused(repository: Path) -> None:
     done = judge(repository, "--base-ref", "base", "--head-ref", "larger")
     assert done.returncode == 2 and "samples per iteration: 64.0 in A, 128.0 in B" in done.stderr, (
@@ -243,11 +245,11 @@ def test_sides_that_do_other_work_are_refused(repository: Path) -> None:
     assert "judge: side=" not in done.stdout, "before anything is timed"
 
 
+@pytest.mark.slow
 def test_a_side_that_fails_is_named(repository: Path) -> None:
-    """A, which is looked at first: what B is is not measured before."""
-    done = judge(repository, "--base-ref", "broken", "--head-ref", "base")
+    done = judge(repository, "--base-ref", "base", "--head-ref", "broken")
     assert done.returncode == 3 and "loader2" in done.stderr, done.stderr
-    assert "A, broken: the job fails" in done.stderr and "tune" not in done.stderr.split("do:")[-1]
+    assert "B, broken: the job fails" in done.stderr and "tune" not in done.stderr.split("do:")[-1]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,18 @@ def own_history(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
     monkeypatch.setenv("XDG_DATA_HOME", str(Path(_DATA.name) / str(number)))
 
 
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """No power is cut here, and a replayed run writes hundreds of lines, each of which is on the
+    disk before the next. In faults/ disks fill up: there, and in processes of their own, they are
+    waited for.
+    """
+    if request.path.parent.name != "faults":
+        monkeypatch.setattr("os.fsync", lambda _: None)
+
+
 @pytest.fixture
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     """What this test's runs started, put into memory or locked is gone when it ends. For every test

@@ -10,9 +10,10 @@ from tiny_tuner import Tuner
 
 
 @pytest.fixture
-def tuner(tmp_path: Path) -> Iterator[Tuner]:
+def tuner(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Tuner]:
+    """With a GPU a job is always started: CUDA does not live on in a process that is forked."""
     directory = tmp_path / "job"
     directory.mkdir()
-    tuner = Tuner(directory)
+    tuner = Tuner(directory, forks=request.node.get_closest_marker("gpu") is None)
     yield tuner
     tuner.end()

@@ -19,6 +19,11 @@ SHORT = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _jobs_are_started(tuner: Tuner) -> None:
+    tuner.forks = False
+
+
 def test_importing_the_agent_imports_nothing_heavy() -> None:
     agent = ROOT / "trials" / "autotune_trials"
     modules = [

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from bare_runs import run_bare
 
 PROGRAM = """
-import random, sys, threading
+import os, random, sys, threading
 import torch, torch.utils.data.dataloader, torch.optim.lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 from autotune_trials import api
@@ -61,16 +60,17 @@ def train(steps, stop=lambda: None):
 
 train(4)  # torch imports and fills in some of its own the first time
 torch.manual_seed(0)
-before, mode = found(), sys.argv[1]
+before = found()
+mode, directory, socket = (os.environ[name] for name in ("MODE", "DIRECTORY", "SOCKET"))
 values = {"optimizer_impl": "foreach", "channels_last": True, "amp_dtype": "bfloat16", "num_workers": 1}
 config = SessionConfig(
-    mode, sys.argv[2], sys.argv[3], seed=1, steps=10**6, warmup_steps=3 if sys.argv[3] else 10**9,
+    mode, directory, socket, seed=1, steps=10**6, warmup_steps=3 if socket else 10**9,
     knobs=() if mode == "live" else tuple(KnobChoice(*each) for each in values.items()),
 )
 agent = Agent(torch, config)
 agent.install()
 assert found() != before and sys.excepthook is not before[3] and len(base.after_fork) == 1
-if sys.argv[3]:  # nobody listens there: the agent steps aside when it greets, inside a step
+if socket:  # nobody listens there: the agent steps aside when it greets, inside a step
     train(20)
 else:
     train(20, agent.stop)
@@ -84,28 +84,18 @@ print("hooks", after[1] == before[1])
 """
 
 
+def told(folder: Path, mode: str, socket: str = "") -> list[str]:
+    (folder / "train.py").write_text(PROGRAM)
+    return run_bare(folder, MODE=mode, DIRECTORY=str(folder), SOCKET=socket).splitlines()
+
+
 @pytest.mark.parametrize("mode", ["live", "fixed", "profile", "launch"])
 def test_torch_and_the_process_are_as_they_were(mode: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, mode, str(tmp_path), ""],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["changed []", "hooks True"]
+    assert told(tmp_path, mode) == ["changed []", "hooks True"]
 
 
 def test_inside_an_optimizers_step_only_torchs_own_walk_over_its_hooks_goes_on(
     tmp_path: Path,
 ) -> None:
     """torch goes through the step hooks while it calls them: they stay, and do nothing."""
-    nobody = str(tmp_path / "nobody")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "live", str(tmp_path), nobody],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "changed []"
+    assert told(tmp_path, "live", str(tmp_path / "nobody"))[0] == "changed []"

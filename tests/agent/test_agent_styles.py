@@ -231,6 +231,7 @@ STYLES = {
 
 def losses_under_agent(tuner: Tuner, source: str) -> tuple[object, object, str]:
     """(Hello, first block report, stdout) of a live session that measures the baseline only."""
+    tuner.forks = False
     tuner.start(
         source, env={"PYTHONPATH": tuner.python_path()} if "import autotune" in source else None
     )

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tiers import slow
 
 from autotune.executors.base import FixedRun
 from autotune.executors.local import LocalExecutor
@@ -58,9 +59,7 @@ for epoch in range(EPOCHS):
 EPOCH, EPOCHS, WORKERS = 12, 9, 8
 
 
-@pytest.mark.parametrize(
-    "loop", ["replaced", "dropped late", "limited", pytest.param("dropped", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("loop", [slow("replaced"), slow("dropped"), "dropped late", "limited"])
 def test_all_that_workers_cost_between_epochs_is_counted_once(loop: str, tmp_path: Path) -> None:
     """Starting and ending them takes most of these epochs; a loop without end is charged it like
     any other.

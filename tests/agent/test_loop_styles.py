@@ -213,7 +213,7 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these in every run, the rest with the slow tests.
-SAME_BITS = {"closure", "forces", "functional", "master_weights"}
+SAME_BITS = {"closure", "forces", "functional"}
 IN_FORCE = {"no_sync", "shell_script", "by_hand"}
 
 

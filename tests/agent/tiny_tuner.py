@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import bare_runs
+from forked_jobs import ForkedJob
 
 from autotune_spaces.codec import encode
 from autotune_trials.protocol.messages import (
@@ -73,10 +74,14 @@ class JobProcess(subprocess.Popen[str]):
 
 
 class Tuner:
-    """Starts one script under the agent and listens on a Unix socket."""
+    """Starts one script under the agent and listens on a Unix socket.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    Args:
+        forks: whether a job may be forked from a process that has torch loaded (`forked_jobs`).
+    """
+
+    def __init__(self, directory: Path, forks: bool = True) -> None:
+        self.directory, self.forks = directory, forks
         self.session = directory / "session"
         self.session.mkdir()
         self._short = tempfile.TemporaryDirectory(prefix="at-")  # Unix socket paths are short
@@ -87,7 +92,7 @@ class Tuner:
         self._listener.settimeout(0.5)
         self._connection: socket.socket | None = None
         self._lines: Any = None
-        self.process: JobProcess | None = None
+        self.process: JobProcess | ForkedJob | None = None
         self.environment: dict[str, str] = {}
 
     def start(
@@ -99,7 +104,9 @@ class Tuner:
         python: tuple[str, ...] = (),
         **config: Any,
     ) -> None:
-        """Write ``source`` to train.py and run it in a session."""
+        """Write ``source`` to train.py and run it in a session. A process with variables, flags or
+        settings of a launch, which may act at its start, is started; others are forked (``forks``).
+        """
         choices = tuple(KnobChoice(k, v) for k, v in (knobs or {}).items())
         wanted = SessionConfig(
             mode, str(self.session), "" if mode == "launch" else self.socket, choices, **config
@@ -114,7 +121,10 @@ class Tuner:
             **(env or {}),
         }
         variables = {**os.environ, **self.environment}
-        self.process = JobProcess(self.directory, variables, python)
+        if self.forks and mode != "launch" and not env and not python:
+            self.process = ForkedJob(self.directory, variables)
+        else:
+            self.process = JobProcess(self.directory, variables, python)
 
     def receive(self, timeout_s: float = 120) -> Any:
         """The next message; None if the job has closed the socket."""

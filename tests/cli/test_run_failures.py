@@ -7,7 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import QUICK, make_job
+from command_line import QUICK, Job, make_job
+from tiers import slow
 
 from autotune.executors.side_effects import WorkdirLock
 from autotune.tracking.spool import SpoolPaths, read_events
@@ -37,26 +38,34 @@ for inputs, labels in DataLoader(dataset(800), batch_size=32):
     loss_function(net(inputs), labels).backward()
     optimizer.step()
 """
+RAISED = ["RuntimeError: the disk with the data is gone", "mine.py:"]
 QUIET = "import torch\nprint('nothing to train today')\n"
 
 
 @pytest.mark.parametrize(
     ("program", "command", "code", "words"),
     [
-        (FAILS, "python mine.py", 3, ["RuntimeError: the disk with the data is gone", "mine.py:"]),
+        slow(FAILS, "python mine.py", 3, RAISED, id="raises"),
         (SHORT, "python mine.py", 3, ["the job is too short to be timed", "epochs or steps"]),
         (QUIET, "python mine.py", 4, ["optimizer", "autotune.step("]),
         (QUIET, "python -I mine.py", 4, ["-I"]),
         (QUIET, "python missing.py", 2, ["missing.py", "job.yaml:2"]),
         (QUIET, "pyhton mine.py", 2, ["pyhton", "job.yaml:2"]),
     ],
-    ids=["raises", "too short", "never steps", "isolated", "no such script", "no such program"],
+    ids=[None, "too short", "never steps", "isolated", "no such script", "no such program"],
 )
 def test_a_job_that_cannot_be_tuned_says_why(
     program: str, command: str, code: int, words: list[str], tmp_path: Path
 ) -> None:
     job = make_job(tmp_path / "job", command)
     (job.folder / "mine.py").write_text(program)
+    ends_with(job, code, words)
+    if code == 2:
+        assert not job.run_dir.exists(), "nothing is started, nothing is written"
+
+
+def ends_with(job: Job, code: int, words: list[str]) -> str:
+    """What a run that has to end so says."""
     finished = job.run()
     assert finished.returncode == code, finished.stderr
     for word in words:
@@ -64,8 +73,7 @@ def test_a_job_that_cannot_be_tuned_says_why(
     assert "defect of autotune" not in finished.stderr
     assert not (job.run_dir / "result.json").exists()
     assert not job.left_over()
-    if code == 2:
-        assert not job.run_dir.exists(), "nothing is started, nothing is written"
+    return finished.stderr
 
 
 @pytest.mark.slow
@@ -90,13 +98,14 @@ def test_a_job_whose_epochs_a_live_session_stretches_is_refused_before_the_searc
 
 
 def test_a_tracking_server_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    """The run goes on: here to the job's own error. To its end: test_resume.py."""
+    """The run goes on: here to the job's own error, which is told as ever. To its end:
+    test_resume.py.
+    """
     text = QUICK.replace("uri: null", "uri: 'http://127.0.0.1:9'")
     job = make_job(tmp_path / "job", "python mine.py", text)
     (job.folder / "mine.py").write_text(FAILS)
-    finished = job.run()
-    assert finished.returncode == 3, finished.stderr
-    assert finished.stderr.count("MLflow at http://127.0.0.1:9 fails: Connection refused") == 1
+    said = ends_with(job, 3, RAISED)
+    assert said.count("MLflow at http://127.0.0.1:9 fails: Connection refused") == 1
     assert (job.run_dir / "tracking" / "spool.jsonl").exists()
 
 

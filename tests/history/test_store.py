@@ -106,7 +106,7 @@ def _check_killed(path: Path, moments: int) -> None:
 
 
 def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    _check_killed(tmp_path / "history.sqlite", 5)
+    _check_killed(tmp_path / "history.sqlite", 3)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_help_is_the_default_and_lists_every_target() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_a_target_calls_is_there(target: str) -> None:
     """A dry run; the environment and what is built in it are taken as made."""
-    commands = make("-n", "-o", ".venv/.installed", target)
+    commands = make("-n", "-o", ".venv/.installed", target).replace(f"{ROOT}/", "")
     files = re.findall(r"(?:^|\s|/)((?:benchmarks|tests|examples)/[\w./-]+[\w/])", commands)
     assert [f for f in files if not (ROOT / f).exists()] == []
 

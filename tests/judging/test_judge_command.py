@@ -50,11 +50,14 @@ PLAIN = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
+    return made(tmp_path / "repository")
+
+
+def made(home: Path, more: str = "") -> Path:
     """A repository whose job lies in a folder, with one commit a change and a tag for each."""
-    home = tmp_path / "repository"
     (home / "job").mkdir(parents=True)
     git(home, "init", "--quiet")
-    (home / "job" / "job.yaml").write_text("command: python train.py\n")
+    (home / "job" / "job.yaml").write_text(f"command: python train.py\n{more}")
     commit(home, TRAIN, "base")
     for name, text in CHANGES.items():
         git(home, "checkout", "--quiet", "base")
@@ -106,15 +109,17 @@ def judgement(home: Path) -> dict[str, Any]:
 PYTHON = """\
 #!/bin/sh
 mkdir -p "$3/bin"
-ln -s {bin}/autotune "$3/bin/autotune"
 ln -s /bin/true "$3/bin/pip"
+printf '#!/bin/sh\nexec {bin}/python {shorter} "$@"\n' > "$3/bin/autotune"
 printf '#!/bin/sh\ncase "$1" in -) exec {bin}/python "$@";; *) exit 9;; esac\n' > "$3/bin/python"
-chmod +x "$3/bin/python"
+chmod +x "$3/bin/autotune" "$3/bin/python"
 """
+SHORTER = Path(__file__).parents[1] / "shorter.py"
 
 
-def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
+def test_the_action_finds_a_slowdown(tmp_path: Path) -> None:
     """The scripts of action.yml, as a runner would start them."""
+    repository = made(tmp_path / "repository", more="convergence: {steps: 60}\n")
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     install, step = action["runs"]["steps"]
     # the first look is always made
@@ -128,7 +133,7 @@ def test_the_action_finds_a_slowdown(repository: Path, tmp_path: Path) -> None:
     places = {name: str(tmp_path / name) for name in names}
     environment = {**os.environ, **PLAIN, **inputs, **places, "RUNNER_TEMP": str(tmp_path)}
     python = tmp_path / "python"
-    python.write_text(PYTHON.format(bin=Path(sys.executable).parent))
+    python.write_text(PYTHON.format(bin=Path(sys.executable).parent, shorter=SHORTER))
     python.chmod(0o755)
     subprocess.run(
         ["bash", "-e", "-c", install["run"]],
@@ -230,6 +235,8 @@ def test_from_python_and_with_a_tuned_file(repository: Path) -> None:
     assert done.stdout == "unchanged\n", done.stderr
 
 
+# played in every run: test_played_judgement.py
+@pytest.mark.slow
 def test_sides_that_do_other_work_are_refused(repository: Path) -> None:
     done = judge(repository, "--base-ref", "base", "--head-ref", "larger")
     assert done.returncode == 2 and "samples per iteration: 64.0 in A, 128.0 in B" in done.stderr, (
@@ -238,6 +245,7 @@ def test_sides_that_do_other_work_are_refused(repository: Path) -> None:
     assert "judge: side=" not in done.stdout, "before anything is timed"
 
 
+@pytest.mark.slow
 def test_a_side_that_fails_is_named(repository: Path) -> None:
     done = judge(repository, "--base-ref", "base", "--head-ref", "broken")
     assert done.returncode == 3 and "loader2" in done.stderr, done.stderr

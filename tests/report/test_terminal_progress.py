@@ -39,11 +39,13 @@ def told(kind: type[Progress], name: str = "tuned") -> str:
     return stream.getvalue()
 
 
-def in_a_terminal(columns: int, name: str = "tuned", **environment: str) -> str:
-    """What the driver writes to a real terminal of that width."""
+def in_a_terminal(
+    columns: int, name: str = "tuned", pause_s: float = 0.15, **environment: str
+) -> str:
+    """What the driver writes to a real terminal of that width; it pauses after each step."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "drive_progress.py"), "auto", name, "0.15"],
+        [sys.executable, str(HERE / "drive_progress.py"), "auto", name, str(pause_s)],
         stdin=slave,
         stdout=slave,
         stderr=slave,
@@ -177,7 +179,7 @@ def test_the_clock_of_a_resumed_run_knows_what_was_spent_before(
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, slow({"PYTHONIOENCODING": "ascii"})])
 def test_a_terminal_that_cannot_draw_gets_plain_lines(environment: dict[str, str]) -> None:
-    text = in_a_terminal(80, **environment)
+    text = in_a_terminal(80, pause_s=0.0, **environment)
     assert "\x1b" not in text
     assert "trial 5: num_workers=2" in text
     assert "faster (95 % interval" in text

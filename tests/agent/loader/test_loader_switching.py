@@ -39,7 +39,7 @@ CHANGES = [
     ({}, {"num_workers": 2}),
     ({}, {"num_workers": 1, "prefetch_factor": 5}),
     ({"num_workers": 2}, {"num_workers": 0}),
-    ({"num_workers": 1, "prefetch_factor": 4}, {"num_workers": 0}),
+    slow({"num_workers": 1, "prefetch_factor": 4}, {"num_workers": 0}),
     (
         {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3, "timeout": 30},
         {"num_workers": 0},
@@ -50,9 +50,9 @@ CHANGES = [
     ({"num_workers": 2, "persistent_workers": True}, {"persistent_workers": False}),
     ({"num_workers": 2}, {"in_order": False}),
     ({}, {"pin_memory": True}),
-    ({"num_workers": 2}, {"pin_memory": True}),
+    slow({"num_workers": 2}, {"pin_memory": True}),
     ({}, {"batch_size": 3}),
-    ({}, {"batch_size": 16}),
+    slow({}, {"batch_size": 16}),
     ({"num_workers": 2}, {"batch_size": 3}),
     ({"num_workers": 2}, {"batch_size": 16, "num_workers": 1}),
     ({}, {"batch_size": 10, "num_workers": 2}),
@@ -100,7 +100,7 @@ def test_settings_are_really_in_force(hook):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("sizes", [(4, 7), (7, 4), (8, 3)])
+@pytest.mark.parametrize("sizes", [(4, 7), (7, 4), slow((8, 3))])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batch_size_respects_drop_last(hook, drop_last, sizes, num_workers):
     """The tail is batched with the size in force at the end, also if the old size had already

@@ -90,3 +90,40 @@ def test_all_that_workers_cost_between_epochs_is_counted_once(loop: str, tmp_pat
     assert sum(window.turnovers_s) > 0.5 * passed_s, "else this would prove nothing"
     assert window.epoch_iterations == EPOCH, "it is charged as often as it comes"
     assert counted_s == pytest.approx(passed_s, rel=0.1)
+
+
+BY_HAND = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+weights = torch.randn(64, 64, requires_grad=True)
+loader = DataLoader(TensorDataset(torch.randn(32, 64)), batch_size=4, shuffle=True)
+while True:
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        x, = next(batches)
+        (x @ weights).square().mean().backward()
+        with torch.no_grad():
+            weights -= 0.01 * weights.grad
+            weights.grad = None
+    batches = None
+"""
+
+
+def test_what_was_in_force_is_known_between_epochs(tmp_path: Path) -> None:
+    """An iteration without torch.optim ends where the next one begins: between two epochs, where
+    such a loop has no iterator.
+    """
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "train.py").write_text(BY_HAND)
+    space = SearchSpace("test", (create("num_workers", {}),))
+    spec = JobSpec("job", ("python", "train.py"), folder, {"OMP_NUM_THREADS": "1"}, space)
+    tuner = LocalExecutor(spec, tmp_path / "run")
+    try:
+        record = tuner.run_fixed(FixedRun({"num_workers": 1}, seed=0, steps=2 * 8))
+    finally:
+        tuner.close()
+    assert record.window.workers == 1
+    assert record.notes["in_force"]["loader"]["num_workers"] == 1

@@ -1,11 +1,13 @@
 """docs/compatibility.md from the rows that the compat tests left: ``python tests/compat/page.py
-build/compat-results docs/compatibility.md``.
+build/compat-results docs/compatibility.md``. With ``--keep-verdicts`` a program that was not tuned
+this time keeps the verdict it has on the page, with the date of the run that it is from.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -21,7 +23,7 @@ evaluation is no part of an iteration; that its losses are the same with the age
 last digit its log holds (all of them, but for open_clip's five and the epochs' means or sums that chemprop, pykeen and RecBole tell); that
 each knob that applies is in force in the running job when it is set, and gone when it is taken back; and that tuning it ends in a verdict.
 Those runs search three knobs within one minute to ten, so a speed-up here says that a run comes to its end, and little of what a real budget would
-find. Where a cell says "not run", that test was no part of the run that made this page.
+find. Where a cell says "not run", that test was no part of the run that made this page; a verdict with a date is from a run of that day.
 """
 CAUSES = (
     (
@@ -121,8 +123,12 @@ CAUSES = (
 )
 
 
-def main(folder: str, page: str) -> None:
+def main(folder: str, page: str, *options: str) -> None:
     rows = read_rows(Path(folder))
+    if "--keep-verdicts" in options:
+        for name, verdict in verdicts_on(Path(page).read_text()).items():
+            if name in rows and "tuned" not in rows[name]:
+                rows[name]["earlier"] = {"verdict": verdict}
     machine = f"Python {platform.python_version()}, torch {torch_version(rows)}, CPU"
     Path(page).write_text(
         HEAD.format(when=date.today().isoformat(), machine=machine) + "\n" + table(rows) + causes()
@@ -136,6 +142,19 @@ def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
         left = json.loads(path.read_text())
         rows.setdefault(left["program"], {})[path.stem.rpartition(".")[2]] = left
     return rows
+
+
+def verdicts_on(page: str) -> dict[str, str]:
+    """program -> the verdict that an earlier run put on ``page``, with that run's date."""
+    made = re.search(r"which writes this page\. (\S+):", page)
+    assert made is not None, "the page does not say when it was made"
+    verdicts = {}
+    for name, cell in re.findall(r"^\| \*\*(.+?)\*\*: .* \| (.+) \|$", page, re.MULTILINE):
+        if cell != "not run":
+            dated = re.search(r"; on \d{4}-\d\d-\d\d$", cell)
+            verdict = cell if dated else f"{cell}; on {made[1]}"
+            verdicts[name] = verdict.replace("\\|", "|")
+    return verdicts
 
 
 def torch_version(rows: Mapping[str, Mapping[str, Any]]) -> str:
@@ -213,7 +232,7 @@ def withdrawn(row: Mapping[str, Any]) -> str:
 def found(row: Mapping[str, Any]) -> str:
     tuned = row.get("tuned")
     if not tuned:
-        return "not run"
+        return str(row.get("earlier", {}).get("verdict", "not run"))
     if tuned["verdict"] != "tuned":
         return f"keep ({tuned['reason']})"
     interval = tuned["speedup"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import page
@@ -31,8 +32,8 @@ def leave(folder: Path, program: str, part: str, **facts: object) -> None:
     )
 
 
-def made(folder: Path) -> str:
-    page.main(str(folder), str(folder / "page.md"))
+def made(folder: Path, *options: str) -> str:
+    page.main(str(folder), str(folder / "page.md"), *options)
     return (folder / "page.md").read_text()
 
 
@@ -69,3 +70,28 @@ def test_what_was_not_run_is_said_to_be_not_run(tmp_path: Path) -> None:
     leave(tmp_path, "lib", "seen", version="1.2", steps=52)
     (row,) = [line for line in made(tmp_path).splitlines() if line.startswith("| **lib**")]
     assert row.count("not run") == 2
+
+
+def test_a_verdict_that_is_kept_has_the_date_of_its_run(tmp_path: Path) -> None:
+    reason = "none of 4 was faster | the best: 1.0x"
+    leave(tmp_path, "lib", "seen", version="1.2", steps=52)
+    leave(tmp_path, "lib", "tuned", verdict="keep-baseline", reason=reason)
+    leave(tmp_path, "other", "seen", version="3", steps=52)
+    first = re.sub(r"page\. \S+:", "page. 2026-01-02:", made(tmp_path))
+    (tmp_path / "page.md").write_text(first)
+    (tmp_path / "lib.tuned.json").unlink()
+    leave(tmp_path, "lib", "seen", version="1.3", steps=52)
+    kept = "| keep (none of 4 was faster \\| the best: 1.0x); on 2026-01-02 |"
+    for _ in range(2):  # a page of kept verdicts hands them on as they are
+        lib, other = [
+            line
+            for line in made(tmp_path, "--keep-verdicts").splitlines()
+            if line.startswith("| **")
+        ]
+        assert lib.endswith(kept) and "| 1.3 |" in lib
+        assert other.endswith("| not run |")
+    leave(tmp_path, "lib", "tuned", verdict="keep-baseline", reason="anew")
+    assert "| keep (anew) |" in made(tmp_path, "--keep-verdicts")
+    (tmp_path / "lib.tuned.json").unlink()
+    (lib, _) = [line for line in made(tmp_path).splitlines() if line.startswith("| **")]
+    assert lib.endswith("| not run |")

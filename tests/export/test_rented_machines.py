@@ -22,7 +22,6 @@ from test_cluster_formats import (
     CPU,
     GPU,
     LIVE,
-    SHOW,
     SPREAD,
     VIA,
     container,
@@ -125,30 +124,37 @@ def test_nodes_that_are_rented_find_each_other(
     ], done.stderr
 
 
+READ = """
+import sky, sys
+for path in sys.argv[1:]:
+    task = sky.Task.from_yaml(path)  # by its schema
+    if "H100" not in open(path).read():  # which clouds have one is asked of a catalogue on the network
+        task.validate()
+    assert "train me.py" in task.run
+    print(path, task.num_nodes, "autotune launch" in task.run)
+"""
+
+
 @pytest.mark.slow
-def test_skypilot_reads_its_task(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_skypilot_reads_its_tasks(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     """By SkyPilot itself, in an environment of its own."""
     home = tmp_path / "sky"
     venv.create(home, with_pip=True)
     python = str(home / "bin" / "python")
     subprocess.run([python, "-m", "pip", "install", "-q", "skypilot"], check=True)
-    (folder / "train me.py").write_text(SHOW)
-    asked = "import sky, sys; t = sky.Task.from_yaml(sys.argv[1]); print(t.num_nodes, t.run)"
-    for where in (CPU, SPREAD):
-        config = tuned(folder, LIVE, *AWKWARD, where=where, env_from_launch=("API_KEY",))
-        task = tmp_path / "task.yaml"
-        task.write_text(FORMATS["skypilot"].write(config).replace("FILL-IN", "H100"))
-        done = subprocess.run(
-            [python, "-c", asked, str(task)],
-            capture_output=True,
-            text=True,
-            env={
-                **os.environ,
-                "API_KEY": "k",
-                "HOME": str(tmp_path),
-                "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
-            },
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("2" if where is SPREAD else "1")
-        assert "autotune launch" in done.stdout
+    told = []
+    for where in (CPU, GPU, SPREAD, Provenance()):
+        for knobs, more in CASES:
+            config = tuned(folder, knobs, *AWKWARD, where=where, **more)
+            task = tmp_path / f"{len(told)}.yaml"
+            written = FORMATS["skypilot"].write(config)
+            task.write_text(written.replace("FILL-IN: ", "H100: "))
+            told.append((task, 2 if where is SPREAD else 1, "num_workers" in knobs))
+    done = subprocess.run(
+        [python, "-c", READ, *(str(task) for task, *_ in told)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [" ".join(map(str, facts)) for facts in told]

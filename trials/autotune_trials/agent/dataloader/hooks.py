@@ -90,6 +90,8 @@ class LoaderHooks:
         self._meters_wanted = config.mode in (SessionMode.LIVE, SessionMode.PROFILE)
         self._watched = config.mode == SessionMode.PROFILE
         self._training_iterator: Any = lambda: None
+        # what was in force in the training iterator that the job was done with last
+        self._left: tuple[Settings | None, dict[str, Any] | None] = (None, None)
         self._rival: tuple[str, int] = ("", 0)
         self._doubts = 0  # batches in a row that met an evaluation before backward
         self._states: dict[int, TrackedLoader] = {}
@@ -132,13 +134,22 @@ class LoaderHooks:
 
     def queue_depth(self) -> int:
         """Batches the workers of the training loader keep ready."""
+        if self._training_iterator() is None:
+            return 0
         settings = self.settings_in_force()
         return settings.num_workers * (settings.prefetch_factor or 0) if settings is not None else 0
 
     def settings_in_force(self) -> Settings | None:
-        """Of the iterator that feeds training now; None before there is one."""
+        """Of the iterator that feeds training now, or fed it last: between epochs there may be none.
+        None before there was one.
+        """
         iterator = self._training_iterator()
-        return iterator.settings if iterator is not None else None
+        return iterator.settings if iterator is not None else self._left[0]
+
+    def left(self, iterator: Any) -> None:
+        """The job is done with ``iterator``, whose source goes next."""
+        if iterator.mark[0] is self._training_iterator:
+            self._left = iterator.settings, _in_force(iterator)
 
     def batches_drawn(self) -> tuple[int, int]:
         """Of the training loader's epoch so far: (batches drawn from its sampler, those of them that
@@ -163,17 +174,9 @@ class LoaderHooks:
         processes that there are.
         """
         iterator = self._training_iterator()
-        source = iterator.source if iterator is not None else None
-        if source is None:
-            return None
-        workers = len(getattr(source, "_workers", ()))
-        prefetch = getattr(source, "_prefetch_factor", None) if workers else None
-        return {
-            **iterator.settings._asdict(),
-            "num_workers": workers,
-            "prefetch_factor": prefetch,
-            "batch_size": iterator.stream.size,
-        }
+        if iterator is None or iterator.source is None:
+            return self._left[1]
+        return _in_force(iterator)
 
     def reader_spent(self) -> Spent:
         """What fetching batches of the training loader has taken so far."""
@@ -491,6 +494,17 @@ class LoaderHooks:
             if loader is not None and own_batch_size(self.data, loader) != state.batch_size:
                 self.selected = state.key
                 self._hold_batch_size(state, loader)
+
+
+def _in_force(iterator: Any) -> dict[str, Any]:
+    source = iterator.source
+    workers = len(getattr(source, "_workers", ()))
+    return {
+        **iterator.settings._asdict(),
+        "num_workers": workers,
+        "prefetch_factor": getattr(source, "_prefetch_factor", None) if workers else None,
+        "batch_size": iterator.stream.size,
+    }
 
 
 def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> LoaderHooks:

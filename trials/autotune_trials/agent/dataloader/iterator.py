@@ -55,7 +55,7 @@ def iterator_class(data: Any) -> type:
             self._hooks = hooks
             self._state = state
             self.source: Any = None
-            self._mark = (weakref.ref(self), state)
+            self.mark = (weakref.ref(self), state)
             self._process = os.getpid()
             self.credited = False  # a batch of it was followed by backward
             # batches served again and again while the ceiling is measured
@@ -89,7 +89,7 @@ def iterator_class(data: Any) -> type:
             if batch is _END:
                 return self._turn(asked)
             wait_s = clock() - asked
-            state.mark = hooks.last = self._mark
+            state.mark = hooks.last = self.mark
             hooks.given += 1
             try:
                 hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
@@ -175,7 +175,7 @@ def iterator_class(data: Any) -> type:
 
         def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
             hooks = self._hooks
-            self._state.mark = hooks.last = self._mark
+            self._state.mark = hooks.last = self.mark
             hooks.given += 1
             try:
                 hooks.events.on_batch(self._state, batch, samples, wait_s, turnover_s)
@@ -439,6 +439,7 @@ def iterator_class(data: Any) -> type:
 
         def _park(self) -> None:
             """Leave workers that a knob made persistent to the next iterator of this loader."""
+            self._hooks.left(self)
             if self._kept_by_knob() and self._state.park(self.source, self):
                 self.source = None
 
@@ -452,6 +453,7 @@ def iterator_class(data: Any) -> type:
                 return None
             if not self.settings.persistent_workers or self._process != os.getpid():
                 return None
+            self._hooks.left(self)
             self.source, self._exhausted, self._special = None, True, True
             return source
 

@@ -72,7 +72,7 @@ def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path
     well.
     """
     optimizers = sys.modules["torch.optim.optimizer"]
-    backward, hooks = torch.Tensor.backward, dict(optimizers._global_optimizer_pre_hooks)
+    backward, hooks = torch.autograd.backward, dict(optimizers._global_optimizer_pre_hooks)
     agent = Agent(
         torch,
         SessionConfig(
@@ -81,7 +81,7 @@ def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path
     )
     agent.install()
     try:
-        assert torch.Tensor.backward is not backward
+        assert torch.autograd.backward is not backward
         model = torch.nn.Linear(8, 8)
 
         def train_with(optimizer: torch.optim.Optimizer, watching: bool) -> None:
@@ -93,7 +93,7 @@ def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path
 
         for watching in (True, False):  # then the model is known
             train_with(torch.optim.SGD(model.parameters(), lr=0.01), watching)
-            assert torch.Tensor.backward is backward and "_compiled_call_impl" not in vars(model)
+            assert torch.autograd.backward is backward and "_compiled_call_impl" not in vars(model)
             assert optimizers._global_optimizer_pre_hooks == hooks
             assert type(iter(DataLoader(range(4)))).__module__.startswith("torch.")
     finally:

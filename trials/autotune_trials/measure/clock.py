@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 AWAY, TURNOVER = len(PHASES), len(PHASES) + 1
 NAMES = (*PHASES, "away", "away")
+UNSPENT = (0.0,) * len(NAMES)
 
 
 class Mark(NamedTuple):
@@ -113,9 +114,8 @@ class PhaseClock:
         self.switch(OTHER)
         if self.ranges is not None:
             self.ranges.end_iteration()
-        now = counts()
-        self.counted, self._counts = (self._counts, now), now
-        spent, self.spent = self.spent, [0.0] * len(NAMES)
+        now, spent = counts(), self.spent
+        self.counted, self._counts, self.spent = (self._counts, now), now, [*UNSPENT]
         return spent, spent
 
     def resume(self) -> None:

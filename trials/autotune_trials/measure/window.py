@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -48,14 +48,13 @@ class WindowRecorder:
         self._keep = keep_interrupted
         self._energy = energy
         self._joules: list[float] = []  # one an iteration, as far as they have been told
-        self._iterations: list[Iteration] = []
+        self.iterations: list[Iteration] = []
         self._turnovers: list[float] = []  # as the CPU saw them
         # of every iteration, on a device: final once it has been waited for
-        self._spent: list[list[float]] = []
+        self._spent: list[Sequence[float]] = []
         self._turnovers_at: list[int] = []
         # one an iteration: batches drawn in this epoch, and those of them that are not made yet
-        self._drawn: list[int] = []
-        self._unmade: list[int] = []
+        self._drawn: list[tuple[int, int]] = []
         self._interruptions = 0
         self._start: Snapshot | None = None
         # from its beginning to each place where the job stood still; the last one began at _start
@@ -64,7 +63,7 @@ class WindowRecorder:
         self._read: Spent | None = None  # what reading had taken when the window began
 
     def __len__(self) -> int:
-        return len(self._iterations)
+        return len(self.iterations)
 
     def open(self) -> None:
         """The window begins; takes some milliseconds, so call :meth:`PhaseClock.resume` after it."""
@@ -87,28 +86,27 @@ class WindowRecorder:
         """Take one iteration in. False if it was left out as interrupted."""
         if iteration.turnovers:
             self._turnovers += iteration.turnovers
-            self._turnovers_at += [len(self._iterations)] * len(iteration.turnovers)
+            self._turnovers_at += [len(self.iterations)] * len(iteration.turnovers)
         if self._device is not None:
             self._spent.append(iteration.spent)
+        left_out = False
         if iteration.interrupted:
             self._interruptions += 1
-        left_out = iteration.interrupted and not self._keep
+            left_out = not self._keep
         if self._energy is not None:
             told = self._energy.iteration(iteration.wall_s, read=left_out)
             self._joules += told[:-1] if left_out else told
         if left_out:
             return False
-        self._iterations.append(iteration)
-        drawn, unmade = self._loaders.batches_drawn()
-        self._drawn.append(drawn)
-        self._unmade.append(unmade)
+        self.iterations.append(iteration)
+        self._drawn.append(self._loaders.batches_drawn())
         return True
 
     def restart(self) -> None:
         """Forget the iterations so far."""
-        self._iterations, self._turnovers, self._interruptions = [], [], 0
+        self.iterations, self._turnovers, self._interruptions = [], [], 0
         self._spent = []
-        self._turnovers_at, self._drawn, self._unmade = [], [], []
+        self._turnovers_at, self._drawn = [], []
         self._read = self._loaders.reader_spent()
         if self._energy is not None:
             self._energy.restart()
@@ -117,10 +115,7 @@ class WindowRecorder:
     @property
     def samples_before(self) -> list[float]:
         """Samples consumed before each iteration."""
-        return [0.0, *accumulate(i.samples for i in self._iterations)][: len(self._iterations)]
-
-    def iterations(self) -> list[Iteration]:
-        return self._iterations
+        return [0.0, *accumulate(i.samples for i in self.iterations)][: len(self.iterations)]
 
     def close(self) -> Window:
         """The window ends here; waits for the device."""
@@ -130,21 +125,21 @@ class WindowRecorder:
             self._joules += self._energy.rest()
         now = [(self._start, snapshot())] if self._start is not None else []
         load = between(*self._stretches, *now)
-        each = {name: tuple(i.spent[n] for i in self._iterations) for n, name in enumerate(PHASES)}
+        each = {name: tuple(i.spent[n] for i in self.iterations) for n, name in enumerate(PHASES)}
         settings, spent = self._loaders.settings_in_force(), self._loaders.reader_spent()
-        batches = self._batches_an_iteration()
+        batches, unmade = self._batches_an_iteration(), [n for _, n in self._drawn]
         read = spent.since(self._read) if self._read is not None else spent
-        used = [i.used for i in self._iterations]
+        used = [i.used for i in self.iterations]
         counters = self._energy.counters if self._energy is not None else []
         return Window(
-            times_s=tuple(sum(i.spent[:AWAY]) for i in self._iterations),
-            samples=tuple(i.samples for i in self._iterations),
+            times_s=tuple(sum(i.spent[:AWAY]) for i in self.iterations),
+            samples=tuple(i.samples for i in self.iterations),
             phases_s={name: sum(values) for name, values in each.items()},
             phase_times_s=each,
-            data_s=tuple(i.wait_s for i in self._iterations),
+            data_s=tuple(i.wait_s for i in self.iterations),
             turnovers_s=self._turnovers_s(),
             turnovers_at=tuple(self._turnovers_at),
-            away_s=sum(sum(i.spent[AWAY:]) for i in self._iterations),
+            away_s=sum(sum(i.spent[AWAY:]) for i in self.iterations),
             epoch_iterations=self._epoch_iterations(batches),
             interruptions=self._interruptions,
             peak_memory_gib=peak_gib(self._torch, self._device),
@@ -154,7 +149,7 @@ class WindowRecorder:
             power_capped=throttling.power_capped(self._limits, limits),
             session_load=load.session_load,
             workers=settings.num_workers if settings is not None else 0,
-            unmade=tuple(n / batches for n in self._unmade) if any(self._unmade) else (),
+            unmade=tuple(n / batches for n in unmade) if any(unmade) else (),
             reader_cpu_s=read.cpu_s,
             reader_queued_s=read.queued_s,
             reader_wall_s=read.wall_s,
@@ -192,5 +187,5 @@ class WindowRecorder:
 
     def _batches_an_iteration(self) -> int:
         """Of the training loader: more than one where gradients are accumulated."""
-        drawn = [after - before for before, after in pairwise(self._drawn)]
+        drawn = [after - before for (before, _), (after, _) in pairwise(self._drawn)]
         return max(1, round(median(drawn))) if drawn else 1

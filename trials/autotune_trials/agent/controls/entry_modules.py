@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -79,13 +79,13 @@ class EntryCall(SlotCall):
 
     def __init__(self, entry: Entry, live: LiveJobControl) -> None:
         super().__init__(live)
-        self.entry = entry
+        self.entry, self._module = entry, entry.reference
         # holds the module, and is held by it alone: a module that the job drops must go
         self.compiled: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state, entry = self._state, self.entry
-        module = entry.module
+        module = self._module()
         clone = self._clone(module)
         if clone is not None:
             return clone._call_impl(*args, **kwargs)
@@ -99,9 +99,9 @@ class EntryCall(SlotCall):
         state.inside_entry = True
         try:
             if confined is None:
-                return entry.run(args, kwargs)
+                return entry.run(module, args, kwargs)
             with confined:
-                return entry.run(args, kwargs)
+                return entry.run(module, args, kwargs)
         except BaseException as error:
             self._loop.note_error(error)
             raise
@@ -113,7 +113,7 @@ class Entry:
     """One top-level module; what :class:`autotune_spaces.base.EntryModule` promises."""
 
     def __init__(self, module: Any, live: LiveJobControl) -> None:
-        self._module = weakref.ref(module)
+        self.reference: Callable[[], Any] = weakref.ref(module)
         self._live, self._torch = live, live.torch
         self._call: Any = lambda: None  # weak, of what lies in the slot
         self._mode: str | None = None
@@ -131,11 +131,11 @@ class Entry:
 
     @property
     def module(self) -> Any:
-        return self._module()
+        return self.reference()
 
     @property
     def alive(self) -> bool:
-        return self._module() is not None
+        return self.reference() is not None
 
     @property
     def compiled(self) -> bool:
@@ -173,13 +173,13 @@ class Entry:
 
     # ------------------------------------------------------------------ calling
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The module's forward as the knobs want it."""
+    def run(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward of the module, which the caller holds, as the knobs want it."""
         if self._channels_last:
             args = tuple(self._laid_out(a) for a in args)
             kwargs = {k: self._laid_out(v) for k, v in kwargs.items()}
         if self._mode is None:
-            return self.module._call_impl(*args, **kwargs)
+            return module._call_impl(*args, **kwargs)
         with self._live.patches.suspended(*TRACED):
             return self._compiled_run(args, kwargs)
 

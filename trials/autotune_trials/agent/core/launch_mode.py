@@ -106,7 +106,7 @@ class LaunchMode(Mode):
         if not (events.step_started or events.step_ended or events.iteration_ending):
             agent.patches.restore(optimizer.STEPS)
         if not (events.backward_started or events.backward_arguments or events.backward_ended):
-            agent.patches.restore(*backward.NAMES)
+            agent.patches.restore(backward.NAME)
         if not (events.batch_requested or events.batch_given or agent.loaders.overrides):
             agent.loaders.uninstall()
         if not events.manual_step:

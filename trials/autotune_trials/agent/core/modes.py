@@ -47,11 +47,11 @@ class Mode(Listener):
             self._alive_s = now
             return
         gap_s, self._alive_s = now - self._alive_s, now
+        due = now - self._shown_s >= PROGRESS_S
         if gap_s > self._slowest_s:
             self._slowest_s = gap_s
-        if now - self._shown_s >= PROGRESS_S or self._slowest_s > max(
-            SLOWER * self._told_s, WORTH_TELLING_S
-        ):
+            due = due or gap_s > max(SLOWER * self._told_s, WORTH_TELLING_S)
+        if due:
             self._shown_s, self._told_s = now, self._slowest_s
             self.agent.channel.send(
                 Progress(rank(self.agent.torch), self.agent.state.iterations, self._slowest_s)

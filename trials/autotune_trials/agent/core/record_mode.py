@@ -141,10 +141,11 @@ class RecordMode(Mode):
         if self.stage is Stage.WARMUP and agent.state.iterations >= config.warmup_steps:
             with agent.timer.own_time():
                 self._greet()
-        if self._full(window):
+        count = len(window.iterations)
+        if self._full(window, count):
             with agent.timer.own_time():
                 self._end_of_window(window)
-        elif self._slice_end and len(window) >= self._slice_end:
+        elif self._slice_end and count >= self._slice_end:
             with agent.timer.own_time():
                 self._end_of_slice(window)
 
@@ -155,10 +156,10 @@ class RecordMode(Mode):
         self._in_force = in_force(self.agent)
         self.agent.channel.send(message)
 
-    def _full(self, window: WindowRecorder) -> bool:
+    def _full(self, window: WindowRecorder, count: int) -> bool:
         """Ranks must end at the same step, so several of them look at no clock of their own: see
         :meth:`_agree`."""
-        config, count = self.agent.config, len(window)
+        config = self.agent.config
         if not self._alone:
             if not self._agreed and count >= PACE_STEPS:
                 with self.agent.timer.own_time():
@@ -181,7 +182,7 @@ class RecordMode(Mode):
             self._steps = extent.steps
 
     def _tell_pace(self, window: WindowRecorder) -> None:
-        last = [i.wall_s for i in window.iterations()[-PACE_STEPS // 2 :]]
+        last = [i.wall_s for i in window.iterations[-PACE_STEPS // 2 :]]
         self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last)))
 
     def _end_of_slice(self, window: WindowRecorder) -> None:
@@ -308,7 +309,7 @@ class RecordMode(Mode):
     def _tell(self, window: Window, ended_early: bool, so_far: bool = False) -> None:
         agent, config = self.agent, self.agent.config
         gradient_norms, update_norms = agent.probe.norms.norms()
-        iterations = self._window.iterations() if self._window is not None else []
+        iterations = self._window.iterations if self._window is not None else []
         notes = {**self._notes, **compile_notes(agent.live.entries), "in_force": self._in_force}
         if (factor := agent.live.get(LrFactor).factor) != 1.0:
             notes["lr_factor"] = factor

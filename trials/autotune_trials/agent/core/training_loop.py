@@ -83,8 +83,10 @@ class TrainingLoop(LoaderEvents):
             hear(built, frame)
 
     def on_batch_start(self, loader: TrackedLoader) -> None:
-        self.go_on()
-        for hear in self.events.batch_requested:
+        events = self.events
+        if events.went_on:
+            self.go_on()
+        for hear in events.batch_requested:
             hear(loader)
 
     def on_batch(
@@ -135,13 +137,14 @@ class TrainingLoop(LoaderEvents):
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Context | None:
         """Training calls ``entry``. Returns a context the call must run in, or None."""
-        state, context = self.state, None
+        state, events, context = self.state, self.events, None
         if state.capturing:
             return None
         try:
-            self.go_on()
+            if events.went_on:
+                self.go_on()
             state.frozen = False
-            for hear in self.events.module_called:
+            for hear in events.module_called:
                 context = hear(entry, args, kwargs) or context
             state.training_called = True
             if state.in_backward:
@@ -175,7 +178,8 @@ class TrainingLoop(LoaderEvents):
             self._captured = True
             return tensors, gradients
         try:
-            self.go_on()
+            if events.went_on:
+                self.go_on()
             state.in_backward = True
             for hear in events.backward_started:
                 hear(tensors, gradients)
@@ -312,7 +316,8 @@ class TrainingLoop(LoaderEvents):
 
     def _end_iteration(self, samples: float | None) -> None:
         state, events = self.state, self.events
-        iteration = Iteration(state.iterations)
+        iteration = Iteration()
+        iteration.index = state.iterations
         for fill_in in events.iteration_ending:
             fill_in(iteration, samples)
         state.iterations += 1

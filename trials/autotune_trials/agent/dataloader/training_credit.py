@@ -29,17 +29,17 @@ class TrainingCredit(Listener):
 
     def backward_ended(self) -> None:
         hooks = self._hooks
-        if hooks.given == hooks.credited:
+        given, last = hooks.given, hooks.last
+        if given == hooks.credited:
             return
-        doubtful = self._looked_at == hooks.given
-        last = hooks.last
+        doubtful = self._looked_at == given
         if (
             last is not None
             and last is self._credited
             and last[1].passes == self._pass
             and not doubtful
         ):
-            hooks.credited = hooks.given  # as usual
+            hooks.credited = given  # as usual
             return
         hooks.credit_backward(doubtful)
         self._credited = None if doubtful else hooks.training_mark

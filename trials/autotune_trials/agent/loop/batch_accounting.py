@@ -44,8 +44,8 @@ class Trained(NamedTuple):
     wait_s: float
     turnovers_s: tuple[float, ...]
     # samples the very first iteration was credited with, and this one trained on
-    first_fetched_ahead: float
-    in_turn: bool  # on a batch of another loader than usual: loaders take turns
+    first_fetched_ahead: float = 0.0
+    in_turn: bool = False  # on a batch of another loader than usual: loaders take turns
 
 
 class Consumption:
@@ -155,13 +155,13 @@ class Consumption:
         """The iteration ends. ``interruptions``: say whether waiting for other loaders than the
         training one is part of it.
         """
-        alone = self.trained and not self.evaluated
+        alone, batches = self.trained and not self.evaluated, self.batches
         if self.evaluated:
             self.settle()
-        if self._iterations > 1 and len(self.batches) == 1:
-            only = self.batches[0]
-            if only.samples is not None and not only.left_out and not only.loader.is_other:
-                return self._take_one(only)
+        if self._iterations > 1 and len(batches) == 1:
+            loader, mark, samples, wait_s, turnover_s, left_out = batches[0]
+            if samples is not None and not left_out and not loader.is_other:
+                return self._take_one(mark, samples, wait_s, turnover_s)
         batches, self.batches = [b for b in self.batches if not b.left_out], []
         mine = [b for b in batches if not b.loader.is_other]
         in_turn = alone and bool(batches) and not mine
@@ -180,24 +180,17 @@ class Consumption:
         self._iterations += 1
         return Trained(self._consume(), counted, wait_s, turnovers, correction, in_turn)
 
-    def _take_one(self, batch: Batch) -> Trained:
+    def _take_one(
+        self, mark: Any, samples: float, wait_s: float, turnover_s: float | None
+    ) -> Trained:
         """The usual iteration, quickly: one batch of the training loader."""
-        self.batches = []
+        batches, self.batches = self.batches, []
         self._taken += 1
         self._iterations += 1
-        if batch.mark is self._drawn and not self._ahead and not self._held:
-            samples = batch.samples or 0.0
-        else:
-            self._take_in([batch])
+        if mark is not self._drawn or self._ahead or self._held:
+            self._take_in(batches)
             samples = self._consume()
-        return Trained(
-            samples,
-            True,
-            batch.wait_s,
-            () if batch.turnover_s is None else (batch.turnover_s,),
-            0.0,
-            False,
-        )
+        return Trained(samples, True, wait_s, () if turnover_s is None else (turnover_s,))
 
     def settle(self, left_out: bool = False) -> None:
         """The job is done with the latest batch. Was it only evaluated, nobody trained on it;

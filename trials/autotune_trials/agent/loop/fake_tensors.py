@@ -8,9 +8,7 @@ from typing import Any
 def without_numbers(tensors: Any) -> bool:
     """On the meta device, or fake; of several the first counts."""
     first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-    if type(first).__name__ == "FakeTensor":
-        return True
     try:
-        return bool(getattr(first, "is_meta", False))
-    except Exception:  # a subclass of Tensor may refuse to tell (torch's ExpandedWeight)
+        return type(first).__name__ == "FakeTensor" or bool(first.is_meta)
+    except Exception:  # no tensor, or a subclass that refuses to tell (torch's ExpandedWeight)
         return False

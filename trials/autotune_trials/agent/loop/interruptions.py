@@ -79,7 +79,7 @@ class Interruptions:
         self._habits = (self._looks, self._evaluated, self._others)
         self.calls = 0  # without gradients, since training was last seen
         self._since: Mark | None = None  # where they began
-        self._batch: Mark | None = None  # where the latest batch was asked for
+        self.batch: Mark | None = None  # where the latest batch was asked for
         self._pass: Mark | None = None  # where the first batch of the latest pass over the data was
 
     @property
@@ -96,13 +96,9 @@ class Interruptions:
         """That batch was trained on: loaders take turns."""
         self._others.forget()
 
-    def note_batch(self) -> None:
-        """A batch is asked for; the clock has just been told."""
-        self._batch = self._timer.clock.mark()
-
     def note_pass(self) -> None:
         """That batch is the first of its pass over the data."""
-        self._pass = self._batch
+        self._pass = self.batch
 
     def note_gradless_call(self) -> None:
         """A model that is trained is called without gradients or in evaluation."""
@@ -130,9 +126,9 @@ class Interruptions:
         self._since, self.calls = None, 0
         self.noted = True
         self._evaluated.note()
-        if self._batch is None or self._evaluated.in_bounds:
+        if self.batch is None or self._evaluated.in_bounds:
             return False
-        self._take_back(self._batch)
+        self._take_back(self.batch)
         return True
 
     def leave_out_pass(self) -> None:

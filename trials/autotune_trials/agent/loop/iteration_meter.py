@@ -46,14 +46,16 @@ class IterationMeter(Listener):
         interruptions = self._interruptions
         if not self._state.backwards:
             self._begin_with(loader)
-        self._settle()
-        away = False
-        self._other = loader.is_other
+        if self._consumption.evaluated or interruptions.calls:
+            self._end_of_batch()
+        phase, self._other = DATA, loader.is_other
         if self._other:
             interruptions.note_other_loader()
-            away = not interruptions.other_loader_counts
-        self._timer.clock.switch(AWAY if away else DATA)
-        interruptions.note_batch()
+            if not interruptions.other_loader_counts:
+                phase = AWAY
+        clock = self._timer.clock
+        clock.switch(phase)
+        interruptions.batch = clock.mark()
 
     def _begin_with(self, loader: TrackedLoader) -> None:
         """No backward yet: what came before this pass over the data (statistics, Lightning's try of
@@ -177,8 +179,7 @@ class IterationMeter(Listener):
         interruptions, clock = self._interruptions, self._timer.clock
         if interruptions.calls:
             interruptions.end_look()
-        wall, iteration.spent = clock.cut()
-        iteration.wall_s = sum(wall[:AWAY])
+        iteration.wall, iteration.spent = clock.cut()
         iteration.counted = clock.counted
         trained = self._consumption.take(interruptions)
         self._samples.add(iteration, trained, samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
@@ -32,8 +33,8 @@ class LossSelection(Listener):
         self._cached = CachedGradients(live.torch, live.state, live.parameters)
         self._judging = True  # whether the job caches gradients is not settled, or it does
         self._look_for_comparison = live.config.mode == SessionMode.LIVE
-        # what the job's own scaler made last, and of what
-        self._scaled: tuple[Any, Any] = lambda: None, None
+        # what the job's own scaler made last, and of what; None: it has none
+        self._scaled: tuple[Any, Any] | None = None
 
     def on_scaled(self, loss: Any, scaled: Any) -> None:
         """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever
@@ -45,18 +46,20 @@ class LossSelection(Listener):
             self._live.loop.fail("on_scaled")
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
-        state = self._state
-        if state.iterations <= ITERATIONS:
+        if self._judging:
             self._look_into_first(tensors)
-        if state.closure_calls > 1:
+        if self._state.closure_calls > 1:
             return  # of a step with a closure the first evaluation counts
-        value = self._cached.judge(tensors, gradients) if self._judging else Value.LOSS
-        scaled, true_loss = self._scaled
-        differentiated = true_loss if true_loss is not None and tensors is scaled() else tensors
-        if value is Value.LOSS:
-            self._meter.add(differentiated, gradients)
-        elif value is Value.TOTAL:
-            self._meter.add_total(differentiated, gradients)
+        add = self._adds(tensors, gradients) if self._judging else self._meter.add
+        if self._scaled is not None and tensors is self._scaled[0]():
+            tensors = self._scaled[1]
+        if add is not None:
+            add(tensors, gradients)
+
+    def _adds(self, tensors: Any, gradients: Any) -> Callable[[Any, Any], None] | None:
+        """What the meter is told of that with; None: nothing."""
+        value = self._cached.judge(tensors, gradients)
+        return {Value.LOSS: self._meter.add, Value.TOTAL: self._meter.add_total}.get(value)
 
     def _look_into_first(self, tensors: Any) -> None:
         """What only the first iterations are asked."""

@@ -25,14 +25,13 @@ class SampleCount:
 
     def add(self, iteration: Iteration, trained: Trained, given: float | None) -> None:
         """``iteration`` has ended; ``given``: what the job says itself."""
-        iteration.wait_s, iteration.turnovers = trained.wait_s, trained.turnovers_s
-        number, found = (
-            (trained.samples, trained.counted) if given is None else (float(given), True)
-        )
-        if trained.first_fetched_ahead and given is None and self._first is not None:
-            self._first.samples -= trained.first_fetched_ahead
-            self.total -= trained.first_fetched_ahead
-        self._first = iteration if not iteration.index else None
-        self.counted = self.counted or found
-        iteration.samples = number if self.counted else 1.0
+        samples, counted, iteration.wait_s, iteration.turnovers, fetched_ahead, _ = trained
+        if given is not None:
+            samples, counted = float(given), True
+        elif fetched_ahead and self._first is not None:
+            self._first.samples -= fetched_ahead
+            self.total -= fetched_ahead
+        self._first = None if iteration.index else iteration
+        self.counted = self.counted or counted
+        iteration.samples = samples if self.counted else 1.0
         self.total += iteration.samples

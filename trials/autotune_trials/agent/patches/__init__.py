@@ -1,6 +1,6 @@
 """Everything invasive the agent does to torch, in one place.
 
-    backward    Tensor.backward, autograd.backward, autograd.grad    loss, end of the forward region, double backward
+    backward    autograd.backward, autograd.grad                     loss, end of the forward region, double backward
     optimizer   Optimizer.__init__ and the global step hooks         iteration boundary, skipped steps, lr factor
     modules     nn.Module.__call__, autocast.__enter__               entry modules; only until warm-up is over
     compiling   torch.compile, GradScaler.__init__, .scale           what the job already does itself

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.loop.fake_tensors import without_numbers
@@ -14,70 +13,40 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.training_loop import TrainingLoop
     from autotune_trials.agent.facts.job_traits import JobTraits
 
-NAMES = ("Tensor.backward", "autograd.backward")
-
-
-class _Inside(threading.local):
-    backward = False  # this thread is in a backward that the agent knows of
+NAME = "autograd.backward"
 
 
 def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:
-    """Patch both ways into the autograd engine.
+    """Patch the way into the autograd engine, which ``Tensor.backward`` takes as well.
 
-    ``Tensor.backward`` calls ``autograd.backward``, and a Tensor subclass comes through each of
-    them twice: only the outermost call of a thread counts.
+    A Tensor subclass comes through here twice: only the outermost call of a thread counts.
     """
-    inside = _Inside()
-
-    def untrained(tensors: Any) -> bool:
-        return loop.state.frozen or without_numbers(tensors)
-
-    def told(
-        original: Callable[..., Any], tensors: Any, gradients: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        """``original(tensors, gradients, …)``, of which the agent knows before and after."""
-        inside.backward = True
-        try:
-            tensors, gradients = loop.start_backward(tensors, gradients)
-            original(tensors, gradients, *args, **kwargs)
-        except BaseException as error:
-            loop.note_error(error)
-            raise
-        finally:
-            inside.backward = False
-        loop.end_backward()
-
-    def make_method(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
-        def backward(
-            self: Any,
-            gradient: Any = None,
-            retain_graph: Any = None,
-            create_graph: bool = False,
-            inputs: Any = None,
-        ) -> None:
-            if inside.backward or not patch.active or untrained(self):
-                original(self, gradient, retain_graph, create_graph, inputs=inputs)
-                return
-            traits.double_backward = traits.double_backward or create_graph
-            told(original, self, gradient, retain_graph, create_graph, inputs=inputs)
-
-        return untraced(backward)
+    state = loop.state
+    inside = set[int]()  # threads that are in a backward the agent knows of
 
     def make_function(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if inside.backward or not patch.active or untrained(tensors):
+            thread = get_ident()
+            if thread in inside or not patch.active or state.frozen or without_numbers(tensors):
                 original(tensors, grad_tensors, *args, **kwargs)
                 return
-            create_graph = kwargs.get("create_graph", args[1] if len(args) > 1 else False)
-            traits.double_backward = traits.double_backward or create_graph
-            told(original, tensors, grad_tensors, *args, **kwargs)
+            if kwargs.get("create_graph") or (len(args) > 1 and args[1]):
+                traits.double_backward = True
+            inside.add(thread)
+            try:
+                tensors, grad_tensors = loop.start_backward(tensors, grad_tensors)
+                original(tensors, grad_tensors, *args, **kwargs)
+            except BaseException as error:
+                loop.note_error(error)
+                raise
+            finally:
+                inside.discard(thread)
+            loop.end_backward()
 
         return untraced(backward)
 
-    patches.add("Tensor.backward", torch.Tensor, "backward", make_method)
-    patches.add("autograd.backward", torch.autograd, "backward", make_function)
+    patches.add(NAME, torch.autograd, "backward", make_function)
 
 
 def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:

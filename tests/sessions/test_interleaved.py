@@ -130,9 +130,12 @@ def test_a_window_that_is_too_short_goes_on_in_slices(make) -> None:
         asked.append(len(record.window.times_s))
         return 180
 
-    first, second = make().run_interleaved(run(60, more=more), run(60))
-    assert (len(first.losses), len(second.losses)) == (180, 60)
+    first, second = make().run_interleaved(run(60, more=more), run(180))
+    assert len(first.losses) == len(second.losses) == 180
     assert asked == [60, 180] and not first.ended_early
+    for window in (first.window, second.window):  # its load is that of its own slices
+        spanned_s = (window.user_s + window.system_s) / window.session_load
+        assert spanned_s < 1.5 * (sum(window.times_s) + window.away_s)
 
 
 def test_a_job_that_ends_sooner_leaves_the_rest_to_the_other(make) -> None:

@@ -189,15 +189,15 @@ class RecordMode(Mode):
         """The process it is compared with trains meanwhile. What is said is short: a whole record
         would leave the job's heap another one."""
         self.agent.timer.finish()
-        self._tell_pace(window)
-        if not self._go_on(window):
+        if not self._goes_on(window, lambda: self._tell_pace(window)):
             self.agent.stop()
 
-    def _go_on(self, window: WindowRecorder) -> bool:
-        """Wait for what the tuner says; whether the job is to go on recording. The window's clock
-        stands meanwhile."""
+    def _goes_on(self, window: WindowRecorder, say: Callable[[], None]) -> bool:
+        """Wait for what the tuner answers; whether the job is to go on recording. The window's
+        clock stands meanwhile, and before: once the tuner has heard, it may stop this process."""
         window.stand_still()
         waits_s = perf_counter()
+        say()
         extent = self.agent.channel.receive()  # None: the tuner has closed the socket
         if not isinstance(extent, Extent):
             return False
@@ -219,9 +219,8 @@ class RecordMode(Mode):
     def _finish(self) -> None:
         """Send the record, then keep the job where it is until the tuner ends it, or asks for more
         iterations."""
-        self._send(ended_early=False)
         assert self._window is not None
-        if self._go_on(self._window):
+        if self._goes_on(self._window, lambda: self._send(ended_early=False)):
             self.stage, self._take = Stage.RECORDING, self._record
             self._result = None  # a job that ends before that has a longer window, too
         else:

@@ -61,6 +61,12 @@ def startup_s() -> float:
         return 0.0
 
 
+def _dtypes(agent: Agent) -> set[Any]:
+    """Of what computes and of what the optimizer steps, which may be copies in another precision."""
+    computes = (p for entry in agent.live.entries for p in entry.module.parameters())
+    return {p.dtype for p in (*computes, *agent.live.parameters())}
+
+
 def job_facts(agent: Agent) -> JobFacts:
     """The job as the agent has seen it so far. Called at the end of warm-up, before any knob is
     touched.
@@ -78,7 +84,7 @@ def job_facts(agent: Agent) -> JobFacts:
         own_scaler=agent.traits.scaler,
         own_compile=agent.traits.compiles or _own_graphs(agent),
         double_backward=agent.traits.double_backward,
-        double_precision={p.dtype for p in live.parameters()} == {torch.float64},
+        double_precision=_dtypes(agent) == {torch.float64},
         keeps_gradients=agent.traits.keeps_gradients,
         matmul_precision=_matmul_precision(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),

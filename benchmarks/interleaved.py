@@ -3,8 +3,8 @@ ratio of the two scatter, and how long does a pair take?
 
     python benchmarks/interleaved.py [--pairs 8] [--jobs digits recurrent] [--out benchmarks/interleaved.md]
 
-Of each job of ``benchmarks/regret`` equal sides, and one configuration (``WITH``). Both ways are
-made in turns, a pair of each, so that both meet the machine as it is at that time:
+Of each job of ``benchmarks/regret`` two sides (``SIDES``), which may be equal. Both ways are made in
+turns, a pair of each, so that both meet the machine as it is at that time:
 
     one after the other │ in slices │ one after the other │ in slices │ …
 
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "regret"))
 from jobs_table import ROOT, job_file
 
 from autotune.executors.local import LocalExecutor
+from autotune.job.configs import in_words
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
@@ -39,10 +40,12 @@ from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import first_run
 from autotune.tracking import open_tracker
 
-WITH: dict[str, dict[str, Any]] = {
-    "digits": {"channels_last": True},
-    "recurrent": {"optimizer_impl": "fused", "malloc": "retain"},
-    "loader_computes": {"num_workers": 2, "intra_op_threads": 1},
+Config = dict[str, Any]
+RETAIN: Config = {"malloc": "retain"}
+SIDES: dict[str, list[tuple[Config, Config]]] = {  # (baseline, candidate)
+    "digits": [({}, {}), (RETAIN, RETAIN)],
+    "recurrent": [({}, {}), ({}, {"optimizer_impl": "fused", **RETAIN})],
+    "loader_computes": [({}, {"num_workers": 2, "intra_op_threads": 1})],
 }
 WAYS = ("one after the other", "in slices")
 
@@ -65,23 +68,27 @@ def measure(job: str, count: int) -> list[str]:
         assert executor.last_hello is not None and executor.last_hello.job.loader is not None
         executor.loader_key = executor.last_hello.job.loader.key
         journal.append(WHY_NOT, "", "")
-        for config in ({}, WITH[job]):
+        for number, (reference, candidate) in enumerate(SIDES[job]):
             ways = []
             for way in WAYS:
-                pairs = Pairs(context, config, {}, f"{way.replace(' ', '-')}-{len(config)}")
+                label = f"{way.replace(' ', '-')}-{number}"
+                pairs = Pairs(context, candidate, reference, label)
                 pairs.interleaves = way == "in slices"
                 ways.append(pairs)
             for n in range(count):
                 for pairs in ways:
                     pairs.ensure(n + 1)
-            rows += [_row(job, config, way, pairs) for way, pairs in zip(WAYS, ways, strict=True)]
+            rows += [_row(job, way, pairs) for way, pairs in zip(WAYS, ways, strict=True)]
             print("\n".join(rows[-2:]), flush=True)
     return rows
 
 
-def _row(job: str, config: dict[str, Any], way: str, pairs: Pairs) -> str:
+def _row(job: str, way: str, pairs: Pairs) -> str:
     ratios = pairs.log_speedups()
-    what = ", ".join(f"{k}={v}" for k, v in config.items()) or "equal sides"
+    reference, candidate = (
+        in_words(pairs.configs[side]) or "as it is" for side in ("reference", "candidate")
+    )
+    what = f"both {candidate}" if candidate == reference else f"{candidate}, against {reference}"
     mean, error = math.exp(fmean(ratios)), stdev(ratios) / math.sqrt(len(ratios))
     assert pairs.interleaved == (way == "in slices")
     return (
@@ -93,13 +100,13 @@ def _row(job: str, config: dict[str, Any], way: str, pairs: Pairs) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--jobs", nargs="+", default=list(WITH), choices=list(WITH))
+    parser.add_argument("--jobs", nargs="+", default=list(SIDES), choices=list(SIDES))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = [row for job in options.jobs for row in measure(job, options.pairs)]
     text = (
         f"{platform.machine()}, {platform.python_version()}; {time.strftime('%Y-%m-%d')}\n\n"
-        "| job | candidate | the two processes | pairs | speed-up | scatter of a pair (log) | a pair"
+        "| job | sides | the two processes | pairs | speed-up | scatter of a pair (log) | a pair"
         " takes |\n|---|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
     )
     if options.out:

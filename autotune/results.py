@@ -227,6 +227,7 @@ class KnobGain:
     reason: str = ""
     start_up_s: float = 0.0
     break_even_steps: int | None = None
+    at_least: bool = False  # the figure is of a running job, which shows less of this knob
 
 
 @dataclass(frozen=True)

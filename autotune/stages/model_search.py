@@ -23,6 +23,7 @@ from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import KnobVerdict, Series
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import break_even_steps
+from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.series import LiveSeries
 from autotune.stages.model_study import MOSTLY, ModelStudy
@@ -123,4 +124,5 @@ def _gain(verdict: KnobVerdict, study: ModelStudy) -> KnobGain:
         verdict.reason,
         start_up_s,
         break_even_steps(start_up_s, verdict.gain, study.observation.anatomy.iteration_s),
+        understated(study.space[verdict.name], study.observation),
     )

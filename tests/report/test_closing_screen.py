@@ -46,6 +46,15 @@ def test_tuned_says_how_much_what_to_change_and_what_was_certified() -> None:
     assert "autotune launch autotune-runs/digits-cnn/tuned.yaml" in text
 
 
+def test_a_gain_that_a_running_job_understates_is_a_lower_bound() -> None:
+    result = tuned()
+    gains = tuple(replace(gain, at_least=gain.knob == "amp_dtype") for gain in result.gains)
+    text = screen(replace(result, gains=gains))
+    assert "amp_dtype off → bfloat16 at least 1.24×" in text and "(1.17–1.31)" not in text
+    assert "amp_dtype gives more in a process of its own" in text
+    assert "num_workers 0 → 2 1.71× (1.60–1.83)" in text
+
+
 def test_keep_claims_no_speedup_and_offers_no_launch() -> None:
     text = screen(keep())
     assert "Keep your settings: no configuration was faster" in text

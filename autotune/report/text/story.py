@@ -39,6 +39,7 @@ PHASE_WORDS = {
     "optimizer": "optimizer",
     "other": "other",
 }
+SHOWS_LESS = "gives more in a process of its own: a running job shows less of it"
 LOSS_TITLES = {
     "unchanged": "Loss unchanged",
     "changed": "Loss changed",
@@ -269,7 +270,12 @@ def _change(result: Result, knob: str, value: Value, gain: KnobGain | None) -> C
     was = words.value_words(result.baseline[knob]) if knob in result.baseline else "the job's own"
     speedup = gain.speedup if gain is not None else None
     if speedup is not None and words.known(speedup.estimate):
-        said = words.interval_words(speedup)
+        at_least = gain is not None and gain.at_least
+        said = (
+            f"at least {words.factor_words(speedup.estimate)}"
+            if at_least
+            else words.interval_words(speedup)
+        )
     else:
         # Of one changed knob the whole speed-up is its own; of several, nobody knows unless it was
         # measured.
@@ -298,7 +304,7 @@ def _note(result: Result, knob: str, value: Value, gain: KnobGain | None) -> str
 def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:
     if gain is None:
         return ""
-    parts = []
+    parts = [SHOWS_LESS] if gain.at_least else []
     if words.known(gain.start_up_s) and gain.start_up_s > 0:
         said = f"costs {words.duration_words(gain.start_up_s)} at start"
         if gain.break_even_steps is not None:

@@ -152,7 +152,7 @@ class Job:
         before, times = snapshot(), []
         while not enough(times):
             times.append(self.iteration(steps))
-        load = between(before, snapshot())
+        load = between((before, snapshot()))
         return Window(
             tuple(times),
             (SAMPLES,) * len(times),

@@ -55,7 +55,7 @@ def confirm(
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
     """
-    how = "in alternating slices" if may_interleave(context) else "in turn"
+    how = "in alternating slices" if may_interleave(context, config) else "in turn"
     context.progress.stage("confirm", f"fresh processes, baseline and candidate {how}")
     look, looks = 0, planned(LOOKS[0])
     while True:

@@ -79,6 +79,15 @@ def test_without_room_or_with_files_left_they_do_not(
     assert why in (tmp_path / "run" / "journal.jsonl").read_text()
 
 
+def test_a_candidate_with_workers_runs_alone(tmp_path: Path) -> None:
+    """Until all are stopped at a slice's end, they make batches for nothing."""
+    machine = both()
+    machine.table = replace(machine.table, factors={"num_workers": {"2": 0.5}})
+    result = run(tmp_path, machine, job(tmp_path, "{num_workers: [2]}"))
+    assert result.knobs == {"num_workers": 2} and not machine.made
+    assert result.confirmation is not None and not result.confirmation.interleaved
+
+
 def test_a_job_that_writes_files_has_no_second_process_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

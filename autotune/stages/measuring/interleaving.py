@@ -2,8 +2,10 @@
 
 Decided once a run, when the job has been observed. Only where it cannot change what is measured: on
 one process that trains on the CPU, that writes no files but in its {trial_dir}, and with room in
-memory for both. Should a run fail all the same, the pairs are made one run after the other from
-there on: a failure for want of room for two is no verdict.
+memory for both; and where no DataLoader worker runs on either side: until all of them are stopped
+at a slice's end, they make batches for nothing (64 workers, of network storage: a quarter too fast).
+Should a run fail all the same, the pairs are made one run after the other from there on: a failure
+for want of room for two is no verdict.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from autotune.executors.base import SessionFailed
 from autotune.executors.side_effects import summary
 from autotune.results import Observation
 from autotune.stages.context import RunContext
+from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record
 
 # in the journal: why runs of a pair follow each other; "": they are interleaved
@@ -33,8 +36,10 @@ def decide(context: RunContext, observation: Observation, first: Record) -> None
             )
 
 
-def may_interleave(context: RunContext) -> bool:
-    return context.executor.interleaves and context.journal.find(WHY_NOT) == ""
+def may_interleave(context: RunContext, *configs: Config) -> bool:
+    """Whether runs of ``configs`` may."""
+    workers = any(config.get("num_workers") for config in configs)
+    return context.executor.interleaves and not workers and context.journal.find(WHY_NOT) == ""
 
 
 def stop_interleaving(context: RunContext, failure: SessionFailed) -> None:
@@ -56,6 +61,10 @@ def _why_not(context: RunContext, observation: Observation, first: Record) -> st
         return "two processes would share the device's memory"
     if job.world_size > 1:
         return "the job has several ranks"
+    if job.loader is None:
+        return "how the job loads its batches is not seen"
+    if job.loader.num_workers:
+        return "the job has DataLoader workers"
     needed_gib = ROOM * first.window.peak_memory_gib
     if machine.available_gib < needed_gib:
         free = f"{machine.available_gib:.1f} GiB are free"

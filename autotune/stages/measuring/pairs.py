@@ -161,7 +161,8 @@ class Pairs:
         Raises:
             SessionFailed, BaselineError: as :meth:`_measured`, of a run that is too short.
         """
-        if not (self.timed and self.interleaves and may_interleave(context)):
+        wanted = self.timed and self.interleaves
+        if not (wanted and may_interleave(context, *self.configs.values())):
             return {}
         label = f"{self.label}: both sides, in slices"
         context.progress.fixed_run(label, 2 * seed + 1, 2 * pairs, self.configs["candidate"])

@@ -45,7 +45,6 @@ RETAIN: Config = {"malloc": "retain"}
 SIDES: dict[str, list[tuple[Config, Config]]] = {  # (baseline, candidate)
     "digits": [({}, {}), (RETAIN, RETAIN)],
     "recurrent": [({}, {}), ({}, {"optimizer_impl": "fused", **RETAIN})],
-    "loader_computes": [({}, {"num_workers": 2, "intra_op_threads": 1})],
 }
 WAYS = ("one after the other", "in slices")
 

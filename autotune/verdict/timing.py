@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean, median
 
 from autotune.errors import InputError
@@ -63,20 +64,21 @@ def winsorized_mean(
     ``times``.
 
     Args:
-        rounds_of: so many iterations are taken together. Workers that all wait alike deliver in
-            rounds: one long wait, and then batches that lie ready. With 8 of them every eighth
-                iteration may take 60 medians, and is no stall.
+        rounds_of: so many iterations are taken together, or a few more. Workers that all wait alike
+            deliver in rounds: one long wait, and then batches that lie ready. With 8 of them every
+            eighth iteration may take 60 medians, and is no stall.
 
     Raises:
         ValueError: no times.
     """
     if not times:
         raise ValueError("a window without iterations has no mean")
-    size = max(1, min(rounds_of, len(times) // 2))
-    if size > 1:
-        times = [fmean(times[i : i + size]) for i in range(len(times) % size, len(times), size)]
-    limit = factor * median(times)
-    return fmean(min(t, limit) for t in times) if limit > 0 else fmean(times)
+    count = max(len(times) // rounds_of, 2) if rounds_of > 1 and len(times) > 1 else len(times)
+    edges = [round(n * len(times) / count) for n in range(count + 1)]
+    sizes = [end - start for start, end in pairwise(edges)]
+    means = [fmean(times[start:end]) for start, end in pairwise(edges)]
+    limit = factor * median(means)
+    return fmean((min(m, limit) for m in means), weights=sizes) if limit > 0 else fmean(times)
 
 
 def warm_up_end(times: Sequence[float]) -> int:
@@ -116,16 +118,41 @@ def warm_up_end(times: Sequence[float]) -> int:
 def first_counted(window: Window, *, later_epochs: bool = True) -> int:
     """Index of the first iteration that counts: past the warm-up; past the first epoch, where
     ``later_epochs`` and the window reaches far enough into the second; and past what the workers
-    had made while the run started, if that is used up in the window.
+    had made while the run started, if that is used up in the window. Where there are workers and
+    epochs end, whole epochs count.
 
     The first epoch is not like the others: there was no evaluation yet (glibc keeps freed memory
     from the first large free on), and no smaller last batch (torch.compile then runs code for any
     size).
     """
-    epoch = later_epoch(window) if later_epochs else None
-    if epoch is not None:
-        return epoch + warm_up_end(window.times_s[epoch:])
-    return max(warm_up_end(window.times_s), 0 if window.turnovers_s else _backlog_settles(window))
+    epoch = (later_epoch(window) if later_epochs else None) or 0
+    start = epoch + warm_up_end(window.times_s[epoch:])
+    if window.turnovers_s:
+        return _whole_epochs(window, start) if window.workers else start
+    return max(start, _backlog_settles(window))
+
+
+def _whole_epochs(window: Window, start: int) -> int:
+    """Index from which on ``window``, of a run with workers, holds whole epochs' worth of
+    iterations: as many as lie behind ``start``; one that begins before it, if none does. Where
+    there is not even one: ``start``.
+
+    At an epoch's end the workers' queue is empty, and of dozens of workers it takes most of an
+    epoch to come to its usual length: the middle of an epoch is up to twice as fast as the whole.
+    """
+    times, epoch = len(window.times_s), _epoch_iterations(window)
+    if not epoch or times - WARM_UP_MINIMUM < epoch:
+        return start
+    return times - max((times - start) // epoch, 1) * epoch
+
+
+def _epoch_iterations(window: Window) -> int | None:
+    """Iterations an epoch has, in a run that was recorded from its first iteration on."""
+    epoch = window.epoch_iterations
+    if epoch is not None and len(window.turnovers_s) == 1:
+        # it came after fewer: the job ends its epochs itself
+        return min(epoch, len(window.times_s))
+    return epoch
 
 
 def later_epoch(window: Window) -> int | None:
@@ -305,9 +332,7 @@ def cost_of_run(
     """Seconds per sample of a run that was recorded from its first iteration on, as
     :func:`cost_per_sample`. What its workers had made before the window costs what the rest does.
     """
-    epoch, turns = window.epoch_iterations, len(window.turnovers_s)
-    if epoch is not None and turns == 1:  # it came after fewer: the job ends its epochs itself
-        window = replace(window, epoch_iterations=min(epoch, len(window.times_s)))
+    window = replace(window, epoch_iterations=_epoch_iterations(window))
     counted = drop_start(window, first_counted(window, later_epochs=later_epochs))
     return cost_per_sample(counted, turnover_s=turnover_s) / (1.0 - from_stock(counted))
 

@@ -145,6 +145,20 @@ def test_short_windows_keep_at_least_half(n):
     assert n == 0 or end < n
 
 
+@pytest.mark.parametrize("length", [300, 430, 500, 640, 1000])
+def test_workers_that_fill_their_queue_anew_each_epoch_are_charged_for_all_of_it(length):
+    """64 of them, 250 batches an epoch: the first come slowly, the last lie ready."""
+    epoch = ([40.0] + [0.3] * 9) * 3 + [0.6] * 220
+    turns = tuple(range(250, length, 250))
+    w = window((epoch * 4)[:length], turnovers_at=turns, turnovers_s=(100.0,) * len(turns))
+    w = replace(w, workers=64, epoch_iterations=250)
+    assert cost_of_run(w) * 32 == pytest.approx((sum(epoch) + 100.0) / 250)
+
+
+def test_rounds_leave_no_iteration_out():
+    assert winsorized_mean([5.0] * 9 + [1.0] * 20, rounds_of=10) == pytest.approx(65 / 29)
+
+
 def test_the_first_epoch_is_left_out_where_enough_of_the_second_is_there():
     """It was 20 % faster: no evaluation had been."""
     times = [0.8] * 100 + [1.0] * 60

@@ -126,23 +126,30 @@ def first_counted(window: Window, *, later_epochs: bool = True) -> int:
     size).
     """
     epoch = (later_epoch(window) if later_epochs else None) or 0
+    if window.workers and any(window.turnovers_at):
+        whole = _whole_epochs(window, epoch)
+        if whole is not None:
+            return whole
     start = epoch + warm_up_end(window.times_s[epoch:])
-    if window.turnovers_s:
-        return _whole_epochs(window, start) if window.workers else start
-    return max(start, _backlog_settles(window))
+    return start if window.turnovers_s else max(start, _backlog_settles(window))
 
 
-def _whole_epochs(window: Window, start: int) -> int:
+def _whole_epochs(window: Window, second: int) -> int | None:
     """Index from which on ``window``, of a run with workers, holds whole epochs' worth of
-    iterations: as many as lie behind ``start``; one that begins before it, if none does. Where
-    there is not even one: ``start``.
+    iterations, and as many as it can; None: not even one.
 
-    At an epoch's end the workers' queue is empty, and of dozens of workers it takes most of an
+    At an epoch's end the workers' queue is empty, and with dozens of workers it takes most of an
     epoch to come to its usual length: the middle of an epoch is up to twice as fast as the whole.
+
+    Args:
+        second: where the second epoch begins, if the first is to be left out as far as possible; 0:
+            the first counts from its own warm-up on.
     """
     times, epoch = len(window.times_s), _epoch_iterations(window)
     if not epoch or times - WARM_UP_MINIMUM < epoch:
-        return start
+        return None
+    first_end = next(at for at in window.turnovers_at if at)
+    start = second or warm_up_end(window.times_s[:first_end])
     return times - max((times - start) // epoch, 1) * epoch
 
 

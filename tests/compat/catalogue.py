@@ -105,7 +105,7 @@ OPEN_CLIP = Program(
     truths.by_open_clip,
     (32,) * 13,
     maker="pictures.py",
-    minutes=2,  # observing it alone takes 35 s
+    minutes=4,  # observing it alone takes 35 s
     loader=2,
     withdrawn={"batch_size": "compares the samples of a batch"},
 )

@@ -762,6 +762,15 @@ def ledger(tmp_path: Path, home: Path) -> Ledger:
     return Ledger(str(tmp_path / "session" / "written"))
 
 
+def test_what_the_job_could_not_make_and_another_program_did_stays(ledger, home):
+    ledger.opens(str(home / "logs" / "today"), os.O_WRONLY | os.O_CREAT)  # no such directory
+    (home / "logs").mkdir()
+    (home / "logs" / "today").write_text("another program's")
+    before = state(home)
+    assert not any(put_back(str(home / "session")).values())
+    assert state(home) == before
+
+
 def test_where_a_file_can_have_no_second_name(ledger, home, monkeypatch):
     """A file system without links, two mounts of one disk in a container: it is copied."""
 

@@ -122,7 +122,8 @@ class Ledger:
     # ------------------------------------------------------------------ how
 
     def _makes(self, path: str, checkpoint: bool = False, folder: bool = False) -> None:
-        if not self._own(path):
+        # in vain where its directory is not there: who makes both later is somebody else
+        if not self._own(path) and os.path.isdir(os.path.dirname(path)):
             stays = not self.scope.holds(path, checkpoint) and path not in self._log.kept
             self._log.note("made", path, folder=folder, stays=stays, checkpoint=checkpoint)
 

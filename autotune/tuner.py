@@ -228,7 +228,7 @@ def _first_look(
         after = pairs.first_candidate()
     except SessionFailed as failure:
         return f"it failed in a fresh process ({failure})", recall.gains
-    costs = None if before is None else pairs.costs(before, after)
+    costs = None if before is None else pairs.figures.costs(before, after)
     found = recall.log_gain if costs is None else math.log(costs[0] / costs[1])
     if found <= recall.log_gain / 2 - max(NOT_THERE, 3 * observation.noise):
         recorded, measured = math.exp(recall.log_gain), math.exp(found)

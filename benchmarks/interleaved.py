@@ -83,7 +83,7 @@ def measure(job: str, count: int) -> list[str]:
 
 
 def _row(job: str, way: str, pairs: Pairs) -> str:
-    ratios = pairs.log_speedups()
+    ratios = pairs.figures.log_speedups()
     reference, candidate = (
         in_words(pairs.configs[side]) or "as it is" for side in ("reference", "candidate")
     )

@@ -116,7 +116,7 @@ def judge_sides(
     context.stop.check()
     records = []
     for side, anatomy, runs in zip(
-        sides, pairs.anatomies(), (pairs.reference, pairs.candidate), strict=True
+        sides, pairs.figures.anatomies(), (pairs.reference, pairs.candidate), strict=True
     ):
         memory = max(record.window.peak_memory_gib for record in runs.values())
         why = _explained(contexts[side.name], side, observations[side.name])
@@ -136,7 +136,7 @@ def judge_sides(
         )
     return Judgement(
         speed="undecided" if found.state == "open" else found.state,
-        speed_reason=f"{reason}. {FIRST_EPOCH}" if pairs.first_epoch_only else reason,
+        speed_reason=f"{reason}. {FIRST_EPOCH}" if pairs.figures.first_epoch_only else reason,
         speedup=found.interval,
         pairs=found.pairs,
         margin=margin,
@@ -242,7 +242,10 @@ def _speed(context: RunContext, pairs: Pairs, margin: float) -> tuple[Difference
         made = max(count - have, 1)
         pair_s = (time.monotonic() - began) / made
         found = difference(
-            pairs.log_speedups(), look=look, levels=pairs.log_levels(), margin=margin
+            pairs.figures.log_speedups(),
+            look=look,
+            levels=pairs.figures.log_levels(),
+            margin=margin,
         )
         if found.state != "open" or look + 1 == len(LOOKS):
             break

@@ -67,7 +67,7 @@ def confirm(
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {why}")
         if look == 0:
             looks = planned(_room(context, observation, config, pairs))
-        ratios, levels = pairs.log_speedups(), pairs.log_levels()
+        ratios, levels = pairs.figures.log_speedups(), pairs.figures.log_levels()
         decision = decide(
             ratios,
             look=look,
@@ -89,20 +89,20 @@ def confirm(
             )
             break
         look += 1
-    before, after = pairs.anatomies()
+    before, after = pairs.figures.anatomies()
     confirmation = Confirmation(
         config,
         decision.interval,
-        len(pairs.log_speedups()),
+        len(pairs.figures.log_speedups()),
         decision.state == "adopt",
         decision.reason,
         before,
         after,
         decision.too_noisy,
         decision.required_pairs,
-        pairs.first_epoch_only,
+        pairs.figures.first_epoch_only,
         _second(pairs),
-        pairs.training_time(decision.interval.estimate),
+        pairs.figures.training_time(decision.interval.estimate),
         pairs.interleaved,
     )
     context.progress.confirmed(confirmation)
@@ -183,9 +183,12 @@ def sharpen(
             reason = f"its loss was NaN or infinite in run {seed + 1}, after the loss check"
             return replace(confirmation, adopted=False, reason=reason)
         interval = sharpened(
-            confirmation.speedup, pairs.log_speedups(), look=look, levels=pairs.log_levels()
+            confirmation.speedup,
+            pairs.figures.log_speedups(),
+            look=look,
+            levels=pairs.figures.log_levels(),
         )
-        before, after = pairs.anatomies()
+        before, after = pairs.figures.anatomies()
         confirmation = replace(
             confirmation,
             speedup=interval,
@@ -194,7 +197,7 @@ def sharpen(
             baseline_anatomy=before,
             anatomy=after,
             second=_second(pairs),
-            training=pairs.training_time(interval.estimate),
+            training=pairs.figures.training_time(interval.estimate),
             interleaved=pairs.interleaved,
         )
     if further:
@@ -204,7 +207,7 @@ def sharpen(
 
 def _second(pairs: Pairs) -> Interval | None:
     """By the job's second objective; two standard errors to each side, which decide nothing."""
-    gain = pairs.second_gain()
+    gain = pairs.figures.second_gain()
     if gain is None:
         return None
     return Interval(*(math.exp(gain.estimate + k * gain.sigma) for k in (0, -2, 2)))

@@ -431,7 +431,7 @@ def _measure_fresh(
     try:
         pairs.ensure(1)
         hopeless = max(CLEAR_LOSS, 4 * noise, 3 * _scatter(trials))
-        if not _useless(pairs) and pairs.log_speedups()[0] > -hopeless:
+        if not _useless(pairs) and pairs.figures.log_speedups()[0] > -hopeless:
             pairs.ensure(PROCESS_PAIRS)
         second = _second_of(trials, reference)
         measured = _of_pairs(context, pairs, trial, -log_gain, noise, second)
@@ -486,7 +486,7 @@ def _of_pairs(
         for name, why in useless.items():
             context.progress.warning(f"{name}={trial.config[name]} had no effect: {why}")
         return replace(trial, reason=_no_effect_words(useless), no_effect=useless)
-    gain, second_gain = pairs.gain(noise), pairs.second_gain()
+    gain, second_gain = pairs.figures.gain(noise), pairs.figures.second_gain()
     lost = gain.pairs < PROCESS_PAIRS
     second = None
     if second_gain is not None and reference_second is not None:
@@ -500,7 +500,7 @@ def _of_pairs(
         reason=f"{factor_words(math.exp(-gain.estimate))} the time after the first pair of runs"
         if lost
         else "",
-        anatomy=pairs.anatomies()[1],
+        anatomy=pairs.figures.anatomies()[1],
         settle_s=_start_up_s(pairs),
         node=pairs.nodes,
         second_log_ratio=second,

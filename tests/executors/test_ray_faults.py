@@ -18,7 +18,8 @@ from simulated_nodes import Nodes
 from autotune.job.configs import key_of
 from autotune.results import Trial
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.pairs import Pairs, node_of
+from autotune.stages.measuring.pair_figures import node_of
+from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import observe
 from autotune.stages.search import Searched, search
 

@@ -15,6 +15,7 @@ from replayed import Machine, job, run, table
 
 from autotune.executors.base import WALL_S, FixedRun
 from autotune.stages.decisions.worth_it import judged
+from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.speedup import LogRatio
 from autotune_trials.protocol.messages import Record, Window
@@ -159,9 +160,9 @@ def test_an_epoch_end_that_no_window_holds_still_costs(tmp_path: Path) -> None:
 def test_the_error_of_few_pairs_is_theirs_and_the_blocks(
     noise: float, ratios: list[float], low: float, high: float
 ) -> None:
-    pairs = object.__new__(Pairs)
-    pairs.log_speedups = lambda: ratios  # type: ignore[method-assign]
-    gain = pairs.gain(noise)
+    figures = PairFigures(SimpleNamespace(), {}, {})  # type: ignore[arg-type]
+    figures.log_speedups = lambda: ratios  # type: ignore[method-assign]
+    gain = figures.gain(noise)
     assert low < gain.sigma < high and gain.pairs == 3
 
 
@@ -174,8 +175,9 @@ def of_records(objective: str = "throughput", **runs: Record) -> tuple[Pairs, di
         executor=SimpleNamespace(lanes=lambda: None),
         out_of_time_at=lambda place, ahead_s: bool(asked.setdefault(place, ahead_s)),
     )
-    pairs.label, pairs.configs, pairs.cold_s = "confirm1", {"candidate": {}}, 0.0
+    pairs.label, pairs.configs = "confirm1", {"candidate": {}}
     pairs.reference, pairs.candidate = {0: runs["reference"]}, {0: runs["candidate"]}
+    pairs.figures = PairFigures(pairs.context.spec, pairs.reference, pairs.candidate)
     return pairs, asked
 
 
@@ -201,7 +203,7 @@ def test_workers_that_stay_pay_for_the_first_batch_of_an_epoch() -> None:
     def epoch_end_s(first_s: float, workers: int, persistent: bool) -> float:
         record = recorded(first_s, 0.0, {"num_workers": workers, "persistent_workers": persistent})
         pairs, _ = of_records(reference=record, candidate=record)
-        return 500 * 10 * (pairs.costs(record, record)[0] - 0.01)
+        return 500 * 10 * (pairs.figures.costs(record, record)[0] - 0.01)
 
     assert epoch_end_s(3.01, 4, persistent=False) == pytest.approx(3.0)
     assert epoch_end_s(3.01, 4, persistent=True) == pytest.approx(0.4), "4 batches of 0.1 s"
@@ -212,33 +214,33 @@ def test_workers_that_stay_pay_for_the_first_batch_of_an_epoch() -> None:
 def test_time_to_train_is_charged_for_compiling_that_the_search_has_seen() -> None:
     warm = recorded()
     pairs, _ = of_records("time_to_train", reference=warm, candidate=warm)
-    assert pairs.log_speedups() == [0.0]
-    pairs.cold_s = 50.0
-    before, after = pairs.costs(warm, warm)
+    assert pairs.figures.log_speedups() == [0.0]
+    pairs.figures.cold_s = 50.0
+    before, after = pairs.figures.costs(warm, warm)
     assert 1000 * 10 * (after - before) == pytest.approx(50.0)
 
 
 def test_the_planned_training_is_told_from_start_to_end() -> None:
     run = recorded(wall_s=30.0)  # 24 s of training, 6 s of start and end
     pairs, _ = of_records(reference=run, candidate=run)
-    training = pairs.training_time(speedup=2.0)
+    training = pairs.figures.training_time(speedup=2.0)
     assert training is not None and training.steps == 1000
     assert training.before_s == pytest.approx(6.0 + 100.0)
     assert training.after_s == training.cold_s == pytest.approx(6.0 + 50.0)
-    pairs.cold_s = 20.0
-    training = pairs.training_time(speedup=2.0)
+    pairs.figures.cold_s = 20.0
+    training = pairs.figures.training_time(speedup=2.0)
     assert training.after_s == pytest.approx(56.0) and training.cold_s == pytest.approx(76.0)
 
     pairs.context.spec.objective = (
         "time_to_train"  # the whole of it is twice as fast, start included
     )
-    training = pairs.training_time(speedup=2.0)
+    training = pairs.figures.training_time(speedup=2.0)
     assert training.cold_s == pytest.approx(53.0) and training.after_s == pytest.approx(33.0)
 
 
 def test_of_runs_whose_length_is_not_known_nothing_is_told() -> None:
     pairs, _ = of_records(reference=recorded(), candidate=recorded(wall_s=30.0))
-    assert pairs.training_time(speedup=2.0) is None
+    assert pairs.figures.training_time(speedup=2.0) is None
 
 
 def test_runs_that_are_made_again_longer_start_again() -> None:

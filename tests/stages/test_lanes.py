@@ -20,7 +20,8 @@ from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.lanes import MOST_LOST, spread
-from autotune.stages.measuring.pairs import Pairs, Seed, node_of
+from autotune.stages.measuring.pair_figures import node_of
+from autotune.stages.measuring.pairs import Pairs, Seed
 from autotune.stages.observe import observe
 from autotune.stages.search import search
 from autotune.tracking import open_tracker
@@ -193,7 +194,7 @@ def test_both_runs_of_a_pair_are_of_one_machine(tmp_path: Path) -> None:
         before = [len(lane.sessions) for lane in several.all]
         again.ensure(9)
         assert [len(lane.sessions) for lane in several.all] == before
-        assert again.log_speedups() == pairs.log_speedups()
+        assert again.figures.log_speedups() == pairs.figures.log_speedups()
 
 
 def test_an_error_ends_all_lanes_and_is_raised_once(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def test_no_machine_is_waited_for_where_there_is_nothing_to_do(
         monkeypatch.setattr(several, "lanes", lambda: pytest.fail("a machine is asked for"))
         pairs.ensure(2)
         pairs.ensure(1)
-    assert len(pairs.log_speedups()) == 2
+    assert len(pairs.figures.log_speedups()) == 2
 
 
 def test_machines_lost_with_one_piece_are_not_held_against_another(tmp_path: Path) -> None:

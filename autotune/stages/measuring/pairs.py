@@ -17,44 +17,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from autotune.errors import BaselineError
-from autotune.executors.base import NODE, SessionFailed
+from autotune.executors.base import SessionFailed
 from autotune.executors.interleave import SLICES
 from autotune.job.configs import key_of
-from autotune.objectives import WHOLE_TRAINING
-from autotune.results import Anatomy, Observation, TrainingTime
+from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
 from autotune.stages.measuring.interleaving import may_interleave, stop_interleaving
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.memory_limits import beyond_limits
+from autotune.stages.measuring.pair_figures import PairFigures, node_of
 from autotune.stages.observe import explain_failure
 from autotune.verdict.gradients import relative_error
-from autotune.verdict.speedup import LogRatio, noise_of
-from autotune.verdict.timing import (
-    anatomy,
-    cost_of_run,
-    drop_start,
-    first_counted,
-    joules_per_sample,
-    later_epoch,
-    mean_samples,
-    mean_turnover_s,
-    restarts_workers,
-    start_of_workers_s,
-    start_up_excess,
-    winsorized_mean,
-)
-from autotune.verdict.training_time import asides, training_s
+from autotune.verdict.timing import joules_per_sample
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record, Window
 
 PROCESS_PAIRS = 3  # a value that needs a new process is tried with so many
-# What the blocks of OBSERVE say of the noise counts as much as so many pairs. More than 5 % is the
-# work of a single block: a run's window is many times as long.
-USUAL_PAIRS, MOST_NOISE = 3, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +51,7 @@ class Pairs:
 
     Attributes:
         reference, candidate: seed -> record.
+        figures: what the pairs made so far say.
     """
 
     timed = True  # False: of the losses only
@@ -85,10 +68,11 @@ class Pairs:
         """``cold_s``: what the candidate's start takes longer at least, where nothing is compiled
         yet; these runs find the kernels of the search.
         """
-        self.context, self.label, self.cold_s = context, label, cold_s
+        self.context, self.label = context, label
         self.configs = {"reference": dict(reference), "candidate": dict(candidate)}
         self.reference: dict[int, Record] = {}
         self.candidate: dict[int, Record] = {}
+        self.figures = PairFigures(context.spec, self.reference, self.candidate, cold_s)
         place = "|".join(
             [label, key_of(self.configs["candidate"]), key_of(self.configs["reference"])]
         )
@@ -221,7 +205,7 @@ class Pairs:
     @property
     def nodes(self) -> str:
         """The machines the pairs were made on; "": this one."""
-        return ", ".join(sorted({node_of(self.candidate[s]) for s in self._seeds()} - {""}))
+        return ", ".join(sorted({node_of(self.candidate[s]) for s in self.figures.seeds} - {""}))
 
     def late(self, pairs: int) -> str:
         """Why the budget's minutes are too few to have so many pairs in all; "": they are not."""
@@ -250,7 +234,8 @@ class Pairs:
             return False
         self._fresh.steps = steps
         self.label = f"{self.label}-{steps}"
-        self.reference, self.candidate = {}, {}
+        self.reference.clear()
+        self.candidate.clear()
         return True
 
     def _longer(self, steps: int) -> str:
@@ -280,178 +265,16 @@ class Pairs:
         )
         return None if errors[0] is None or errors[1] is None else (errors[0], errors[1])
 
-    def log_speedups(self) -> list[float]:
-        """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
-        return [math.log(a / b) for a, b in map(self._costs_of, self._seeds())]
-
-    def second_gain(self) -> LogRatio | None:
-        """By the second objective, as the pairs alone tell it; None where there is none, or its
-        counters could not be read.
-        """
-        objective = self.context.spec.second_objective
-        records = (r for s in self._seeds() for r in (self.reference[s], self.candidate[s]))
-        if not objective or (
-            objective == "energy" and not all(math.fsum(r.window.joules) > 0 for r in records)
-        ):
-            return None
-        costs = [self.costs(self.reference[s], self.candidate[s], objective) for s in self._seeds()]
-        ratios = [math.log(a / b) for a, b in costs]
-        error = stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
-        return LogRatio(fmean(ratios), error, len(ratios))
-
-    def log_levels(self) -> list[float]:
-        """How slow the machine was during each pair, log units: the mean of its two log costs, less
-        what is usual on the machine it ran on.
-        """
-        levels = {s: fmean(map(math.log, self._costs_of(s))) for s in self._seeds()}
-        nodes = {s: node_of(self.candidate[s]) for s in levels}
-        usual = {
-            node: median(levels[s] for s in levels if nodes[s] == node) for node in nodes.values()
-        }
-        return [level - usual[nodes[s]] for s, level in levels.items()]
-
-    def gain(self, noise: float) -> LogRatio:
-        """Mean log speed-up with its error; positive is faster.
-
-        Args:
-            noise: standard deviation of one block's log cost in the baseline. It steadies the error
-                of few pairs, as far as four short blocks can tell.
-        """
-        ratios = self.log_speedups()
-        count = len(ratios)
-        own = noise_of([math.exp(r) for r in ratios]) if count > 1 else 0.0
-        free = max(count - 2, 1) if count > 1 else 0  # noise_of takes a drift out
-        usual = math.sqrt(2) * min(noise, MOST_NOISE)
-        variance = (USUAL_PAIRS * usual**2 + free * own**2) / (USUAL_PAIRS + free)
-        return LogRatio(fmean(ratios), math.sqrt(variance / count), count)
-
-    def anatomies(self) -> tuple[Anatomy, Anatomy]:
-        """(reference, candidate), of the last pair."""
-        last = max(self._seeds())
-        runs = self.reference[last], self.candidate[last]
-        return _anatomy(runs[0], _later(*runs)), _anatomy(runs[1], _later(*runs))
-
-    def costs(
-        self, reference: Record, candidate: Record, objective: str = ""
-    ) -> tuple[float, float]:
-        """What a sample costs each of two runs: seconds, epoch ends included, or joules. Both are
-        taken over the same part of the job: from the second epoch on where both reach it.
-
-        Args:
-            objective: the job's own, where it is left out.
-        """
-        objective = objective or self.context.spec.objective
-        later = _later(reference, candidate)
-        if objective == "energy":
-            return _joules(reference, later), _joules(candidate, later)
-        costs = self._cost(reference, later), self._cost(candidate, later)
-        if objective == "throughput":
-            return costs
-        samples = self._planned_samples(reference)
-        beside = asides(reference.window, candidate.window) or (0.0, 0.0)
-        return (
-            self._training_s(reference, costs[0] + beside[0], later, samples) / samples,
-            self._training_s(candidate, costs[1] + beside[1], later, samples, self.cold_s)
-            / samples,
-        )
-
-    def training_time(self, speedup: float) -> TrainingTime | None:
-        """How long the planned training takes with each side, where the candidate is ``speedup``
-        times as fast by the objective; None: it is not known how long the runs took as a whole.
-        """
-        seeds = list(self._seeds())
-        if not all(wall_s(self.reference[s]) and wall_s(self.candidate[s]) for s in seeds):
-            return None
-        before_s, after_s, cold_s = (
-            fmean(each)
-            for each in zip(*(self._trainings_s(s, speedup) for s in seeds), strict=True)
-        )
-        if self.context.spec.objective in WHOLE_TRAINING:
-            after_s, cold_s = before_s / speedup - (cold_s - after_s), before_s / speedup
-        whole = all(asides(self.reference[s].window, self.candidate[s].window) for s in seeds)
-        return TrainingTime(self.context.spec.planned_steps, before_s, after_s, cold_s, whole)
-
-    def _trainings_s(self, seed: int, speedup: float) -> tuple[float, float, float]:
-        """By one pair: before, after, and after where nothing has been compiled yet."""
-        reference, candidate = self.reference[seed], self.candidate[seed]
-        later, samples = _later(reference, candidate), self._planned_samples(reference)
-        cost = self._cost(reference, later)
-        of_energy = self.context.spec.objective == "energy"  # then speedup is none of time
-        faster = self._cost(candidate, later) if of_energy else cost / speedup
-        beside = asides(reference.window, candidate.window) or (0.0, 0.0)
-        cost, faster = cost + beside[0], faster + beside[1]
-        return (
-            self._training_s(reference, cost, later, samples),
-            self._training_s(candidate, faster, later, samples),
-            self._training_s(candidate, faster, later, samples, self.cold_s),
-        )
-
-    def _planned_samples(self, reference: Record) -> float:
-        return self.context.spec.planned_steps * mean_samples(reference.window)
-
-    def _training_s(
-        self, record: Record, cost: float, later_epochs: bool, samples: float, cold_s: float = 0.0
-    ) -> float:
-        """The planned training, ``samples`` in all, at ``cost`` seconds each."""
-        start = first_counted(record.window, later_epochs=later_epochs)
-        return training_s(
-            record.window,
-            run_s=wall_s(record),
-            cost=cost,
-            samples=samples,
-            once_s=max(start_up_excess(record.window, start), cold_s),
-        )
-
-    def _costs_of(self, seed: int) -> tuple[float, float]:
-        return self.costs(self.reference[seed], self.candidate[seed])
-
     @property
     def interleaved(self) -> bool:
         """All runs were made in slices."""
         sides = (self.reference, self.candidate)
-        return all(SLICES in side[seed].notes for seed in self._seeds() for side in sides)
-
-    @property
-    def first_epoch_only(self) -> bool:
-        """No run came to the end of an epoch, and the job as it is planned does."""
-        windows = [r.window for s in self._seeds() for r in (self.reference[s], self.candidate[s])]
-        return not any(w.turnovers_s for w in windows) and any(
-            w.epoch_iterations is not None and w.epoch_iterations < self.context.spec.planned_steps
-            for w in windows
-        )
+        return all(SLICES in side[seed].notes for seed in self.figures.seeds for side in sides)
 
     def pair_s(self) -> float:
         """Seconds a pair took as a rule, starts and ends included; 0.0: not known."""
-        pairs = [wall_s(self.reference[s]) + wall_s(self.candidate[s]) for s in self._seeds()]
+        pairs = [wall_s(self.reference[s]) + wall_s(self.candidate[s]) for s in self.figures.seeds]
         return median(pairs) if pairs else 0.0
-
-    def _cost(self, record: Record, later_epochs: bool) -> float:
-        return cost_of_run(
-            record.window, later_epochs=later_epochs, turnover_s=self._turnover_s(record)
-        )
-
-    def _turnover_s(self, record: Record) -> float | None:
-        """Mean time lost at an epoch's end. A window shorter than an epoch holds none: then that of
-        the side's other runs, or what starting the workers took, where every epoch does that.
-        Workers that stay begin with the epoch, too: a batch takes one of them as long as all take
-        for a batch each, at most.
-        """
-        sides = (self.candidate, self.reference)
-        side = next((s.values() for s in sides if any(r is record for r in s.values())), [record])
-        own = mean_turnover_s(record.window)
-        seen = own if own is not None else mean_turnover_s(*(r.window for r in side))
-        loader = (record.notes.get("in_force") or {}).get("loader") or {}
-        workers = loader.get("num_workers") or 0
-        if seen is not None or not workers:
-            return seen
-        start_s = min(start_of_workers_s(r.window) for r in side)
-        if restarts_workers(workers, loader.get("persistent_workers")):
-            return start_s
-        batch_s = winsorized_mean(record.window.times_s, rounds_of=workers)
-        return min(start_s, workers * batch_s)
-
-    def _seeds(self) -> Iterator[int]:
-        return (s for s in sorted(self.reference) if s in self.candidate)
 
     def _key(self, side: str, seed: int, again: bool = False) -> str:
         return "|".join(
@@ -578,30 +401,9 @@ def _own_failure(config: Config) -> Iterator[None]:
         raise SessionFailed("ended", error.found) from error
 
 
-def node_of(record: Record) -> str:
-    """The machine a run was made on; "": this one."""
-    return str(record.notes.get(NODE, ""))
-
-
 def on_node(context: RunContext, node: str) -> RunContext:
     """``context`` with the lane on ``node``. If that is not there any more: as it is, and so on
     another machine of the same kind.
     """
     lane = context.executor.lane(node)
     return context if lane is None else replace(context, executor=lane)
-
-
-def _joules(record: Record, later_epochs: bool) -> float:
-    """A sample takes; the machine's counters say so."""
-    window = record.window
-    return joules_per_sample(drop_start(window, first_counted(window, later_epochs=later_epochs)))
-
-
-def _later(*records: Record) -> bool:
-    """Whether all of them reach the job's second epoch."""
-    return all(later_epoch(record.window) is not None for record in records)
-
-
-def _anatomy(record: Record, later_epochs: bool) -> Anatomy:
-    start = first_counted(record.window, later_epochs=later_epochs)
-    return anatomy(drop_start(record.window, start), start)

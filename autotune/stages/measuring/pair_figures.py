@@ -1,0 +1,244 @@
+"""What pairs of runs say: the speed-up of each, its error, the parts of an iteration on both sides,
+the length of the whole training.
+
+    a record  ──▶  seconds a sample (epoch ends included), or joules, or of the whole training
+    a pair    ──▶  log(reference's / candidate's)
+    pairs     ──▶  mean log speed-up ± error
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import fmean, median, stdev
+
+from autotune.executors.base import NODE
+from autotune.job.spec import JobSpec
+from autotune.objectives import WHOLE_TRAINING
+from autotune.results import Anatomy, TrainingTime
+from autotune.stages.measuring.fresh import wall_s
+from autotune.verdict.speedup import LogRatio, noise_of
+from autotune.verdict.timing import (
+    anatomy,
+    cost_of_run,
+    drop_start,
+    first_counted,
+    joules_per_sample,
+    later_epoch,
+    mean_samples,
+    mean_turnover_s,
+    restarts_workers,
+    start_of_workers_s,
+    start_up_excess,
+    winsorized_mean,
+)
+from autotune.verdict.training_time import asides, training_s
+from autotune_trials.protocol.messages import Record
+
+# What the blocks of OBSERVE say of the noise counts as much as so many pairs. More than 5 % is the
+# work of a single block: a run's window is many times as long.
+USUAL_PAIRS, MOST_NOISE = 3, 0.05
+
+
+class PairFigures:
+    """Read from the records of both sides, which others go on to fill.
+
+    Attributes:
+        reference, candidate: seed -> record.
+        cold_s: what the candidate's start takes longer at least, where nothing is compiled yet.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        reference: Mapping[int, Record],
+        candidate: Mapping[int, Record],
+        cold_s: float = 0.0,
+    ) -> None:
+        self._spec, self.cold_s = spec, cold_s
+        self.reference, self.candidate = reference, candidate
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the pairs that have both runs."""
+        return sorted(self.reference.keys() & self.candidate.keys())
+
+    def costs(
+        self, reference: Record, candidate: Record, objective: str = ""
+    ) -> tuple[float, float]:
+        """What a sample costs each of two runs: seconds, epoch ends included, or joules. Both are
+        taken over the same part of the job: from the second epoch on where both reach it.
+
+        Args:
+            objective: the job's own, where it is left out.
+        """
+        objective = objective or self._spec.objective
+        later = _later(reference, candidate)
+        if objective == "energy":
+            return _joules(reference, later), _joules(candidate, later)
+        costs = self._cost(reference, later), self._cost(candidate, later)
+        if objective == "throughput":
+            return costs
+        samples = self._planned_samples(reference)
+        beside = asides(reference.window, candidate.window) or (0.0, 0.0)
+        return (
+            self._training_s(reference, costs[0] + beside[0], later, samples) / samples,
+            self._training_s(candidate, costs[1] + beside[1], later, samples, self.cold_s)
+            / samples,
+        )
+
+    def log_speedups(self) -> list[float]:
+        """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
+        return [math.log(a / b) for a, b in map(self._costs_of, self.seeds)]
+
+    def gain(self, noise: float) -> LogRatio:
+        """Mean log speed-up with its error; positive is faster.
+
+        Args:
+            noise: standard deviation of one block's log cost in the baseline. It steadies the error
+                of few pairs, as far as four short blocks can tell.
+        """
+        ratios = self.log_speedups()
+        count = len(ratios)
+        own = noise_of([math.exp(r) for r in ratios]) if count > 1 else 0.0
+        free = max(count - 2, 1) if count > 1 else 0  # noise_of takes a drift out
+        usual = math.sqrt(2) * min(noise, MOST_NOISE)
+        variance = (USUAL_PAIRS * usual**2 + free * own**2) / (USUAL_PAIRS + free)
+        return LogRatio(fmean(ratios), math.sqrt(variance / count), count)
+
+    def second_gain(self) -> LogRatio | None:
+        """By the second objective, as the pairs alone tell it; None where there is none, or its
+        counters could not be read.
+        """
+        objective = self._spec.second_objective
+        records = (r for s in self.seeds for r in (self.reference[s], self.candidate[s]))
+        if not objective or (
+            objective == "energy" and not all(math.fsum(r.window.joules) > 0 for r in records)
+        ):
+            return None
+        costs = [self.costs(self.reference[s], self.candidate[s], objective) for s in self.seeds]
+        ratios = [math.log(a / b) for a, b in costs]
+        error = stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
+        return LogRatio(fmean(ratios), error, len(ratios))
+
+    def log_levels(self) -> list[float]:
+        """How slow the machine was during each pair, log units: the mean of its two log costs, less
+        what is usual on the machine it ran on.
+        """
+        levels = {s: fmean(map(math.log, self._costs_of(s))) for s in self.seeds}
+        nodes = {s: node_of(self.candidate[s]) for s in levels}
+        usual = {
+            node: median(levels[s] for s in levels if nodes[s] == node) for node in nodes.values()
+        }
+        return [level - usual[nodes[s]] for s, level in levels.items()]
+
+    def anatomies(self) -> tuple[Anatomy, Anatomy]:
+        """(reference, candidate), of the last pair."""
+        last = max(self.seeds)
+        runs = self.reference[last], self.candidate[last]
+        return _anatomy(runs[0], _later(*runs)), _anatomy(runs[1], _later(*runs))
+
+    @property
+    def first_epoch_only(self) -> bool:
+        """No run came to the end of an epoch, and the job as it is planned does."""
+        windows = [r.window for s in self.seeds for r in (self.reference[s], self.candidate[s])]
+        return not any(w.turnovers_s for w in windows) and any(
+            w.epoch_iterations is not None and w.epoch_iterations < self._spec.planned_steps
+            for w in windows
+        )
+
+    def training_time(self, speedup: float) -> TrainingTime | None:
+        """How long the planned training takes with each side, where the candidate is ``speedup``
+        times as fast by the objective; None: it is not known how long the runs took as a whole.
+        """
+        seeds = list(self.seeds)
+        if not all(wall_s(self.reference[s]) and wall_s(self.candidate[s]) for s in seeds):
+            return None
+        before_s, after_s, cold_s = (
+            fmean(each)
+            for each in zip(*(self._trainings_s(s, speedup) for s in seeds), strict=True)
+        )
+        if self._spec.objective in WHOLE_TRAINING:
+            after_s, cold_s = before_s / speedup - (cold_s - after_s), before_s / speedup
+        whole = all(asides(self.reference[s].window, self.candidate[s].window) for s in seeds)
+        return TrainingTime(self._spec.planned_steps, before_s, after_s, cold_s, whole)
+
+    def _trainings_s(self, seed: int, speedup: float) -> tuple[float, float, float]:
+        """By one pair: before, after, and after where nothing has been compiled yet."""
+        reference, candidate = self.reference[seed], self.candidate[seed]
+        later, samples = _later(reference, candidate), self._planned_samples(reference)
+        cost = self._cost(reference, later)
+        of_energy = self._spec.objective == "energy"  # then speedup is none of time
+        faster = self._cost(candidate, later) if of_energy else cost / speedup
+        beside = asides(reference.window, candidate.window) or (0.0, 0.0)
+        cost, faster = cost + beside[0], faster + beside[1]
+        return (
+            self._training_s(reference, cost, later, samples),
+            self._training_s(candidate, faster, later, samples),
+            self._training_s(candidate, faster, later, samples, self.cold_s),
+        )
+
+    def _planned_samples(self, reference: Record) -> float:
+        return self._spec.planned_steps * mean_samples(reference.window)
+
+    def _training_s(
+        self, record: Record, cost: float, later_epochs: bool, samples: float, cold_s: float = 0.0
+    ) -> float:
+        """The planned training, ``samples`` in all, at ``cost`` seconds each."""
+        start = first_counted(record.window, later_epochs=later_epochs)
+        return training_s(
+            record.window,
+            run_s=wall_s(record),
+            cost=cost,
+            samples=samples,
+            once_s=max(start_up_excess(record.window, start), cold_s),
+        )
+
+    def _costs_of(self, seed: int) -> tuple[float, float]:
+        return self.costs(self.reference[seed], self.candidate[seed])
+
+    def _cost(self, record: Record, later_epochs: bool) -> float:
+        return cost_of_run(
+            record.window, later_epochs=later_epochs, turnover_s=self._turnover_s(record)
+        )
+
+    def _turnover_s(self, record: Record) -> float | None:
+        """Mean time lost at an epoch's end. A window shorter than an epoch holds none: then that of
+        the side's other runs, or what starting the workers took, where every epoch does that.
+        Workers that stay begin with the epoch, too: a batch takes one of them as long as all take
+        for a batch each, at most.
+        """
+        sides = (self.candidate, self.reference)
+        side = next((s.values() for s in sides if any(r is record for r in s.values())), [record])
+        own = mean_turnover_s(record.window)
+        seen = own if own is not None else mean_turnover_s(*(r.window for r in side))
+        loader = (record.notes.get("in_force") or {}).get("loader") or {}
+        workers = loader.get("num_workers") or 0
+        if seen is not None or not workers:
+            return seen
+        start_s = min(start_of_workers_s(r.window) for r in side)
+        if restarts_workers(workers, loader.get("persistent_workers")):
+            return start_s
+        batch_s = winsorized_mean(record.window.times_s, rounds_of=workers)
+        return min(start_s, workers * batch_s)
+
+
+def node_of(record: Record) -> str:
+    """The machine a run was made on; "": this one."""
+    return str(record.notes.get(NODE, ""))
+
+
+def _later(*records: Record) -> bool:
+    """Whether all of them reach the job's second epoch."""
+    return all(later_epoch(record.window) is not None for record in records)
+
+
+def _anatomy(record: Record, later_epochs: bool) -> Anatomy:
+    start = first_counted(record.window, later_epochs=later_epochs)
+    return anatomy(drop_start(record.window, start), start)
+
+
+def _joules(record: Record, later_epochs: bool) -> float:
+    """A sample takes; the machine's counters say so."""
+    window = record.window
+    return joules_per_sample(drop_start(window, first_counted(window, later_epochs=later_epochs)))

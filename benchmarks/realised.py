@@ -1,0 +1,136 @@
+"""Is the reported speed-up there? Each job of ``benchmarks/regret`` tuned, then run bare and by
+``autotune launch`` in turns, with no agent that measures and by the job's own clock.
+
+    python benchmarks/realised.py [--only JOB …] [--minutes 5] [--turns 3]
+
+(An hour and a half of a quiet machine.) A process is run until it has printed a few epochs; the
+first one, with the start, the compiling and the filling of queues, is left out. What was measured is
+kept in build/realised, and the page is made of all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "regret"))
+
+from jobs_table import ROOT, job_file, scripts
+
+BUILD = ROOT / "build" / "realised"
+PAGE = Path(__file__).with_suffix(".md")
+NOTES = "\n## Where they differ"  # and what follows: written by hand, kept
+JOBS = [job for job in scripts() if job != "digits"]  # it tells no times: patched.py
+SECONDS, EPOCHS = 10.0, 2  # of a process count at least, after its first epoch
+EACH_MS = re.compile(rb"([\d.]+) ms an iteration")
+
+
+def measure(job: str, minutes: float, turns: int) -> dict[str, Any]:
+    """What was reported, and what bare and launched processes took, in ms an iteration."""
+    folder = BUILD / job
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    shutil.copy(job_file(job), folder / "job.yaml")
+    (folder / "work").mkdir()
+    env = {**os.environ, "AUTOTUNE_STORE": str(folder / "history.db")}
+    run = [sys.executable, "-m", "autotune", "run", "job.yaml", "--minutes", f"{minutes:g}"]
+    began = time.monotonic()
+    subprocess.run(run, cwd=folder, env=env, check=True)
+    took_s = time.monotonic() - began
+    folder_of_run = folder / "autotune-runs" / job
+    result = json.loads((folder_of_run / "result.json").read_text())
+    sides = {
+        "bare": json.loads((folder / "job.yaml").read_text())["command"],
+        "launched": [sys.executable, "-m", "autotune", "launch", str(folder_of_run), "--quiet"],
+    }
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(turns if result["verdict"] == "tuned" else 0):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            taken[side].append(each_ms(sides[side], folder / "work", env))
+            print(f"{job}: {side} {taken[side][-1]:.2f} ms an iteration", flush=True)
+    found = {key: result[key] for key in ("verdict", "knobs", "speedup", "reason")}
+    found |= {"minutes": took_s / 60, "taken": taken}
+    (folder / "found.json").write_text(json.dumps(found, indent=1))
+    return found
+
+
+def each_ms(command: list[str], folder: Path, env: dict[str, str]) -> float:
+    """Mean over the epochs of a new process, but for its first."""
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        epochs: list[float] = []
+        began = 0.0
+        for line in process.stdout:
+            if match := EACH_MS.search(line):
+                epochs.append(float(match[1]))
+                began = began or time.monotonic()
+            if len(epochs) > EPOCHS and time.monotonic() - began > SECONDS:
+                break
+        process.terminate()
+    return fmean(epochs[1:])
+
+
+def row(job: str, found: dict[str, Any]) -> tuple[list[str], bool | None]:
+    """Cells, and whether what was realised lies in the reported interval; None: nothing was
+    reported.
+    """
+    cells = [job, f"{found['minutes']:.1f} min"]
+    if found["verdict"] != "tuned":
+        return [*cells, f"{found['verdict']}: {found['reason']}", "", "", ""], None
+    knobs = ", ".join(f"{name}={value}" for name, value in found["knobs"].items())
+    said, taken = found["speedup"], found["taken"]
+    ratios = [bare / ours for bare, ours in zip(taken["bare"], taken["launched"], strict=True)]
+    inside = bool(said["low"] <= median(ratios) <= said["high"])
+    reported = f"{said['estimate']:.2f}× ({said['low']:.2f} to {said['high']:.2f})"
+    realised = f"{median(ratios):.2f}× ({min(ratios):.2f} to {max(ratios):.2f})"
+    off = f"{said['estimate'] / median(ratios) - 1:+.1%}"
+    return [*cells, knobs, reported, realised, off], inside
+
+
+def page() -> str:
+    rows, inside = [], []
+    for job in JOBS:
+        path = BUILD / job / "found.json"
+        if path.exists():
+            cells, fits = row(job, json.loads(path.read_text()))
+            rows.append(cells)
+            inside += [] if fits is None else [fits]
+    heads = ["job", "took", "answer", "reported (95 %)", "realised (range)", "reported too high by"]
+    lines = [
+        "# Reported and realised",
+        "",
+        "Made by `python benchmarks/realised.py`: each job tuned, then bare and launched in turns,"
+        " by the job's own clock.",
+        "",
+        f"**{sum(inside)} of {len(inside)} realised speed-ups lie in the reported interval.**",
+        "",
+        "| " + " | ".join(heads) + " |",
+        "|" + "---|" * len(heads),
+        *("| " + " | ".join(cells) + " |" for cells in rows),
+    ]
+    kept = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    return "\n".join(lines) + "\n" + "".join(kept.partition(NOTES)[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=JOBS)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    for job in options.only:
+        print(json.dumps(measure(job, options.minutes, options.turns)), flush=True)
+        PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -193,14 +193,21 @@ def trial_interval(trial: Trial) -> Interval | None:
     return Interval(*(math.exp(min(-trial.log_ratio + step, 700.0)) for step in (0.0, -half, half)))
 
 
+LOPSIDED_PERCENT = 50  # of a ratio: 1.5× up is a third down
+
+
 def trial_words(trial: Trial) -> str:
-    """``1.83× ± 4 %`` for a measured trial, its state otherwise."""
+    """``1.83× ± 4 %`` for a measured trial, ``30.4× (13.5–68.4)`` where that would not be even
+    nearly so on both sides; its state for one that was not.
+    """
     interval = trial_interval(trial)
     if interval is None:
         return clean(trial.state, 12)
     if not measured(interval):
         return factor_words(interval.estimate)
     percent = 100 * (interval.high / interval.estimate - 1)
+    if percent >= LOPSIDED_PERCENT:
+        return f"{factor_words(interval.estimate)} ({interval.low:.3g}–{interval.high:.3g})"
     return (
         f"{factor_words(interval.estimate)} ± {percent:.1f} %"
         if percent < 1

@@ -270,5 +270,6 @@ def test_trial_intervals_that_cannot_be_told_are_not_shown() -> None:
     one_pair = Trial(1, {"a": 1}, "complete", -math.log(1.5), None, 1)
     assert words.trial_words(one_pair) == "1.50×"
     assert words.trial_words(replace(one_pair, standard_error=0.02)) == "1.50× ± 4 %"
+    assert words.trial_words(replace(one_pair, standard_error=0.3)) == "1.50× (0.833–2.7)"
     assert words.trial_words(replace(one_pair, log_ratio=None, state="failed")) == "failed"
     assert words.trial_words(replace(one_pair, log_ratio=-5000.0, standard_error=math.inf))

@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 
 from autotune.results import NO_FASTER, Anatomy, Bottleneck
+from autotune.words import factor_words
 
 # Shares of the time above which a phase is named as the bottleneck. A fifth of the time is what a
 # perfect cure of that phase would give as a 1.25x speed-up: worth a headline; below it no single
@@ -155,6 +156,6 @@ def _bound(ceiling: float | None, noise: float) -> str:
     if ceiling is None or ceiling < NO_FASTER:
         return "no faster"
     within = ", within the noise" if math.log(ceiling) <= SURE * ceiling_sigma(noise) else ""
-    return f"{ceiling:.2f}× as fast" + (
+    return f"{factor_words(ceiling)} as fast" + (
         f" (± {noise:.0%}{within})".replace("%", " %") if noise >= QUIET else ""
     )

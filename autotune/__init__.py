@@ -1,5 +1,4 @@
-"""autotune: finds the runtime settings with which a PyTorch training job runs fastest, its loss
-unchanged.
+"""autotune: finds the fastest runtime settings for a PyTorch training job, its loss unchanged.
 
 Inside a job, :func:`step` and :func:`metric` mark what no hook can see; outside a session they do
 nothing. The other functions do what the command line does (:mod:`autotune.library`,
@@ -29,9 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The tuner's functions, loaded when they are first used: a job that marks its steps needs none
-    of them.
-    """
+    """Load the tuner's functions on first use: a job that marks its steps needs none of them."""
     if name in _LIBRARY:
         from autotune import library
 

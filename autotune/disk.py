@@ -1,5 +1,6 @@
-"""A disk that does not take what a run writes is nobody's defect, and no verdict: the run stops,
-and the same command carries on.
+"""A disk that refuses a run's files is no bug and no verdict.
+
+The run stops, and the same command resumes it.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ from pathlib import Path
 
 from autotune.errors import InputError
 
-ROOM = ("room on that disk", "make room")
+ROOM = ("free space on that disk", "free some space")
 WRITABLE = (
     "a disk that can be written to",
-    "find out why it is read-only (after an error the kernel makes it so, see dmesg)",
+    "find out why it is read-only (the kernel makes it so after an error, see dmesg)",
 )
 REFUSALS = {errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: WRITABLE}
 
 
 def refused_by_disk(error: BaseException) -> bool:
-    """The disk is full, a quota is used up, or it has turned read-only."""
+    """Whether the disk is full, a quota is used up, or the disk has become read-only."""
     return isinstance(error, OSError) and error.errno in REFUSALS
 
 
 @contextmanager
 def told_of_the_disk(
-    run_dir: Path, then: str = "the same command carries on from here"
+    run_dir: Path, then: str = "the same command continues from here"
 ) -> Iterator[None]:
-    """A refusal of the disk, told as what it is.
+    """Report a refusal by the disk as what it is.
 
     Args:
-        run_dir: named where the error names no file.
-        then: what may be done when the disk takes files again.
+        run_dir: named if the error names no file.
+        then: what can be done once the disk accepts files again.
 
     Raises:
         InputError: the disk refused a file.

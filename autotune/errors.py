@@ -1,4 +1,4 @@
-"""Every error a user can meet, and the exit code it ends with.
+"""Every error a user can see, and its exit code.
 
     AutotuneError
     ├── InputError          2   job.yaml, flags, paths, tracking URI: what, where, expected, what to do
@@ -7,7 +7,7 @@
     ├── ClusterLost         5   the cluster went away in the middle of a run: saved, rerun to resume
     └── Interrupted       130   Ctrl-C or SIGTERM: saved, rerun to resume
 
-Exit code 0 is a finished run, whatever its verdict; 1 is a defect of ours.
+Exit code 0 is a finished run, whatever its verdict; 1 is a bug in autotune.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class AutotuneError(Exception):
     """An error with an exit code and advice.
 
     Args:
-        found: what is wrong, one sentence.
+        found: what is wrong, in one sentence.
         where: file and line, flag or path.
         expected: what would have been right.
         remedy: what to do now.

@@ -1,6 +1,6 @@
 """The run's memory: an append-only file of finished pieces of work.
 
-One JSON object a line, flushed to the disk before the next piece starts. After ``kill -9`` at any
+One JSON object per line, flushed to the disk before the next piece starts. After ``kill -9`` at any
 moment the file holds every finished piece and at most one torn last line, which is cut off when the
 file is opened again. A piece of work is looked up by kind and key, so a resumed run asks "is this
 done?" instead of following a script.
@@ -30,7 +30,7 @@ from autotune_trials.paths import append_whole
 class Entry:
     kind: str
     key: str
-    elapsed_s: float  # tuning time spent until then, over all the processes that worked on this run
+    elapsed_s: float  # tuning time spent until then, over all processes that worked on this run
     data: Any
 
 
@@ -38,8 +38,8 @@ class Journal:
     """The journal of one run directory, held under an exclusive lock until :meth:`close`.
 
     Args:
-        path: the journal file; made if missing.
-        elapsed: gives the tuning time spent so far, in seconds; stored with every entry.
+        path: the journal file; created if missing.
+        elapsed: returns the tuning time spent so far, in seconds; stored with every entry.
 
     Raises:
         InputError: another process holds this run directory, or it cannot be written.
@@ -48,7 +48,7 @@ class Journal:
     def __init__(self, path: Path, elapsed: Callable[[float], float]) -> None:
         self.path = path
         self._entries: list[Entry] = []
-        self._turn = threading.Lock()  # sessions on several machines finish when they please
+        self._turn = threading.Lock()  # sessions on several machines finish at any time
         self._file = _open_locked(path)
         self._load()
         before = self._entries[-1].elapsed_s if self._entries else 0.0
@@ -57,7 +57,7 @@ class Journal:
     def _load(self) -> None:
         whole = 0
         self._file.seek(0)
-        # what follows the last end of a line is torn
+        # whatever follows the last newline is torn
         for line in self._file.readall().split(b"\n")[:-1]:
             try:
                 self._entries.append(Entry(**json.loads(line)))
@@ -74,7 +74,7 @@ class Journal:
         """Store one finished piece of work; on the disk when this returns.
 
         Raises:
-            OSError: the disk is full, or read-only; nothing of it is stored.
+            OSError: the disk is full, or read-only; nothing is stored.
         """
         with self._turn:
             entry = Entry(kind, key, round(self.elapsed_s, 3), data)
@@ -98,8 +98,9 @@ class Journal:
 
 
 def clock() -> Callable[[float], float]:
-    """Seconds of work so far, from now on, given what earlier processes spent; monotonic, so clock
-    changes do not matter.
+    """A clock that adds the seconds from now on to what earlier processes spent.
+
+    Monotonic, so clock changes do not matter.
     """
     started = time.monotonic()
     return lambda before: before + time.monotonic() - started
@@ -114,7 +115,7 @@ def _open_locked(path: Path) -> FileIO:
             f"the run directory cannot be written: {error.strerror}",
             where=str(path.parent),
             expected="a directory this user may write to",
-            remedy="name another one with --run-dir",
+            remedy="choose another one with --run-dir",
         ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,15 +125,16 @@ def _open_locked(path: Path) -> FileIO:
         raise InputError(
             f"another autotune run{holder} is working in this directory",
             where=str(path.parent),
-            expected="one run a directory",
-            remedy="wait for it, stop it, or name another one with --run-dir",
+            expected="one run per directory",
+            remedy="wait for it, stop it, or choose another one with --run-dir",
         ) from None
     return file
 
 
 def _holder(file: FileIO) -> str:
-    """ " (process 123)", or "" where /proc/locks does not say who has locked it: on some file
-    systems, and across containers.
+    """ " (process 123)", or "" if /proc/locks does not name the holder.
+
+    It does not on some file systems, and across containers.
     """
     stat = os.fstat(file.fileno())
     place = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"

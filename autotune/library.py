@@ -36,7 +36,7 @@ def tune(
     """Find the fastest settings of a job and prove them; as ``autotune run``.
 
     Args:
-        job: a job file, or what :func:`autotune.job.load.load_job` made of one.
+        job: a job file, or what :func:`autotune.job.load.load_job` returns for one.
         run_dir: where everything goes; by default ``autotune-runs/<name>``.
         minutes: time budget instead of the job's own.
         seed: of the search.
@@ -74,16 +74,17 @@ def judge(
     loss: str = "",
     fresh: bool = False,
 ) -> Judgement:
-    """Is B faster than A, slower or the same, and does it train the same way? As ``autotune
-    judge``.
+    """Is B faster than A, slower or the same, and does it train the same way?
+
+    As ``autotune judge``.
 
     Args:
         a, b: job files, tuned.yaml files or run directories.
         run_dir: where everything goes; by default ``autotune-runs/<name>-judge``.
         minutes: time budget; None: 10, or the job file's if it is smaller.
         margin: share within which two speeds are the same.
-        loss: what B has to show: "exact", "rounding", "random-stream" or "statistical"; "": what
-            its knobs may do, at least rounding.
+        loss: how B's loss may differ: "exact", "rounding", "random-stream" or "statistical"; "": as
+            its knobs may change it, at least rounding.
         fresh: move an earlier judgement aside instead of resuming it.
 
     Raises:
@@ -98,10 +99,12 @@ def judge(
 
 
 def profile(job: JobSpec | Path | str, *, out: Path | str | None = None) -> Profile:
-    """Why a job takes the time it takes; as ``autotune profile``. An earlier one is moved aside.
+    """Show why a job takes as long as it does; as ``autotune profile``.
+
+    An earlier profile is moved aside.
 
     Args:
-        job: a job file, or what :func:`autotune.job.load.load_job` made of one.
+        job: a job file, or what :func:`autotune.job.load.load_job` returns for one.
         out: where page and traces go; by default ``autotune-runs/<name>-profile``.
 
     Raises:
@@ -136,7 +139,7 @@ def export_settings(run: Path | str, form: str = "yaml") -> str:
         form: one of ``autotune.export.formats.FORMATS``.
 
     Raises:
-        InputError: no such run or format, or a form that this job cannot have.
+        InputError: no such run or format, or a form that does not fit this job.
     """
     from autotune.export.formats import format_named
     from autotune.export.load import load_tuned

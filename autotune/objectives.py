@@ -1,12 +1,12 @@
 """What a job is tuned for.
 
-    throughput     time a sample
-    time_to_train  time of the whole planned training: start-up, compiling and evaluation included
-    cost           the same, by what the machine costs an hour
-    energy         joules a sample, by the machine's own counters (autotune_trials.measure.energy)
+    throughput     time per sample
+    time_to_train  time of the whole planned training, including start-up, compiling and evaluation
+    cost           the same, times what the machine costs per hour
+    energy         joules per sample, by the machine's own counters (autotune_trials.measure.energy)
 
-Of two, the first decides; both figures of every configuration tell which of them are worth having
-(search/pareto.py).
+Of two objectives, the first decides; both figures of every configuration show which configurations
+are worth having (search/pareto.py).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Literal
 Objective = Literal["throughput", "time_to_train", "cost", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("throughput", "time_to_train", "cost", "energy")
 WHOLE_TRAINING = ("time_to_train", "cost")
-MOST = 2  # objectives of a job
+MOST = 2  # objectives per job
 BETTER = {
     "throughput": "faster",
     "time_to_train": "faster",
     "cost": "cheaper",
     "energy": "more energy-efficient",
 }
-# what there is 1.5x of, where a factor over the job as it is says so
+# what a factor such as 1.5x over the unchanged job is a factor of
 FACTOR = {
-    "throughput": "the samples a second",
+    "throughput": "the samples per second",
     "time_to_train": "the speed from start to end",
     "cost": "the training for the money",
-    "energy": "the samples a joule",
+    "energy": "the samples per joule",
 }
 
 
 def metric(objective: str) -> str:
-    """What the factor of a trial is called in MLflow."""
+    """The name in MLflow of a trial's factor."""
     return f"times/{objective}"

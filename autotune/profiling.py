@@ -26,8 +26,9 @@ def profile_job(
     tools: tuple[Tool, ...] = (),
     shown: bool = True,
 ) -> Profile:
-    """Profile ``spec`` with ``config`` and write summary.json, profile.html and the traces to
-    ``directory``.
+    """Profile ``spec`` with ``config``.
+
+    Writes summary.json, profile.html and the traces to ``directory``.
 
     Raises:
         BaselineError, HookError: the job fails, or the agent cannot get in.

@@ -1,5 +1,6 @@
-"""What the stages hand to each other and to the reader: frozen records, written to result.json as
-they are.
+"""The frozen records that stages hand to each other and to the reader.
+
+They are written to result.json as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ RESULT_SCHEMA_VERSION = 2
 
 
 class Bottleneck(StrEnum):
-    """What most of an iteration's time goes into."""
+    """What takes most of an iteration's time."""
 
     LOADER = "loader"
     EPOCH_ENDS = "epoch ends"
@@ -31,12 +32,12 @@ class TrialState(StrEnum):
 
     COMPLETE = "complete"
     PRUNED = "pruned"  # clearly slower after its first block
-    INFEASIBLE = "infeasible"  # it ran out of memory, or was killed again and again
+    INFEASIBLE = "infeasible"  # it ran out of memory, or was killed repeatedly
     FAILED = "failed"
 
 
 class LossState(StrEnum):
-    """What the loss check says of a configuration."""
+    """What the loss check says about a configuration."""
 
     UNCHANGED = "unchanged"
     CHANGED = "changed"
@@ -48,10 +49,10 @@ class LossState(StrEnum):
 class RunVerdict(StrEnum):
     TUNED = "tuned"
     KEEP_BASELINE = "keep-baseline"
-    PROFILE = "profile"  # of a profile's page: nothing was tuned
+    PROFILE = "profile"  # for a profile's page: nothing was tuned
 
 
-# a ceiling below this is "1.00x": no loader would gain anything, whatever the noise made of it
+# a ceiling below this is shown as "1.00x": no loader would gain anything, whatever the noise says
 NO_FASTER = 1.005
 
 
@@ -66,7 +67,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Where the time of one iteration goes, in seconds (means over a window; see protocol.PHASES)."""
+    """Where an iteration's time goes, in seconds (means over a window; see protocol.PHASES)."""
 
     phases_s: Mapping[str, float]
     iteration_s: float  # mean, winsorized
@@ -75,23 +76,23 @@ class Anatomy:
     max_s: float
     samples_per_s: float
     reader_cost_s: float  # mean wait for a batch
-    batch_cost_s: float  # mean iteration, waiting included
+    batch_cost_s: float  # mean iteration, including waiting
     reader_ratio: float  # reader_cost_s / batch_cost_s
     iterations: int
     left_out: int  # iterations at the start that are not counted
     turnover_s: float = 0.0  # mean time lost at an epoch's end
-    epoch_iterations: int | None = None  # iterations from one to the next; None: not known
+    epoch_iterations: int | None = None  # iterations from one epoch end to the next; None: unknown
     peak_memory_gib: float = 0.0
-    # Of the training process, all its threads together; 0: not known.
-    minor_faults: float = 0.0  # page faults an iteration
-    user_s: float = 0.0  # CPU seconds an iteration, in the program
-    system_s: float = 0.0  # CPU seconds an iteration, in the kernel
-    involuntary_switches: float = 0.0  # an iteration
+    # For the training process, all its threads together; 0: unknown.
+    minor_faults: float = 0.0  # page faults per iteration
+    user_s: float = 0.0  # CPU seconds per iteration, in the program
+    system_s: float = 0.0  # CPU seconds per iteration, in the kernel
+    involuntary_switches: float = 0.0  # per iteration
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The job as it is."""
+    """The unchanged job."""
 
     machine: Machine
     job: JobFacts
@@ -106,13 +107,13 @@ class Observation:
     withdrawn: Mapping[str, str]  # knob -> reason
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0
-    # of a fresh process, start, evaluation and end included; 0.0: not known
+    # of a fresh process, including start, evaluation and end; 0.0: unknown
     run_s: float = 0.0
-    energy_counters: tuple[str, ...] = ()  # added up, where an objective is energy
+    energy_counters: tuple[str, ...] = ()  # added up if an objective is energy
 
     @property
     def reader(self) -> ReaderFacts | None:
-        """How fetching batches spends its time; None if nothing is known of it."""
+        """How fetching batches spends its time; None if unknown."""
         return self.job.reader
 
 
@@ -125,20 +126,21 @@ class Trial:
     state: TrialState
     log_ratio: float | None = None  # log(time per sample, candidate / baseline): negative is faster
     standard_error: float | None = None
-    # of blocks or fresh processes, candidate beside baseline; of the model's trials: its own blocks
+    # of blocks or fresh processes, candidate beside baseline; for the model's trials: its own
+    # blocks
     pairs: int = 0
-    reason: str = ""  # of a pruned, infeasible or failed trial
-    # of the model: "first look", "recalled", "sampled", "compile", "leader"; of a sampler: "seed",
-    # "sampler", "combined"; "process"
+    reason: str = ""  # why a trial is pruned, infeasible or failed
+    # from the model: "first look", "recalled", "sampled", "compile", "leader"; from a sampler:
+    # "seed", "sampler", "combined"; "process"
     origin: str = ""
     no_effect: Mapping[str, str] = field(default_factory=dict)
     anatomy: Anatomy | None = None
     wall_s: float = 0.0
-    settle_s: float = 0.0  # what its first block needed to settle: compiling, starting workers
+    settle_s: float = 0.0  # what its first block took to settle: compiling, starting workers
     node: str = ""  # where it was measured, on a cluster; "": on this machine
-    # log_ratio by the job's second objective; None: there is none, or it was not measured
+    # log_ratio for the job's second objective; None: there is none, or it was not measured
     second_log_ratio: float | None = None
-    # of fresh processes: the configuration they were compared with
+    # for fresh processes: the configuration they were compared with
     reference: Mapping[str, Value] = field(default_factory=dict)
 
     @property
@@ -152,11 +154,11 @@ class Trial:
 class TrainingTime:
     """How long the planned training takes, from the start of the process to its end."""
 
-    steps: int  # optimizer steps of the job as it is
+    steps: int  # optimizer steps of the unchanged job
     before_s: float
     after_s: float
-    cold_s: float  # after, where nothing has been compiled yet
-    whole: bool = True  # False: a run came to no evaluation or saving, so that none is counted
+    cold_s: float  # after, if nothing has been compiled yet
+    whole: bool = True  # False: a run reached no evaluation or saving, so none is counted
 
 
 @dataclass(frozen=True)
@@ -172,19 +174,20 @@ class Confirmation:
     anatomy: Anatomy | None = None
     # not adopted because the interval stayed too wide, not because there is no gain
     too_noisy: bool = False
-    # where too_noisy: what would be enough; None: more will not help
+    # if too_noisy: how many would be enough; None: more will not help
     required_pairs: int | None = None
-    # no run reached the job's second epoch, which it has
+    # no run reached the second epoch, although the job has one
     first_epoch_only: bool = False
-    second: Interval | None = None  # speedup by the job's second objective
-    training: TrainingTime | None = None  # None: not known how long the runs took as a whole
+    second: Interval | None = None  # speedup for the job's second objective
+    training: TrainingTime | None = None  # None: the duration of the whole runs is unknown
     interleaved: bool = False  # both processes of a pair were alive at once and trained in slices
 
 
 @dataclass(frozen=True)
 class MetricVerdict:
-    """A metric of the user's own (``autotune.metric`` or a pattern on the job's output), checked
-    like the loss.
+    """A metric of the user's own, checked like the loss.
+
+    Reported by ``autotune.metric`` or found by a pattern in the job's output.
     """
 
     name: str
@@ -218,7 +221,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class KnobGain:
-    """What one knob of the winner gives by itself: winner against winner without it."""
+    """What one knob of the winner gains by itself: winner against winner without it."""
 
     knob: str
     value: Value
@@ -227,48 +230,50 @@ class KnobGain:
     reason: str = ""
     start_up_s: float = 0.0
     break_even_steps: int | None = None
-    at_least: bool = False  # the figure is of a running job, which shows less of this knob
+    at_least: bool = False  # the figure is from a running job, which shows less of this knob
 
 
 @dataclass(frozen=True)
 class Written:
-    """What trials wrote outside their own directories, and what became of it. Paths are relative to
-    the job's directory where they can be.
+    """What trials wrote outside their own directories, and what became of it.
+
+    Paths are relative to the job's directory where they can be.
     """
 
-    # the user's files that were changed and are again what they were; at most 20 names
+    # the user's files that were changed and restored; at most 20 names
     restored: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()  # made by trials, gone
-    # made before training began (a data set), left for the next trial and the user
+    removed: tuple[str, ...] = ()  # created by trials and removed
+    # created before training began (a data set), left for the next trial and the user
     prepared: tuple[str, ...] = ()
-    # in directories that trials made, and not removed with them: nobody knows who wrote them
+    # in directories that trials created, but not removed with them: it is unknown who wrote them
     left: tuple[str, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)  # how many of the four there are in all
-    unkept: Mapping[str, str] = field(default_factory=dict)  # changed and not put back -> why
-    # could not be put back -> where the original lies, or why
+    # how many there are of each of the four in total
+    counts: Mapping[str, int] = field(default_factory=dict)
+    unkept: Mapping[str, str] = field(default_factory=dict)  # changed and not restored -> why
+    # could not be restored -> where the original is, or why
     failed: Mapping[str, str] = field(default_factory=dict)
     noticed: tuple[str, ...] = ()  # changed during a trial by something that could not be watched
 
 
 @dataclass(frozen=True)
 class CompileCache:
-    """Compiled kernels of the winner, kept beside tuned.yaml; "": none."""
+    """Compiled kernels of the winner, kept beside tuned.yaml; empty strings: there are none."""
 
     file: str = ""
     digest: str = ""  # SHA-256 of the file
-    # what starting takes without them: the first iterations beyond as many later ones
+    # cost of starting without them: the first iterations' time beyond that of as many later ones
     cold_s: float = 0.0
-    warm_s: float = 0.0  # and with them
+    warm_s: float = 0.0  # the same with them
 
 
 @dataclass(frozen=True)
 class Point:
-    """A configuration by both objectives: factors over the job as it is, above 1 is better."""
+    """A configuration by both objectives: factors over the unchanged job, above 1 is better."""
 
     config: Mapping[str, Value]
     first: float
     second: float
-    number: int | None = None  # of its trial; None: the job as it is
+    number: int | None = None  # of its trial; None: the unchanged job
     beaten: bool = False  # another one is at least as good in both
 
 
@@ -277,22 +282,22 @@ PROVEN_ANEW = "proven anew"  # Recalled.outcome: the recorded answer, proven aga
 
 @dataclass(frozen=True)
 class Recalled:
-    """What the history of earlier runs gave to this one; no verdict rests on it."""
+    """What the history of earlier runs contributed to this one; no verdict rests on it."""
 
     # "exact", "other-software" (the same job and machine), "near" (similar jobs), "" (nothing)
     kind: str = ""
     run: str = ""  # the recorded run of the same job
-    runs: int = 0  # whose figures ordered the search
-    likeness: float = 0.0  # of the job most like this one, 0..1
-    recorded_iteration_s: float | None = None  # of the unchanged job, then
-    iteration_s: float | None = None  # and now
-    slower: bool = False  # now, beyond the noise: the machine or its software has become slower
+    runs: int = 0  # runs whose figures ordered the search
+    likeness: float = 0.0  # of the most similar job, 0..1
+    recorded_iteration_s: float | None = None  # of the unchanged job, as recorded
+    iteration_s: float | None = None  # of the unchanged job, now
+    slower: bool = False  # than recorded, beyond the noise: machine or software got slower
     outcome: str = ""  # PROVEN_ANEW, "not proven", "prior", "dropped"
 
 
 @dataclass(frozen=True)
 class Result:
-    """result.json."""
+    """The contents of result.json."""
 
     name: str
     verdict: RunVerdict
@@ -310,11 +315,11 @@ class Result:
     environment: Mapping[str, Any]
     explanation: Explanation = field(default_factory=Explanation)
     disturbed: int = 0  # windows measured again because the machine was busy with something else
-    disturbed_why: str = ""  # what it was, the last time
+    disturbed_why: str = ""  # what it was busy with, the last time
     written: Written = field(default_factory=Written)
     recalled: Recalled = Recalled()
     compile_cache: CompileCache = CompileCache()
-    # of two objectives: all that was measured, best by the first one first; live figures
+    # with two objectives: all that was measured, best by the first one first; live figures
     points: tuple[Point, ...] = ()
     schema_version: int = RESULT_SCHEMA_VERSION
 
@@ -324,7 +329,7 @@ class Profile:
     """summary.json of ``autotune profile``: one configuration explained, nothing tuned."""
 
     name: str
-    config: Mapping[str, Value]  # knobs that were set; {}: the job as it is
+    config: Mapping[str, Value]  # knobs that were set; {}: the unchanged job
     observation: Observation  # of the profiled process: noise and ceiling were not measured
     explanation: Explanation
     wall_s: float

@@ -1,5 +1,6 @@
-"""What lies in a directory of ours: a run, a profile or a judgement; how far it came; and how it is
-moved aside.
+"""What a directory of ours holds (run, profile or judgement), and how far that got.
+
+Also moves such a directory aside.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NOT_TUNED = {
     "profile": "this is a profile, in which nothing was tuned",
     "judgement": "this is a judgement, in which nothing was tuned",
 }
-# the file that is written last, and the one to look at
+# the file written last, and the one to look at
 PAGES = {"profile": (PROFILE_SUMMARY, "profile.html"), "judgement": (JUDGEMENT, JUDGEMENT)}
 
 
@@ -48,8 +49,7 @@ def find_result(run: str) -> Path:
         run: a run's directory, its name under ``autotune-runs/``, or a result.json.
 
     Raises:
-        InputError: there is no such run, or it has no result yet; then it says how far the run
-            came.
+        InputError: there is no such run, or it has no result yet; then it says how far the run got.
     """
     given = Path(run)
     if given.is_file():
@@ -61,21 +61,23 @@ def find_result(run: str) -> Path:
         return directory / RESULT
     refuse_others(directory, "a run's directory")
     if not contents(directory):
-        raise _no_run("no run was made in this directory", run)
+        raise _no_run("there is no run in this directory", run)
     raise InputError(
         f"this run has no result yet: {progress_words(directory / JOURNAL)}",
         where=str(directory),
         expected=f"{RESULT}, which a run writes at its end",
         remedy=(
             "if it is not running now, `autotune run JOB.yaml` with its job file "
-            f"{_run_dir_option(directory)}carries on where it stopped"
+            f"{_run_dir_option(directory)}continues where it stopped"
         ),
     )
 
 
 def refuse_others(directory: Path, expected: str) -> None:
-    """Raises:
-    InputError: ``directory`` holds a profile or a judgement.
+    """Refuse a directory that holds a profile or a judgement.
+
+    Raises:
+        InputError: ``directory`` does.
     """
     it = contents(directory)
     if it in NOT_TUNED:
@@ -90,7 +92,7 @@ def refuse_others(directory: Path, expected: str) -> None:
 
 
 def progress_words(journal: Path) -> str:
-    """How far a run's journal came, in words. Reads it without its lock: the run may be at work."""
+    """How far a run's journal got, in words. Reads without the lock: the run may be active."""
     from autotune.words import duration_words, plural
 
     kinds: dict[str, int] = {}
@@ -99,7 +101,7 @@ def progress_words(journal: Path) -> str:
         kinds[entry["kind"]] = kinds.get(entry["kind"], 0) + 1
         elapsed_s = float(entry["elapsed_s"])
     if "observation" not in kinds:
-        return "the job was not fully observed yet"
+        return "the job has not been fully observed yet"
     said = f"the job was observed and {plural(kinds.get('trial', 0), 'trial')} finished"
     if "simplified" in kinds:
         said += ", finalists are being confirmed in fresh processes"
@@ -107,15 +109,16 @@ def progress_words(journal: Path) -> str:
 
 
 def move_aside(directory: Path, option: str = "--run-dir") -> None:
-    """Rename what an earlier command recorded to the first free ``<name>.1``, ``.2`` …; nothing is
-    deleted.
+    """Rename an earlier command's directory to the first free ``<name>.1``, ``.2`` …
+
+    Nothing is deleted.
 
     Args:
-        option: of the command, that names another directory.
+        option: the command's option for choosing another directory.
 
     Raises:
-        InputError: the run is still going on, what its last trial changed cannot be put back, or
-            the directory is not ours.
+        InputError: the run is still active, what its last trial changed cannot be restored, or the
+            directory is not ours.
     """
     from autotune.executors.side_effects import restore_leftovers
 
@@ -123,14 +126,14 @@ def move_aside(directory: Path, option: str = "--run-dir") -> None:
         return
     if not contents(directory):
         raise InputError(
-            "it holds something other than a run",
+            "it contains something other than a run",
             where=str(directory),
             expected="an empty directory, a new one, or one of an earlier run",
-            remedy=f"name another with {option}",
+            remedy=f"choose another with {option}",
         )
     if (directory / JOURNAL).exists():
         with closing(Journal(directory / JOURNAL, lambda before: before)):
-            # a judgement has the sessions of each side in a directory of its own
+            # a judgement keeps each side's sessions in a directory of its own
             for place in (directory, *(found.parent for found in directory.glob("*/sessions"))):
                 restore_leftovers(place)
     number = 1
@@ -151,7 +154,7 @@ def _no_run(found: str, run: str) -> InputError:
 
 
 def _run_dir_option(directory: Path) -> str:
-    """What `autotune run` needs to find ``directory`` again."""
+    """The option that `autotune run` needs to find ``directory`` again."""
     study = _study(directory) or {}
     default = (RUNS / str(study.get("name"))).absolute()
     return (
@@ -160,7 +163,7 @@ def _run_dir_option(directory: Path) -> str:
 
 
 def _study(directory: Path) -> dict[str, Any] | None:
-    """How the journal in ``directory`` says what it is of."""
+    """The study that the journal in ``directory`` belongs to."""
     if not (directory / JOURNAL).is_file():
         return None
     found = (e["data"] for e in _entries(directory / JOURNAL) if e["kind"] == "study")
@@ -169,7 +172,7 @@ def _study(directory: Path) -> dict[str, Any] | None:
 
 
 def _entries(journal: Path) -> Iterator[dict[str, Any]]:
-    """Read without the lock, as far as it is whole."""
+    """Read the journal without its lock, up to the first damaged line."""
     with open(journal, "rb") as file:
         for line in file:
             try:

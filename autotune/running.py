@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autotune.tracking.base import Tracker
 
 FINISHED = (
-    "--fresh runs it again (a recorded answer is proven, not searched for); --fresh --no-history"
+    "--fresh runs it again (proving the recorded answer, if there is one); --fresh --no-history"
     " searches from scratch"
 )
 
@@ -43,10 +43,10 @@ def tune_job(
     history: bool = False,
     store: Path | None = None,
 ) -> Result:
-    """Tune ``spec`` in ``run_dir``: check, resume or start, run the stages, write what comes out.
+    """Tune ``spec`` in ``run_dir``: check, resume or start, run the stages, write the results.
 
     Args:
-        history: ask earlier runs, and keep this one.
+        history: use earlier runs, and keep this one.
         store: the history's file; None: this user's.
 
     Raises:
@@ -96,16 +96,14 @@ def _tune_job(
             result = load_result(run_dir / "result.json")
             if edited := _edited(journal, spec):
                 progress.warning(
-                    f"{_listed(edited)} changed since this run ended: --fresh tunes the job as it"
-                    " is now"
+                    f"{_listed(edited)} changed since this run ended; use --fresh to tune the job"
+                    " as it is now"
                 )
-            progress.note(f"this job is tuned already: {_answer_words(result)}. {FINISHED}")
+            progress.note(f"this job has already been tuned: {_answer_words(result)}. {FINISHED}")
             progress.finished(result, run_dir)
             return result
         if other_torch:
-            progress.note(
-                f"{other_torch}: this job is tuned again, the earlier run was moved aside"
-            )
+            progress.note(f"{other_torch}: tuning this job again; the earlier run was moved aside")
         if journal.find("observation") is not None:
             progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
         _compare_sources(journal, spec, progress)
@@ -143,11 +141,11 @@ def _tune_job(
                     )
                 )
             except (BaselineError, HookError):
-                # who stops the run as a whole, as clusters do, ends its job too: that is not the
-                # job's failure
+                # a cluster that stops the whole run ends its job, too: that is not the job's
+                # failure
                 stop.check()
                 raise
-            except KeyboardInterrupt as twice:  # or SIGTERM, and its time is up
+            except KeyboardInterrupt as twice:  # or SIGTERM, and its grace is over
                 raise interrupted() from twice
             result = replace(result, written=summary(run_dir, spec.workdir))
             write_result(result, run_dir / "result.json")
@@ -164,8 +162,9 @@ def _tune_job(
 
 @contextmanager
 def _its_end_on_record(tracker: Tracker) -> Iterator[None]:
-    """A run that ends without a result says so in its study, however it ends: else that looks as if
-    it still went on.
+    """Record in the study that a run ended without a result, however it ended.
+
+    Otherwise the study looks as if the run were still going on.
     """
     from autotune.tracking import records
 
@@ -187,7 +186,7 @@ def open_executor(
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> Executor:
-    """Where the sessions of this run are: on machines of the kind that its first ones were on.
+    """The executor for this run's sessions, on machines of the kind its first ones ran on.
 
     Raises:
         InputError: see :func:`autotune.executors.executor_for`.
@@ -202,7 +201,7 @@ def open_executor(
 
 
 def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
-    """tuned.yaml, report.html, the findings and the plots that stand by themselves."""
+    """Write tuned.yaml, report.html, the findings and the standalone plots."""
     from autotune.export.tuned import build_tuned, write_tuned
     from autotune.report.page.html import write_report
     from autotune.report.plots.loss import write_loss_plot
@@ -232,12 +231,13 @@ def _claim(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
             where=str(run_dir),
             expected="the same command, workdir, env, search_space, search, objective, planned_steps,"
             " constraints, convergence and executor",
-            remedy="--fresh moves the old run aside and starts anew, --run-dir names another place",
+            remedy="use --fresh to move the old run aside and start over, or --run-dir to choose"
+            " another directory",
         )
 
 
 def _number(journal: Journal) -> str:
-    """Of this run in the history: the same if a resumed run is kept once more."""
+    """This run's ID in the history, the same if a resumed run is kept once more."""
     number = journal.find("number")
     if number is None:
         number = token_hex(16)
@@ -246,8 +246,9 @@ def _number(journal: Journal) -> str:
 
 
 def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> None:
-    """Say so if the job's code is not what this run has measured so far. Until something was
-    measured, what it is now counts.
+    """Warn if the job's code is not what this run has measured so far.
+
+    Until something has been measured, the current code counts.
     """
     from autotune.job.sources import digests
 
@@ -255,13 +256,13 @@ def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> Non
         journal.append("sources", "", digests(spec.command, spec.workdir))
     elif edited := _edited(journal, spec):
         progress.warning(
-            f"{_listed(edited)} changed since this run began: going on would mix two versions of the"
-            " job. --fresh starts anew"
+            f"{_listed(edited)} changed since this run began: continuing mixes two versions of the"
+            " job; use --fresh to start over"
         )
 
 
 def _edited(journal: Journal, spec: JobSpec) -> list[str]:
-    """Files of the job that are not what they were when its run began."""
+    """Files of the job that changed since its run began."""
     from autotune.job.sources import changed, digests
 
     return changed(journal.find("sources") or {}, digests(spec.command, spec.workdir))
@@ -284,8 +285,9 @@ def _answer_words(result: Result) -> str:
 
 
 def _other_torch(spec: JobSpec, run_dir: Path, store: Path | None) -> str:
-    """Both versions of torch, where a finished run of this very job was made with another one and
-    is in the history; else "".
+    """Both torch versions, if a finished run of this very job used another one; else "".
+
+    Only a run that is in the history counts.
     """
     from autotune.export.fingerprint import here
     from autotune.history.store import Store, StoreError, own_path

@@ -1,9 +1,9 @@
-"""Values that must not be written down: found by the name of their variable or flag, replaced by
-``***``.
+"""Masks values that must not be written down with ``***``.
 
-Names are split into words, so that ``WANDB_API_KEY`` is a secret and ``TOKENIZERS_PARALLELISM``,
-``MAX_TOKENS`` and ``MONKEY`` are not. A name that is wrongly taken for a secret costs a readable
-value; the other way round costs the secret, so when in doubt a word is in the list.
+They are found by the names of their variables or flags. Names are split into words, so that
+``WANDB_API_KEY`` is a secret and ``TOKENIZERS_PARALLELISM``, ``MAX_TOKENS`` and ``MONKEY`` are not.
+A harmless name taken for a secret costs a readable value; a missed secret costs the secret, so
+doubtful words are in the list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORDS = frozenset(
         CREDENTIAL CREDENTIALS AUTH AUTHORIZATION BEARER COOKIE DSN PAT JWT PRIVATE
     """.split()
 )
-# The shell's own; and where Ray finds its token, which messages must be able to name.
+# The shell's own, and where Ray finds its token, which messages must be able to name.
 NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"})
 # shorter values are common words and numbers: replacing them in text would only garble it
 SHORTEST_IN_TEXT = 6
@@ -51,7 +51,7 @@ def mask(values: Mapping[str, object]) -> dict[str, object]:
 def secret_values(env: Mapping[str, str]) -> list[str]:
     """The values in ``env`` to look for in text, longest first (one may contain another).
 
-    A value that is the path of something that is there is no secret: ``SSH_AUTH_SOCK``,
+    A value that is the path of an existing file is no secret: ``SSH_AUTH_SOCK``,
     ``GOOGLE_APPLICATION_CREDENTIALS``.
     """
     found: set[str] = set()
@@ -66,7 +66,7 @@ def secret_values(env: Mapping[str, str]) -> list[str]:
 
 
 def secret_texts(env: Mapping[str, str], command: Sequence[str]) -> tuple[str, ...]:
-    """As :func:`secret_values`, those on the command line among them."""
+    """Like :func:`secret_values`, including those on the command line."""
     words = [str(word) for word in command]
     given = {
         f"{at} SECRET": words[at].removeprefix(before)
@@ -76,16 +76,13 @@ def secret_texts(env: Mapping[str, str], command: Sequence[str]) -> tuple[str, .
 
 
 def _as_printed(value: str) -> set[str]:
-    """A value, each line of one that has several (a private key), and either as ``repr`` and JSON
-    write it.
-    """
+    """A value and each of its lines (a private key has several), also as in ``repr`` and JSON."""
     parts = {value, *(line for line in value.splitlines() if len(line) > SHORTEST_IN_TEXT)}
     return {form for part in parts for form in (part, repr(part)[1:-1], json.dumps(part)[1:-1])}
 
 
 def mask_text(text: str, env: Mapping[str, str]) -> str:
-    """``text`` without the values of secret variables of ``env``, passwords in URLs, and values of
-    secret flags.
+    """``text`` without secret values of ``env``, passwords in URLs, and values of secret flags.
 
     Args:
         env: the environment the job runs in.
@@ -94,7 +91,7 @@ def mask_text(text: str, env: Mapping[str, str]) -> str:
 
 
 def mask_secrets(text: str, secrets: Sequence[str]) -> str:
-    """As :func:`mask_text`, for values that were looked up before."""
+    """Like :func:`mask_text`, for values that were looked up before."""
     text = Masks(secrets).text(text)
 
     def masked(match: re.Match[str]) -> str:
@@ -112,8 +109,10 @@ _PLAIN = frozenset({"KEY", "KEYS", "TOKEN", "AUTH", "PASS", "PRIVATE", "PAT"})
 
 
 def _is_secret_flag(name: str, value: str) -> bool:
-    """Training programs have flags such as ``--pad-token`` and ``--sort-key``: there the value must
-    look like a secret too.
+    """Whether a flag's value is a secret.
+
+    Training programs have flags such as ``--pad-token`` and ``--sort-key``: for these, the value
+    must look like a secret, too.
     """
     if not is_secret(name):
         return False
@@ -124,8 +123,9 @@ def _is_secret_flag(name: str, value: str) -> bool:
 
 
 def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
-    """The secrets on a command line, as (index of the word, the word's part before the secret,
-    variable name to keep it in).
+    """The secrets on a command line.
+
+    As (index of the word, the word's part before the secret, variable name to keep it in).
 
     ``["--api-key", "abc", "--hub-token=hf_0123456789"]`` gives ``[(1, "", "API_KEY"), (2,
     "--hub-token=", "HUB_TOKEN")]``.
@@ -147,8 +147,7 @@ def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
 
 
 def hide_secret_flags(line: str) -> tuple[str, dict[str, str]]:
-    """A line for a shell with ``"$NAME"`` where the values of its secret flags stood, and what they
-    were.
+    """A shell line with ``"$NAME"`` in place of its secret flags' values, and these values.
 
     ``train --api-key 'abc'`` gives ``train --api-key "$API_KEY"`` and ``{"API_KEY": "abc"}``.
     """
@@ -158,7 +157,7 @@ def hide_secret_flags(line: str) -> tuple[str, dict[str, str]]:
         value, name = match["value"].strip("'\""), _variable(match["name"])
         if value.startswith("$") or not _is_secret_flag(match["name"], value):
             return match[0]
-        while found.setdefault(name, value) != value:  # the flag stands there twice
+        while found.setdefault(name, value) != value:  # the flag occurs twice
             name += "_"
         return f'{match["name"]}{match["by"]}"${name}"'
 
@@ -166,8 +165,9 @@ def hide_secret_flags(line: str) -> tuple[str, dict[str, str]]:
 
 
 def mask_command(argv: Sequence[str]) -> list[str]:
-    """The command line with its secrets masked, for whatever is shown or recorded; also where one
-    word is a line for a shell.
+    """The command line with its secrets masked, for whatever is shown or recorded.
+
+    Words that are shell lines are masked, too.
     """
     words = [str(word) for word in argv]
     words = [

@@ -8,8 +8,8 @@
        │         └ not proven                                                               │
        └▶ the history knows this job: its answer ─▶ confirm ─▶ converge ────────────────────┘
 
-Everything measured is in the journal before it is used, so the same call again carries on where a
-dead one stopped.
+Everything measured is in the journal before it is used, so the same call again continues where a
+killed one stopped.
 """
 
 from __future__ import annotations
@@ -68,15 +68,17 @@ from autotune_trials.paths import publish
 
 NOT_NEEDED = LossVerdict(LossState.NOT_NEEDED, "nothing was changed", 0, 0)
 NO_GAIN = Interval(1.0, 1.0, 1.0)
-NOT_THERE = 0.05  # log speed-up by which a single run may miss half of the recorded gain
+NOT_THERE = 0.05  # log speed-up by which a single run may fall short of half the recorded gain
 PROVEN = "{better}, and training converges the same way"
-PROVEN_AGAIN = "Proven again from the history, so not profiled. `autotune profile` explains it."
+PROVEN_AGAIN = (
+    "Proven again from the history, so it was not profiled; `autotune profile` explains it."
+)
 EXPLAIN_ERROR = "explain-error.txt"
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of the finalists."""
+    """The outcome of the finalists."""
 
     winner: dict[str, Value]  # {} = keep the baseline
     reason: str
@@ -87,7 +89,7 @@ class Proof:
 
 
 def tune(context: RunContext) -> Result:
-    """Run every stage (or take it from the journal) and put the result together.
+    """Run every stage (or take it from the journal) and assemble the result.
 
     Raises:
         BaselineError, HookError: the job itself cannot be measured.
@@ -143,15 +145,15 @@ def tune(context: RunContext) -> Result:
 
 
 def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> None:
-    """A budget too small for one proof is passed by it: said before, not after."""
+    """Warn in advance if one proof will take longer than the budget."""
     needed, budget_s = needed_s(context, observation), context.spec.budget.minutes * 60
     if context.journal.find("search-done") is not None:
         return  # a resumed run: what is left is less
     if context.executor.lanes() is None and needed > OVER * budget_s:
         context.journal.append(ANNOUNCED, "", needed)
         context.progress.note(
-            "confirming one finalist needs about"
-            f" {duration_words(first_look_s(context, observation))} of this job: a run that finds"
+            "confirming one finalist takes about"
+            f" {duration_words(first_look_s(context, observation))} for this job: a run that finds"
             f" one will take about {duration_words(needed)}, more than budget.minutes"
             f" ({context.spec.budget.minutes:g}) allows"
         )
@@ -160,7 +162,7 @@ def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> N
 def _explained(
     context: RunContext, observation: Observation, proof: Proof, trials: Sequence[Trial]
 ) -> Explanation:
-    """The explanation; should it fail, the verdict stands without it, and the traceback is kept.
+    """The explanation; if it fails, the verdict stands without it, and the traceback is kept.
 
     Raises:
         OSError: the disk is full, or read-only.
@@ -190,9 +192,10 @@ def _explained(
 
 
 def prove_again(context: RunContext, observation: Observation, recall: Recall) -> Proof | None:
-    """The recorded answer of this very job, by the rules for every finalist. None: there is none.
+    """Prove the recorded answer of this very job, by the rules for every finalist.
 
-    Its first run shows whether the gain is there at all: what a wrong record costs is that run.
+    None if there is no answer. The first run shows whether the gain is there at all, so a wrong
+    record costs only that run.
     """
     config = recall.answer
     if config is None:
@@ -201,7 +204,7 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
     last, loss = None, NOT_NEEDED
     better = BETTER[context.spec.objective]
     why, gains = _first_look(context, observation, recall)
-    # a label of its own: the look's run, in which nothing was compiled yet, is no half of a pair
+    # a label of its own: in the first look nothing was compiled yet, so it is not half of a pair
     pairs = Pairs(context, config, {}, "recalled", _cold_s(config, gains))
     if not why:
         last = confirm(context, observation, config, pairs, finalist=0)
@@ -218,9 +221,10 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
 def _first_look(
     context: RunContext, observation: Observation, recall: Recall
 ) -> tuple[str, tuple[KnobGain, ...]]:
-    """One run of the recorded answer, held against the job's first run: why it speaks against the
-    recorded gain ("": it does not), and the gains, with what starting took longer, as nothing was
-    compiled yet.
+    """Run the recorded answer once, and compare it with the job's first run.
+
+    Returns why the run speaks against the recorded gain ("": it does not), and the gains, with
+    their start-up cost, as nothing was compiled yet.
     """
     config, before = recall.answer or {}, context.stored(FIRST_RUN)
     pairs = Pairs(context, config, {}, "recalled-look")
@@ -258,7 +262,7 @@ def _outcome(context: RunContext, recall: Recall, again: Proof | None) -> str:
 def prove(
     context: RunContext, observation: Observation, searched: Searched, most: int = VARIANTS
 ) -> Proof:
-    """Confirm and check finalists until one stands, at most so many."""
+    """Confirm and check finalists until one stands, ``most`` at the most."""
     trials, better = searched.trials, BETTER[context.spec.objective]
     queue = list(searched.finalists)
     if not queue:
@@ -266,7 +270,7 @@ def prove(
         return Proof(
             {}, _why_nothing(context, observation, searched), None, NOT_NEEDED, given_back, ()
         )
-    # of one that was proven faster: one of them is tried also when the time is up
+    # of a finalist that was proven faster; one of them is tried even if the time is up
     variants: list[Finalist] = []
     rejected: list[Rejected] = []
     gains: tuple[KnobGain, ...] = ()
@@ -276,7 +280,7 @@ def prove(
     while (variants or queue) and len(seen) < most:
         candidate = (variants or queue)[0]
         finalist = candidate.config
-        if key_of(finalist) in seen:  # an earlier one has come down to it
+        if key_of(finalist) in seen:  # an earlier finalist was reduced to it
             (variants or queue).pop(0)
             continue
         ahead_s = first_look_s(context, observation)
@@ -300,7 +304,7 @@ def prove(
         seen.add(key_of(config))
         label, cold_s = f"confirm{len(seen)}", _cold_s(config, gains)
         pairs = Pairs(context, config, {}, label, cold_s)
-        before = VARIANTS - most + len(seen) - 1  # an answer from the history is one, too
+        before = VARIANTS - most + len(seen) - 1  # an answer from the history counts, too
         last, loss = confirm(context, observation, config, pairs, before), NOT_NEEDED
         if not last.adopted:
             rejected.append(Rejected(config, f"not proven {better}: {last.reason}"))
@@ -329,14 +333,14 @@ def prove(
 
 
 def _cold_s(config: Config, gains: Sequence[KnobGain]) -> float:
-    """What starting with ``config`` cost in the search, where nothing was compiled yet."""
+    """What starting with ``config`` cost in the search, when nothing was compiled yet."""
     return math.fsum(gain.start_up_s for gain in gains if gain.knob in config)
 
 
 def _without_others(
     config: Config, observation: Observation, context: RunContext, gains: Sequence[KnobGain]
 ) -> Finalist:
-    """A milder variant, with what is known of its knobs."""
+    """A milder variant as a finalist, with what is known about its knobs."""
     clean = normalise(config, observation.defaults, context.spec.search_space)
     return Finalist(clean, tuple(gain for gain in gains if not gain.kept or gain.knob in clean))
 
@@ -350,15 +354,18 @@ def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:
     if not found:
         return f"{words[loss.verdict]}: {loss.reason}"
     name, alone = next(iter(found.items()))
-    others = f" (so does {', '.join(list(found)[1:])})" if len(found) > 1 else ""
-    return f"{words[loss.verdict]}, by {name}{others}: {alone.reason}"
+    others = f" (and also {', '.join(list(found)[1:])})" if len(found) > 1 else ""
+    return f"{words[loss.verdict]} because of {name}{others}: {alone.reason}"
 
 
 def _milder(
     context: RunContext, config: Config, loss: LossVerdict, found: Mapping[str, LossVerdict]
 ) -> list[dict[str, Value]]:
-    """What of ``config`` may still stand: without the culprits; if there is none, without the knob
-    most likely to have changed the loss, then without all that can."""
+    """The variants of ``config`` that may still stand.
+
+    Without the culprits; if there are none, without the knob most likely to have changed the loss,
+    then without all that can change it.
+    """
     space = context.spec.search_space
     suspects = sorted(
         (n for n in config if space[n].numerics is not Numerics.EXACT),
@@ -366,7 +373,7 @@ def _milder(
     )
     if found:
         variants = [without(config, *found)]
-    elif loss.verdict == "no-proof":  # only what needs no moving loss can be shown to be the same
+    elif loss.verdict == "no-proof":  # keep only knobs that need no moving loss
         variants = [without(config, *suspects)] if suspects else []
     else:
         variants = [without(config, name) for name in suspects[:1]]
@@ -391,7 +398,7 @@ def _why_nothing(context: RunContext, observation: Observation, searched: Search
         late = gain.break_even_steps is not None and gain.break_even_steps > steps
         if late and best.config.get(gain.knob) == gain.value:
             why = paid_back_words(gain.start_up_s, gain.break_even_steps or 0)
-            return f"{config} came to {factor} in the running job, but {why}, and planned_steps is {steps}"
+            return f"{config} reached {factor} in the running job, but {why}, and planned_steps is {steps}"
     return (
         f"none of {len(trials)} configurations was clearly more than 2 % {better}; the best:"
         f" {factor} ({config})"
@@ -401,7 +408,7 @@ def _why_nothing(context: RunContext, observation: Observation, searched: Search
 def _points(
     context: RunContext, observation: Observation, trials: Sequence[Trial]
 ) -> tuple[Point, ...]:
-    """What was measured, by both objectives; () where there is one."""
+    """The measured configurations by both objectives; () if there is only one objective."""
     spec = context.spec
     if not spec.second_objective:
         return ()
@@ -411,7 +418,7 @@ def _points(
 
 
 def environment(context: RunContext, observation: Observation) -> dict[str, Any]:
-    """Hardware and software the figures belong to."""
+    """The hardware and software that the figures belong to."""
     from autotune_spaces.codec import encode
 
     packages = {}

@@ -1,8 +1,7 @@
-"""Numbers and job-supplied text as words: the one place where stages, terminal and page learn to
-say things.
+"""Numbers and job-supplied text as words, in one place for stages, terminal and page.
 
 Everything a job can influence (knob values, reasons, tracebacks, names) goes through :func:`clean`,
-so that no control code, line break or half a Unicode character reaches a terminal.
+so that no control code, line break or half of a Unicode character reaches a terminal.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 NOT_MEASURED = "not measured"
 SIDES = {"baseline": "before", "winner": "after"}
 # A baseline that differs this much from itself between neighbouring blocks cannot show the gains of
-# a few percent
-# that most knobs give: pyperf warns at a standard deviation of 10 % of the mean, we at half of it.
+# a few percent that most knobs give: pyperf warns at a standard deviation of 10 % of the mean,
+# autotune at half of it.
 NOISY = 0.05
 Z95 = 1.96  # half-width of a 95 % normal interval in standard errors
 
@@ -32,8 +31,9 @@ _ASCII = str.maketrans("×–—·µ█░✓’“”▏\u00a0", 'x---u#.*\'""|
 
 
 def clean(text: object, limit: int = 0) -> str:
-    """``text`` on one line, without control, formatting or unpaired surrogate characters, cut to
-    ``limit`` (0: whole).
+    """``text`` on one line, without control, formatting or unpaired surrogate characters.
+
+    Cut to ``limit`` characters (0: whole).
     """
     out = []
     for char in str(text):
@@ -50,9 +50,7 @@ def clean(text: object, limit: int = 0) -> str:
 
 
 def for_encoding(text: str, encoding: str | None) -> str:
-    """``text`` as far as a stream of this encoding can show it; typographic signs get an ASCII
-    spelling first.
-    """
+    """``text`` as far as a stream of this encoding can show it; typographic signs become ASCII."""
     encoding = encoding or "ascii"
     try:
         text.encode(encoding)
@@ -66,7 +64,7 @@ def for_encoding(text: str, encoding: str | None) -> str:
 
 
 def known(number: object) -> TypeGuard[float]:
-    """Whether there is a finite number to show."""
+    """Whether it is a finite number that can be shown."""
     return isinstance(number, (int, float)) and math.isfinite(number)
 
 
@@ -90,7 +88,7 @@ def config_words(config: Mapping[str, object]) -> str:
 
 
 def number_words(number: float | None, digits: int = 3) -> str:
-    """Rounded to ``digits``; large ones in full (``1,370``), as samples per second are read."""
+    """Round to ``digits``; large numbers in full (``1,370``), as samples per second are read."""
     if not known(number):
         return NOT_MEASURED
     if 10**digits <= abs(number) < 1e15:
@@ -109,7 +107,7 @@ def scaled_words(number: float | None, unit: str) -> str:
 
 
 def factor_words(ratio: float | None) -> str:
-    """A speed-up: ``2.10×``; from 10 on without hundredths, which nobody measures."""
+    """A speed-up: ``2.10×``; from 10 on without hundredths, which nobody can measure."""
     if not known(ratio):
         return NOT_MEASURED
     return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"
@@ -150,13 +148,13 @@ def plural(count: int, word: str, many: str = "") -> str:
 
 
 def why_not_profiled(explanation: Explanation) -> str:
-    """What stands where there are no figures of a profiled run."""
+    """The text in place of a profiled run's figures."""
     notes = " ".join(map(clean, explanation.notes))
     return notes or "The run was made with traces: none, or could not be profiled."
 
 
 def measured(interval: Interval | None) -> TypeGuard[Interval]:
-    """False for a missing interval and for one with a hole in it."""
+    """False for a missing interval and for one with a missing figure."""
     return (
         interval is not None
         and known(interval.estimate)
@@ -181,11 +179,10 @@ def interval_words(interval: Interval | None) -> str:
 
 
 def trial_interval(trial: Trial) -> Interval | None:
-    """Speed-up of a trial in the search with its normal 95 % interval; the bounds are NaN with too
-    few pairs to tell.
+    """Speed-up of a trial in the search, with its normal 95 % interval.
 
-    Live pairs come from one process, so this interval is too narrow to be reported as a result; it
-    steers the search.
+    The bounds are NaN with too few pairs. Live pairs come from one process, so this interval is too
+    narrow to be reported as a result; it steers the search.
     """
     if not known(trial.log_ratio):
         return None
@@ -197,8 +194,9 @@ LOPSIDED_PERCENT = 50  # of a ratio: 1.5× up is a third down
 
 
 def trial_words(trial: Trial) -> str:
-    """``1.83× ± 4 %`` for a measured trial, ``30.4× (13.5–68.4)`` where that would not be even
-    nearly so on both sides; its state for one that was not.
+    """``1.83× ± 4 %`` for a measured trial; its state for one that was not measured.
+
+    ``30.4× (13.5–68.4)`` where the interval is too lopsided for a ±.
     """
     interval = trial_interval(trial)
     if interval is None:

@@ -1,9 +1,9 @@
-"""The command line. One file a command; :func:`main` is the only place that prints errors.
+"""The command line: one file per command; :func:`main` is the only place that prints errors.
 
 0  done                                     5  the cluster went away; rerun to resume
-1  a defect of autotune                    10  judge: a --fail-if condition holds
+1  a bug in autotune                       10  judge: a --fail-if condition holds
 2  wrong input                             11  judge: undecided
-3  the job fails as it is (baseline)      130  interrupted; rerun to resume
+3  the unchanged job fails (baseline)     130  interrupted; rerun to resume
 4  the agent cannot get into the job
 """
 
@@ -19,8 +19,8 @@ from autotune.service.ending import SUBMISSION, last_words
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code (``autotune`` hands it to ``sys.exit``)."""
-    submission = os.environ.pop(SUBMISSION, "")  # not the job's business
+    """Run a command line; returns the exit code (``autotune`` passes it to ``sys.exit``)."""
+    submission = os.environ.pop(SUBMISSION, "")  # the job must not see it
     code = _exit_code(arguments)
     if submission:
         sys.stdout.flush()
@@ -32,7 +32,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     try:
         from autotune.cli.app import build
 
-        # Standalone: typer answers its own usage errors (exit code 2) and lets everything else
+        # Standalone: typer handles its own usage errors (exit code 2) and lets everything else
         # through.
         build().main(args=None if arguments is None else list(arguments), prog_name="autotune")
     except SystemExit as end:
@@ -48,7 +48,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
             print(f"autotune: {_defect(error)}", file=sys.stderr)
             return 1
         print(
-            f"autotune: {str(error.filename)[:60]}…: a file's name of {len(str(error.filename))}"
+            f"autotune: {str(error.filename)[:60]}…: a file name of {len(str(error.filename))}"
             " characters is too long",
             file=sys.stderr,
         )
@@ -66,7 +66,7 @@ def _masked(text: str) -> str:
 
 
 def _defect(error: Exception) -> str:
-    """One line about an error nobody foresaw, its traceback kept in a file."""
+    """One line about an unforeseen error, whose traceback is kept in a file."""
     import tempfile
     import traceback
 
@@ -79,7 +79,7 @@ def _defect(error: Exception) -> str:
             file.write(text)
     except OSError:
         return f"{head}\n{text}"
-    return f"{head}\n  this is a defect of autotune; the full traceback is in {file.name}"
+    return f"{head}\n  this is a bug in autotune; the full traceback is in {file.name}"
 
 
 if __name__ == "__main__":

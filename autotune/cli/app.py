@@ -1,6 +1,4 @@
-"""The commands and where each lives. A command's module is imported when it is called, not to list
-it.
-"""
+"""The commands and their modules. A module is imported only when its command is called."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 @dataclass(frozen=True)
 class Command:
-    """``module`` holds a function ``function`` whose annotations are the command's arguments."""
+    """A command: ``function`` in ``module``, whose annotations are the command's arguments."""
 
     module: str
     function: str
@@ -88,14 +86,14 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, EOFError) as stop:
-            # typer would end with a code of its own; main() knows the one that is documented.
+            # typer would exit with a code of its own; main() knows the documented one.
             from autotune.errors import Interrupted
 
             raise Interrupted("interrupted") from stop
 
 
 def load(name: str) -> Any:
-    """The command ``name``, its module imported."""
+    """The command ``name``; imports its module."""
     entry = COMMANDS[name]
     function: Callable[..., Any] = getattr(importlib.import_module(entry.module), entry.function)
     single = typer.Typer(

@@ -15,7 +15,7 @@ def check(
     job: Annotated[Path, typer.Argument(help="The job file.")] = Path("job.yaml"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Validate a job file and show what a run would do. Nothing of the job is started."""
+    """Validate a job file and show what a run would do. The job itself is not started."""
     from autotune.job.load import load_job
     from autotune.job.run_dir import RUNS, check_run_dir
 

@@ -1,4 +1,4 @@
-"""``autotune compare RUN_A RUN_B``: two finished runs beside each other."""
+"""``autotune compare RUN_A RUN_B``: two finished runs side by side."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ WHICH = "A run's directory, its name under autotune-runs/, or a result.json."
 
 def compare(
     run_a: Annotated[str, typer.Argument(help=WHICH, show_default=False)],
-    run_b: Annotated[str, typer.Argument(help="The other one.", show_default=False)],
+    run_b: Annotated[str, typer.Argument(help="The other run.", show_default=False)],
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="Write the comparison as a page, too.", show_default=False),
+        typer.Option("--html", help="Also write the comparison as a page.", show_default=False),
     ] = None,
     anyway: Annotated[
         bool,
         typer.Option(
-            "--anyway", help="Compare runs of unlike hardware, torch or commands all the same."
+            "--anyway", help="Compare runs even if their hardware, torch or commands differ."
         ),
     ] = False,
 ) -> None:
     """Compare two finished runs: verdicts, knobs, times, operators and findings.
 
-    Runs of other hardware, another torch version or another command are refused, as their times say
-    nothing of the settings.
+    Runs with different hardware, torch versions or commands are refused, because their times say
+    nothing about the settings.
 
     Example: autotune compare digits.1 digits --html compare.html
     """
@@ -46,11 +46,11 @@ def compare(
         comparison = compare_results(*results)
     if comparison.differences and not anyway:
         raise InputError(
-            "these runs are unlike, so their figures do not compare: "
+            "these runs differ, so their figures cannot be compared: "
             + "; ".join(comparison.differences),
             where=f"{run_a} and {run_b}",
-            expected="two runs of one command, on the same hardware, with the same torch",
-            remedy="--anyway compares them all the same",
+            expected="two runs of the same command, on the same hardware, with the same torch",
+            remedy="--anyway compares them nevertheless",
         )
     with shown_from(*paths):
         print_captured(lambda console: print_comparison(console, comparison))

@@ -17,7 +17,7 @@ LIBRARIES = {
     "ray": "no runs on other machines; the local executor is not affected",
     "nvtx": "ranges in nsys traces have no domain of their own",
 }
-SMALL_SHM_GIB = 0.5  # a container's usual 64 MiB is soon full with several workers and images
+SMALL_SHM_GIB = 0.5  # several workers with images soon fill a container's default 64 MiB
 
 
 def doctor(
@@ -36,7 +36,7 @@ def doctor(
 
 
 def examine() -> dict[str, Any]:
-    """What is here, as JSON data. Nothing is changed."""
+    """The report as JSON data; changes nothing."""
     from autotune_spaces.codec import encode
     from autotune_spaces.machine import probe
 
@@ -71,7 +71,7 @@ def _read(path: str) -> str:
 
 
 def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list[str]:
-    """What is not as good as it could be, one sentence each."""
+    """What could be better, one sentence each."""
     import os
 
     from autotune.executors.gpu_load import gpu_load
@@ -95,8 +95,8 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
         )
     if not _read("/proc/pressure/cpu"):
         found.append(
-            "no pressure-stall information (/proc/pressure): disturbance by other programs is seen"
-            " by their CPU use only"
+            "no pressure-stall information (/proc/pressure): interference from other programs shows"
+            " only in their CPU use"
         )
     if governor and governor != "performance":
         found.append(
@@ -104,7 +104,7 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
             " steadier figures"
         )
     if machine.cores < 2:
-        found.append("one core only: workers and training share it, and times are noisy")
+        found.append("only one core: workers and training share it, and times are noisy")
     if machine.device == "cuda":
         found += [
             f"{clause}: other programs on a GPU add noise and take its memory"
@@ -114,7 +114,7 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
 
 
 def _knobs(machine: Machine) -> list[dict[str, Any]]:
-    """What each knob would try for an ordinary image job on this machine, or why it is out."""
+    """What each knob would try for an ordinary image job here, or why it does not apply."""
     import os
     import sys
     from dataclasses import replace
@@ -139,7 +139,7 @@ def _knobs(machine: Machine) -> list[dict[str, Any]]:
 
 
 def _ordinary_job(machine: Machine) -> JobFacts:
-    """A small image classifier with nothing tuned: what `doctor` shows the knobs for."""
+    """A small image classifier with nothing tuned, for which `doctor` shows the knobs."""
     import os
 
     from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
@@ -213,7 +213,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
             f" {machine['device_memory_gib']:.0f} GiB, capability {capability}, CUDA"
             f" {machine['cuda_version']}, cuDNN {machine['cudnn_version']}"
         )
-    flags = ", ".join(machine["cpu_flags"]) or "none of those that knobs ask for"
+    flags = ", ".join(machine["cpu_flags"]) or "none that knobs look for"
     return [
         ("CPU", f"{machine['cores']} cores usable, {machine['cpu_model']} ({flags})"),
         ("CPU governor", report["cpu_governor"] or "not shown by this kernel"),

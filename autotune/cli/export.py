@@ -24,8 +24,8 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write a run's tuned settings in another form: a script, a launcher's command line, a
-    cluster's job, or a patch of your own source.
+    """Write a run's tuned settings in another form: a script, a launcher command line, a cluster
+    job, or a patch for your own source.
 
     Example: autotune export autotune-runs/digits --format diff -o tuned.diff
     """

@@ -18,13 +18,13 @@ def history(
     action: Annotated[str, typer.Argument(help=ACTIONS, show_default=False)] = "list",
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="Runs by their ID or its beginning, or files.", show_default=False),
+        typer.Argument(help="Run IDs, or how they begin, or files.", show_default=False),
     ] = None,
     store: Annotated[
         Path | None,
         typer.Option(
             help=(
-                "The history's file. [default: AUTOTUNE_STORE, else history.sqlite in"
+                "The history file. [default: AUTOTUNE_STORE, else history.sqlite in"
                 " ~/.local/share/autotune]"
             ),
             show_default=False,
@@ -103,7 +103,7 @@ def _import(store: Store, what: list[str]) -> None:
 
     if not what:
         raise InputError(
-            "no file is named", where="autotune history import", expected="what `export` wrote"
+            "no file given", where="autotune history import", expected="what `export` wrote"
         )
     for name in what:
         try:
@@ -135,13 +135,13 @@ def _chosen(store: Store, what: list[str], *, single: bool = False) -> list[Past
     """The runs that ``what`` names.
 
     Args:
-        single: a word that several IDs begin with is refused.
+        single: refuse a word that several IDs begin with.
     """
     from autotune.errors import InputError
 
     runs = store.runs(most=-1)
     found: dict[str, PastRun] = {}
-    wrong = "" if what else "no run is named"
+    wrong = "" if what else "no run given"
     for word in what:
         named = [run for run in runs if run.id == word]
         named = named or [run for run in runs if word and run.id.startswith(word)]

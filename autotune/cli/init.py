@@ -74,7 +74,7 @@ def init(
     try:
         load_job(output)
     except AutotuneError as trouble:
-        # The file stays: the command may be right where the job is meant to run.
+        # Keep the file: the command may be right on the machine where the job is meant to run.
         typer.echo(f"this machine cannot run it as it stands:\n{trouble}")
         return
     typer.echo(f"next: autotune check {output}, then autotune run {output}")

@@ -16,7 +16,7 @@ def jobs(
     address: Address = None,
     token_file: TokenFile = None,
     everyones: Annotated[
-        bool, typer.Option("--all", help="Also jobs of the cluster that autotune did not submit.")
+        bool, typer.Option("--all", help="Include jobs that autotune did not submit.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:

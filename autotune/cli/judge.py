@@ -44,7 +44,9 @@ def judge(
     ] = None,
     b_python: Annotated[
         Path | None,
-        typer.Option("--b-python", help="B's Python, of another environment.", show_default=False),
+        typer.Option(
+            "--b-python", help="B's Python, from another environment.", show_default=False
+        ),
     ] = None,
     base_ref: Annotated[
         str, typer.Option("--base-ref", help="A is the job in this commit.", show_default=False)
@@ -69,15 +71,15 @@ def judge(
         typer.Option(
             min=0.001,
             max=0.5,
-            help="Speeds within this share of each other are the same (0.02: 2%).",
+            help="Speeds within this share of each other count as the same (0.02: 2%).",
         ),
     ] = 0.02,
     loss: Annotated[
         str,
         typer.Option(
             help=(
-                "What B must show: exact, rounding, random-stream or statistical. [default: what"
-                " B's knobs may do, at least rounding]"
+                "How B's loss may differ: exact, rounding, random-stream or statistical. [default:"
+                " as B's knobs may change it, at least rounding]"
             ),
             show_default=False,
         ),
@@ -85,11 +87,12 @@ def judge(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where everything goes. [default: autotune-runs/<name>-judge]", show_default=False
+            help="Directory for all files. [default: autotune-runs/<name>-judge]",
+            show_default=False,
         ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew; an earlier judgement is moved aside.")
+        bool, typer.Option("--fresh", help="Start over; an earlier judgement is moved aside.")
     ] = False,
     markdown: Annotated[
         Path | None,
@@ -107,7 +110,8 @@ def judge(
 ) -> None:
     """Judge a change: is B faster, slower or the same, and does it train the same way?
 
-    Both run in fresh processes, in turns. Nothing is searched. The same command again resumes.
+    Both run in fresh processes, alternating. Nothing is searched. Running the same command again
+    resumes.
 
     Examples:
 
@@ -152,7 +156,7 @@ def _sides(
     minutes: float | None,
     run_dir: Path | None,
 ) -> tuple[tuple[Side, Side], Path]:
-    """Both sides, and where the judgement goes. Worktrees last as long as ``stack``."""
+    """Both sides, and the judgement's directory. Worktrees exist as long as ``stack``."""
     from autotune.job.run_dir import RUNS, check_run_dir
     from autotune.judging.refs import checked_out
     from autotune.judging.sides import changed, common, load_side
@@ -160,7 +164,7 @@ def _sides(
     given = [w for w, is_given in (("B", b), ("--b-…", change), ("--base-ref", base)) if is_given]
     if len(given) != 1:
         raise InputError(
-            f"{' and '.join(given)} exclude each other" if given else "there is no B",
+            f"{' and '.join(given)} cannot be combined" if given else "there is no B",
             where="autotune judge",
             expected="a second file, or --b-command, --b-env, --b-python, or --base-ref",
         )
@@ -180,7 +184,7 @@ def _warn(text: str) -> None:
 
 
 def _check_writable(option: str, path: Path | None) -> None:
-    """Before minutes are spent.
+    """Check an output path before minutes are spent.
 
     Raises:
         InputError: no file can be written there.
@@ -197,8 +201,10 @@ def _check_writable(option: str, path: Path | None) -> None:
 
 
 def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | None]) -> None:
-    """Raises:
-    InputError: a file that cannot be written.
+    """Write the reports that were asked for.
+
+    Raises:
+        InputError: a file cannot be written.
     """
     from autotune import __version__
     from autotune.judging.reports import junit

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from autotune_spaces.base import Knob
 
-PIPED_WIDTH = 200  # characters; a table in a file or a pipe is not folded to a screen's width
+PIPED_WIDTH = 200  # characters; a table in a file or a pipe is not wrapped to a screen's width
 
 
 def knobs(
@@ -17,7 +17,7 @@ def knobs(
         str | None, typer.Argument(help="Show this knob's card.", show_default=False)
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown, the page of docs/knobs.md.")
+        bool, typer.Option("--markdown", help="Print Markdown, as in docs/knobs.md.")
     ] = False,
 ) -> None:
     """List the knobs, or explain one: what it does, when it helps, when not, whether it can change

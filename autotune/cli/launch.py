@@ -17,7 +17,7 @@ def launch(
     tuned: Annotated[
         Path,
         typer.Argument(
-            help="A tuned.yaml, or the run directory that holds one.", show_default=False
+            help="A tuned.yaml, or the run directory that contains it.", show_default=False
         ),
     ],
     extra: Annotated[
@@ -26,20 +26,18 @@ def launch(
             help="After --: words added to the command.", metavar="-- ARGS", show_default=False
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="What {seed} in the command stands for.")] = 0,
+    seed: Annotated[int, typer.Option(help="Value of {seed} in the command.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
-            help=(
-                "What {trial_dir} in the command stands for. [default: out/ in the job's directory]"
-            ),
+            help=("Value of {trial_dir} in the command. [default: out/ in the job's directory]"),
             show_default=False,
         ),
     ] = None,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Run even if a knob cannot be applied here; it is then left out."
+            "--force", help="Run even if a knob cannot be applied here, without that knob."
         ),
     ] = False,
     quiet: Annotated[
@@ -51,7 +49,7 @@ def launch(
 ) -> None:
     """Run the job with its tuned settings. Nothing is measured, and the job's code is not changed.
 
-    The job takes this process's place: its output, signals and exit code are its own.
+    The job replaces this process: output, signals and exit code are the job's own.
 
     Example: autotune launch autotune-runs/digits -- --epochs 20
     """
@@ -68,9 +66,9 @@ def launch(
     config = load_tuned(tuned)
     if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(tuned)):
         if int(match[1]) > 2:
-            os.set_inheritable(int(match[1]), False)  # read to its end; not the job's business
+            os.set_inheritable(int(match[1]), False)  # read to its end; the job must not inherit it
     base = dict(os.environ)
-    if dry_run:  # secrets stand in the command as the file has them
+    if dry_run:  # the printed command keeps secrets as the file has them
         base = {n: text for n, text in base.items() if n not in config.env_from_launch}
     env = {**base, **config.env}
     if config.knobs:
@@ -98,7 +96,7 @@ def launch(
     job = plan(config, extra or (), base=base, seed=seed, out=out, partial=dry_run)
     settings = (
         ", ".join(f"{name}={choice.value}" for name, choice in config.knobs.items())
-        or "nothing to change, the job as it is"
+        or "no changes, the job as it is"
     )
     if dry_run:
         typer.echo(
@@ -112,7 +110,7 @@ def launch(
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"{out} cannot be made: {error.strerror}", where="--out", expected="a directory"
+                f"{out} cannot be created: {error.strerror}", where="--out", expected="a directory"
             ) from None
     become(job)
 
@@ -120,8 +118,10 @@ def launch(
 def _compiled(
     config: TunedConfig, tuned: Path, unlike: str, env: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables with which the job finds its compiled kernels; where it cannot, one line says
-    why. ``unlike``: why they are of no use here.
+    """The variables with which the job finds its compiled kernels.
+
+    Where they cannot be used, none, and a warning says why. ``unlike``: why they are of no use
+    here.
     """
     from autotune.export.compiled import cache_variables
     from autotune.export.launching import user_cache

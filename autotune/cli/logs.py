@@ -42,10 +42,10 @@ WAITING = "(waiting for a free node)"
 
 
 def follow_to_the_end(cluster: Cluster, id: str) -> None:
-    """Show the run's output as it comes; end this process with its exit code.
+    """Print the run's output as it arrives; exit with the run's exit code.
 
     Raises:
-        Interrupted: Ctrl-C. The run goes on.
+        Interrupted: Ctrl-C. The run continues.
     """
     from autotune.errors import Interrupted
     from autotune.service.runs import Runs
@@ -57,7 +57,7 @@ def follow_to_the_end(cluster: Cluster, id: str) -> None:
         run = runs.follow(id, lambda text: typer.echo(text, nl=False))
     except KeyboardInterrupt:
         raise Interrupted(
-            f"no longer following; the run goes on\n  autotune logs {id} --follow\n  autotune stop"
+            f"no longer following; the run continues\n  autotune logs {id} --follow\n  autotune stop"
             f" {id}"
         ) from None
     if run.status != "SUCCEEDED":

@@ -1,4 +1,4 @@
-"""``autotune profile job.yaml``: why the job takes the time it takes. Nothing is tuned."""
+"""``autotune profile job.yaml``: show why the job takes as long as it does, without tuning it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,13 @@ def profile(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set",
-            metavar="KNOB=VALUE",
-            help="With this knob set; repeatable.",
-            show_default=False,
+            "--set", metavar="KNOB=VALUE", help="Set this knob; repeatable.", show_default=False
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where page and traces go. [default: autotune-runs/<name>-profile]",
+            help="Directory for page and traces. [default: autotune-runs/<name>-profile]",
             show_default=False,
         ),
     ] = None,
@@ -69,11 +66,10 @@ def profile(
 
 
 def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str, Value]]:
-    """The configuration that ``KNOB=VALUE`` words mean, and the job with those knobs in its search
-    space.
+    """The job with the knobs of ``KNOB=VALUE`` words in its search space, and their configuration.
 
     Raises:
-        InputError: no such knob, or a value it can never have.
+        InputError: there is no such knob, or it can never have that value.
     """
     from autotune.job.mistakes import nearest
     from autotune.job.yaml_lines import YamlMistake, parse_yaml

@@ -19,7 +19,7 @@ def run(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where everything of this run goes. [default: autotune-runs/<name>]",
+            help="Directory for all files of this run. [default: autotune-runs/<name>]",
             show_default=False,
         ),
     ] = None,
@@ -44,14 +44,12 @@ def run(
     ] = False,
     no_history: Annotated[
         bool,
-        typer.Option(
-            "--no-history", help="Use nothing of earlier runs, and keep nothing of this one."
-        ),
+        typer.Option("--no-history", help="Ignore earlier runs, and keep nothing of this one."),
     ] = False,
     store: Annotated[
         Path | None,
         typer.Option(
-            help="The history's file. [default: see `autotune history --help`]", show_default=False
+            help="The history file. [default: see `autotune history --help`]", show_default=False
         ),
     ] = None,
     nsys: Nsys = False,
@@ -60,12 +58,12 @@ def run(
         bool, typer.Option("--quiet", "-q", help="Print the closing screen only.")
     ] = False,
     json_lines: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line instead of a live table.")
+        bool, typer.Option("--json", help="Print one JSON object per line instead of a live table.")
     ] = False,
 ) -> None:
     """Find the fastest settings for a training job, prove them, and write tuned.yaml.
 
-    The same command again resumes an interrupted run.
+    Running the same command again resumes an interrupted run.
     """
     from autotune.errors import InputError
     from autotune.job.load import load_job
@@ -74,7 +72,7 @@ def run(
 
     if quiet and json_lines:
         raise InputError(
-            "--quiet and --json exclude each other", where="autotune run", expected="one of them"
+            "--quiet and --json cannot be combined", where="autotune run", expected="one of them"
         )
     spec = load_job(job)
     budget = replace(
@@ -86,7 +84,7 @@ def run(
     kind = "quiet" if quiet else "json" if json_lines else "auto"
     tools = tools_asked(nsys, ncu)
     if tools and spec.traces == "none":
-        # a tool asked for by name has something to capture
+        # a profiler that was asked for needs something to capture
         spec = replace(spec, traces="finalists")
     tune_job(
         spec,

@@ -6,8 +6,8 @@ from __future__ import annotations
 def schema() -> None:
     """Print the JSON Schema of job.yaml.
 
-    Editors with a YAML language server check the file while it is written, given a first line such
-    as "# yaml-language-server: $schema=job.schema.json".
+    Editors with a YAML language server check the file as you type, given a first line such as
+    "# yaml-language-server: $schema=job.schema.json".
     """
     import json
 

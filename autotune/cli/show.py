@@ -1,5 +1,6 @@
-"""``autotune show RUN``: the closing screen of a finished run, or any part of its report, from its
-result.json.
+"""``autotune show RUN``: the closing screen of a finished run, or any part of its report.
+
+Everything is read from the run's result.json.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
     from autotune.results import Result
 
-# of the parts, as on the page
+# the parts, in the order of the page
 ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]
-# of parts that do not begin with one
+# titles for parts that do not print one themselves
 TITLES = {"summary": "Performance summary", "findings": "Findings", "trials": "What was tried"}
 
 
@@ -77,7 +78,7 @@ def show(
     others = [f"--{name}" for name, wanted in (("all", everything), *parts.items()) if wanted]
     if alone and len(alone) + len(others) > 1:
         raise InputError(
-            f"{' and '.join([*others, *alone][:2])} exclude each other",
+            f"{' and '.join([*others, *alone][:2])} cannot be combined",
             where="autotune show",
             expected="one of them",
         )
@@ -127,7 +128,7 @@ def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
 
 
 def print_captured(write: Callable[[Console], None]) -> None:
-    """Print what ``write`` puts on a console, as far as this terminal or pipe can show it."""
+    """Print what ``write`` puts on a console, in characters that this terminal or pipe can show."""
     import sys
 
     from autotune.report.terminal.layout import PLAIN_WIDTH, text_of

@@ -8,8 +8,8 @@ from autotune.service.flags import Address, RunId, TokenFile
 
 
 def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> None:
-    """End a submitted run. What it has measured is kept; `autotune submit --resume ID` carries on
-    with it.
+    """End a submitted run. Its measurements are kept: `autotune submit --resume ID` continues from
+    them.
     """
     from autotune.service.cluster import find_cluster
     from autotune.service.runs import Runs
@@ -17,7 +17,7 @@ def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> No
     runs = Runs(find_cluster(address, token_file))
     before = runs.find(id)
     if before.ended:
-        typer.echo(f"{id} has ended already: {before.status.lower()}")
+        typer.echo(f"{id} has already ended: {before.status.lower()}")
         return
     after = runs.stop(id)
     typer.echo(
@@ -25,6 +25,6 @@ def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> No
         + (
             after.status.lower()
             if after.ended
-            else "waiting for a node; it ends when its turn comes"
+            else "waiting for a node; it will stop when it gets one"
         )
     )

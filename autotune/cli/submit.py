@@ -25,17 +25,17 @@ def submit(
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Leave out of what is sent, as in .gitignore; may be repeated.",
+            help="Files not to send, as in .gitignore; repeatable.",
             show_default=False,
         ),
     ] = None,
     no_gitignore: Annotated[
-        bool, typer.Option("--no-gitignore", help="Send what .gitignore names, too.")
+        bool, typer.Option("--no-gitignore", help="Also send what .gitignore excludes.")
     ] = False,
     no_ship: Annotated[
         bool,
         typer.Option(
-            "--no-ship", help="Send nothing: the cluster sees the same files at the same place."
+            "--no-ship", help="Send nothing: the cluster sees the same files at the same path."
         ),
     ] = False,
     cpus: Annotated[
@@ -58,23 +58,24 @@ def submit(
     resume: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Carry on with the run of an earlier submission.", show_default=False
+            metavar="ID", help="Continue the run of an earlier submission.", show_default=False
         ),
     ] = None,
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", "-f", help="Show its output until it ends; end with its exit code."
+            "--follow", "-f", help="Show its output until it ends, then exit with its exit code."
         ),
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the run's ID and nothing else.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be sent; ask the cluster nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show what would be sent, without contacting the cluster."),
     ] = False,
 ) -> None:
-    """Tune a job on a Ray cluster: its folder is sent there, and `autotune run` with it.
+    """Tune a job on a Ray cluster: send its folder there and run `autotune run` on it.
 
     The job file is checked first, as `autotune check` does. The study is recorded in the cluster's
     MLflow.
@@ -83,7 +84,7 @@ def submit(
     from autotune.service.cluster import find_cluster
     from autotune.service.submission import check_tracking, prepare, send
 
-    spec = load_job(job, check=False)  # program and torch are the cluster's
+    spec = load_job(job, check=False)  # the program and torch only have to be on the cluster
     check_tracking(spec)
     cluster = find_cluster(address, token_file)
     package = None if no_ship else _package(spec, exclude or [], not no_gitignore)
@@ -111,7 +112,7 @@ def submit(
 def _said(submission: Submission, cluster: Cluster) -> str:
     package = submission.package
     sent = (
-        "nothing sent, the cluster reads it where it lies"
+        "nothing sent, the cluster reads it in place"
         if package is None
         else f"{len(package.files)} files, {package.size_mib:.1f} MiB sent"
     )
@@ -130,7 +131,7 @@ def _package(spec: JobSpec, exclude: list[str], gitignore: bool) -> Package:
     package = survey(job_root(spec), exclude, gitignore=gitignore)
     if spec.source.relative_to(package.root).as_posix() not in package.files:
         raise InputError(
-            "what is left out holds the job file itself",
+            "the exclude patterns leave out the job file itself",
             where=str(spec.source),
             remedy="change --exclude, .gitignore or .rayignore",
         )
@@ -142,14 +143,18 @@ def _package(spec: JobSpec, exclude: list[str], gitignore: bool) -> Package:
 def _reserve(
     cluster: Cluster, spec: JobSpec, cpus: float | None, gpus: float | None, *, ask: bool
 ) -> Reserve:
-    """With ``executor: ray`` the run only steers, and its sessions take their own places."""
+    """What to reserve for the run.
+
+    With ``executor: ray`` nothing: the run only coordinates, and its sessions take their own
+    places.
+    """
     from autotune.service.submission import Reserve, whole_node
 
     if cpus is not None or gpus is not None:
         return Reserve(cpus or 0.0, gpus or 0.0)
     if spec.executor.kind != "local" or not ask:
         return Reserve()
-    cluster.client()  # says what is wrong with address or token in our words
+    cluster.client()  # reports a wrong address or token in our own words
     return whole_node(cluster)
 
 

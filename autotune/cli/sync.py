@@ -12,16 +12,14 @@ def sync(
     run_dir: Annotated[Path, typer.Argument(help="The run directory.", show_default=False)],
     uri: Annotated[
         str | None,
-        typer.Option(
-            help="Where to send it. [default: where the run was meant to go]", show_default=False
-        ),
+        typer.Option(help="Where to send it. [default: the run's own store]", show_default=False),
     ] = None,
     experiment: Annotated[
         str | None,
         typer.Option(help="MLflow experiment. [default: the run's own]", show_default=False),
     ] = None,
 ) -> None:
-    """Send a run's record to MLflow: what is there already is not sent again.
+    """Send a run's record to MLflow. What is already there is not sent again.
 
     For runs made with --offline, for a server that was down, or to copy a run to another server
     with --uri.
@@ -30,11 +28,11 @@ def sync(
 
     report = send(run_dir, uri, experiment)
     for path in report.missing:
-        typer.echo(f"left out: {path} is gone", err=True)
+        typer.echo(f"left out: {path} no longer exists", err=True)
     if report.sent:
         typer.echo(
             f"{report.sent} events sent to {report.store.shown}, experiment {report.experiment};"
             " the record there is complete"
         )
     else:
-        typer.echo(f"{report.store.shown} has all of it already, experiment {report.experiment}")
+        typer.echo(f"{report.store.shown} already has all of it, experiment {report.experiment}")

@@ -21,7 +21,7 @@ def ui(
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
-    """Compare trials in MLflow's web pages. They are served to this machine only; Ctrl-C ends them."""
+    """Compare trials in MLflow's web UI. It is served to this machine only; Ctrl-C stops it."""
     import os
     import sys
 
@@ -29,11 +29,11 @@ def ui(
 
     store = store_to_show(run_dir, uri)
     if store.kind == "http":
-        typer.echo(f"The record is on a server that is there already: {store.shown}")
+        typer.echo(f"The record is on a server that is already running: {store.shown}")
         return
     port = free_port(port)
-    typer.echo(f"MLflow: http://127.0.0.1:{port}  (ready in some seconds; Ctrl-C ends it)")
+    typer.echo(f"MLflow: http://127.0.0.1:{port}  (ready in a few seconds; Ctrl-C stops it)")
     sys.stdout.flush()
     argv, env = server_command(store, port)
-    # MLflow's server forwards signals to its own processes, so it can take this one's place.
+    # MLflow's server forwards signals to its own processes, so it can replace this one.
     os.execve(argv[0], argv, env)

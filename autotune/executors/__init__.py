@@ -1,4 +1,4 @@
-"""Where sessions run: one file an executor, and a folder for the cluster's."""
+"""Where sessions run: one file per executor, and a folder for the cluster's."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def executor_for(
     say: Tell = print,
     warn: Tell = print,
 ) -> Executor:
-    """The executor job.yaml asks for.
+    """The executor that job.yaml asks for.
 
     Args:
-        like: the machine that earlier sessions of this run were on; of a cluster, only such ones
-            are used.
-        say, warn: told what a person should know of where sessions run.
+        like: the machine that earlier sessions of this run used; of a cluster, only machines like
+            it are used.
+        say, warn: called with what a person should know about where sessions run.
 
     Raises:
         InputError: a cluster that cannot be reached.

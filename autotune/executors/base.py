@@ -1,7 +1,7 @@
 """Where sessions of the user's command run, and how they may fail.
 
-The stages know this interface only. ``local`` runs sessions on this machine; ``ray`` has a machine
-for each of several sessions at a time.
+The stages know only this interface. ``local`` runs sessions on this machine; ``ray`` runs several
+at a time, each on a machine of its own.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.failures import SessionFailed as SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
-NODE = "node"  # in Record.notes: the machine it was measured on; not there: this one
+NODE = "node"  # in Record.notes: the machine it was measured on; absent: this one
 WALL_S = "wall_s"  # in Record.notes: seconds the whole session took, start and end included
 
 
 @dataclass(frozen=True)
 class Capture:
-    """An external profiler around the command; it writes its report when the command has ended.
+    """An external profiler around the command; it writes its report after the command has ended.
 
-    ``words`` go before the command, ``{report}`` in them is the report's path without ``suffix``.
+    ``words`` precede the command; ``{report}`` in them is the report's path without ``suffix``.
     """
 
     words: tuple[str, ...]
@@ -43,21 +43,22 @@ class FixedRun:
     min_seconds: float = 0.0
     max_seconds: float = 0.0
     profile: bool = False
-    # float16: the scale to begin with; None: the usual one, which overflows at first
+    # float16: the initial scale; None: the usual one, which overflows at first
     loss_scale: float | None = None
     label: str = ""  # for the session directory's name and the log: "confirm-b3"
     nvtx_modules: int = 0  # profile: ranges for modules down to this depth
     stacks: bool = False  # profile: a few iterations with Python frames, and nothing else
-    # profile: by this tool instead of torch.profiler; the report is Record.notes["report"]
+    # profile: with this tool instead of torch.profiler; the report is Record.notes["report"]
     capture: Capture | None = None
-    # Asked whenever the window is full, while the job still runs: iterations it should have in all;
-    # 0: it is long enough.
+    # Called whenever the window is full, while the job still runs. Returns the number of iterations
+    # it should have in all; 0: it is long enough.
     more: Callable[[Record], int] | None = field(default=None, compare=False)
 
 
 class LiveSession(ABC):
-    """One process of the job, paused between plans, in which live knobs are switched. A context
-    manager.
+    """One process of the job, paused between plans, in which live knobs are switched.
+
+    A context manager.
     """
 
     hello: Hello
@@ -75,12 +76,12 @@ class LiveSession(ABC):
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
         """Run ``blocks`` and wait for them. Reports come in the order of the blocks, ranks merged.
 
-        A block that failed alone (out of memory, a knob that raised) has ``error`` set, the session
-        goes on.
+        A block that failed alone (out of memory, a knob that raised) has ``error`` set; the session
+        continues.
 
         Raises:
             SessionFailed: the process is gone or hangs. ``partial`` on the exception holds the
-                reports that came.
+                reports received.
         """
 
     @abstractmethod
@@ -100,40 +101,38 @@ class LiveSession(ABC):
 
 
 class Executor(ABC):
-    """Starts sessions. One at a time: sessions side by side on one machine spoil each other's
-    timing.
-    """
+    """Starts sessions, one at a time: several on one machine spoil each other's timing."""
 
     loader_key: str = ""  # set after observe: which DataLoader is the training one
-    # set before observe: live sessions let the job's first epoch end, if that takes no longer; 0:
-    # they do not
+    # set before observe measures: longest wait of a live session for the job's first epoch to end;
+    # 0: no wait
     first_epoch_s: float = 0.0
-    # whether FixedRun.more is asked; else a window that is too short must be made anew
+    # whether FixedRun.more is called; if not, a window that is too short must be run again
     goes_on: bool = False
     last_hello: Hello | None = None  # of the session opened last
-    # the machine its sessions run on; "": this one, or (where there are lanes) not always the same
-    # one
+    # the machine its sessions run on; "": this one, or (with lanes) varying ones
     node: str = ""
-    # where the machine of a session is lost, the next session runs on another one
+    # whether the next session runs on another machine if one is lost
     fails_over = False
-    interleaves = False  # whether :meth:`run_interleaved` can be asked
+    interleaves = False  # whether :meth:`run_interleaved` can be called
 
     def lanes(self) -> Sequence[Executor] | None:
-        """Where several sessions may run at the same time: an executor for each slot that is there
-        now. Asked again and again, as machines
-        come and go. None: there is one place only, this executor.
+        """Where several sessions may run at the same time: an executor for each slot present now.
+
+        Called again and again, as machines come and go. None: there is only one place, this
+        executor.
 
         Raises:
-            ClusterLost: none is there any more, and none has come in a long time.
+            ClusterLost: no slot is left, and none has come in a long time.
         """
         return None
 
     def lane(self, node: str) -> Executor | None:
-        """The one whose sessions run on ``node``; None if it is not there (any more)."""
+        """The executor whose sessions run on ``node``; None if that is not there (any more)."""
         return self if node == self.node else None
 
     def about(self) -> Mapping[str, Any]:
-        """What the result says of where it was measured; {}: on this machine."""
+        """What the result says about where it was measured; {}: on this machine."""
         return {}
 
     @abstractmethod
@@ -146,39 +145,47 @@ class Executor(ABC):
 
     @abstractmethod
     def run_fixed(self, request: FixedRun) -> Record:
-        """Run the job afresh with ``request.config`` from the start; returns what rank 0 recorded,
-        throughput summed over ranks.
+        """Run the job afresh with ``request.config`` from the start.
+
+        Returns what rank 0 recorded, with throughput summed over ranks.
 
         Raises:
             SessionFailed
         """
 
     def run_interleaved(self, first: FixedRun, second: FixedRun) -> tuple[Record, Record]:
-        """Both as by :meth:`run_fixed`, in processes that are alive at the same time and train in
-        slices, never both at once: what slows the machine down for seconds meets both.
+        """Make two runs as :meth:`run_fixed` does, in processes that are alive at the same time.
+
+        They train in slices, never both at once, so that a slow spell of the machine affects both.
 
         Raises:
-            SessionFailed: of either. It may be for want of what two processes need together.
+            SessionFailed: one of them failed, perhaps because two processes need too much together.
         """
         raise NotImplementedError(f"{type(self).__name__} runs one session at a time")
 
     def survey(self) -> Mapping[str, Any]:
         """Knob -> what its :meth:`~autotune_spaces.base.Knob.survey` finds where sessions run.
-        Asked for while none does.
+
+        Called only while no session runs.
         """
         return {}
 
     def gpu_load(self) -> tuple[str, ...]:
-        """What other programs do on the GPUs of the sessions, a clause for each GPU in use. Asked
-        for while no session runs.
+        """What other programs do on the GPUs of the sessions: one clause per GPU in use.
+
+        Called only while no session runs.
         """
         return ()
 
     def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
-        """What the machine of the sessions reaches on ``device`` ("": the one it has) with so many
-        threads of torch (0: as the job's environment has it), see
-        :mod:`autotune_trials.measure.peaks`. {}: it cannot be measured here.
-        ``again``: even if it is known from an earlier measurement; the best of both counts.
+        """What the sessions' machine reaches, see :mod:`autotune_trials.measure.peaks`.
+
+        {}: it cannot be measured here.
+
+        Args:
+            threads: of torch; 0: as in the job's environment.
+            device: "": the one the machine has.
+            again: measure even if it is known from earlier; the best of both counts.
 
         Raises:
             SessionFailed: the measurement failed.

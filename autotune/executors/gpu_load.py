@@ -1,6 +1,6 @@
 """What other programs do on the GPUs, asked of nvidia-smi while no session runs.
 
-Whole GPUs are asked about, not processes: a container does not see those of others.
+It asks about whole GPUs, not processes: a container does not see those of others.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 
-IDLE_GIB = 1.0  # an idle driver holds some hundred MiB
+IDLE_GIB = 1.0  # an idle driver holds a few hundred MiB
 IDLE_BUSY = 5  # percent of the time with a kernel running
 TIMEOUT_S = 20.0  # without a persistence daemon the driver first has to wake up
 QUERY = (
@@ -19,9 +19,7 @@ QUERY = (
 
 
 def gpu_load(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """One clause for each GPU in use, of those that CUDA_VISIBLE_DEVICES names; (): none is, or it
-    cannot be told.
-    """
+    """One clause for each GPU of CUDA_VISIBLE_DEVICES in use; (): none is, or it is unknown."""
     visible = environ.get("CUDA_VISIBLE_DEVICES", "")
     command = [*QUERY, *(["-i", visible] if visible else [])]
     try:
@@ -39,8 +37,8 @@ def gpu_load(environ: Mapping[str, str]) -> tuple[str, ...]:
     for line in done.stdout.splitlines() if done.returncode == 0 else ():
         index, *figures = (word.strip() for word in line.split(","))
         if len(figures) != 2 or not all(figure.isdigit() for figure in figures):
-            continue  # "[N/A]", of a GPU in parts (MIG)
+            continue  # "[N/A]", from a partitioned GPU (MIG)
         used_gib, busy = int(figures[0]) / 1024, int(figures[1])
         if used_gib >= IDLE_GIB or busy >= IDLE_BUSY:
-            found.append(f"GPU {index}: {used_gib:.1f} GiB taken, busy {busy} % of the time")
+            found.append(f"GPU {index}: {used_gib:.1f} GiB in use, busy {busy} % of the time")
     return tuple(found)

@@ -3,10 +3,10 @@
     first    ▒▒ start, first slice ▒▒               ██      ████      ████      ██
     second                           ▒▒ start … ▒▒     ████      ████      ████
 
-A machine whose speed wanders over seconds slows both down alike, and the ratio of the two scatters
-by half of what it does where one process follows the other (benchmarks/interleaved.md). Who waits
-is stopped whole, its DataLoader workers too, so that nobody computes beside the other and no queue
-fills meanwhile.
+A machine whose speed drifts over seconds slows both alike, and the ratio of the two scatters half
+as much as when one process follows the other (benchmarks/interleaved.md). The waiting process tree
+is stopped as a whole, DataLoader workers included, so that nothing computes beside the running one
+and no queue fills meanwhile.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from autotune.executors.base import WALL_S, FixedRun
 from autotune_trials.protocol.messages import Record
 from autotune_trials.session.session import MOST_EXTENTS, Session
 
-SLICES = "slices"  # in Record.notes: how many the window was made of; not there: it is of one piece
-# iterations of the first slice, before it is known how long one takes: past most warm-ups
+SLICES = "slices"  # in Record.notes: number of slices of the window; absent: it is of one piece
+# iterations of the first slice, while their duration is unknown: past most warm-ups
 FIRST_SLICE = 26
-SLICE_S = 1.5  # a slice takes; shorter ones would be at the mercy of what each begins with
-FEWEST_SLICES = 6  # a window is made of, however short it is
+SLICE_S = 1.5  # length of a slice; the beginning of each would distort shorter ones
+FEWEST_SLICES = 6  # of a window, however short it is
 SHORTEST_SLICE = 4  # iterations
 
 
@@ -34,15 +34,15 @@ class Side:
 
     def __init__(self, session: Session, request: FixedRun) -> None:
         self.session = session
-        self.metrics: Mapping[str, tuple[float, ...]] = {}  # what the job has printed
+        self.metrics: Mapping[str, tuple[float, ...]] = {}  # printed by the job
         self._request = request
-        self._record: Record | None = None  # the last one; the window may go on after it
-        self._steps = request.steps  # the window is to have
+        self._record: Record | None = None  # the latest; the window may be extended after it
+        self._steps = request.steps  # that the window should have
         self._done = self._slices = self._records = 0
         self._iteration_s = self._worked_s = 0.0
 
     def start(self) -> None:
-        """The process begins, and trains to the end of its first slice.
+        """Start the process and train to the end of its first slice.
 
         Raises:
             SessionFailed
@@ -54,7 +54,7 @@ class Side:
         self._halt()
 
     def train(self, steps: int) -> None:
-        """One more slice of so many iterations.
+        """Train one more slice of ``steps`` iterations.
 
         Raises:
             SessionFailed
@@ -65,7 +65,7 @@ class Side:
         self._halt()
 
     def _wait(self) -> None:
-        """For the end of the slice, or of the window."""
+        """Wait for the end of the slice, or of the window."""
         pace = self.session.wait_slice()
         self._slices += 1
         if pace is not None:
@@ -86,7 +86,7 @@ class Side:
 
     @property
     def left(self) -> int:
-        """Iterations until the window is as long as it should be; 0: it is."""
+        """Iterations until the window is as long as it should be; 0: it is long enough."""
         if self._record is not None:
             return self._steps - self._done
         in_time = math.ceil(self._request.min_seconds / self._iteration_s)
@@ -98,7 +98,7 @@ class Side:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """What is done meanwhile counts as this run's time, and the other one's does not."""
+        """Count the time spent inside as this run's, and not as the other's."""
         began = time.monotonic()
         try:
             yield
@@ -113,7 +113,8 @@ class Side:
 
 
 def interleave(first: Side, second: Side) -> None:
-    """Have both, which have been started, train until their windows are as long as they should be.
+    """Train both started processes until their windows are as long as they should be.
+
     The order alternates; both need the same number of slices, however fast each is.
 
     Raises:

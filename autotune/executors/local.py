@@ -4,9 +4,9 @@
     <run>/sessions/0002-confirm-b1/
     <run>/compile-cache/             compiled kernels, shared: only the first session pays for them
 
-What a configuration means for a session is decided by each knob's scope: process knobs become
-environment variables or words of the command line, live knobs are told to the agent. In a live
-session the agent is told the live values of process knobs as well.
+Each knob's scope decides how a configuration reaches a session: process knobs become environment
+variables or words of the command line, live knobs are sent to the agent. In a live session the
+agent is also sent the live values of process knobs.
 """
 
 from __future__ import annotations
@@ -57,16 +57,15 @@ from autotune_trials.session.session import HANG_TIMEOUT_S, Session
 from autotune_trials.session.silence import SHORTEST_S, SlowestGap
 from autotune_trials.supervisor import process_tags
 
-PEAKS_TIMEOUT_S = 120  # some seconds where nothing is wrong
-# Our own packages come last on the path: what lies beside them must not hide the torch that the job
-# uses.
+PEAKS_TIMEOUT_S = 120  # normally a few seconds
+# Our own packages come last on the path: what lies beside them must not shadow the job's torch.
 _PEAKS = """
 import runpy, sys
 sys.path += sys.argv[1:3]
 del sys.argv[1:3]
 runpy.run_module("autotune_trials.measure.peaks", run_name="__main__")
 """
-# what {seed} is in the job's own run; run k of a seeded series gets FIRST_SEED + k
+# value of {seed} in the job's own run; run k of a seeded series gets FIRST_SEED + k
 FIRST_SEED = 1000
 
 
@@ -76,7 +75,7 @@ def open_executor(spec: JobSpec, run_dir: Path, **_: object) -> LocalExecutor:
 
 
 class LocalLiveSession(LiveSession):
-    """One running job, between whose iterations live knobs are switched."""
+    """One running job whose live knobs are switched between iterations."""
 
     def __init__(self, session: Session, process_config: Config) -> None:
         self._session, self.process_config = session, process_config
@@ -94,7 +93,7 @@ class LocalExecutor(Executor):
     """Runs sessions of ``spec``'s command under ``run_dir``.
 
     Args:
-        own: what else the tuner writes, which is none of the job's doing.
+        own: further paths that the tuner writes, not the job.
 
     Raises (its methods):
         SessionFailed: with the session's directory and the end of its log.
@@ -105,16 +104,16 @@ class LocalExecutor(Executor):
 
     goes_on = True
     interleaves = True
-    compile_cache: Path | None = None  # where compiled kernels go; None: to the run's own cache
-    kind: type[Session] = Session  # what is started
-    variables: Mapping[str, str] = {}  # set for the command beside the job's own
+    compile_cache: Path | None = None  # directory of compiled kernels; None: the run's own cache
+    kind: type[Session] = Session  # class of the sessions
+    variables: Mapping[str, str] = {}  # set for the command in addition to the job's own
 
     def __init__(self, spec: JobSpec, run_dir: Path, own: Sequence[Path] = ()) -> None:
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
         self._pace = SlowestGap()
-        # what an earlier run left behind when it was killed together with its supervisors
+        # processes of an earlier run that was killed together with its supervisors
         process_tags.sweep_stale(socket_folders())
         self._lock = (
             WorkdirLock(spec.workdir)
@@ -123,7 +122,7 @@ class LocalExecutor(Executor):
         )
         try:
             restore_leftovers(self.run_dir)
-        except BaseException:  # also Ctrl-C: nobody has this executor yet, to close it
+        except BaseException:  # also Ctrl-C: no caller has this executor yet to close it
             self._unlock()
             raise
 
@@ -139,7 +138,7 @@ class LocalExecutor(Executor):
         try:
             session.start()
             self.last_hello = session.wait_hello()
-        except BaseException:  # also Ctrl-C: nobody has this session yet, to close it
+        except BaseException:  # also Ctrl-C: no caller has this session yet to close it
             finish(session)
             raise
         return LocalLiveSession(session, dict(process_config))
@@ -165,7 +164,7 @@ class LocalExecutor(Executor):
         sides: list[Side] = []
         try:
             for request in (first, second):
-                # the second one's working directory is as the first one's processes have left it
+                # the second starts in the working directory as the first one's processes left it
                 sides.append(Side(self._fixed_session(request, slice_steps=FIRST_SLICE), request))
                 sides[-1].start()
             self.last_hello = sides[0].session.hello
@@ -223,8 +222,9 @@ class LocalExecutor(Executor):
         return gpu_load({**os.environ, **self.spec.env})
 
     def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
-        """In a process of its own, with the job's Python and environment, so with the job's torch,
-        cores and libraries.
+        """Measure in a separate process with the job's Python and environment.
+
+        So it uses the job's torch, cores and libraries.
         """
         environment = {**os.environ, **self.spec.env}
         roots = [
@@ -296,8 +296,9 @@ class LocalExecutor(Executor):
         seed: int,
         capture: Capture | None = None,
     ) -> Session:
-        """A session of the job that is not started yet, in a directory of its own. Whoever asked
-        for it ends it (:func:`finish`); :meth:`close` does, too.
+        """Create a session of the job in a directory of its own, without starting it.
+
+        The caller ends it with :func:`finish`; :meth:`close` does so, too.
 
         Raises:
             SessionFailed: ``process_config`` cannot be set here.
@@ -337,7 +338,7 @@ class LocalExecutor(Executor):
 
         Raises:
             KeyError, ValueError: not a process knob of this search space.
-            SessionFailed: one of them cannot be set here, now.
+            SessionFailed: one of them cannot be set here and now.
         """
         argv = list(self.spec.command)
         named = placeholders(argv)
@@ -347,7 +348,7 @@ class LocalExecutor(Executor):
         for knob in self.spec.search_space.knobs:
             if knob.name in process_config:
                 argv = list(knob.command(argv, process_config[knob.name]))
-            # {name} stands in the command: the job's own value belongs there
+            # the command has {name} in it: the job's own value belongs there
             elif knob.name in named:
                 argv = list(knob.command(argv, knob.options["default"]))
         before = replace(self._job_start(), argv=tuple(argv))
@@ -366,8 +367,7 @@ class LocalExecutor(Executor):
             for name, text in start.env.items()
             if name in asked or before.env.get(name) != text
         }
-        # A variable that a knob takes away is set to nothing, which is the same to those who read
-        # these.
+        # A variable that a knob removes is set to "", which its readers treat as unset.
         return list(start.argv), overrides | {
             name: "" for name in before.env if name not in start.env
         }
@@ -380,11 +380,11 @@ class LocalExecutor(Executor):
         ]
 
     def _job_start(self) -> Start:
-        """What the unchanged job is started with, before what a session adds."""
+        """What the unchanged job is started with, without a session's additions."""
         return Start(self.spec.command, {**os.environ, **self.spec.env}, str(self.spec.workdir))
 
     def _takes_seed(self) -> bool:
-        """The job takes its seed by a ``{seed}`` of its own: the agent then leaves seeds alone."""
+        """Whether the job takes its seed by a ``{seed}``: the agent then leaves seeds alone."""
         return "seed" in placeholders([*self.spec.command, *self.spec.env.values()])
 
     def _next_paths(self, label: str) -> SessionPaths:
@@ -392,12 +392,10 @@ class LocalExecutor(Executor):
 
 
 def finish(session: Session) -> None:
-    """End a session and delete what the job wrote to its {trial_dir}: checkpoints of many trials
-    fill a disk.
-    """
+    """End a session and delete the job's {trial_dir}: checkpoints of many trials fill a disk."""
     closed = session.closed
     session.close()
     shutil.rmtree(session.paths.out, ignore_errors=True)
-    # every trial writes alike: one look will do
+    # all trials write alike: one scan is enough
     if not closed and session.paths.root.name.startswith("0001-"):
         notice(session.paths.root, session.workdir, session.path_scope, session.outcome)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-# characters of a line that are searched: a progress bar without line ends is one line
+# characters of a line that are searched: a progress bar without line ends is one long line
 LONGEST_LINE = 10_000
 MOST_VALUES = 100_000  # of one metric
 
@@ -14,8 +14,10 @@ MOST_VALUES = 100_000  # of one metric
 def read_metrics(
     files: Sequence[Path], patterns: Mapping[str, str]
 ) -> dict[str, tuple[float, ...]]:
-    """Name -> the values that the group of its pattern matched, in the order printed; matches that
-    are no number are left out, as are files that cannot be read."""
+    """Name -> the values that the group of its pattern matched, in the order printed.
+
+    Matches that are not numbers are skipped, and so are files that cannot be read.
+    """
     searches = {name: re.compile(pattern) for name, pattern in patterns.items()}
     found: dict[str, list[float]] = {name: [] for name in patterns}
     for line in _lines(files) if searches else ():
@@ -30,7 +32,7 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
     for path in files:
         try:
             with open(path, encoding="utf-8", errors="replace", newline=None) as file:
-                # universal newlines: the returns of a progress bar end lines, too
+                # universal newlines: the carriage returns of a progress bar end lines, too
                 for line in file:
                     yield line[:LONGEST_LINE]
         except OSError:

@@ -1,11 +1,10 @@
-"""What trials wrote outside their own directories, seen from the tuner: put back, told once, and
-never left half done.
+"""What trials wrote outside their own directories: put back, reported once, never left half done.
 
-    a session ends       Session.close puts back what was noted (autotune_trials.file_restore.restore); written.json says what that was
-    the first one        the working directory is also looked through for files that changed unseen: noticed.json
-    a session begins     not while a file of the user's could not be put back: the next trial would start from another state
-    a run begins         it alone may put things back in this working directory, and in those in it; what a killed run left is put back first
-    a run ends           summary() of all sessions, for the closing screen and result.json
+a session ends       Session.close puts back what was recorded (autotune_trials.file_restore.restore); written.json lists it
+the first one        the working directory is also scanned for files that changed unrecorded: noticed.json
+a session begins     not while a user's file could not be put back: the next trial would start from another state
+a run begins         it locks this working directory and those inside it; what a killed run left changed is put back first
+a run ends           summary() of all sessions, for the closing screen and result.json
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from autotune_trials.file_restore.scope import PathScope
 from autotune_trials.paths import SessionPaths, publish, sessions_of
 
 NOTICED = "noticed.json"
-SCAN_S = 1.0  # a working directory with a million files is looked at in part
-MOST_NAMES = 20  # of a kind in the result; the sessions' own files have them all
+SCAN_S = 1.0  # a working directory with a million files is scanned in part
+MOST_NAMES = 20  # per kind in the result; the sessions' own files have them all
 
 
 def own_places(run_dir: Path, tracking_uri: str | None) -> tuple[Path, ...]:
-    """What the tuner writes itself: the run directory, and a local MLflow store with its artifacts
-    (see autotune.tracking.stores).
+    """Paths that the tuner writes itself: the run directory, and a local MLflow store.
+
+    The store's artifacts are included, see autotune.tracking.stores.
     """
     if tracking_uri == "auto":
         database = run_dir.parent / "mlflow.db"
@@ -45,12 +45,12 @@ def own_places(run_dir: Path, tracking_uri: str | None) -> tuple[Path, ...]:
 
 
 class WorkdirLock:
-    """Held while trials run in ``workdir`` and are put back: two runs would put back each other's
-    files, also where the directory of one lies in that of the other.
+    """Held while trials run in ``workdir`` and are put back.
 
-    Locks on the directories themselves, so nothing is written anywhere: a run has its own directory
-    alone, and shares those above it with other runs in them. Within this process it may be taken
-    more than once, and after a directory those in it.
+    Two runs would put back each other's files, also if one's directory lies in the other's. The
+    locks are on the directories themselves, so nothing is written anywhere: a run locks its own
+    directory exclusively, and shares those above it with other runs in them. Within this process it
+    may be taken more than once, and directories inside a held one after it.
 
     Raises:
         InputError: another run holds the directory, one above it, or one in it.
@@ -72,17 +72,16 @@ class WorkdirLock:
         except BlockingIOError:
             _unlock(folders)
             where = (
-                "in this working directory, or in one inside it,"
+                "in this working directory, or in one inside it;"
                 if folder == path
-                else f"in {folder}, which holds this working directory,"
+                else f"in {folder}, which contains this working directory;"
             )
             raise InputError(
-                f"another autotune run has trials {where} and both would put back each other's"
-                " files",
+                f"another autotune run has trials {where} each would put back the other's files",
                 where=str(workdir),
-                expected="one run at a time, as long as trials are put back",
+                expected="one run at a time while files are put back",
                 remedy=(
-                    "wait for it, run in a copy of the directory that lies elsewhere, or set"
+                    "wait for it, run in a copy of the directory elsewhere, or set"
                     " side_effects: {put_back: false}"
                 ),
             ) from None
@@ -100,8 +99,9 @@ class WorkdirLock:
 
 
 def _locked(folder: Path, alone: bool) -> list[int]:
-    """A descriptor that locks ``folder``; none where that cannot be: it may not be read, there is
-    none, a file system without locks.
+    """A descriptor that locks ``folder``; none if it cannot be locked.
+
+    That is so if it is unreadable or missing, or its file system has no locks.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -140,16 +140,18 @@ def restore_leftovers(run_dir: Path) -> None:
 
 
 def require_restored(outcome: Outcome | None) -> None:
-    """Raises:
-    InputError: a file of the user's is not what it was before the trial.
+    """Check that all files were put back.
+
+    Raises:
+        InputError: a user's file is not what it was before the trial.
     """
     if outcome is None or not outcome["failed"]:
         return
     path, why, kept = outcome["failed"][0]
     remedy = (
-        f"its original is {kept}: move it back by hand, then run the same command again"
+        f"the original is {kept}: move it back by hand, then run the same command again"
         if kept
-        else "remove the cause, then run the same command again"
+        else "fix the cause, then run the same command again"
     )
     raise InputError(
         f"a trial changed this file, and it could not be put back: {why}",
@@ -160,9 +162,7 @@ def require_restored(outcome: Outcome | None) -> None:
 
 
 def notice(session: Path, workdir: Path, scope: PathScope | None, outcome: Outcome | None) -> None:
-    """Keep word of files below ``workdir`` that changed during the session although nothing was
-    noted of them.
-    """
+    """Store which files below ``workdir`` changed during the session without being recorded."""
     if scope is None or outcome is None:
         return
     since = (session / "session.json").stat().st_mtime
@@ -183,10 +183,10 @@ def notice(session: Path, workdir: Path, scope: PathScope | None, outcome: Outco
 def changed_since(
     workdir: str, since: float, scope: PathScope, patience_s: float = SCAN_S
 ) -> Iterator[str]:
-    """Files below ``workdir`` written after ``since`` (seconds since the epoch), as far as one gets
-    in ``patience_s``.
+    """Files below ``workdir`` written after ``since`` (seconds since the epoch).
 
-    Hidden directories, caches and the tuner's own output are passed over.
+    The scan ends after ``patience_s``. It skips hidden directories, caches and the tuner's own
+    output.
     """
     deadline, mine = time.monotonic() + patience_s, _open_files()
     for folder, folders, names in os.walk(workdir):
@@ -210,8 +210,9 @@ def changed_since(
 
 
 def summary(run_dir: Path, workdir: Path) -> Written:
-    """What all sessions of the run wrote and what became of it; paths below ``workdir`` are
-    relative to it.
+    """What all sessions of the run wrote and what became of it.
+
+    Paths below ``workdir`` are relative to it.
     """
     home = os.path.realpath(workdir)
     sessions = sessions_of(run_dir)
@@ -254,7 +255,7 @@ def _shown(path: str, home: str) -> str:
 
 
 def _open_files() -> set[tuple[int, int]]:
-    """Files this process has open: the log its own output is redirected to, say."""
+    """Files this process has open, such as the log its own output is redirected to."""
     found = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ("0", "1", "2"):
         try:

@@ -1,3 +1,4 @@
-"""What a profiled run means: operators and their roofline, the timeline, device use. Pure of
-stages: data in, records out.
+"""Interprets a profiled run: operators and their roofline, the timeline, device use.
+
+Independent of the stages: data in, records out.
 """

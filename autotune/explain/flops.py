@@ -1,17 +1,19 @@
 """FLOPs and bytes of one call of an operator, from the shapes and types in a trace.
 
-    matrix products     2·m·n·k, forward and backward; convolutions and attention alike, as products of their sizes. The bias
-                        of addmm, linear and convolutions is not counted, nor are masks:
-                            :mod:`torch.utils.flop_counter` counts
-                        so, and a test holds the two together. (The formulas stand here since the
-                        tuner does not load torch.)
-    elementwise         1 for each arithmetic step and result element; a function such as exp or tanh is one step (PER_ELEMENT)
-    reductions          1 for each element read
-    bytes               each operand read once and each result written once, in their own types: what memory must move if
-                        nothing is read twice. What an operator changes in place is both.
+    matrix products     2·m·n·k, forward and backward; convolutions and attention are counted as
+                        the products they amount to. The bias of addmm, linear and convolutions is
+                        not counted, nor are masks. :mod:`torch.utils.flop_counter` counts the same
+                        way, and a test keeps the two in agreement. (The formulas are repeated here
+                        because the tuner does not load torch.)
+    elementwise         1 per arithmetic step and result element; a function such as exp or tanh is
+                        one step (PER_ELEMENT)
+    reductions          1 per element read
+    bytes               each operand read once and each result written once, in their own types: the
+                        least memory traffic if nothing is read twice. An operand changed in place
+                        counts as both.
 
-An operator that hands its work on (``aten::linear`` calls ``aten::addmm``) is counted where the
-work is done, and only there. What is not known here stays None, with the reason.
+An operator that delegates its work (``aten::linear`` calls ``aten::addmm``) is counted where the
+work is done, and only there. Figures that are not known here stay None, with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from autotune.explain.trace import Signature
 
 
 class Kind(IntEnum):
-    """What an operator does; the higher is counted where one calls the other."""
+    """What an operator does; where one operator calls another, the higher kind is counted."""
 
     MOVE = 1  # copies, fills, gathers: no arithmetic
     LIGHT = 2  # elementwise, reductions, norms, optimizer steps
@@ -36,15 +38,15 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """Of one call."""
+    """FLOPs and bytes of one call."""
 
     flops: float | None = None
     nbytes: float | None = None
-    why: str = ""  # why something is None
+    why: str = ""  # why a figure is None
 
 
 def kind(name: str) -> Kind | None:
-    """What kind of work an operator does itself; None: none that is known here."""
+    """Kind of work an operator does itself; None if it is not known here."""
     found = RULES.get(base_name(name))
     return found[0] if found else None
 
@@ -53,14 +55,13 @@ def work(signature: Signature, list_dtype: str = "") -> Work:
     """FLOPs and bytes of one call.
 
     Args:
-        list_dtype: type of the tensors in lists, which a trace does not tell; "" if it is not
-            known.
+        list_dtype: type of the tensors in lists, which a trace does not record; "" if unknown.
     """
     if base_name(signature.name) in VIEWS:
         return Work(0.0, 0.0)
     found = RULES.get(base_name(signature.name))
     if found is None:
-        return Work(why=f"how much {signature.name} computes is not known here")
+        return Work(why=f"the work that {signature.name} does is unknown")
     if list_dtype and "list" in signature.dtypes:
         signature = Signature(
             signature.name,
@@ -78,10 +79,10 @@ def work(signature: Signature, list_dtype: str = "") -> Work:
 
 
 def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
-    """FLOPs of the model a step, forward and backward: matrix products, convolutions, attention
-    over ``steps`` profiled
-    iterations. What is computed again (checkpointing) counts again. None: nothing of the kind was
-    counted.
+    """FLOPs of the model per step, forward and backward: matrix products, convolutions, attention.
+
+    Averaged over ``steps`` profiled iterations. Recomputed work (checkpointing) counts again. None
+    if no such operator was counted.
     """
     counted = [
         row.flops * row.calls
@@ -92,7 +93,7 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
 
 
 def hands_on(name: str) -> bool:
-    """An operator that only calls others: what it takes itself is dispatch and bookkeeping."""
+    """Whether an operator only calls others, so that its own time is dispatch and bookkeeping."""
     return (
         base_name(name) in WRAPPERS
         or name.startswith(("autograd::engine::", "torch::autograd::"))
@@ -100,7 +101,7 @@ def hands_on(name: str) -> bool:
     )
 
 
-# Arithmetic steps for each result element. Of a formula: its operations written out, x·σ(x) = one
+# Arithmetic steps per result element. Formulas count each of their operations: x·σ(x) is one
 # function and one product.
 PER_ELEMENT = {
     name: steps
@@ -127,7 +128,7 @@ PER_ELEMENT = {
 }
 COMPARISONS = "eq ne lt le gt ge isnan isinf isfinite logical_not logical_and logical_or".split()
 
-# Another way to look at the same memory, or memory asked for and not touched
+# Views of existing memory, and memory that is allocated but not touched
 VIEWS = frozenset(
     """
         as_strided view _unsafe_view _reshape_alias transpose t select slice narrow expand permute
@@ -149,10 +150,10 @@ _ATTENTION = "flash_attention_for_cpu flash_attention efficient_attention cudnn_
 _OF_LISTS = {"lerp": 3, "addcmul": 3, "addcdiv": 3} | dict.fromkeys(
     "add sub mul div sqrt neg maximum reciprocal pow".split(), 1
 )
-_NO_TYPES = passes.unknown("the trace does not tell the types of the tensors in a list")
-_NO_SHAPES = passes.unknown("the trace does not tell the shapes of its indices")
+_NO_TYPES = passes.unknown("the trace does not record the types of the tensors in a list")
+_NO_SHAPES = passes.unknown("the trace does not record the shapes of its indices")
 
-# kind -> what it costs -> operators
+# kind -> (rule for FLOPs and bytes, names of the operators)
 _BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
     Kind.PRODUCT: (
         (products.mm(0), "mm bmm"),
@@ -204,8 +205,8 @@ _BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
         ),
         (passes.like_first(14), "cudnn_batch_norm_backward batch_norm_backward"),
         (passes.pool, "max_pool2d_with_indices max_pool3d_with_indices"),
-        # Of Adam: two moments 3 and 4, bias corrections, root, quotient and update 6, decay 2; all
-        # but the gradient are written
+        # Adam: two moments 3 and 4; bias corrections, root, quotient and update 6; decay 2. All
+        # lists but the gradients are written.
         (passes.lists(15, 3), "_fused_adamw _fused_adam"),
         (passes.lists(6, 2), "_fused_sgd"),
         (passes.lists(2, 0), "_foreach_norm"),

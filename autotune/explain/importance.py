@@ -1,10 +1,10 @@
 """Which knobs moved the figures of the search, and by how much: fANOVA over the trials.
 
-A share of the variance is not a gain: a knob that only ever made things slower is important, too.
+A share of the variance is not a gain: a knob that only ever slowed the job down is important, too.
 Functional ANOVA fits a forest to all trials and splits its variance by knob (F. Hutter, H. Hoos, K.
 Leyton-Brown, "An efficient approach for assessing hyperparameter importance", ICML 2014).
-PED-ANOVA, Optuna's default, needs no forest but looks at the best tenth
-of the trials only: with the dozen a run has, that is one trial, and its answer is chance.
+PED-ANOVA, Optuna's default, needs no forest but looks only at the best tenth of the trials. A run
+has about a dozen, so that tenth is one trial, and the answer is chance.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from statistics import pstdev
 from autotune.results import Trial
 from autotune_spaces.base import Value
 
-# measured ones; with fewer there is hardly more than the first guess of each knob, which the trials
-# say themselves
+# measured trials; fewer hold little more than the first guess for each knob, and the trials
+# themselves already show that
 FEWEST_TRIALS = 8
-# times the noise of the machine: trials that differ by less than that show the noise's importance
+# times the machine's noise: if the trials differ by less, the importance is that of the noise
 CLEAR_SPREAD = 2.0
-SEED = 0  # of the forest: the same trials give the same figures
+SEED = 0  # of the forest, so that the same trials give the same figures
 
 
 def importance(
     trials: Sequence[Trial], defaults: Mapping[str, Value], noise: float
 ) -> tuple[dict[str, float], str]:
-    """(knob -> share of the variance between trials, largest first; the sum is 1, why there is none
-    or "").
+    """(knob -> share of the variance between trials, why there is none or "").
+
+    The shares are sorted, largest first, and add up to 1.
 
     Args:
         defaults: the job's own value of every knob in the search.
         noise: standard deviation of the log time per sample between baseline blocks.
     """
-    points = [(dict(defaults), 0.0)]  # the job as it is
+    points = [(dict(defaults), 0.0)]  # the unchanged job
     points += [({**defaults, **t.config}, t.log_ratio) for t in trials if t.log_ratio is not None]
     varied = [name for name in defaults if len({repr(config[name]) for config, _ in points}) > 1]
     if len(points) <= FEWEST_TRIALS:
@@ -48,7 +49,7 @@ def importance(
         return {}, "the trials differ by no more than the machine's noise"
     try:
         return _fanova(points, varied), ""
-    # scikit-learn, which MLflow brings along and its slim form does not
+    # scikit-learn: mlflow depends on it, mlflow-skinny does not
     except ImportError as missing:
         return {}, f"{missing.name} is not installed"
 
@@ -64,12 +65,11 @@ def _fanova(
     from optuna.trial import create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # One scale an axis, whatever the knob's type: the place of its value among those that were
-    # tried.
+    # Every knob is an axis with the tried values as categories, whatever the knob's type.
     values = {name: sorted({repr(config[name]) for config, _ in points}) for name in knobs}
     axes = {name: CategoricalDistribution(values[name]) for name in knobs}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # in-memory study: nothing of it is kept
+        warnings.simplefilter("ignore")  # the study is in memory and not kept
         study = optuna.create_study(direction="minimize")
         for config, ratio in points:
             study.add_trial(

@@ -1,13 +1,12 @@
-"""Nsight Systems and Nsight Compute around a profiled session: what they are started with, and what
-they saw.
+"""Nsight Systems and Nsight Compute around a profiled session: their command lines and reports.
 
     nsys profile … ── job ── agent: │ warm-up │ cudaProfilerStart ■■ profiled iterations ■■ cudaProfilerStop │ ── report
                                                  the only stretch that is captured
 
-The report is read through ``nsys export --type sqlite``. NVIDIA says of that schema that tables
-come and go with what happened and columns with the version, so every table and column is looked for
-before it is asked, and what is missing is named instead of guessed (docs.nvidia.com/nsight-systems,
-"SQLite Schema Reference").
+The report is read through ``nsys export --type sqlite``. According to NVIDIA, the tables of that
+schema depend on what happened and the columns on the version. Every table and column is therefore
+checked before it is queried, and anything missing is named, not guessed
+(docs.nvidia.com/nsight-systems, "SQLite Schema Reference").
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ HOST_TO_DEVICE = 1  # CUpti_ActivityMemcpyKind, the values of copyKind
 # nsys export of a dozen iterations takes seconds; a tool that hangs must not hang a run
 READ_TIMEOUT_S = 300.0
 TOP_KERNELS = 10
-# ncu runs each launch a dozen times over: this many keep it within a minute or two
+# ncu replays each launch a dozen times: this many keep it within a minute or two
 NCU_LAUNCHES = 12
-NCU_COLUMNS = {  # in the report -> what it is here; percent of the peak the card can sustain
+NCU_COLUMNS = {  # column of the report -> field here; percent of the peak the card can sustain
     "gpu__time_duration.sum": "duration_s",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "compute_share",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "memory_share",
@@ -65,16 +64,16 @@ class Tool:
     suffix: str  # of its report
 
     def missing(self, device: str) -> str:
-        """One sentence if it cannot serve here, else ""."""
+        """Why it cannot be used here, in one sentence; "" if it can."""
         if device != "cuda":
             return (
-                f"{self.title} was asked for, but the job computes on the CPU: it watches GPUs"
-                " only; torch.profiler served."
+                f"{self.title} was requested, but it profiles only GPUs, and the job computes on"
+                " the CPU; torch.profiler was used."
             )
         if shutil.which(self.name) is None:
             return (
-                f"{self.title} was asked for, but there is no {self.name} on PATH here;"
-                " torch.profiler served."
+                f"{self.title} was requested, but there is no {self.name} on PATH here;"
+                " torch.profiler was used."
             )
         return ""
 
@@ -84,7 +83,7 @@ NCU = Tool("ncu", "Nsight Compute", ".ncu-rep")
 
 
 def nsys_words(report: str) -> tuple[str, ...]:
-    """What goes before the job's command. ``report``: the path without its suffix."""
+    """Words to put before the job's command. ``report``: the path without its suffix."""
     return (
         "nsys",
         "profile",
@@ -101,8 +100,9 @@ def nsys_words(report: str) -> tuple[str, ...]:
 
 
 def ncu_words(report: str, kernels: Sequence[str]) -> tuple[str, ...]:
-    """What goes before the job's command: the kernels named, a few launches of them, inside the
-    capture range only.
+    """Words to put before the job's command.
+
+    Captures a few launches of the named kernels, within the capture range only.
     """
     wanted = "|".join(
         dict.fromkeys(re.escape(name) for name in map(function_name, kernels) if name)
@@ -124,11 +124,12 @@ def ncu_words(report: str, kernels: Sequence[str]) -> tuple[str, ...]:
 
 
 def function_name(kernel: str) -> str:
-    """A demangled kernel as ncu names it by default: without return type, namespaces, template and
-    call arguments.
+    """A demangled kernel name as ncu shows it by default.
 
-    >>> function_name("void at::native::vectorized_elementwise_kernel<4,
-    at::native::Add<float>>(int, float*)") 'vectorized_elementwise_kernel'
+    Without return type, namespaces, template arguments and call arguments.
+
+    >>> function_name("void at::native::elementwise_kernel<4, at::native::Add<float>>(int, float*)")
+    'elementwise_kernel'
     """
     depth, kept = 0, []
     for char in kernel.replace("(anonymous namespace)", "anonymous"):
@@ -147,10 +148,10 @@ def function_name(kernel: str) -> str:
 
 
 def export(report: Path) -> Path:
-    """The report as SQLite, made beside it.
+    """Export the report to SQLite, beside it.
 
     Raises:
-        Unreadable: nsys cannot, or takes too long.
+        Unreadable: nsys fails, or takes too long.
     """
     target = report.with_suffix(".sqlite")
     words = [
@@ -173,7 +174,7 @@ def read_sqlite(path: Path) -> NsightFacts:
     """What happened on the device in the captured window.
 
     Raises:
-        Unreadable: not a database, or it has no kernels.
+        Unreadable: it is not a database, or holds no kernels.
     """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
@@ -203,7 +204,7 @@ def _facts(database: sqlite3.Connection) -> NsightFacts:
     )
     if not kernels:
         raise Unreadable(
-            "its export holds no kernels" + (f" ({'; '.join(missing)})" if missing else "")
+            "its export contains no kernels" + (f" ({'; '.join(missing)})" if missing else "")
         )
     strings = {
         row["id"]: row["value"]
@@ -230,8 +231,10 @@ def _facts(database: sqlite3.Connection) -> NsightFacts:
 def _iterations(
     ranges: Sequence[Mapping[str, Any]], strings: Mapping[Any, str]
 ) -> list[Mapping[str, Any]]:
-    """The ranges of our own domain that are iterations; of any domain where the export does not
-    name them, or torch drew them.
+    """The ranges that mark iterations.
+
+    Those in our own domain; in any domain where the export does not name domains, or torch drew the
+    ranges.
     """
 
     def text(row: Mapping[str, Any]) -> str | None:
@@ -257,14 +260,17 @@ def _rows(
     wanted: Sequence[str],
     missing: list[str],
 ) -> list[dict[str, Any]]:
-    """The rows of a table, as far as it has what is needed; else none, and why in ``missing``."""
+    """The rows of a table, with all ``needed`` columns and those of ``wanted`` that exist.
+
+    No rows if a needed column is missing; ``missing`` then says which.
+    """
     there = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
     lacking = [column for column in needed if column not in there]
     if lacking:
         missing.append(f"no {', '.join(lacking)} in {table}" if there else f"no table {table}")
         return []
     columns = [*needed, *(column for column in wanted if column in there)]
-    listed = ", ".join(f'"{column}"' for column in columns)  # end is a word of SQL
+    listed = ", ".join(f'"{column}"' for column in columns)  # end is an SQL keyword
     return [
         dict(zip(columns, row, strict=True))
         for row in database.execute(f'SELECT {listed} FROM "{table}"')
@@ -290,10 +296,10 @@ def _top(
 
 
 def read_ncu(report: Path) -> tuple[KernelCounters, ...]:
-    """How near to the card's limits each captured launch came.
+    """How close each captured launch came to the card's limits.
 
     Raises:
-        Unreadable: ncu cannot, takes too long, or its table has none of the columns.
+        Unreadable: ncu fails or takes too long, or its table has no kernel names.
     """
     done = _call(["ncu", "--import", str(report), "--page", "raw", "--csv"])
     if done.returncode:
@@ -302,8 +308,9 @@ def read_ncu(report: Path) -> tuple[KernelCounters, ...]:
 
 
 def parse_ncu(text: str) -> tuple[KernelCounters, ...]:
-    """The CSV of ``ncu --page raw``: names, units, one row a launch; lines of the tool itself
-    (``==PROF==``) stand before.
+    """Parse the CSV of ``ncu --page raw``: column names, units, then one row per launch.
+
+    The tool's own lines (``==PROF==``) before it are skipped.
 
     Raises:
         Unreadable: it has no kernel names.
@@ -345,4 +352,4 @@ def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "no output"

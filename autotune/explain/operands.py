@@ -1,4 +1,4 @@
-"""What a trace says of one call: its operands, their shapes, types and bytes."""
+"""What a trace says about one call: its operands, their shapes, types and bytes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ITEM_BYTES = {
 
 
 class Unknown(Exception):
-    """The trace does not tell it; ``str()`` says what."""
+    """The trace does not record what is needed; ``str()`` says what."""
 
 
 def base_name(name: str) -> str:
-    """``aten::add_`` and ``aten::add`` are one; backends' own namespaces stay."""
+    """The name without ``aten::`` and the in-place suffix; namespaces of backends stay."""
     name = name.removeprefix("aten::")
     return name if name.startswith("__") else name.removesuffix("_")
 
@@ -54,14 +54,14 @@ def value_of(signature: Signature, index: int) -> Any:
 
 
 def each(value: Any, spatial: int) -> list[int]:
-    """One number for each spatial dimension, of an argument that may be one for all."""
+    """One number per spatial dimension, from an argument that may hold one number for all."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     return values * spatial if len(values) == 1 else values
 
 
 def item_bytes(dtype: str) -> int:
     if dtype == "list":
-        raise Unknown("the trace does not tell the types of the tensors in a list")
+        raise Unknown("the trace does not record the types of the tensors in a list")
     return ITEM_BYTES[dtype]
 
 
@@ -70,7 +70,7 @@ def bytes_of(shape: Shape, dtype: str) -> float:
 
 
 def operand_bytes(signature: Signature, *but: int) -> float:
-    """All tensor operands, those at the places ``but`` left out."""
+    """Bytes of all tensor operands except those at the indexes ``but``."""
     whole = 0.0
     for place, (shape, dtype) in enumerate(zip(signature.shapes, signature.dtypes)):
         if dtype and place not in but:
@@ -87,8 +87,9 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def promoted(tensors: Sequence[tuple[Shape, str]]) -> str:
-    """The type of an elementwise result, after torch's rules: tensors of no dimension count only
-    where they are of a higher sort.
+    """The type of an elementwise result, by torch's rules.
+
+    Tensors without dimensions count only if they are of a higher category.
     """
 
     def sort(dtype: str) -> int:

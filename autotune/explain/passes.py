@@ -1,5 +1,6 @@
-"""Passes over memory: elementwise steps, reductions, norms, optimizer steps, and moves, which
-compute nothing.
+"""Passes over memory: elementwise operators, reductions, norms, optimizer steps, and moves.
+
+Moves compute nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from autotune.explain.trace import Signature
 
 
 def elementwise(steps: float, result: str = "") -> Rule:
-    """``steps`` for each result element; ``result``: its type where it is not that of the operands."""
+    """``steps`` per result element; ``result``: its type if it differs from the operands'."""
 
     def rule(signature: Signature) -> tuple[float, float]:
         tensors = [(s, d) for s, d in signature.tensors]
@@ -43,9 +44,7 @@ def division(signature: Signature) -> tuple[float, float]:
 
 
 def reduction(steps: float, result: str = "", dims_at: int = 1, also: str = "") -> Rule:
-    """``steps`` for each element read; ``also``: type of a second result of the same shape
-    (indices).
-    """
+    """``steps`` per element read; ``also``: type of a second result of the same shape (indices)."""
 
     def rule(signature: Signature) -> tuple[float, float]:
         shape, dtype = shape_of(signature, 0), signature.dtypes[0]
@@ -58,8 +57,9 @@ def reduction(steps: float, result: str = "", dims_at: int = 1, also: str = "") 
 
 
 def extreme(signature: Signature) -> tuple[float, float]:
-    """max and min are three operators: of two tensors, of all elements, and along one dimension
-    with the indices.
+    """max and min in their three forms: of two tensors, of all elements, along one dimension.
+
+    The last also returns the indices.
     """
     if len(signature.tensors) == 2:
         return elementwise(1)(signature)
@@ -70,7 +70,7 @@ def extreme(signature: Signature) -> tuple[float, float]:
 def _dims(signature: Signature, at: int, rank: int) -> set[int]:
     text = signature.values[at] if at < len(signature.values) else ""
     found = ast.literal_eval(text) if text else []
-    # theirs are lists, a number is a dtype
+    # sum and mean take dimensions as a list only; a plain number here is a dtype
     dims = (
         found
         if isinstance(found, list)
@@ -82,8 +82,9 @@ def _dims(signature: Signature, at: int, rank: int) -> set[int]:
 
 
 def like_first(steps: float, outputs: float = 1.0) -> Rule:
-    """``steps`` an element of the first operand; results as large as ``outputs`` of it; small ones
-    are not counted.
+    """``steps`` per element of the first operand; results are ``outputs`` times as large as it.
+
+    Small results are not counted.
     """
 
     def rule(signature: Signature) -> tuple[float, float]:
@@ -108,8 +109,9 @@ def norm_backward(steps: float) -> Rule:
 
 
 def pool(signature: Signature) -> tuple[float, float]:
-    """(input, kernel, stride, padding, dilation, ceil_mode): one step for each element of each
-    window; the indices are int64.
+    """(input, kernel, stride, padding, dilation, ceil_mode): one step per element of each window.
+
+    The indices are int64.
     """
     x, kernel = shape_of(signature, 0), value_of(signature, 1)
     spatial = len(kernel)
@@ -129,8 +131,9 @@ def pool(signature: Signature) -> tuple[float, float]:
 
 
 def lists(steps: float, written: int) -> Rule:
-    """Optimizer steps over lists of tensors: ``steps`` an element of the first list, ``written`` of
-    the lists changed.
+    """Optimizer steps over lists of tensors: ``steps`` per element of the first list.
+
+    ``written``: how many of the lists are also written.
     """
 
     def rule(signature: Signature) -> tuple[float, float]:
@@ -141,7 +144,7 @@ def lists(steps: float, written: int) -> Rule:
         ]
         elements = [sum(math.prod(s) for s in shapes) for shapes, _ in lists]
         item = item_bytes(lists[0][1])
-        # lists of step counters are not as large as those of parameters
+        # lists of step counters are smaller than lists of parameters
         same = [n for n in elements if n == elements[0]]
         return steps * elements[0], float(
             item * (sum(elements) + min(written, max(len(same) - 1, 1)) * elements[0])
@@ -154,9 +157,7 @@ def lists(steps: float, written: int) -> Rule:
 
 
 def copy(signature: Signature) -> tuple[float, float]:
-    """copy_(to, from): ``to`` is written, ``from`` is read, and has its own size where it is
-    broadcast.
-    """
+    """copy_(to, from): ``to`` is written, ``from`` is read, at its own size if it is broadcast."""
     return 0.0, bytes_of(shape_of(signature, 0), signature.dtypes[0]) + bytes_of(
         shape_of(signature, 1), signature.dtypes[1]
     )
@@ -167,7 +168,7 @@ def fill(signature: Signature) -> tuple[float, float]:
 
 
 def index_select(signature: Signature) -> tuple[float, float]:
-    """(table, dim, indices): the rows that are picked are read and written."""
+    """(table, dim, indices): the picked rows are read and written."""
     table, indices = shape_of(signature, 0), shape_of(signature, 2)
     dim = int(value_of(signature, 1)) % len(table)
     picked = (

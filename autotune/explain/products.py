@@ -9,7 +9,7 @@ from autotune.explain.trace import Shape, Signature
 
 
 def mm(first: int) -> Rule:
-    """``mm``, ``bmm``, ``addmm``, ``baddbmm``: the two matrices at ``first`` and after it."""
+    """``mm``, ``bmm``, ``addmm``, ``baddbmm``: the matrices are at ``first`` and ``first + 1``."""
 
     def rule(signature: Signature) -> tuple[float, float]:
         a, b = shape_of(signature, first), shape_of(signature, first + 1)
@@ -57,7 +57,7 @@ def convolution(
     groups: int = -1,
     output_padding: int = -1,
 ) -> Rule:
-    """A convolution's forward; the places of its arguments differ between backends."""
+    """A convolution's forward; the positions of its arguments differ between backends."""
 
     def rule(signature: Signature) -> tuple[float, float]:
         x, weight = shape_of(signature, 0), shape_of(signature, 1)
@@ -91,7 +91,7 @@ def convolution_backward(signature: Signature) -> tuple[float, float]:
     output_padding, groups, mask)
     """
     grad, x, weight = (shape_of(signature, i) for i in range(3))
-    # the side whose every position meets the whole kernel
+    # the side each of whose positions is multiplied with the whole kernel
     over = x if value_of(signature, 7) else grad
     mask = value_of(signature, 10)
     one = 2.0 * over[0] * math.prod(over[2:]) * math.prod(weight)
@@ -115,7 +115,7 @@ def attention(heads_second: bool = True) -> Rule:
 
 
 def attention_backward(heads_second: bool = True) -> Rule:
-    """(grad, q, k, v, …): q·kᵀ again, and the four products of the gradient."""
+    """(grad, q, k, v, …): q·kᵀ computed again, and the gradient's four products."""
 
     def rule(signature: Signature) -> tuple[float, float]:
         _, q, k, v = (shape_of(signature, i) for i in range(4))

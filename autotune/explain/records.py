@@ -11,43 +11,44 @@ from autotune_trials.protocol.evidence import Place
 
 @dataclass(frozen=True)
 class Peak:
-    """What this machine was measured to reach."""
+    """A rate that this machine was measured to reach."""
 
     # "float32", "tf32", "bfloat16", "float16": FLOP/s of a large matmul; "memory": bytes/s of a
     # large copy; "dispatch": see value
     name: str
-    value: float  # FLOP/s or bytes/s; "dispatch": seconds of a call that does nothing
+    value: float  # FLOP/s or bytes/s; "dispatch": seconds per call that does nothing
     vendor: float | None = None  # the data sheet's figure where known
     source: str = ""  # of the vendor's figure
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One row of the operator table: an operator with one set of shapes and types, over the
-    profiled window.
+    """One row of the operator table: an operator with one set of shapes and types.
+
+    Figures are over the profiled window.
     """
 
     name: str
     shapes: str  # "[64, 3, 32, 32] [16, 3, 3, 3]"
     dtypes: str
     calls: int
-    self_time_s: float  # on the device if there is one, else on the CPU
+    self_time_s: float  # on the device if there is one, otherwise on the CPU
     share: float  # of all self time, 0..1
     total_time_s: float
-    mean_s: float  # self time a call
+    mean_s: float  # self time per call
     min_s: float
     max_s: float
     self_cpu_s: float = 0.0
     self_device_s: float = 0.0
     kernels: tuple[str, ...] = ()  # device kernels it launched, the costliest first
-    flops: float | None = None  # a call; None: unknown
-    nbytes: float | None = None  # a call, each operand and result once; None: unknown
-    intensity: float | None = None  # FLOP a byte
-    achieved: float | None = None  # FLOP/s; bytes/s for what computes nothing
+    flops: float | None = None  # per call; None: unknown
+    nbytes: float | None = None  # per call, each operand and result once; None: unknown
+    intensity: float | None = None  # FLOP per byte
+    achieved: float | None = None  # FLOP/s; bytes/s for operators that compute nothing
     bound: str = ""  # "compute", "memory", "overhead", "" (not judged)
     of_roof: float | None = None  # achieved / what the roofline allows at this intensity, 0..1
     why: str = ""  # one sentence: the verdict with its figures, or why there is none
-    # faster than the roof allows, and how that can be: "cache", "fewer products"; of_roof is then 1
+    # why it is faster than the roof allows: "cache", "fewer products"; of_roof is then 1
     above: str = ""
 
 
@@ -63,12 +64,12 @@ class Span:
 
 @dataclass(frozen=True)
 class PerfSummary:
-    """The window in the terms people compare: times in seconds, rates a second."""
+    """The window's figures in the terms people compare: times in seconds, rates per second."""
 
     reader_cost_s: float
     batch_cost_s: float
     reader_ratio: float
-    ips_mean: float  # samples a second
+    ips_mean: float  # samples per second
     ips_max: float
     ips_min: float
     ips_variance: float
@@ -78,9 +79,9 @@ class PerfSummary:
     device_utilisation: float | None = None
     utilisation_of: str = ""  # what the figure means, in words
     peak_memory_gib: float = 0.0
-    host_to_device_bytes: float | None = None  # a step
+    host_to_device_bytes: float | None = None  # per step
     host_to_device_bytes_per_s: float | None = None  # while copying
-    model_flops: float | None = None  # a step, forward and backward
+    model_flops: float | None = None  # per step, forward and backward
     mfu: float | None = None  # model_flops / step time / measured peak of the dtype, 0..1
     mfu_of: str = ""  # which peak
 
@@ -91,27 +92,28 @@ class KernelTime:
 
     name: str
     launches: int
-    seconds: float  # in all
+    seconds: float  # total
 
 
 @dataclass(frozen=True)
 class NsightFacts:
-    """What Nsight Systems saw of the captured window."""
+    """What Nsight Systems saw in the captured window."""
 
     window_s: float
     steps: int  # iterations in it; 0: their ranges were not seen
     busy_s: float  # with at least one kernel running
     kernels: tuple[KernelTime, ...] = ()  # the costliest first
     launches: int = 0  # of all kernels
-    host_to_device_bytes: float | None = None  # in all; None: copies were not traced
+    host_to_device_bytes: float | None = None  # total; None: copies were not traced
     host_to_device_s: float | None = None
     missing: tuple[str, ...] = ()  # tables and columns its export lacks
 
 
 @dataclass(frozen=True)
 class KernelCounters:
-    """One launch under Nsight Compute; shares of what the card can sustain, 0..1, None where ncu
-    did not say.
+    """One launch under Nsight Compute.
+
+    Shares of what the card can sustain, 0..1; None where ncu gave no figure.
     """
 
     name: str
@@ -135,10 +137,10 @@ class Side:
     timeline: tuple[Span, ...] = ()
     kernels_per_step: float = 0.0
     idle_share: float | None = None  # of the profiled window, device without work; None on a CPU
-    profiled_steps: int = 0  # iterations the operators are of; 0: unknown
-    nsight_facts: NsightFacts | None = None  # what the .nsys-rep says
+    profiled_steps: int = 0  # iterations that the operators cover; 0: unknown
+    nsight_facts: NsightFacts | None = None  # read from the .nsys-rep
     ncu: str = ""  # .ncu-rep, where it was asked for
-    counters: tuple[KernelCounters, ...] = ()  # what the .ncu-rep says
+    counters: tuple[KernelCounters, ...] = ()  # read from the .ncu-rep
 
 
 @dataclass(frozen=True)
@@ -150,16 +152,16 @@ class Finding:
     side: str  # "baseline", "winner"
     evidence: str  # a sentence with the figures
     advice: str  # what to do
-    # an iteration; None: not measurable, the evidence says what is known
+    # per iteration; None: not measurable, the evidence says what is known
     cost_s: float | None = None
     place: Place | None = None
-    places: tuple[Place, ...] = ()  # further ones
+    places: tuple[Place, ...] = ()  # further places
     knob: str = ""  # the knob that cures it, if there is one
     cured: bool = False  # the winner no longer has it
     how_cured: str = ""  # "by num_workers=4"
-    # what it costs an iteration in the winner, where that was found too; 0.0: nothing
+    # cost per iteration in the winner, if it was found there, too; 0.0: it was not
     cost_after_s: float | None = None
-    share: float | None = None  # cost_s of the watched iteration, 0..1
+    share: float | None = None  # cost_s / time of a watched iteration, 0..1
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class BuildUp:
     # "live", "search" (a trial's live figure), "fresh" (from own gains in fresh processes),
     # "confirmed"
     source: str = "live"
-    # further knobs this step adds: what they give one by one was not measured
+    # further knobs added by this step; their separate gains were not measured
     together_with: tuple[str, ...] = ()
 
 

@@ -1,18 +1,17 @@
-"""The roofline of an operator: what its FLOPs and bytes need at least on this machine, and what it
-took.
+"""The roofline of an operator: the least time its FLOPs and bytes need here, and what it took.
 
                  peak of its type ─────────────────   compute-bound: the arithmetic needs longer than the memory
     FLOP/s      ╱
                ╱ ← bandwidth · intensity              memory-bound: the memory needs longer than the arithmetic
               ╱
-             └──────────── FLOP a byte ────────────   overhead-bound: the call itself needs longer than its work
+             └──────────── FLOP per byte ──────────   overhead-bound: the call itself needs longer than its work
 
     ideal = max(FLOPs / peak, bytes / bandwidth)      Williams, Waterman, Patterson: Roofline, CACM 52 (2009) 65
 
-Pure functions of numbers. The peaks are measured (:mod:`autotune_trials.measure.peaks`), so is the
-time of a call that does nothing, ``dispatch``. Where ``dispatch`` is above ``ideal``, most of the
-least possible time of a call is not its work; such a call is overhead-bound if it took ``SLOWER``
-times its ideal or more, as it then neither computes nor moves data for most of its time.
+Pure functions of numbers. The peaks are measured (:mod:`autotune_trials.measure.peaks`), and so is
+``dispatch``, the time of a call that does nothing. Where ``dispatch`` is above ``ideal``, most of
+the least possible time of a call is not its work. Such a call is overhead-bound if it took at least
+``SLOWER`` times its ideal, because it then neither computes nor moves data for most of its time.
 """
 
 from __future__ import annotations
@@ -24,18 +23,20 @@ from autotune.explain.flops import hands_on
 from autotune.explain.records import Operator
 from autotune.words import duration_words, scaled_words
 
-# more than half of the call is not its work: the majority decides, no figure from elsewhere
+# from twice the ideal on, at least half of the call is not its work
 SLOWER = 2.0
-# how the reason of a row begins whose operators others do the work for
+# start of the reason in the rows of operators whose work is done by others
 HANDED_ON = "the work is done, and counted, by the"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
-SHORTEST_S = 50e-6  # a call; below it the profiler's clock is part of the figure
-STREAMED_BYTES = 1 << 28  # of one call: more than the last cache of all but the largest processors
-# above the roof by more than the error allowed to a measured peak (15 %): the data were in a cache
+# per call; below it, reading the profiler's clock is a noticeable part of the figure
+SHORTEST_S = 50e-6
+# in one call: more than the last-level cache of all but the largest processors
+STREAMED_BYTES = 1 << 28
+# above the roof by more than the error allowed in a measured peak (15 %): the data were in a cache
 CACHED = 1.15
 
 ABOVE = {
-    "cache": "its data were in a cache, or it writes where it reads",
+    "cache": "its data were in a cache, or it writes in place",
     "fewer products": (
         "its algorithm needs fewer products than are counted (Winograd), or computes them in a"
         " lower precision"
@@ -45,20 +46,19 @@ ABOVE = {
 
 @dataclass(frozen=True)
 class Roof:
-    """What bounds an operator of one type."""
+    """What limits operators of one type."""
 
     flops_per_s: float
     bytes_per_s: float
     dispatch_s: float  # of a call that does nothing
-    dtype: str  # the peak that was taken: "float32", "tf32", "bfloat16", "float16"
+    dtype: str  # whose peak is used: "float32", "tf32", "bfloat16", "float16"
 
 
 def roof_for(dtypes: str, peaks: Mapping[str, float], tf32: bool = False) -> Roof | None:
-    """The roof for operands of these types (as :attr:`Operator.dtypes`); None if nothing was
-    measured.
+    """The roof for operands of these types (as :attr:`Operator.dtypes`); None if not measured.
 
-    The type is that of the first floating-point operand. Without a peak of its own (float64,
-    integers) float32's is taken.
+    The type is that of the first floating-point operand. Types without a peak of their own
+    (float64, integers) use float32's.
     """
     if not peaks.get("memory") or not peaks.get("float32"):
         return None
@@ -73,8 +73,10 @@ def roof_for(dtypes: str, peaks: Mapping[str, float], tf32: bool = False) -> Roo
 def judged(
     rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False
 ) -> tuple[Operator, ...]:
-    """Every row with its verdict. ``tf32``: float32 products may use it; convolutions may wherever
-    the device can, by torch's default.
+    """Every row with its verdict.
+
+    ``tf32``: whether float32 products may use TF32. Convolutions may wherever the device can, by
+    torch's default.
     """
     return tuple(
         judge(row, roof_for(row.dtypes, peaks, tf32 or "conv" in row.name)) for row in rows
@@ -82,14 +84,14 @@ def judged(
 
 
 def judge(row: Operator, roof: Roof | None) -> Operator:
-    """The row with what bounds it, how far from the roof it is, and why in a sentence."""
+    """The row with what bounds it, how far it is from the roof, and why, in a sentence."""
     if row.flops is None or row.nbytes is None:
         if (hands_on(row.name) or row.why.startswith(HANDED_ON)) and row.self_time_s > 0:
             return replace(
                 row,
                 bound="overhead",
-                why=_sentence(row.why or "it only calls others")
-                + " What it takes itself is dispatch.",
+                why=_sentence(row.why or "it only calls other operators")
+                + " Its own time is dispatch.",
             )
         return replace(row, why=_sentence(f"not judged: {row.why}" if row.why else "not judged"))
     if row.mean_s <= 0:
@@ -125,7 +127,7 @@ def judge(row: Operator, roof: Roof | None) -> Operator:
     why = f"{took} {what}: {100 * min(of_roof, 1.0):.0f} % of the roof."
     above = "" if of_roof <= CACHED else "cache" if bound == "memory" else "fewer products"
     if above:
-        why += f" It is above it: {ABOVE[above]}."
+        why += f" It exceeds the roof: {ABOVE[above]}."
     return replace(
         row,
         achieved=achieved,
@@ -139,10 +141,10 @@ def judge(row: Operator, roof: Roof | None) -> Operator:
 def beaten(
     rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False
 ) -> dict[str, float]:
-    """Peaks that an operator is above, by name, with the highest rate seen: FLOP/s, or for
-    ``memory`` bytes/s.
+    """Peaks that an operator exceeds, with the highest rate seen.
 
-    Bytes count only where there are so many in one call that no cache holds them.
+    In FLOP/s, or bytes/s for ``memory``. Bytes count only in calls that are too large for any
+    cache.
     """
     found: dict[str, float] = {}
     for row in rows:
@@ -162,12 +164,12 @@ def beaten(
 def raised(
     peaks: Mapping[str, float], rows: Sequence[Operator], tf32: bool = False
 ) -> dict[str, float]:
-    """``peaks``, none of them below what a product of matrices in ``rows`` reached: all of its
-    FLOPs are done, by this machine.
+    """``peaks``, none of them below what a matrix product in ``rows`` reached.
 
-    Nothing else raises a peak. A convolution may need fewer products than are counted; operators on
-    lists and in place move fewer bytes; and float32 products that may be computed in less
-    (``tf32``, where that has no peak of its own) say nothing of float32.
+    This machine really did all of that product's FLOPs. Nothing else raises a peak. A convolution
+    may need fewer products than are counted; operators on lists and in place move fewer bytes; and
+    float32 products that may run at lower precision (``tf32``, where it has no peak of its own) say
+    nothing about float32.
     """
     products = [row for row in rows if row.name in PRODUCTS and not (tf32 and "tf32" not in peaks)]
     return {

@@ -1,12 +1,12 @@
-"""The performance summary of one configuration: reader cost, batch cost, ips and their kin.
+"""The performance summary of one configuration: reader cost, batch cost, ips and so on.
 
     │ left out │ timed iterations: costs, rates, cores in use, memory │ watched │ profiled: device, copies, FLOPs │
-                 nothing of the profiler is on                                    shares and counts only, no times
+                 the profiler is off                                              shares and counts only, no times
 
-Terms and shape are those of Paddle's profiler (``paddle.profiler.benchmark``: reader_cost,
-batch_cost, ips, reader ratio). Times come from iterations in which nothing watches or profiles;
-from the profiled ones only what profiling does not
-stretch: counts, bytes, and the share of the time the device has work.
+Terms and layout follow Paddle's profiler (``paddle.profiler.benchmark``: reader_cost, batch_cost,
+ips, reader ratio). Times come from iterations that nothing watches or profiles. Profiled iterations
+contribute only what profiling does not stretch: counts, bytes, and the share of time in which the
+device has work.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from autotune_trials.protocol.messages import Window
 class Copies:
     """Host-to-device copies over some iterations."""
 
-    nbytes: float  # in all
-    seconds: float  # on the device's copy engine, in all; 0: not known
+    nbytes: float  # total
+    seconds: float  # total on the device's copy engine; 0: unknown
     steps: int
 
 
-NAMED_SHARE = 0.05  # of the FLOPs: a number format with less is not named
+NAMED_SHARE = 0.05  # of the FLOPs: number formats with less are not named
 
 
 @dataclass(frozen=True)
 class Compute:
-    """What a step computes, and the most this machine was measured to do in its number formats."""
+    """What a step computes, and the measured peak for the number formats it uses."""
 
-    flops: float  # a step, forward and backward
+    flops: float  # per step, forward and backward
     peak: float | None = None  # FLOP/s
     peak_name: str = ""  # "float32"
 
@@ -55,11 +55,10 @@ def summarize(
     """The summary of ``window``; None if it holds no iterations.
 
     Args:
-        window: timed iterations from the first of the process on; warm-up is found and left out
-            here.
+        window: timed iterations from the first of the process on; warm-up is detected and left out.
         device: where the job computes, "cpu" or "cuda".
         cores: cores the job may use.
-        busy_share: of the profiled window, the device at work, 0..1; CUDA only.
+        busy_share: share of the profiled window with the device at work, 0..1; CUDA only.
     """
     skipped = warm_up_end(window.times_s) if window.times_s else 0
     steady = drop_start(window, skipped)
@@ -74,7 +73,7 @@ def summarize(
         reader_cost_s=reader_s,
         batch_cost_s=batch_s,
         reader_ratio=reader_s / batch_s,
-        # all samples over all time: the mean of single rates would flatter
+        # total samples over total time: a mean of single rates would be too high
         ips_mean=sum(samples) / sum(times),
         ips_max=max(ips),
         ips_min=min(ips),
@@ -111,7 +110,7 @@ def utilisation(
     if device == "cuda":
         return (
             busy_share,
-            "of the profiled time, the device at work" if busy_share is not None else "",
+            "of the profiled time the device was busy" if busy_share is not None else "",
         )
     if not window.session_load or cores < 1:
         return None, ""
@@ -122,7 +121,7 @@ def utilisation(
 
 
 def metrics(summaries: Mapping[str, PerfSummary | None]) -> dict[str, float]:
-    """Under fixed keys, ``summary/<side>/<name>``, for the tracker; what is not known is left out."""
+    """Figures for the tracker, as ``summary/<side>/<name>``; unknown ones are left out."""
     found: dict[str, float] = {}
     for side, summary in summaries.items():
         if summary is None:
@@ -163,8 +162,10 @@ def copies_of(trace: Trace) -> Copies | None:
 def compute_of(
     flops: float | None, operators: Sequence[Operator], peaks: Sequence[Peak], tf32: bool
 ) -> Compute | None:
-    """``flops`` a step, against the measured peaks of the number formats in which they are done:
-    the rate at which the machine would do this mixture, each part at its own peak.
+    """``flops`` per step, and the peak for the number formats in which they are done.
+
+    The peak is the rate at which the machine would do this mixture, each part at its own measured
+    peak.
 
     Args:
         tf32: float32 products may run on TensorFloat-32 units.

@@ -1,7 +1,7 @@
 """The operator table: calls of a trace grouped by operator, shapes and types, with their work.
 
-row = all calls alike: times, kernels, FLOPs and bytes a call
-self time: on the device if there is one, else on the CPU, without the operators called inside
+row = all identical calls: times, kernels, FLOPs and bytes per call
+self time: on the device if there is one, otherwise on the CPU, without the operators it called
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Group:
     total_s: float = 0.0
     cpu_s: float = 0.0
     device_s: float = 0.0
-    counted: list[Work] = field(default_factory=list)  # one a call that did its work itself
+    counted: list[Work] = field(default_factory=list)  # one per call that did its own work
     inner: str = ""  # an operator that did the work of the other calls
     kernels: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
@@ -104,7 +104,7 @@ def _row(group: _Group, whole_s: float) -> Operator:
 
 
 def _inner(ops: Sequence[Op]) -> list[str]:
-    """For each operator that hands its work on: one that does it; "" for those that do their own.
+    """For each operator that delegates its work, one that does it; "" for those that do their own.
 
     Copies made on the way do not count: a product that first makes its operand contiguous is still
     the product.
@@ -134,9 +134,11 @@ def _device_totals(ops: Sequence[Op]) -> list[float]:
 
 
 def _parameter_dtype(trace: Trace) -> str:
-    """The one type all gradients have: lists of tensors, whose types a trace does not tell, are
-    lists of parameters in an optimizer's step. "" if gradients are of several types, or there are
-    none."""
+    """The type of all gradients; "" if they are of several types, or there are none.
+
+    In an optimizer's step, lists of tensors, whose types a trace does not record, are lists of
+    parameters.
+    """
     found = {dtype for op in trace.ops if op.name == GRADIENT for _, dtype in op.signature.tensors}
     return found.pop() if len(found) == 1 else ""
 
@@ -161,7 +163,7 @@ def _shape_words(shape: Shape | tuple[Shape, ...]) -> str:
 
 
 def to_csv(rows: Sequence[Operator]) -> str:
-    """All rows with all columns, times in seconds; an empty cell is a figure that is not known."""
+    """All rows with all columns, times in seconds; cells of unknown figures are empty."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(f.name for f in fields(Operator))

@@ -1,5 +1,6 @@
-"""What a few iterations of a trace look like, and how busy the device was: pure functions of a
-:class:`Trace`.
+"""What a few iterations of a trace look like, and how busy the device was.
+
+Pure functions of a :class:`Trace`.
 """
 
 from __future__ import annotations
@@ -10,19 +11,18 @@ from autotune.explain.records import Span
 from autotune.explain.trace import Trace
 
 ITERATIONS = 3  # in the strip: enough to see what repeats
-MOST_SPANS = 1500  # a page is to be opened on a phone as well
+MOST_SPANS = 1500  # the page must open on a phone, too
 
 
 def kernels_per_step(trace: Trace) -> float:
-    """Kernels on the device an iteration; 0 on a CPU."""
+    """Device kernels per iteration; 0 on a CPU."""
     return len(trace.kernels) / len(trace.iterations) if trace.iterations else 0.0
 
 
 def idle_share(trace: Trace) -> float | None:
-    """Share of the profiled iterations in which the device neither computed nor copied; None where
-    there is no device.
+    """Share of the profiled iterations in which the device neither computed nor copied.
 
-    From the start of the first iteration to the end of the last.
+    From the start of the first iteration to the end of the last. None where there is no device.
     """
     if not trace.on_device or not trace.iterations:
         return None
@@ -35,7 +35,7 @@ def idle_share(trace: Trace) -> float | None:
 
 
 def covered(spans: Iterable[tuple[float, float]], start_s: float, end_s: float) -> float:
-    """How much of a stretch is covered by spans that may overlap, in seconds."""
+    """Seconds of a stretch that are covered by spans; spans may overlap."""
     whole, reached = 0.0, start_s
     for begin, end in sorted(spans):
         begin, end = max(begin, reached), min(end, end_s)
@@ -46,10 +46,10 @@ def covered(spans: Iterable[tuple[float, float]], start_s: float, end_s: float) 
 
 
 def timeline(trace: Trace, iterations: int = ITERATIONS) -> tuple[Span, ...]:
-    """Phases, kernels and copies of some iterations from the middle of the trace; seconds from the
-    start of the first of them.
+    """Phases, kernels and copies of some iterations from the middle of the trace.
 
-    Where there are more kernels than a page can hold, the shortest are left out.
+    In seconds from the start of the first iteration shown. Where there are more kernels and copies
+    than a page can hold, the shortest are left out.
     """
     if not trace.iterations:
         return ()

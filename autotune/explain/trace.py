@@ -1,4 +1,4 @@
-"""A trace of torch.profiler as a small record: iterations, phases, operators, kernels, copies.
+"""A torch.profiler trace as a small record: iterations, phases, operators, kernels, copies.
 
     trace.json.gz ── 4 MiB at a time ──▶ events (only the fields used are decoded) ──▶ Trace
 
@@ -61,18 +61,18 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What was called with what: shared by all calls alike. One entry an argument."""
+    """An operator with its arguments, one entry per argument; identical calls share it."""
 
     name: str  # "aten::addmm"
-    # of a list of tensors: one shape each; () for what is no tensor
+    # for a list of tensors one shape each; () for other arguments
     shapes: tuple[Shape | tuple[Shape, ...], ...] = ()
-    # "float32"; "list" for a list of tensors; "" for what is no tensor
+    # "float32"; "list" for a list of tensors; "" for other arguments
     dtypes: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()  # of plain arguments, as text: "[2, 2]", "True"; "" for tensors
+    values: tuple[str, ...] = ()  # plain arguments as text: "[2, 2]", "True"; "" for tensors
 
     @property
     def tensors(self) -> tuple[tuple[Shape, str], ...]:
-        """Shape and type of each tensor argument (scalar tensors are ``()``); lists are left out."""
+        """Shape and type of each tensor argument (scalar tensors: ``()``), without lists."""
         return tuple(
             (shape, dtype)  # type: ignore[misc]
             for shape, dtype in zip(self.shapes, self.dtypes)
@@ -82,8 +82,9 @@ class Signature:
 
 @dataclass(slots=True)
 class Op:
-    """One call of an operator on the host. Operators of a thread are nested; :attr:`Trace.ops` is
-    in order of start.
+    """One call of an operator on the host.
+
+    Operators of a thread are nested; :attr:`Trace.ops` is sorted by start.
     """
 
     signature: Signature
@@ -169,7 +170,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _pieces(stream: BinaryIO) -> Iterator[bytes]:
-    """The events of a trace as JSON arrays, some thousand each."""
+    """The events of a trace as JSON arrays of a few thousand each."""
     rest, begun = b"", False
     while block := stream.read(PIECE_BYTES):
         rest += block
@@ -214,7 +215,7 @@ _NO_ARGUMENTS = _Arguments()
 
 
 class _Reader:
-    """Takes events in, in any order, and makes the trace of them."""
+    """Takes in events in any order and builds the trace."""
 
     def __init__(self) -> None:
         self._signatures: dict[tuple[str, bytes, bytes, bytes], Signature] = {}
@@ -259,7 +260,7 @@ class _Reader:
             return self._one_by_one(piece)
 
     def _one_by_one(self, piece: bytes) -> Iterator[_Event]:
-        """The readable events of a piece: names from C++ are not always escaped as JSON wants it."""
+        """The readable events of a piece: C++ names are not always escaped as JSON requires."""
         for text in piece[1:-1].replace(BETWEEN_EVENTS, b"\n  }\0{").split(b"\0"):
             try:
                 yield _EVENT.decode(text)
@@ -297,7 +298,7 @@ class _Reader:
 
         index = self._nest(zero)
         if steps and not any(op.start_s + zero >= steps[-1].start_s for op in self._ops):
-            del steps[-1]  # torch opens a new iteration when told of the end of the last
+            del steps[-1]  # torch opens another iteration when the last one ends
         kernels, copies = [], []
         for name, start_s, duration_s, external, nbytes in sorted(self._device, key=lambda d: d[1]):
             op = index.get(external, -1) if external >= 0 else -1
@@ -316,8 +317,9 @@ class _Reader:
         )
 
     def _nest(self, zero: float) -> dict[int, int]:
-        """Operators in order, each with its parent and self time; returns where each external id
-        stands.
+        """Sort the operators and set their parents and self times.
+
+        Returns the index of the operator with each external id.
         """
         order = sorted(
             range(len(self._ops)), key=lambda i: (self._ops[i].start_s, -self._ops[i].duration_s)
@@ -328,7 +330,7 @@ class _Reader:
         for place, op in enumerate(self._ops):
             outer = open_.setdefault(op.thread, [])
             op.self_s = op.duration_s
-            # those before are on the trace's clock already
+            # earlier operators are already on the trace's clock
             while outer and self._ops[outer[-1]].end_s <= op.start_s - zero:
                 outer.pop()
             op.start_s -= zero

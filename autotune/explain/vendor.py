@@ -1,8 +1,6 @@
-"""What data sheets promise: dense figures, without structured sparsity, at the device's boost
-clock.
+"""Peak figures from data sheets: dense, without structured sparsity, at the device's boost clock.
 
-Only devices whose data sheet states each figure plainly; for the others the measured peak stands
-alone.
+Only devices whose data sheet states each figure plainly; others have only the measured peak.
 """
 
 from __future__ import annotations
@@ -10,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# Pattern of torch's device name, name of NVIDIA's data sheet, TFLOP/s of each type, GB/s of memory;
-# 0: not stated. The first that matches counts.
+# Pattern for torch's device name, source, TFLOP/s of each type, GB/s of memory; 0: not stated. The
+# first match counts.
 FIGURES = "float32 tf32 bfloat16 float16 memory".split()
 SHEETS = (
     (r"\bH200\b(?!.*NVL)", "H200 SXM data sheet", 67, 494.5, 989.5, 989.5, 4800),
@@ -32,7 +30,7 @@ SHEETS = (
 
 
 def vendor_peaks(device_name: str) -> tuple[Mapping[str, float], str]:
-    """(peak -> FLOP/s or bytes/s, whose figures these are); ({}, "") for devices not listed."""
+    """(peak -> FLOP/s or bytes/s, source of the figures); ({}, "") for devices not listed."""
     for pattern, sheet, *figures in SHEETS:
         if re.search(pattern, device_name):
             units = (1e12, 1e12, 1e12, 1e12, 1e9)

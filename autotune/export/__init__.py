@@ -1,1 +1,1 @@
-"""What a run hands back, and the forms it can take."""
+"""The output of a run (tuned.yaml) and the formats it can be exported to."""

@@ -1,4 +1,4 @@
-"""The compiled kernels that travel with a tuned.yaml, on the machine that launches it."""
+"""Unpacks the compiled kernels shipped with a tuned.yaml on the machine that launches it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def unpack(archive: Path, digest: str, folder: Path) -> None:
-    """Put what ``archive`` holds into ``folder``; all of it or nothing.
+    """Unpack ``archive`` into ``folder``, atomically.
 
     Raises:
-        ValueError: the file is not the one that tuned.yaml was written with, or no archive.
-        OSError: it cannot be read or written.
+        ValueError: the file has changed since tuned.yaml was written, or is not a tar archive.
+        OSError: reading or writing failed.
     """
     if hashlib.sha256(archive.read_bytes()).hexdigest() != digest:
         raise ValueError("it has changed since tuned.yaml was written")
@@ -30,9 +30,9 @@ def unpack(archive: Path, digest: str, folder: Path) -> None:
             content.extractall(room, filter="data")
         room.rename(folder)
     except tarfile.TarError as error:
-        raise ValueError(f"it is no archive of ours ({error})") from None
+        raise ValueError(f"it is not an autotune archive ({error})") from None
     except OSError:
-        if not folder.is_dir():  # another launch was faster
+        if not folder.is_dir():  # else another launch unpacked it first
             raise
     finally:
         shutil.rmtree(room, ignore_errors=True)
@@ -41,11 +41,11 @@ def unpack(archive: Path, digest: str, folder: Path) -> None:
 def cache_variables(
     archive: Path, digest: str, cache: Path, env: Mapping[str, str]
 ) -> dict[str, str]:
-    """What the job is started with to find its compiled kernels.
+    """Environment variables that let the job find its compiled kernels.
 
     Args:
-        cache: this user's, where they are unpacked once.
-        env: the job's variables; a cache of its own stays.
+        cache: the user's cache directory; the kernels are unpacked there once.
+        env: the job's variables; if they already name a cache, nothing is changed.
 
     Raises:
         ValueError, OSError: as :func:`unpack`.

@@ -1,7 +1,7 @@
-"""Do the settings of a tuned.yaml still fit the machine they are launched on?
+"""Checks whether the settings of a tuned.yaml still fit the machine they are launched on.
 
-Nothing here imports torch, which would cost every launch a second: its version is read from its
-files, a GPU is seen by its device file.
+Nothing here imports torch, which would cost every launch a second: the torch version is read from
+its files, and GPUs are detected by their device files.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ if spec and spec.submodule_search_locations:
     found.update(torch_version=str(names.get("__version__", "")), cuda_version=names.get("cuda") or "", hip=names.get("hip") or "")
 print(json.dumps(found))
 """
-# What is compared, and how it is called. A Python patch release or a few MiB of memory change
-# nothing.
+# Compared fields and their labels. Others (Python patch release, exact memory size) do not matter.
 COMPARED = {
     "device_name": "device",
     "device_count": "devices",
@@ -56,10 +55,8 @@ COMPARED = {
 
 
 def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
-    """The machine as the job will find it; what cannot be known without starting CUDA is taken from
-    ``tuned``.
-    """
-    # unknown: give the knobs that ask for it the benefit of the doubt
+    """The machine as the job will see it; what only CUDA could tell is taken from ``tuned``."""
+    # if unknown, assume a GPU that supports the knobs that depend on it
     capability = tuned.provenance.machine.get("compute_capability") or (8, 0)
     return here(tuned.command, env, tuned.workdir, tuple(capability))
 
@@ -70,9 +67,7 @@ def here(
     workdir: Path,
     capability: tuple[int, ...] = (8, 0),
 ) -> Machine:
-    """This machine, with the software that ``command`` finds on it. ``capability``: of its GPUs, if
-    it has any.
-    """
+    """This machine, with the software ``command`` uses. ``capability``: of its GPUs, if any."""
     model, flags = machines.cpu()
     software = _ask_python(interpreter(command, env, workdir), env, workdir)
     for_cpus = software.get("torch_version") and not (
@@ -106,13 +101,11 @@ def here(
 def differences(
     tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None
 ) -> list[str]:
-    """What is unlike the machine the settings were found on, in words. ``env``: the job's
-    variables.
-    """
-    # torchrun's --nnodes
+    """How this machine differs from the one tuned on, as text. ``env``: the job's variables."""
+    # PET_NNODES is torchrun's --nnodes
     nodes, told = tuned.provenance.footprint.nodes, env is not None and "PET_NNODES" in env
     found = (
-        [f"tuned as one job over {nodes} nodes, started on this one alone"]
+        [f"tuned as one job across {nodes} nodes, started on this one only"]
         if nodes > 1 and not told
         else []
     )
@@ -123,8 +116,9 @@ def differences(
 
 
 def other_variables(tuned: TunedConfig, env: Mapping[str, str]) -> list[str]:
-    """Which variables that decide how fast a job is are not what they were when it was tuned, in
-    words. ``env``: the job's.
+    """Speed-relevant environment variables that differ from tuning time, as text.
+
+    ``env``: the job's variables.
     """
     then = tuned.provenance.environment
     if then is None:
@@ -137,9 +131,7 @@ def other_variables(tuned: TunedConfig, env: Mapping[str, str]) -> list[str]:
 
 
 def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[str, Any, Any]]:
-    """(what, before, now) of all in which two machines differ so much that their figures cannot be
-    compared.
-    """
+    """(label, before, now) of each difference that makes two machines' figures incomparable."""
     found = []
     for name, word in COMPARED.items():
         if name in ("device_name", "device_count", "cuda_version") and not gpu:
@@ -150,17 +142,18 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
     return found
 
 
-ANY_BATCH = 1 << 20  # samples; the last batch of the data has fewer
+ANY_BATCH = 1 << 20  # samples; the imaginary data set has one more: its last batch is smaller
 
 
 def obstacles(
     tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Knob -> why it cannot be applied here. The knobs themselves are asked, about a job that would
-    take anything.
+    """Knob -> why it cannot be applied here.
+
+    Each knob is asked about an imaginary job that supports every setting.
 
     Args:
-        env: the job's variables; None: those of this process.
+        env: the job's variables; None for those of this process.
     """
     device = "cuda" if tuned.provenance.job_device == "cuda" and now.device == "cuda" else "cpu"
     willing = JobFacts(
@@ -197,21 +190,22 @@ def obstacles(
 
 
 def interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -> str:
-    """The Python that will run the job: the command itself, or the one its script names (torchrun,
-    accelerate); "" if it is not known (a shell, ``uv run``, ``conda run``).
+    """The Python that will run the job; "" if unknown (a shell, ``uv run``, ``conda run``).
+
+    It is the command itself, or the interpreter in its script's shebang (torchrun, accelerate).
     """
     program = _program(command[0], env, workdir)
     if re.fullmatch(r"(python|pypy)[\d.]*", Path(program).name):
         return program
     words = shebang(program)
-    if not words or "run" in command[1:2]:  # conda and others are started by a Python of their own
+    if not words or "run" in command[1:2]:  # `conda run` etc.: the shebang is the tool's own Python
         return ""
     word = words[1] if Path(words[0]).name == "env" and len(words) == 2 else words[0]
     return _program(word, env, workdir) if re.search(r"python[\d.]*$", word) else ""
 
 
 def _program(word: str, env: Mapping[str, str], workdir: Path) -> str:
-    """The file that ``word`` names at the start of a command; "" if there is none."""
+    """The file that ``word`` refers to as a command; "" if there is none."""
     return str(workdir / word) if "/" in word else shutil.which(word, path=env.get("PATH")) or ""
 
 
@@ -229,8 +223,7 @@ def _ask_python(program: str, env: Mapping[str, str], workdir: Path) -> dict[str
         )
         return dict(json.loads(answer.stdout.decode().splitlines()[-1]))
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        # nothing is known, so nothing differs; the job itself will say what is wrong with its
-        # Python
+        # unknown fields count as equal; if its Python is broken, the job itself will report it
         return {}
 
 
@@ -239,7 +232,7 @@ def _gpus(
     devices: Path = Path("/dev"),
     driver: Path = Path("/proc/driver/nvidia/gpus"),
 ) -> list[str]:
-    """Names of the GPUs the job will see ("" where only the device file is there)."""
+    """Names of the GPUs the job will see ("" for a GPU known only by its device file)."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and (
         not visible.strip() or visible.strip().startswith("-") or visible == "NoDevFiles"

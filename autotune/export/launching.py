@@ -2,10 +2,9 @@
 
     tuned.yaml ──▶ plan ──▶ argv, env, workdir, session.json ──▶ execve: this process becomes the job
 
-Because the process is replaced, signals, exit code, stdin, stdout and stderr are the job's own,
-with nothing in between. It also means that nothing can clean up afterwards: session.json lies in
-the user's cache under a name made of its content, so that launching the same settings a thousand
-times leaves one file.
+Because the process is replaced, signals, exit code, stdin, stdout and stderr are directly the
+job's. It also means that nothing can clean up afterwards: session.json is stored in the user's
+cache under a hash of its content, so launching the same settings repeatedly leaves one file.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 @dataclass(frozen=True)
 class Launch:
-    """``session``: what the agent is told, None if no knob needs it."""
+    """A planned launch. ``session``: the agent's instructions, None if no knob needs the agent."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -54,7 +53,7 @@ class Launch:
 
 
 def knobs_of(tuned: TunedConfig) -> dict[str, Knob]:
-    """The knobs of ``tuned``, in its order."""
+    """The knobs of ``tuned``, in file order."""
     return {name: create(name, _options(name, choice)) for name, choice in tuned.knobs.items()}
 
 
@@ -64,7 +63,7 @@ def _options(name: str, choice: TunedKnob) -> dict[str, Value]:
 
 
 def needs_agent(knob: Knob) -> bool:
-    """Live knobs, and process knobs whose variable nobody else reads."""
+    """Whether the agent must apply it: a live knob, or one whose variable only the agent reads."""
     kind = type(knob)
     return (
         knob.scope is Scope.LIVE
@@ -74,17 +73,17 @@ def needs_agent(knob: Knob) -> bool:
 
 
 def _can_be_asked(knob: Knob) -> bool:
-    """Whether a process knob knows in the job if it took hold."""
+    """Whether it is a process knob that can check inside the job whether it took effect."""
     return knob.scope is Scope.PROCESS and type(knob).effect is not Knob.effect
 
 
 def needs_launch(knob: Knob, value: Value) -> bool:
-    """More than variables and words, which a script could set by itself."""
+    """Whether it needs more than the variables and arguments a plain script can set."""
     return needs_agent(knob) or value in knob.looked_up
 
 
 def uses_launch(tuned: TunedConfig) -> bool:
-    """Whether a script that runs the job does so by ``autotune launch``."""
+    """Whether a script that runs the job must use ``autotune launch``."""
     return any(needs_launch(knob, tuned.knobs[n].value) for n, knob in knobs_of(tuned).items())
 
 
@@ -97,18 +96,18 @@ def plan(
     out: Path | None = None,
     partial: bool = False,
 ) -> Launch:
-    """How ``tuned`` is run.
+    """Plan how to run ``tuned``.
 
     Args:
-        extra: words added to the command.
-        base: the environment it is launched from.
-        seed: what ``{seed}`` in the command stands for.
-        out: what ``{trial_dir}`` stands for; by default ``out`` in the job's directory.
-        partial: a missing secret is left out instead of an error.
+        extra: words appended to the command.
+        base: the environment to launch from.
+        seed: the value of ``{seed}`` in the command.
+        out: the value of ``{trial_dir}``; by default ``out`` in the job's directory.
+        partial: omit missing secrets instead of raising.
 
     Raises:
         InputError: a secret of the job is not in the environment, a knob cannot be set here, or
-            ``extra`` cannot be added.
+            ``extra`` cannot be appended.
     """
     knobs = knobs_of(tuned)
     values = {name: choice.value for name, choice in tuned.knobs.items()}
@@ -117,10 +116,10 @@ def plan(
     words = filled_command(command_line(tuned.command, knobs.values(), values), places)
     if extra and is_shell(words):
         raise InputError(
-            "the job is a line for a shell, to which no words can be added",
+            "the job is a shell command line; arguments cannot be appended to it",
             where="-- " + " ".join(extra),
-            expected="a command that is a program and its words",
-            remedy="write them into the line under 'command' of tuned.yaml",
+            expected="a command given as a program and its arguments",
+            remedy="add them to the line under 'command' in tuned.yaml",
         )
     argv = [
         re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words
@@ -153,13 +152,13 @@ def _prepared(start: Start, knobs: Mapping[str, Knob], values: Mapping[str, Valu
                 f"{name}={values[name]} cannot be set here: {reason}",
                 where=f"knobs.{name}",
                 expected="a machine like the one it was tuned on",
-                remedy=f"tune again here, or take {name} out of the file",
+                remedy=f"tune again here, or remove {name} from the file",
             ) from None
     return start
 
 
 def uses_out(tuned: TunedConfig) -> bool:
-    """Whether the job is told where to write by ``{trial_dir}``."""
+    """Whether the job uses ``{trial_dir}`` to find out where to write."""
     return any("{trial_dir}" in word for word in (*tuned.command, *tuned.env.values()))
 
 
@@ -167,8 +166,7 @@ def _secrets(tuned: TunedConfig, base: Mapping[str, str], partial: bool) -> dict
     missing = [name for name in tuned.env_from_launch if name not in base]
     if missing and not partial:
         raise InputError(
-            f"{' and '.join(missing)} not set: the job was tuned with it, and tuned.yaml holds no"
-            " secrets",
+            f"{' and '.join(missing)} not set: needed by the job; tuned.yaml holds no secrets",
             where="environment",
             expected="the variables under env_from_launch",
             remedy=f"export {missing[0]}=… first",
@@ -177,12 +175,12 @@ def _secrets(tuned: TunedConfig, base: Mapping[str, str], partial: bool) -> dict
 
 
 def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
-    """Put session.json where the job's processes will find it; returns its path."""
+    """Write session.json where the job's processes will find it; return its path."""
     digest = hashlib.sha256(json.dumps(encode(session), sort_keys=True).encode()).hexdigest()[:16]
     root = (cache or user_cache()) / "autotune" / "launch" / digest
     try:
         return _write_session(session, root)
-    except OSError:  # a home that cannot be written to, or is full
+    except OSError:  # the home directory is not writable, or full
         return _write_session(session, _temporary_directory() / digest)
 
 
@@ -195,8 +193,9 @@ def _write_session(session: SessionConfig, root: Path) -> Path:
 
 
 def _temporary_directory() -> Path:
-    """A directory in the temporary one that is this user's alone: its usual name may be somebody
-    else's trap.
+    """A directory below the temporary one that only this user can write to.
+
+    Another user may have created the usual one as a trap; then a new one is made.
     """
     usual = Path(tempfile.gettempdir()) / f"autotune-{os.getuid()}"
     usual.mkdir(mode=0o700, exist_ok=True)
@@ -208,10 +207,10 @@ def _temporary_directory() -> Path:
 def _session_directory(root: Path) -> SessionPaths:
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     if root.stat().st_uid != os.getuid():
-        raise PermissionError(f"{root} belongs to somebody else")
+        raise PermissionError(f"{root} belongs to another user")
     paths = SessionPaths(root)
-    # Markers tell a tuner how far each process came. Nobody reads them here, and a file in their
-    # place keeps them out.
+    # Markers tell the tuner how far each process got. No tuner reads them here, so a plain file
+    # takes the place of their directory to keep them from being written.
     if not paths.markers.exists():
         paths.markers.touch()
     return paths
@@ -223,9 +222,9 @@ def user_cache() -> Path:
 
 
 def environment_of(launch: Launch) -> dict[str, str]:
-    """The job's environment, the way in for the agent included."""
+    """The job's environment, including what loads the agent."""
     env = dict(launch.env)
-    # launched from within a session
+    # set if we are launched from within a session
     for name in (SESSION_VARIABLE, MARK_VARIABLE, "AUTOTUNE_PACKAGES"):
         env.pop(name, None)
     if launch.session is not None:
@@ -241,14 +240,14 @@ def environment_of(launch: Launch) -> dict[str, str]:
 
 
 def become(launch: Launch) -> None:
-    """Replace this process by the job. Returns only by raising.
+    """Replace this process by the job. Never returns.
 
     Raises:
-        InputError: its directory or its program is not there.
+        InputError: the job's directory or program is missing, or the program cannot be started.
     """
     program, env = _arrive(launch)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        # Python ignores them, and what is ignored stays so in the new program
+        # Python ignores these signals, and ignored signals stay ignored across execve
         signal.signal(number, signal.SIG_DFL)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -263,10 +262,10 @@ def become(launch: Launch) -> None:
 
 
 def _arrive(launch: Launch) -> tuple[str, dict[str, str]]:
-    """Go to the job's directory; returns its program's path and its variables.
+    """Change to the job's directory; return its program's path and its environment.
 
     Raises:
-        InputError: its directory or its program is not there.
+        InputError: the job's directory or program is missing.
     """
     env = environment_of(launch)
     try:

@@ -1,4 +1,4 @@
-"""tuned.yaml read back, every mistake in it named with its line."""
+"""Reads tuned.yaml and reports every mistake in it with its line."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from autotune_spaces.sites import JobSites
 KEYS = tuple("schema_version name command workdir env env_from_launch knobs provenance".split())
 KNOB_KEYS = ("value", "was", "gain", "options")
 INTERVAL_KEYS = ("estimate", "low", "high")
-# of provenance: what is not text
+# provenance fields that are not text
 NESTED = ("speedup", "machine", "environment", "footprint", "compile_cache", "sites")
 T = TypeVar("T")
 
 
 def find_tuned(path: Path) -> Path:
-    """The tuned.yaml that ``path`` means: the file itself, or the one in a run directory.
+    """The tuned.yaml that ``path`` refers to: the file itself, or the one in a run directory.
 
     Raises:
-        InputError: there is none.
+        InputError: the directory has none, or ``path`` is a result.json.
     """
     if path.name == RESULT and path.is_file():
         raise InputError(
@@ -57,9 +57,9 @@ def find_tuned(path: Path) -> Path:
         where=str(path),
         expected=f"a finished run's directory, or a {FILE_NAME}",
         remedy=(
-            "`autotune run` on the same job carries on where it stopped"
+            "`autotune run` on the same job continues where it stopped"
             if unfinished
-            else "`autotune run job.yaml` makes one"
+            else "`autotune run job.yaml` creates one"
         ),
     )
 
@@ -72,7 +72,7 @@ def load_tuned(path: Path | str) -> TunedConfig:
     """
     file = find_tuned(Path(path))
     try:
-        # A pipe can be read only once, and has no place that relative paths could be relative to.
+        # A pipe can be read only once, and has no directory for relative paths to refer to.
         document = (
             read_yaml(file) if file.is_file() else parse_yaml(file.read_text(encoding="utf-8"))
         )
@@ -82,7 +82,7 @@ def load_tuned(path: Path | str) -> TunedConfig:
         ) from None
     except FileNotFoundError:
         run = RUNS / file
-        remedy = f"did you mean {run}?" if run.is_dir() else "`autotune run job.yaml` makes one"
+        remedy = f"did you mean {run}?" if run.is_dir() else "`autotune run job.yaml` creates one"
         raise InputError(
             "no such file",
             where=str(file),
@@ -101,7 +101,7 @@ def load_tuned(path: Path | str) -> TunedConfig:
 
 
 class _Reader:
-    """Takes the document apart; what is wrong is collected, and a harmless value stands in for it."""
+    """Parses the document; collects mistakes and substitutes harmless values for them."""
 
     def __init__(self, document: Document, file: Path) -> None:
         self.document, self.file = document, file
@@ -115,7 +115,7 @@ class _Reader:
     def tuned(self) -> TunedConfig:
         data = self.document.data
         if not isinstance(data, dict):
-            self.wrong((), "no keys and values", f"the keys {', '.join(KEYS)}")
+            self.wrong((), "not a mapping", f"the keys {', '.join(KEYS)}")
             return TunedConfig("", (), self.file.parent)
         number = data.get("schema_version")
         if (
@@ -134,7 +134,7 @@ class _Reader:
             self.mistakes.append(Mistake(("schema_version",), found, expected, remedy=remedy))
             return TunedConfig("", (), self.file.parent)
         self.known_keys(data, (), KEYS)
-        # no Path.expanduser, which raises for a user whom nobody knows
+        # not Path.expanduser, which raises for an unknown user
         workdir = Path(os.path.expanduser(self.text(data, ("workdir",), ".")))
         return TunedConfig(
             name=self.text(data, ("name",), "job"),
@@ -160,7 +160,9 @@ class _Reader:
         value = data.get(str(place[-1]), default)
         if isinstance(value, (dict, list)) or value is None:
             self.wrong(
-                place, f"'{place[-1]}' is {'empty' if value is None else 'not one value'}", "text"
+                place,
+                f"'{place[-1]}' is {'empty' if value is None else 'not a single value'}",
+                "text",
             )
             return default
         return read_text(self.document, place, value)
@@ -174,8 +176,8 @@ class _Reader:
         ):
             self.wrong(
                 (key,),
-                f"'{key}' is {'missing' if key not in data else 'no list of words'}",
-                "a list, one word an item",
+                f"'{key}' is {'missing' if key not in data else 'not a list of words'}",
+                "a list with one word per item",
             )
             return ()
         return tuple(read_text(self.document, (key, i), v) for i, v in enumerate(value))
@@ -198,9 +200,7 @@ class _Reader:
         found = self.mapping(data, place)
         for name in found:
             if not name or "=" in name or "\0" in name:
-                self.wrong(
-                    (*place, name), f"{name!r} cannot be the name of a variable", "NAME: text"
-                )
+                self.wrong((*place, name), f"{name!r} is not a valid variable name", "NAME: text")
         return {name: self.text(found, (*place, name)) for name in found}
 
     def knob(self, name: str, entry: Any) -> TunedKnob:
@@ -221,7 +221,7 @@ class _Reader:
                     place,
                     f"unknown knob '{name}'",
                     "a knob that `autotune knobs` lists",
-                    remedy="take out what another version of autotune wrote, or tune again"
+                    remedy="remove what another version of autotune wrote, or tune again"
                     + (f"; did you mean '{close}'?" if close else ""),
                 )
             )
@@ -271,16 +271,14 @@ class _Reader:
         )
 
     def record(self, cls: type[T], data: dict[str, Any], place: Place) -> T:
-        """A dataclass of which every field has a default, as :func:`encode` wrote it."""
+        """Decode a dataclass whose fields all have defaults, as :func:`encode` wrote it."""
         try:
             found = decode(cls, self.mapping(data, place))
             if not fits(cls, found):
                 raise TypeError
         except (TypeError, ValueError, KeyError, AttributeError):
             self.wrong(
-                place,
-                f"'{place[-1]}' is not as it was written",
-                "what `autotune run` wrote; or leave it out",
+                place, f"'{place[-1]}' is malformed", "what `autotune run` wrote; or leave it out"
             )
             return cls()
         return found

@@ -1,4 +1,4 @@
-"""Commands as lines for a shell: quoted, with variables where values are not known yet."""
+"""Commands as shell lines: quoted, with variables for values that are not yet known."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from autotune_spaces.base import Knob, Value
 from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.space import command_line
 
-# Of a line for a shell: what is quoted in it, and placeholders that are not. A directory's name may
-# hold blanks.
+# Quoted parts of a shell line, and placeholders outside of quotes, which must be quoted because a
+# directory's name may contain spaces.
 _PARTS = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!\$)\{(?:seed|trial_dir)\}""", re.DOTALL)
 PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
 
 
 def quote(word: str, variables: Collection[str]) -> str:
-    """``word`` for a shell, in which ``${NAME}`` is expanded for the names in ``variables`` and
-    nothing else is.
-    """
+    """Quote ``word`` for a shell; only ``${NAME}`` with NAME in ``variables`` is expanded."""
     parts = re.split(r"\$\{(\w+)\}", word)
     if len(parts) == 1:
         return shlex.quote(word)
@@ -36,9 +34,7 @@ def quote(word: str, variables: Collection[str]) -> str:
 
 
 def words_of(tuned: TunedConfig) -> list[str]:
-    """The job's command with the knobs that are part of it; ``{seed}`` and ``{trial_dir}`` as
-    variables.
-    """
+    """The job's command with the knobs that are part of it; placeholders become variables."""
     values = {name: choice.value for name, choice in tuned.knobs.items()}
     words = command_line(tuned.command, knobs_of(tuned).values(), values)
     if is_shell(words):
@@ -55,9 +51,7 @@ def line(words: Sequence[str], tuned: TunedConfig) -> str:
 
 
 def set_up(tuned: TunedConfig) -> list[str]:
-    """Lines that bring a shell to where the job can start: directory, variables, what is asked of
-    the caller.
-    """
+    """Lines that prepare a shell to start the job: directory, variables, checks for secrets."""
     lines = [f"cd -- {shlex.quote(str(tuned.workdir))}"]
     everything = " ".join([*tuned.command, *tuned.env.values()])
     if "{seed}" in everything:
@@ -82,7 +76,7 @@ def exports(knob: Knob, value: Value, tuned: TunedConfig) -> list[str]:
 
 def ask_for_secrets(tuned: TunedConfig) -> list[str]:
     return [
-        f': "${{{name}:?set it first; secrets are not kept in this file}}"'
+        f': "${{{name}:?set it first; secrets are not stored in this file}}"'
         for name in tuned.env_from_launch
     ]
 
@@ -94,7 +88,7 @@ def in_words(name: str, knob: TunedKnob) -> str:
 
 
 def knob_comments(tuned: TunedConfig) -> list[str]:
-    """Every setting in words, a comment each."""
+    """Every setting as text, one comment each."""
     return [
         text for name, choice in tuned.knobs.items() for text in comment(in_words(name, choice))
     ]
@@ -109,7 +103,7 @@ def shown(value: object) -> str:
 
 
 def comment(text: str, indent: str = "# ") -> list[str]:
-    """``text`` as comment lines; what would end a line in it cannot end the comment."""
+    """``text`` as comment lines; line breaks in it cannot break out of the comment."""
     return [(indent + part).rstrip() for part in text.splitlines() or [""]]
 
 
@@ -134,7 +128,5 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
         )
     )
     if p.footprint.nodes > 1:
-        lines += comment(
-            f"tuned as one job over {p.footprint.nodes} nodes: it has to be started on as many"
-        )
+        lines += comment(f"tuned as one job across {p.footprint.nodes} nodes: start it on as many")
     return lines

@@ -1,8 +1,7 @@
-"""tuned.yaml: a job with the settings proven for it, and where the proof comes from.
+"""tuned.yaml: a job with the settings proven for it, and the provenance of the proof.
 
-Secrets are not in it. A variable that looks like one is named under ``env_from_launch`` and taken
-from the environment when the job is launched; where its value stood in the command stands
-``${NAME}``.
+It contains no secrets. A variable that looks like one is listed by name under ``env_from_launch``
+and taken from the environment at launch; its value in the command is replaced by ``${NAME}``.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from autotune_spaces.sites import JobSites
 from autotune_spaces.space import command_line
 from autotune_trials.paths import publish
 
-TUNED_SCHEMA_VERSION = 2  # 2: provenance knows sites in the source and what the job used
+TUNED_SCHEMA_VERSION = 2  # 2: provenance has sites and footprint
 FILE_NAME = "tuned.yaml"
-# Of facts.Machine: what decides whether the settings still fit.
+# Fields of facts.Machine that decide whether the settings still fit.
 FINGERPRINT = """
     device device_name device_count compute_capability cpu_model cores memory_gib torch_version
     cuda_version cudnn_version python_version platform
 """.split()
-# Of variables: what decides how fast a job is, and may be another in another shell.
+# Environment variables that affect a job's speed and may differ between shells.
 TELLING = re.compile(
     "OMP_NUM_THREADS|MKL_NUM_THREADS|LD_PRELOAD|NCCL_.*|PYTORCH(_CUDA)?_ALLOC_CONF|GLIBC_TUNABLES"
 )
@@ -47,27 +46,25 @@ TELLING = re.compile(
 class TunedKnob:
     value: Value
     was: Value = None  # the job's own value
-    gain: Interval | None = None  # what this knob gives by itself, if it was measured
-    # e.g. lr_scaling; of a knob of the job's own: via
+    gain: Interval | None = None  # this knob's own gain, if it was measured
+    # e.g. lr_scaling; via, for a knob of the job's own
     options: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What the job takes up without the settings, its memory with them; 0: not known."""
+    """What the job uses with its own settings, its memory also with the tuned ones; 0: unknown."""
 
-    processes: int = 1  # that train together, on all nodes
+    processes: int = 1  # training processes on all nodes
     num_workers: int = 0  # of the training DataLoader
-    threads: int = 0  # a process computes with
-    host_memory_gib: float = 0.0  # at most, all processes together; known of jobs on a CPU
-    nodes: int = 1  # that the one job was started on, by a cluster's executor
+    threads: int = 0  # compute threads per process
+    host_memory_gib: float = 0.0  # peak of all processes together; known only for CPU jobs
+    nodes: int = 1  # on which a cluster executor started the job
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """How the settings were found; read by people, and compared with the machine they are launched
-    on.
-    """
+    """How the settings were found, for people and for comparison with the launching machine."""
 
     created: str = ""  # UTC, ISO 8601
     autotune: str = ""  # version
@@ -80,7 +77,7 @@ class Provenance:
     job_device: str = "cpu"  # where the model was
     loader_key: str = ""  # which of the job's DataLoaders is tuned
     machine: Mapping[str, Any] = field(default_factory=dict)  # FINGERPRINT fields
-    # what telling() finds among the variables of whoever tuned; None: not known
+    # telling() of the tuner's environment; None: unknown
     environment: Mapping[str, str] | None = None
     footprint: Footprint = Footprint()
     compile_cache: CompileCache = CompileCache()  # beside this file
@@ -100,9 +97,8 @@ class TunedConfig:
 
 
 def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> TunedConfig:
-    """What a finished run hands back; with the verdict keep-baseline, the job as it is."""
-    # Placeholders of knobs that stay as they are get the job's own value now: those knobs are not
-    # in the file.
+    """The tuned.yaml of a finished run; with the verdict keep-baseline, the job as it is."""
+    # Unchanged knobs are not in the file, so fill their placeholders with the job's own values now.
     unchanged = [k for k in spec.search_space.knobs if k.name not in result.knobs]
     env, command, secrets = _without_secrets(spec.env, command_line(spec.command, unchanged, {}))
     gains = {g.knob: g.speedup for g in result.gains if g.kept}
@@ -139,7 +135,7 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
 
 
 def telling(env: Mapping[str, str]) -> dict[str, str]:
-    """Of ``env``, what decides how fast a job is; without secrets."""
+    """The variables in ``env`` that affect a job's speed, without secrets."""
     return {
         name: value
         for name, value in sorted(env.items())
@@ -161,8 +157,9 @@ def _fingerprint(machine: Machine) -> dict[str, Any]:
 
 
 def _footprint(result: Result, spec: JobSpec) -> Footprint:
-    """Workers that were added hold memory of their own, so it is that of the job as it was or as it
-    is tuned, whichever takes more.
+    """The job's own footprint, with the larger memory of before and after tuning.
+
+    Tuning may add workers, which need memory of their own.
     """
     observation, job = result.observation, result.observation.job
     tuned = result.confirmation.anatomy if result.knobs and result.confirmation else None
@@ -179,7 +176,7 @@ def _footprint(result: Result, spec: JobSpec) -> Footprint:
 def _without_secrets(
     env: Mapping[str, str], command: Sequence[str]
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """The environment without its secrets, the command with ``${NAME}`` for them, and their names."""
+    """The environment without secrets, the command with ``${NAME}`` in their place, their names."""
     secrets = {
         name: value for name, value in env.items() if is_secret(name) or mask_url(value) != value
     }
@@ -208,16 +205,14 @@ def write_tuned(tuned: TunedConfig, path: Path) -> None:
 
 
 def embedded_yaml(tuned: TunedConfig) -> str:
-    """The text of tuned.yaml for the inside of another file, which has nothing lying beside it."""
+    """The text of tuned.yaml for embedding, without the compile cache (a separate file)."""
     return to_yaml(
         replace(tuned, provenance=replace(tuned.provenance, compile_cache=CompileCache()))
     )
 
 
 def to_yaml(tuned: TunedConfig) -> str:
-    """The text of tuned.yaml: the same settings give the same text, so that two of them can be
-    compared line by line.
-    """
+    """The text of tuned.yaml; deterministic, so that two files can be compared line by line."""
     p = tuned.provenance
     lines = [f"# {line}" for line in _headline(tuned)]
     lines += [
@@ -243,7 +238,7 @@ def to_yaml(tuned: TunedConfig) -> str:
     lines += [
         "",
         (
-            "# value: what to use; was: the job's own; gain: what this one gives by itself"
+            "# value: what to use; was: the job's own; gain: of this knob alone"
             if tuned.knobs
             else "# Nothing to change: the job runs as it is."
         ),
@@ -281,8 +276,8 @@ def to_yaml(tuned: TunedConfig) -> str:
         lines += [
             "",
             (
-                "  # Compiled kernels: `autotune launch` starts with them where hardware and"
-                " software are the same."
+                "  # Compiled kernels: `autotune launch` uses them if hardware and software are the"
+                " same."
             ),
         ]
         lines += _mapping("compile_cache", encode(p.compile_cache), "  ")
@@ -327,7 +322,7 @@ def _mapping(key: str, values: Mapping[str, Any], indent: str = "") -> list[str]
 
 
 def _told(record: Any) -> Any:
-    """A record as :func:`encode` has it, without the fields that have their default."""
+    """A record as :func:`encode` writes it, without fields that have their default."""
     if isinstance(record, tuple):
         return [_told(item) for item in record]
     if not is_dataclass(record):
@@ -340,7 +335,7 @@ def _told(record: Any) -> Any:
 
 
 def _tree(data: Mapping[str, Any], indent: str) -> list[str]:
-    """Nested mappings; one of scalars alone stands on one line."""
+    """Nested mappings as lines; a mapping of scalars goes on one line."""
     lines = []
     for key, value in data.items():
         items = value if isinstance(value, list) else [value]
@@ -371,7 +366,7 @@ def _interval(interval: Interval) -> str:
 
 
 _BARE = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")
-# Words that one YAML reader or another takes for something else than text.
+# Words that some YAML reader does not read as text.
 _SPECIAL = re.compile(r"true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|\.", re.IGNORECASE)
 
 
@@ -388,15 +383,16 @@ def _scalar(value: Any) -> str:
     ):
         return value
     text = json.dumps(value, ensure_ascii=False)
-    # What YAML does not allow as it is, unpaired surrogates of undecodable file names among it.
+    # Escape what YAML does not allow literally, such as surrogates from undecodable file names.
     return "".join(
         c if c == " " or c.isprintable() and ord(c) < 0x10000 else _escaped(c) for c in text
     )
 
 
 def _number(value: float) -> str:
-    """All its digits; YAML 1.1 wants a point in one with an exponent, and has words of its own for
-    what is not finite.
+    """A float with all its digits, as YAML 1.1 reads it.
+
+    With an exponent it needs a decimal point; non-finite values have their own words.
     """
     if math.isfinite(value):
         return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))

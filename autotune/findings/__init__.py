@@ -1,7 +1,7 @@
-"""Ways of losing time: one file a rule, one line here.
+"""Ways of losing time: one file per rule, one line here.
 
-What cannot be judged says why; a healthy job gets nothing. How a rule is added stands in
-CONTRIBUTING.md.
+A rule that cannot judge says why; a healthy job gets no findings. CONTRIBUTING.md says how to add a
+rule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.judging import Findings, judge_by
 
-_RULES = {  # module -> class, in the order in which findings of one cost are told
+_RULES = {  # module -> class; findings of equal cost appear in this order
     "loader_bound": "LoaderBound",
     "gpu_decoding": "GpuDecoding",
     "device_sync": "DeviceSync",
@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = tuple(
 
 
 def judge(cases: Mapping[str, Case]) -> Findings:
-    """Every rule on every side ("baseline", "winner"), and what became of each finding."""
+    """Ask every rule about every side ("baseline", "winner") and match the findings of both."""
     return judge_by(RULES, cases)
 
 

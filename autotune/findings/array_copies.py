@@ -1,4 +1,4 @@
-"""torch.tensor(…) of arrays and lists."""
+"""torch.tensor(…) on arrays and lists."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class ArrayCopies(SiteRule):
     name = "array-copies"
     title = "Arrays copied into tensors"
     card = (
-        "Every step makes tensors of arrays or lists by torch.tensor(…) or torch.as_tensor(…),"
+        "Every step makes tensors from arrays or lists with torch.tensor(…) or torch.as_tensor(…),"
         " which copies them, lists element by element. The cost is that of the statement."
-        f" Threshold {LEAST_SHARE:.0%} of an iteration. What DataLoader workers do is not seen."
+        f" Threshold: {LEAST_SHARE:.0%} of an iteration. Copies in DataLoader workers are not seen."
     )
     kinds = ("tensor_from_array",)
 
@@ -28,5 +28,5 @@ class ArrayCopies(SiteRule):
             return "torch.from_numpy(array) shares the array's memory and copies nothing."
         return (
             "Keep the data in one array or tensor from the start: torch.from_numpy copies nothing;"
-            " of arrays in a list, numpy.stack first."
+            " numpy.stack a list of arrays first."
         )

@@ -3,9 +3,9 @@
     Case ──▶ Rule.judge ──▶ findings ([] = nothing found)
                         └─▶ NotJudgeable("why")       this rule cannot be judged here
 
-A cause is reported once. Where two rules can see the same one, the more particular names the more
-general in ``explains``: what the first found is taken off the second, and nothing is said of a rest
-too small to matter.
+A cause is reported once. Where two rules can see the same cause, the more specific one names the
+more general one in ``explains``: the cost found by the first is subtracted from the second, which
+is not reported at all if too little remains.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NotJudgeable(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """One profiled configuration, all that is known of it."""
+    """Everything that is known about one profiled configuration."""
 
     name: str  # "baseline", "winner"
     side: Side
@@ -38,9 +38,9 @@ class Case:
     job: JobFacts
     # the job's own value of every knob that applies here
     defaults: Mapping[str, Value] = field(default_factory=dict)
-    withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> why it does not
+    withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> why it does not apply
     peaks: Sequence[Peak] = ()  # what this machine was measured to reach
-    # of the timed iterations, which nothing watched; None: there were none
+    # of the timed iterations, during which nothing watched; None: there were none
     anatomy: Anatomy | None = None
 
     @property
@@ -63,8 +63,7 @@ class Rule(ABC):
     Attributes:
         name: in kebab-case, for links: ``device-sync``.
         title: what is wrong, in a few words.
-        card: what it looks at, its threshold and where that comes from; docs/findings.md is made of
-            it.
+        card: what it looks at, its threshold and where that comes from; text of docs/findings.md.
         knob: the knob that cures it, or "".
         also: further knobs that can cure it.
         explains: names of more general rules that would report the same cause again.
@@ -95,8 +94,9 @@ class Rule(ABC):
         knob: str | None = None,
         title: str = "",
     ) -> Finding:
-        """A finding of this rule; the first of ``places`` is its place, ``knob`` defaults to the
-        rule's.
+        """A finding of this rule.
+
+        Its place is the first of ``places``; ``knob`` defaults to the rule's.
         """
         known = tuple(dict.fromkeys(p for p in places if p is not None))
         return Finding(
@@ -113,6 +113,6 @@ class Rule(ABC):
 
 
 def of_iteration(cost_s: float, whole_s: float) -> str:
-    """``12 ms of an iteration's 60 ms (20%)``"""
+    """``12 ms of each 60 ms iteration (20%)``"""
     whole = duration_words(whole_s)
-    return f"{duration_words(cost_s)} of an iteration's {whole} ({cost_s / whole_s:.0%})"
+    return f"{duration_words(cost_s)} of each {whole} iteration ({cost_s / whole_s:.0%})"

@@ -1,4 +1,4 @@
-"""Numbers cast to float32 and back in the middle of half precision."""
+"""Tensors cast to float32 and back in the middle of half precision."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, Rule, of_iteration
 from autotune.findings.measures import compute_s, dimensions, half_dtype, iteration_s, need
 
-# autocast's own casts of weights and losses stay below it in common models; a cure of less is
-# hardly measured
+# autocast's own casts of weights and losses stay below it in common models; the gain from curing
+# less could hardly be measured
 COST_SHARE = 0.05
 COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
 
@@ -16,11 +16,11 @@ class Casts(Rule):
     name = "casts"
     title = "Casts around an operator without half precision"
     card = (
-        "Under autocast (or with half-precision parameters), an operator that is given half"
-        " precision gives back float32, or the job casts up itself. The cost is the time of the"
-        " copies with the shapes of those tensors, in forward and backward: their share of all"
-        " operator time, taken of the time the watched iterations computed; reported from"
-        f" {COST_SHARE:.0%} of an iteration on. Source: the list of operators that autocast keeps"
+        "Under autocast (or with half-precision parameters), an operator returns float32 for"
+        " half-precision input, or the job itself casts up. The cost is the time of copies with"
+        " the shapes of those tensors, in forward and backward: their share of all operator time,"
+        " applied to the compute time of the watched iterations. Threshold:"
+        f" {COST_SHARE:.0%} of an iteration. Source: the list of operators that autocast runs"
         " in float32, https://docs.pytorch.org/docs/stable/amp.html."
     )
 
@@ -49,14 +49,14 @@ class Casts(Rule):
             f" {of_iteration(cost, whole)}."
         )
         advice = (
-            "Keep the neighbours of this operator in one precision: a variant that takes half"
-            " precision, or all of the stretch in float32 (torch.autocast(…, enabled=False) around"
-            " it)."
+            "Keep this operator and its neighbours in one precision: use a variant that supports"
+            " half precision, or run the whole stretch in float32 (inside"
+            " torch.autocast(…, enabled=False))."
         )
         return [self.finding(case, evidence, advice, cost, [c.place for c in calls])]
 
 
 def _casts(row: Operator) -> bool:
-    """False where the types are known and are all the same."""
+    """False if it copies between tensors of one known type."""
     kinds = set(row.dtypes.replace(",", " ").split())
     return not kinds or len(kinds) > 1 or row.name != "aten::copy_"

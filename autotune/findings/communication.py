@@ -6,13 +6,13 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import at, iteration_s, usual_s
 
-# of the iteration: what DistributedDataParallel hides by design is most of it; a perfect overlap
-# would then give 1.11x
+# of the iteration: DistributedDataParallel hides most communication by design; at this share a
+# perfect overlap would give 1.11x
 SHARE = 0.10
 
 ADVICE = (
-    "Fewer and larger exchanges: gradient accumulation with no_sync(), larger buckets"
-    " (bucket_cap_mb), bfloat16 gradients (ddp_comm_hooks); or see why the other rank is late."
+    "Make fewer, larger exchanges: gradient accumulation with no_sync(), larger buckets"
+    " (bucket_cap_mb), bfloat16 gradients (ddp_comm_hooks); or find out why the other rank is late."
 )
 
 
@@ -20,12 +20,11 @@ class Communication(Rule):
     name = "communication"
     title = "Waiting for other ranks"
     card = (
-        f"More than {SHARE:.0%} of an iteration passes in collective operations that nothing"
+        f"More than {SHARE:.0%} of an iteration is spent in collective operations that nothing"
         " overlaps: blocking calls, waits for asynchronous ones, and the part of"
-        " DistributedDataParallel's gradient exchange that its own statistics say was not hidden"
-        " behind backward. The cost is that time on rank 0. It holds waiting for a slower rank,"
-        " too. Under NCCL, which runs on the device, the time of its kernels is reported, without a"
-        " cost."
+        " DistributedDataParallel's gradient exchange that, by its own statistics, was not hidden"
+        " behind backward. The cost is that time on rank 0. It includes waiting for a slower rank."
+        " NCCL runs on the device: the time of its kernels is reported, without a cost."
     )
     knob = "ddp_bucket_cap_mb"
     also = ("gradient_as_bucket_view", "nccl")
@@ -48,7 +47,7 @@ class Communication(Rule):
             (c for c in case.evidence.calls if c.kind == "collective"), key=lambda c: -c.seconds
         )
         evidence = (
-            f"{of_iteration(cost, whole)} are spent in non-overlapped communication among"
+            f"{of_iteration(cost, whole)} is spent in non-overlapped communication among"
             f" {case.evidence.world_size} ranks"
         )
         evidence += f", most of it in {calls[0].detail} at {at(calls[0].place)}." if calls else "."
@@ -59,7 +58,7 @@ class Communication(Rule):
         ]
 
     def _on_device(self, case: Case) -> list[Finding]:
-        """NCCL's kernels run beside others: their time is known, how much of it is hidden is not."""
+        """NCCL's kernels overlap with others: their time is known, how much is hidden is not."""
         whole = iteration_s(case)
         rows = [
             row
@@ -72,12 +71,12 @@ class Communication(Rule):
         if spent <= SHARE * whole:
             return []
         evidence = (
-            f"NCCL kernels run for {of_iteration(spent, whole)} on rank 0. How much of that is"
-            " hidden behind computing shows in the trace."
+            f"NCCL kernels run for {of_iteration(spent, whole)} on rank 0. The trace shows how much"
+            " of that is hidden behind computation."
         )
         return [self.finding(case, evidence, ADVICE, knob=_knob(case))]
 
 
 def _knob(case: Case) -> str | None:
-    """The rule's own where the job has a DistributedDataParallel it could reach."""
+    """None (the rule's own knob) if the job has a DistributedDataParallel to set it on."""
     return None if case.job.ddp else ""

@@ -1,4 +1,4 @@
-"""A CPU that saves power while it should work."""
+"""A CPU that saves power when it should work."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 
 FAST = "performance"
-# Governors that follow the load: Linux, Documentation/admin-guide/pm/cpufreq.rst. schedutil does so
-# within a scheduler tick; it is the default of current distributions, and still behind
-# "performance" for short bursts such as starting kernels.
+# For governors that follow the load see Linux, Documentation/admin-guide/pm/cpufreq.rst. schedutil
+# follows it within a scheduler tick; it is the default of current distributions, and still slower
+# than "performance" for short bursts such as kernel launches.
 
 
 class CpuGovernor(Rule):
     name = "cpu-governor"
     title = "The CPU is set to save power"
     card = (
-        f"A CPU this job may use has another frequency governor than `{FAST}`. What it costs"
-        " depends on the load and is not measured: changing it needs root and touches the whole"
+        f"A CPU this job may use has a frequency governor other than `{FAST}`. The cost depends on"
+        " the load and is not measured: changing the governor needs root and affects the whole"
         " machine. Not judged where Linux shows no governor: virtual machines, containers."
     )
 
@@ -24,21 +24,21 @@ class CpuGovernor(Rule):
         governors = case.evidence.governors
         if not governors:
             raise NotJudgeable(
-                "this machine shows no frequency governor, as virtual machines and many"
-                " containers do"
+                "this machine shows no frequency governor, like virtual machines and many"
+                " containers"
             )
         others = sorted({g for g in governors if g != FAST})
         if not others:
             return []
         evidence = (
-            f"{sum(g != FAST for g in governors)} of {len(governors)} CPUs run under the governor"
-            f" {' and '.join(others)}, not {FAST}. What it costs was not measured."
+            f"{sum(g != FAST for g in governors)} of {len(governors)} CPUs use the governor"
+            f" {' and '.join(others)}, not {FAST}. The cost was not measured."
         )
         return [
             self.finding(
                 case,
                 evidence,
-                "As root: cpupower frequency-set -g performance (for the whole machine, until it is"
-                " started again).",
+                "As root: cpupower frequency-set -g performance (for the whole machine, until the"
+                " next boot).",
             )
         ]

@@ -16,7 +16,7 @@ CALLED = {
     "bool": "evaluates a tensor as a bool",
     "float": "float(…)",
     "int": "int(…)",
-    "repr": "writes out a tensor",
+    "repr": "calls repr() on a tensor",
     "format": "formats a tensor",
     "print": "prints a tensor",
     "synchronize": "torch.cuda.synchronize()",
@@ -27,10 +27,10 @@ class DeviceSync(SiteRule):
     name = "device-sync"
     title = "The loop waits for the device"
     card = (
-        "Every step reads a tensor of the device (.item(), .cpu(), .numpy(), .tolist(), float,"
-        " int, print, bool) or synchronises by itself, and waits there until the device has caught"
-        " up, while no further work reaches it. The cost is the time waited, but never more than"
-        " the device stands idle: a wait that keeps the device busy costs nothing. Threshold"
+        "Every step reads a tensor on the device (.item(), .cpu(), .numpy(), .tolist(), float,"
+        " int, print, bool) or synchronises explicitly, and waits until the device has caught up,"
+        " while no new work reaches it. The cost is the time waited, but at most the device's idle"
+        " time: a wait that keeps the device busy costs nothing. Threshold:"
         f" {LEAST_SHARE:.0%} of an iteration. Only on a GPU."
     )
     kinds = tuple(CALLED)
@@ -52,6 +52,6 @@ class DeviceSync(SiteRule):
 
     def advice(self, case: Case, site: Site) -> str:
         return (
-            "Keep it on the device (add up with detach()) and read it only every few hundred"
-            " steps, or copy it with non_blocking=True and look at it a step later."
+            "Keep it on the device (accumulate with detach()) and read it only every few hundred"
+            " steps, or copy it with non_blocking=True and read it a step later."
         )

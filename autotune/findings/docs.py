@@ -1,4 +1,4 @@
-"""docs/findings.md, made from the cards.
+"""Makes docs/findings.md from the cards.
 
 python -m autotune.findings.docs docs/findings.md           write it
 python -m autotune.findings.docs --check docs/findings.md   exit with 1 if it is out of date
@@ -19,11 +19,11 @@ HEAD = """\
 <!-- Made from the cards in autotune/findings by `python -m autotune.findings.docs docs/findings.md`. -->
 
 At its end a run looks closely at the baseline and at its answer: a dozen iterations are profiled, then a few hundred watched from inside the job.
-Every rule below is asked about both. A finding says what was seen, at which line, what it costs an iteration as it was measured, what to do, and
-whether a knob of the answer already did it. What cannot be judged here says why. A healthy job gets none.
+Every rule below judges both. A finding says what was seen, at which line, its measured cost per iteration, what to do, and
+whether a knob of the answer already fixed it. A rule that cannot judge a job says why. A healthy job gets no findings.
 
-Costs are of the watched iterations and do not add up where one thing hides behind another. Where two rules would report one cause,
-the more particular one does.
+Costs are of the watched iterations and do not add up where one hides behind another. Where two rules would report the same cause,
+the more specific one does.
 """
 
 

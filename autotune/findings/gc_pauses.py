@@ -10,7 +10,7 @@ from autotune.findings.stalls import LEAST_SEEN
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Place
 
-FULL = 2  # generation: all objects are looked through
+FULL = 2  # the generation in which all objects are examined
 
 
 class GcPauses(Rule):
@@ -18,11 +18,11 @@ class GcPauses(Rule):
     title = "Garbage collection pauses"
     knob = "gc"
     card = (
-        "Python's garbage collector, or the job by gc.collect(), looks through all objects and"
-        " training stands still meanwhile. The cost is the time of all collections on the training"
-        f" thread (of full ones, if there were {LEAST_SEEN} at least); on a GPU no more than the"
-        f" device stands idle. Threshold {LEAST_SHARE:.0%} of an iteration. The place is the line"
-        " they interrupted most."
+        "Training stops while Python's garbage collector, by itself or in gc.collect(), examines"
+        " all objects. The cost is the time of all collections on the training thread (of full"
+        f" ones only if there were at least {LEAST_SEEN}); on a GPU at most the device's idle time."
+        f" Threshold: {LEAST_SHARE:.0%} of an iteration. The place is the line they interrupted"
+        " most."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -41,17 +41,17 @@ class GcPauses(Rule):
         asked = sites(evidence, ("gc_collect",)) if "calls" not in evidence.blind else []
         by_hand = sum(s.call_s for s in asked) > 0.5 * paused
         text = (
-            f"{of_iteration(cost, whole)} go to garbage collection: {full} full collections in"
-            f" {steps} iterations, the longest pause"
+            f"{of_iteration(cost, whole)} goes to garbage collection: {full} full collections in"
+            f" {steps} iterations, longest pause"
             f" {duration_words(max(p.longest_s for p in pauses))}."
         )
         advice = (
-            "Leave gc.collect() out of the loop: Python collects by itself."
+            "Remove gc.collect() from the loop: Python collects by itself."
             if by_hand
             else (
-                "gc.freeze() once everything is built keeps long-lived objects out of it; or"
+                "Call gc.freeze() once everything is built, to leave out long-lived objects; or"
                 " gc.disable(), and gc.collect() every few thousand steps. Fewer cycles and fewer"
-                " small objects a step help as well."
+                " small objects per step help, too."
             )
         )
         places = (

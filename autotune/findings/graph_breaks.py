@@ -1,4 +1,4 @@
-"""torch.compile that leaves its graph."""
+"""torch.compile leaves its graph."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from autotune.findings.measures import at, need
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import GraphBreak
 
-MOST = 5  # findings of one kind; what they have in common shows in fewer
-SEEN_S = 1e-4  # of an iteration: less than this the sampler, who looks every 2 ms, cannot tell
+MOST = 5  # findings of one kind; a few show what they have in common
+SEEN_S = 1e-4  # per iteration: the sampler, which looks every 2 ms, cannot resolve less
 
 
 class GraphBreaks(Rule):
     name = "graph-break"
     title = "Graph break in compiled code"
     card = (
-        "Every place at which dynamo broke a graph of the job, since it started, with dynamo's own"
-        " reason. The cost is the time the training thread was seen standing in that line outside"
-        " torch; where that is too short to be seen none is given: what a break costs is then what"
-        " could not be fused across it."
+        "Every place where dynamo broke a graph since the job started, with dynamo's own reason."
+        " The cost is the time the training thread was seen at that line outside torch. If that is"
+        " too short to be seen, no cost is given: the break then costs what could not be fused"
+        " across it."
     )
     explains = ("host-bound", "host-work")
 
@@ -30,31 +30,31 @@ class GraphBreaks(Rule):
         for each, standing in sorted(breaks, key=lambda pair: -pair[1])[:MOST]:
             where = f" at {at(each.place)}" if each.place else ""
             cost = standing if standing >= SEEN_S else None
-            evidence = f"Dynamo left its graph{where}: {each.reason.rstrip('.')}."
+            evidence = f"Dynamo broke the graph{where}: {each.reason.rstrip('.')}."
             evidence += (
-                f" The line itself takes {duration_words(cost)} of an iteration; what could not be"
+                f" The line itself takes {duration_words(cost)} per iteration; what could not be"
                 " fused across it comes on top."
                 if cost is not None
                 else (
-                    " What it costs cannot be told from outside: nothing is fused across it, and"
-                    " the line runs as plain Python."
+                    " Its cost cannot be measured: nothing is fused across it, and the line runs"
+                    " as plain Python."
                 )
             )
             advice = (
-                "Take the line out of what is compiled, or write it so that dynamo can follow"
-                " (TORCH_LOGS=graph_breaks tells more)."
+                "Move the line out of the compiled code, or rewrite it so that dynamo can trace it"
+                " (TORCH_LOGS=graph_breaks says more)."
             )
             found.append(self.finding(case, evidence, advice, cost, [each.place]))
         return found
 
 
 def _standing_s(case: Case, broken: GraphBreak) -> float:
-    """Seconds an iteration in what broke the graph, without what torch did meanwhile (the graphs
-    are called from there).
+    """Seconds per iteration in the code that broke the graph.
 
-    Dynamo's rewritten code stands at the function's first line whatever it runs, so time is looked
-    for in the whole function: outside torch it holds nothing but what broke the graph. Not told
-    where a function has several breaks.
+    Without torch's own time meanwhile, since the graphs are called from there. Dynamo's rewritten
+    code always reports the function's first line, so the whole function is searched: outside torch
+    it contains only the code that broke the graph. 0.0 if the function has several breaks, which
+    cannot be told apart.
     """
     place = broken.place
     if place is None or not case.evidence.times_s:

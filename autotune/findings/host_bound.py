@@ -7,8 +7,8 @@ from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import at, costliest_frames, iteration_s
 from autotune.words import duration_words
 
-# NVIDIA's and PyTorch's own advice ("Performance Tuning Guide") is to look into gaps once
-# utilisation is below 85 to 90 %.
+# NVIDIA and PyTorch ("Performance Tuning Guide") advise looking into gaps once utilisation is below
+# 85 to 90 %.
 IDLE_SHARE = 0.15
 
 
@@ -17,18 +17,18 @@ class HostBound(Rule):
     title = "The device sits idle"
     card = (
         f"For at least {IDLE_SHARE:.0%} of the profiled time no kernel and no copy runs on the"
-        " device. The cost is that time, without what more particular findings explain of it. The"
-        " places are the lines at which the training thread was seen meanwhile. Only on a GPU."
+        " device. The cost is that time, less what more specific findings explain. The places are"
+        " the lines where the training thread was seen meanwhile. Only on a GPU."
     )
     knob = "compile_mode"
     also = ("batch_size", "optimizer_impl", "num_workers")
 
     def judge(self, case: Case) -> list[Finding]:
         if not case.on_device:
-            raise NotJudgeable("the job computes on the CPU: host and device are one")
+            raise NotJudgeable("the job computes on the CPU: host and device are the same")
         idle = case.side.idle_share
         if idle is None:
-            raise NotJudgeable("the profile does not show when the device worked")
+            raise NotJudgeable("the profile does not show when the device was busy")
         whole = iteration_s(case)
         if idle < IDLE_SHARE:
             return []
@@ -38,11 +38,11 @@ class HostBound(Rule):
             f"{at(place)} ({duration_words(seconds / steps)} an iteration)"
             for place, seconds in frames
         )
-        evidence = f"The device does nothing for {of_iteration(idle * whole, whole)}."
+        evidence = f"The device is idle for {of_iteration(idle * whole, whole)}."
         if seen:
             evidence += f" The training thread was seen most often at {seen}."
         advice = (
-            "Take the work of these lines out of the loop, or give the device more for each call:"
+            "Move the work of these lines out of the loop, or give the device more work per call:"
             " larger batches, torch.compile."
         )
         return [self.finding(case, evidence, advice, idle * whole, [p for p, _ in frames])]

@@ -1,4 +1,4 @@
-"""The training thread is busy with something else between the steps."""
+"""The training thread does other work between the steps."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from autotune_trials.protocol.evidence import Frames, Pause, Place
 RULES_ON_CALLS = (TensorReadout, LogPrinting, FileWrites, ArrayCopies, MadeOnHost)
 JUDGED = frozenset(kind for rule in RULES_ON_CALLS for kind in rule.kinds)
 
-# A tenth of the iteration, as for waiting for batches: what a perfect cure gives is clear of the
+# A tenth of the iteration, as for waiting for batches: the gain of a perfect cure then exceeds the
 # noise of sampled lines.
 WORK_SHARE = 0.10
-LEAST_SAMPLED_S = 0.04  # in all: twenty looks of 2 ms. The cost is then known to about a fifth
+LEAST_SAMPLED_S = 0.04  # total: twenty samples of 2 ms, which give the cost to within about a fifth
 
 
 class HostWork(Rule):
     name = "host-work"
     title = "Python work between steps"
     card = (
-        f"For at least {WORK_SHARE:.0%} of the usual iteration the training thread stands at one"
-        " line of the job outside of forward, backward and optimizer, in Python or in libraries other"
-        " than torch. The cost is that time, sampled. Lines that print, write files, copy or read"
-        " out tensors, and garbage collection, are other findings' business. Not on a GPU, where"
-        " such work may run while the device computes: see host-bound."
+        f"For at least {WORK_SHARE:.0%} of the usual iteration the training thread is at one line of"
+        " the job outside forward, backward and optimizer, in Python or in libraries other than"
+        " torch. The cost is that time, sampled. Printing, file writes, tensor copies and readouts,"
+        " and garbage collection have findings of their own. Not judged on a GPU, where such work"
+        " may run while the device computes: see host-bound."
     )
 
     def judge(self, case: Case) -> list[Finding]:
         evidence, whole = case.evidence, iteration_s(case)
         if case.on_device:
             raise NotJudgeable(
-                "the device may compute meanwhile; idle time of the device is judged instead"
+                "the device may compute meanwhile; host-bound judges its idle time instead"
             )
         if "frames" in evidence.blind:
             raise NotJudgeable(evidence.blind["frames"])
@@ -67,16 +67,18 @@ class HostWork(Rule):
             return []
         cost = sum(s for s, _ in lines) / ordinary
         named = "; ".join(f"{at(place)} {duration_words(s / ordinary)}" for s, place in lines[:3])
-        text = f"{of_iteration(cost, whole)} go to other work in the loop: {named}."
+        text = f"{of_iteration(cost, whole)} goes to other work in the loop: {named}."
         advice = (
-            "Do it less often, vectorise it, or hand it to a thread or to the DataLoader's workers."
+            "Do it less often, vectorise it, or move it to a thread or to the DataLoader's workers."
         )
         return [self.finding(case, text, advice, cost, [place for _, place in lines])]
 
 
 def _take_off_collections(seconds: dict[Place, float], pauses: Sequence[Pause]) -> None:
-    """A collection keeps the interpreter to itself: it is sampled where it ends, at the line it
-    interrupted or the next ones.
+    """Subtract garbage collections from the lines at which they were sampled.
+
+    A collection holds the interpreter, so it is sampled only when it ends: at the line it
+    interrupted or at one of the next.
     """
     for pause in pauses:
         left = pause.seconds
@@ -93,7 +95,7 @@ def _take_off_collections(seconds: dict[Place, float], pauses: Sequence[Pause]) 
 
 
 def _told_elsewhere(frame: Frames, statements: Sequence[tuple[str, int, int]]) -> bool:
-    """torch's own doing, or a statement that other rules look at."""
+    """Whether torch is at work here, or a statement that other rules judge."""
     inside = any(
         file == frame.place.file and first <= frame.place.line <= last
         for file, first, last in statements

@@ -16,17 +16,16 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.words import config_words, duration_words
 from autotune_spaces.base import Value
 
-# Below this share of its old cost a finding counts as cured: one is hardly ever gone to the last
-# microsecond, and a fifth left is as much as the noise of a watched window of 60 iterations can
-# make of nothing.
+# Below this share of its old cost a finding counts as cured. Hardly any cost disappears to the last
+# microsecond, and the noise of a watched window of 60 iterations alone can look like a fifth.
 CURED_SHARE = 0.2
-# A general finding of which a more particular one explains all but this share is not reported.
+# A general finding is not reported if more specific ones explain all but this share of its cost.
 UNEXPLAINED_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What all rules say of all sides."""
+    """What all rules say about all sides."""
 
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
@@ -35,11 +34,11 @@ class Findings:
 
 @dataclass(frozen=True)
 class _Heard:
-    """One side, heard by all rules."""
+    """What all rules say about one side."""
 
-    # rule -> findings; a rule that could not judge is not in it
+    # rule -> findings; without rules that could not judge
     found: Mapping[str, Sequence[Finding]]
-    refused: Mapping[str, str]  # rule -> why it could not
+    refused: Mapping[str, str]  # rule -> why it could not judge
 
 
 def judge_by(rules: Sequence[Rule], cases: Mapping[str, Case]) -> Findings:
@@ -78,15 +77,15 @@ def judge_by(rules: Sequence[Rule], cases: Mapping[str, Case]) -> Findings:
 
 
 def _hear(rules: Sequence[Rule], name: str, case: Case) -> _Heard:
-    """All rules on one side; each cause reported once."""
+    """Ask all rules about one side; report each cause once."""
     found: dict[str, Sequence[Finding]] = {}
     refused: dict[str, str] = {}
     for rule in rules:
         try:
             found[rule.name] = rule.judge(case)
         except NotJudgeable as reason:
-            refused[rule.name] = str(reason) or "it did not say why"
-        except Exception as error:  # a rule's own mistake must not cost the run its result
+            refused[rule.name] = str(reason) or "no reason given"
+        except Exception as error:  # a bug in a rule must not cost the run its result
             refused[rule.name] = f"the rule failed: {type(error).__name__}: {error}"
     times = case.evidence.times_s
     whole = sum(times) / len(times) if times else 0.0
@@ -105,7 +104,7 @@ def _placed(finding: Finding, side: str, whole_s: float) -> Finding:
 def _once(
     rules: Sequence[Rule], found: Mapping[str, Sequence[Finding]]
 ) -> dict[str, Sequence[Finding]]:
-    """``found`` without what more particular rules explain."""
+    """``found`` without what more specific rules explain."""
     explained: dict[str, list[Finding]] = {}
     for rule in rules:
         for general in rule.explains:
@@ -114,15 +113,17 @@ def _once(
 
 
 def _rest(findings: Sequence[Finding], explaining: Sequence[Finding]) -> list[Finding]:
-    """What of ``findings`` others do not explain: the costliest is explained first. One without a
-    cost explains what is at its own line; how much it explains elsewhere is not known.
+    """What remains of ``findings`` after ``explaining``, which is charged to the costliest first.
+
+    An explaining finding without a cost explains what is at its own line; how much it explains
+    elsewhere is unknown.
     """
     if not explaining:
         return list(findings)
     pool = sum(f.cost_s or 0.0 for f in explaining)
     unmeasured = [f for f in explaining if f.cost_s is None]
     maybe = "".join(
-        f' Part of it may be "{title}", whose cost is not known.'
+        f' Part of it may be due to "{title}", whose cost is unknown.'
         for title in dict.fromkeys(f.title for f in unmeasured)
     )
     kept = []
@@ -140,7 +141,7 @@ def _rest(findings: Sequence[Finding], explaining: Sequence[Finding]) -> list[Fi
                     finding,
                     cost_s=rest,
                     evidence=(
-                        f"{finding.evidence} {known} of it are reported under another finding.{maybe}"
+                        f"{finding.evidence} {known} of it is reported under another finding.{maybe}"
                     ),
                 )
             )
@@ -150,7 +151,7 @@ def _rest(findings: Sequence[Finding], explaining: Sequence[Finding]) -> list[Fi
 def _compared(
     rule: Rule, old: Sequence[Finding], new: Sequence[Finding], changed: Mapping[str, Value]
 ) -> list[Finding]:
-    """The findings of one rule on both sides: what stays, what is cured, what is new."""
+    """One rule's findings on both sides: which stay, which are cured, which are new."""
     left = list(new)
     result = []
     for finding in old:
@@ -168,7 +169,7 @@ def _compared(
             )
             continue
         said = (
-            f" After tuning it still costs {duration_words(same.cost_s)} an iteration."
+            f" After tuning it still costs {duration_words(same.cost_s)} per iteration."
             if same.cost_s is not None
             else " Still there after tuning."
         )
@@ -177,9 +178,7 @@ def _compared(
 
 
 def _counterpart(finding: Finding, candidates: Sequence[Finding]) -> Finding | None:
-    """The same finding on the other side: at the same line; else, where a side knows no line, the
-    only one left.
-    """
+    """The same finding on the other side: at the same line, or the first if a side has no line."""
     for other in candidates:
         if _at_one_line(other, finding):
             return other
@@ -204,6 +203,6 @@ def _cure(rule: Rule, finding: Finding, changed: Mapping[str, Value]) -> str:
 
 
 def _weight(finding: Finding) -> tuple[bool, float]:
-    """Sorts by what it costs now, the costliest first; what has no known cost comes last."""
+    """Sort key: current cost, highest first; findings without a known cost come last."""
     cost = finding.cost_s if finding.cost_after_s is None or finding.cured else finding.cost_after_s
     return cost is None, -(cost or 0.0)

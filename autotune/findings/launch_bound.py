@@ -1,4 +1,4 @@
-"""So many operators, so small, that starting them is the work."""
+"""So many small operators that launching them is the work."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import at, compute_s, costliest_frames, iteration_s
 from autotune.words import duration_words
 
-# Starting a CUDA kernel takes the host 2 to 10 µs and the device about 3 (NVIDIA, "Employing CUDA
+# Launching a CUDA kernel takes the host 2 to 10 µs and the device about 3 (NVIDIA, "Employing CUDA
 # Graphs in a Dynamic Environment"); calling an aten operator takes 1 to 5 µs on a CPU, twice that
 # under the profiler.
 TINY_S = 10e-6
-# ResNet-50 with its backward and its optimizer starts about 1,000 operators a step and keeps a
+# ResNet-50 launches about 1,000 operators per step, backward and optimizer included, and keeps a
 # device busy with them.
 MANY = 1000
 COST_SHARE = 0.20  # as for a bottleneck (stages/observe.py)
@@ -23,11 +23,11 @@ class LaunchBound(Rule):
     name = "launch-bound"
     title = "Many tiny operators"
     card = (
-        f"At least {MANY} operators (on a GPU: kernels) an iteration are tiny: their verdict in the"
-        f" roofline is overhead, or, where there is none, they take less than {TINY_S * 1e6:g} µs"
-        f" each. Judged if they cost at least {COST_SHARE:.0%} of the iteration. The cost on a CPU:"
-        " their time in the profile, less what profiling added to each call; on a GPU: the time it"
-        " was idle. The place is the line the training thread was most often seen at."
+        f"At least {MANY} operators (on a GPU: kernels) per iteration are tiny: their verdict in"
+        f" the roofline is overhead or, where there is none, they take less than {TINY_S * 1e6:g} µs"
+        f" each. Threshold: {COST_SHARE:.0%} of an iteration. The cost on a CPU is their time in"
+        " the profile, less what profiling added to each call; on a GPU, its idle time. The place"
+        " is the line where the training thread was seen most often."
     )
     knob = "compile_mode"
     also = ("batch_size",)
@@ -40,7 +40,7 @@ class LaunchBound(Rule):
     def _on_cpu(self, case: Case, whole: float) -> list[Finding]:
         computing = compute_s(case)
         if not case.side.profiled_steps:
-            raise NotJudgeable("it is not known how many iterations the operators are of")
+            raise NotJudgeable("it is unknown how many iterations were profiled")
         rows = [row for row in case.operators if tiny(row)]
         calls = (
             sum(row.calls for row in rows if row.name.startswith("aten::"))
@@ -51,7 +51,7 @@ class LaunchBound(Rule):
             return []
         first = max(rows, key=lambda row: row.self_time_s)
         evidence = (
-            f"{calls:,.0f} tiny operators an iteration (most of all {first.name},"
+            f"{calls:,.0f} tiny operators per iteration (above all {first.name},"
             f" {first.calls / case.side.profiled_steps:,.0f} times) take {duration_words(cost)} of"
             f" its {duration_words(whole)}: the time goes into launching them."
         )
@@ -65,9 +65,9 @@ class LaunchBound(Rule):
         if kernels < MANY or each >= TINY_S or cost < COST_SHARE * whole:
             return []
         evidence = (
-            f"{kernels:,.0f} kernels an iteration of {duration_words(each)} each: the device waits"
-            f" {duration_words(cost)} of {duration_words(whole)} ({idle:.0%}) for the next one to"
-            " be started."
+            f"{kernels:,.0f} kernels per iteration of {duration_words(each)} each: the device"
+            f" spends {duration_words(cost)} of {duration_words(whole)} ({idle:.0%}) waiting for the"
+            " next launch."
         )
         return [self._told(case, evidence, cost)]
 
@@ -80,20 +80,19 @@ class LaunchBound(Rule):
         if places:
             evidence += f" The training thread was seen most often at {at(places[0])}."
         advice = (
-            "Work on whole tensors where a loop goes over parts of them; torch.compile fuses what"
-            ' is left (mode="reduce-overhead" replays it as one CUDA graph on a GPU); larger'
-            " batches make each operator worth its start."
+            "Replace loops over parts of tensors by operations on whole tensors; torch.compile"
+            ' fuses what is left (mode="reduce-overhead" replays it as one CUDA graph on a GPU);'
+            " larger batches give each operator more work."
         )
         return self.finding(case, evidence, advice, cost, places[:1])
 
 
 def _unprofiled_s(case: Case, rows: Sequence[Operator], computing_s: float) -> float:
-    """Seconds an iteration that ``rows`` take without the profiler.
+    """Seconds per iteration that ``rows`` take without the profiler.
 
-    It adds about the same to each call, so what all operators together took longer under it than
-    the watched iterations
-    computed is shared out by calls: a table by time alone would make tiny operators look twice as
-    dear as they are.
+    The profiler adds about the same to each call. So the difference between the time of all
+    operators under it and the time the watched iterations computed is divided by calls. Divided by
+    time, tiny operators would look twice as expensive as they are.
     """
     everything, steps = case.operators, case.side.profiled_steps
     added_s = max(0.0, sum(row.self_time_s for row in everything) / steps - computing_s)
@@ -102,5 +101,5 @@ def _unprofiled_s(case: Case, rows: Sequence[Operator], computing_s: float) -> f
 
 
 def tiny(row: Operator) -> bool:
-    """Its time is that of calling it."""
+    """Whether its time is mostly that of calling it."""
     return row.bound == "overhead" if row.bound else row.mean_s < TINY_S

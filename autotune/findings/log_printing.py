@@ -11,9 +11,9 @@ class LogPrinting(SiteRule):
     title = "Printing in every step"
     card = (
         "Every step prints or logs. Formatting a tensor takes milliseconds whatever its size, and"
-        " a line waits for whoever reads the other end. The cost is the time in these calls."
-        f" Threshold {LEAST_SHARE:.0%} of an iteration. Prints that wait for a GPU are"
-        " device-sync's."
+        " writing a line waits for whatever reads it. The cost is the time in these calls."
+        f" Threshold: {LEAST_SHARE:.0%} of an iteration. Prints that wait for a GPU are reported by"
+        " device-sync."
     )
     kinds = ("print", "log", "repr", "format")
 
@@ -24,7 +24,7 @@ class LogPrinting(SiteRule):
         what = {
             "print": "prints",
             "log": "writes to the log",
-            "repr": "writes out a tensor",
+            "repr": "calls repr() on a tensor",
             "format": "formats a tensor",
         }[site.kind]
         return (
@@ -35,4 +35,4 @@ class LogPrinting(SiteRule):
     def advice(self, case: Case, site: Site) -> str:
         if site.kind == "repr" or site.detail:
             return "Print single numbers, not tensors, and only every few dozen steps."
-        return "Print every few dozen steps; a progress bar with a least interval does the same."
+        return "Print every few dozen steps; a progress bar with a minimum interval does the same."

@@ -1,4 +1,4 @@
-"""Tensors made on the host and then moved."""
+"""Tensors created on the host and then moved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class MadeOnHost(SiteRule):
     title = "Tensor created on the CPU, then moved"
     card = (
         "Every step makes a tensor on the host (torch.randn, zeros, arange …) only to move it to"
-        " the device. The cost is the time of making and moving it, as the host saw it. Threshold"
+        " the device. The cost is the time the host takes to make and move it. Threshold:"
         f" {LEAST_SHARE:.0%} of an iteration."
     )
     kinds = ("made_on_host",)
@@ -29,6 +29,6 @@ class MadeOnHost(SiteRule):
 
     def advice(self, case: Case, site: Site) -> str:
         return (
-            "Make it where it is used: torch.randn(…, device=device); for repeatable numbers give"
-            " it a torch.Generator of that device."
+            "Create it on the device: torch.randn(…, device=device); for reproducible numbers pass"
+            " a torch.Generator of that device."
         )

@@ -1,6 +1,4 @@
-"""What rules ask a case again and again: the time of an iteration and of its phases, and places out
-of the agent's plain data.
-"""
+"""What many rules ask of a case: times of an iteration and its phases, and places."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def iteration_s(case: Case) -> float:
     """Mean seconds of a watched iteration.
 
     Raises:
-        NotJudgeable: none was watched.
+        NotJudgeable: no iteration was watched.
     """
     if not case.evidence.times_s:
         raise NotJudgeable("; ".join(case.evidence.blind.values()) or "no iteration was watched")
@@ -37,10 +35,10 @@ def iteration_s(case: Case) -> float:
 
 
 def need(case: Case, *watched: str) -> None:
-    """What a rule looks at must have been watched.
+    """Require that the agent watched what a rule looks at.
 
     Raises:
-        NotJudgeable: it was not; with the agent's reason.
+        NotJudgeable: it did not; with the agent's reason.
     """
     for name in ("everything", *watched):
         if name in case.evidence.blind:
@@ -48,7 +46,7 @@ def need(case: Case, *watched: str) -> None:
 
 
 def phase_s(case: Case, *phases: str) -> float:
-    """Mean seconds an iteration spends in ``phases``, all of them if none is named.
+    """Mean seconds per iteration in ``phases``, in all of them if none is named.
 
     Raises:
         NotJudgeable: phases were not recorded.
@@ -60,10 +58,9 @@ def phase_s(case: Case, *phases: str) -> float:
 
 
 def usual_s(times: Sequence[float], group: int = 1, limit: float = 2.0) -> float:
-    """Mean of ``times``, an entry an iteration, with what is out of the ordinary cut down:
-    stragglers are another finding.
+    """Mean of ``times``, one per iteration, with outliers capped: stragglers are another finding.
 
-    Entries are taken ``group`` at a time (workers deliver in rounds: one long wait, then none), and
+    Times are taken ``group`` at a time (workers deliver in rounds: one long wait, then none), and
     no group counts for more than ``limit`` times the median group.
     """
     group = max(1, min(group, len(times) // 4))
@@ -75,7 +72,7 @@ def usual_s(times: Sequence[float], group: int = 1, limit: float = 2.0) -> float
 
 
 def place_of(data: Mapping[str, Any] | Place | None) -> Place | None:
-    """A place as the agent's plain data holds it."""
+    """A place from the agent's plain data."""
     if not data or isinstance(data, Place):
         return data if isinstance(data, Place) else None
     try:
@@ -93,7 +90,7 @@ def place_of(data: Mapping[str, Any] | Place | None) -> Place | None:
 def costliest_frames(
     frames: Sequence[Frames], *phases: str, limit: int = 3
 ) -> list[tuple[Place, float]]:
-    """(place, seconds in all) of the lines the training thread was most often seen at, in ``phases``."""
+    """(place, total seconds) of the lines in ``phases`` where the training thread was seen most."""
     seconds: dict[Place, float] = {}
     for frame in frames:
         if not phases or frame.phase in phases:
@@ -102,8 +99,9 @@ def costliest_frames(
 
 
 def compute_s(case: Case) -> float:
-    """Seconds of an iteration in which operators run: what their shares of the profile are shares
-    of. The profiler makes every call dearer, so its own times are not taken for the job's.
+    """Seconds per iteration in which operators run: the whole for their shares of the profile.
+
+    The profiler makes every call slower, so its own times are not taken for the job's.
 
     Raises:
         NotJudgeable: phases were not recorded, or there is no profile.
@@ -116,7 +114,7 @@ def compute_s(case: Case) -> float:
 
 
 def half_dtype(case: Case) -> str:
-    """ "bfloat16" or "float16" if the job computes under autocast or in such parameters, else ""."""
+    """ "bfloat16" or "float16" if autocast or the parameters have that type, else ""."""
     chosen = str(case.config.get("amp_dtype", "off"))
     if chosen != "off":
         return chosen
@@ -127,7 +125,7 @@ def half_dtype(case: Case) -> str:
 
 
 def dimensions(shapes: str) -> list[list[int]]:
-    """The shapes of an operator's tensors, as numbers."""
+    """The shapes of an operator's tensors, as lists of numbers."""
     return [
         [int(n) for n in re.findall(r"\d+", shape)]
         for shape in re.findall(r"\[([\d, ]+)\]", shapes)

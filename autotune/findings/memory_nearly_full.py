@@ -1,11 +1,11 @@
-"""Memory with no room left."""
+"""Memory with hardly any room left."""
 
 from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 
-# The last tenth is what a longer sample, an evaluation or fragmentation of the allocator takes;
+# A longer sample, an evaluation or fragmentation of the allocator can take the last tenth;
 # autotune's own constraint on the device (constraints.device_memory_fraction) is the same.
 FULL_SHARE = 0.9
 
@@ -15,8 +15,8 @@ class MemoryNearlyFull(Rule):
     title = "Memory is nearly full"
     card = (
         f"More than {FULL_SHARE:.0%} of the device's memory was reserved at the peak of the watched"
-        " iterations; for a job on the CPU, of the memory it may use. No cost is given: it shows"
-        " as a crash, or as an allocator that has to free and ask again."
+        " iterations; for a job on the CPU, of the memory it may use. No cost is given: the risk is"
+        " a crash, or an allocator that has to free memory and ask again."
     )
     knob = "batch_size"
 

@@ -1,4 +1,4 @@
-"""Tensor cores left unused."""
+"""Tensor cores are not used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autotune.findings.measures import compute_s, dimensions, is_product, iterat
 from autotune.words import duration_words
 
 TENSOR_CORES = (7, 0)  # compute capability of the first GPUs that have them (Volta)
-TF32 = (8, 0)  # of the first that use them for float32 (Ampere)
+TF32 = (8, 0)  # compute capability of the first that use them for float32 (Ampere)
 SMALLEST = 16  # below this a product is too small for a Tensor-core tile
 COST_SHARE = 0.05
 # Words in the names of kernels that run on Tensor cores (cuBLAS, cuDNN, CUTLASS).
@@ -19,11 +19,11 @@ class NoTensorCores(Rule):
     name = "no-tensor-cores"
     title = "Tensor cores are not used"
     card = (
-        f"On a GPU with Tensor cores (compute capability {TENSOR_CORES[0]}.{TENSOR_CORES[1]} on),"
-        f" float32 products with dimensions of at least {SMALLEST} run on other units: no kernel of"
-        " theirs has a Tensor-core name, or, where kernels are not known, neither TF32 nor"
-        " autocast is on. The cost is what the measured peaks say would be saved at the same"
-        f" distance from the roof; reported from {COST_SHARE:.0%} of an iteration on."
+        f"On a GPU with Tensor cores (compute capability {TENSOR_CORES[0]}.{TENSOR_CORES[1]} or higher),"
+        f" float32 products with dimensions of at least {SMALLEST} run on other units: none of"
+        " their kernels has a Tensor-core name or, where kernels are unknown, neither TF32 nor"
+        " autocast is on. The cost is what would be saved, by the measured peaks, at the same"
+        f" distance from the roof. Threshold: {COST_SHARE:.0%} of an iteration."
     )
     knob = "amp_dtype"
     also = ("matmul_precision",)
@@ -47,18 +47,18 @@ class NoTensorCores(Rule):
         rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
             f"{rows[0].name} {rows[0].shapes} and {len(rows) - 1} more float32 products take"
-            f" {duration_words(time_s)} of an iteration's {duration_words(whole)} without Tensor"
+            f" {duration_words(time_s)} of each {duration_words(whole)} iteration without Tensor"
             " cores"
             if len(rows) > 1
             else (
-                f"{rows[0].name} {rows[0].shapes}, in float32, takes {duration_words(time_s)} of an"
-                f" iteration's {duration_words(whole)} without Tensor cores"
+                f"{rows[0].name} {rows[0].shapes}, in float32, takes {duration_words(time_s)} of"
+                f" each {duration_words(whole)} iteration without Tensor cores"
             )
         )
         evidence += (
             f"; on Tensor cores such products were measured {gain:.1f} times as fast here."
             if gain
-            else "; how much faster those are here was not measured."
+            else "; the speed-up on Tensor cores was not measured here."
         )
         tf32 = tuple(case.machine.compute_capability) >= TF32
         advice = 'torch.autocast("cuda", dtype=torch.float16) with a GradScaler.'
@@ -71,15 +71,15 @@ class NoTensorCores(Rule):
 
 
 def on_tensor_cores(row: Operator, case: Case) -> bool:
-    """Told by its kernels' names; where they are not known, by its types and the settings."""
+    """Decide by its kernels' names; if they are unknown, by its types and the settings."""
     if row.kernels:
         return any(mark in kernel.lower() for kernel in row.kernels for mark in MARKS)
     if not {"float", "float32"} & set(row.dtypes.lower().replace(",", " ").split()):
-        return True  # half precision, or not known: nothing is claimed
+        return True  # half precision, or unknown: nothing is claimed
     if tuple(case.machine.compute_capability) < TF32:
         return False
     precision = str(case.config.get("matmul_precision") or case.job.matmul_precision)
-    # cuDNN takes TF32 unless told otherwise
+    # cuDNN uses TF32 by default
     return precision in ("high", "medium") or "conv" in row.name
 
 
@@ -91,7 +91,7 @@ def large(row: Operator) -> bool:
 
 
 def _gain(case: Case) -> float | None:
-    """How many times as fast products are on Tensor cores, as measured here."""
+    """How many times faster products are on Tensor cores, as measured here."""
     peaks = {peak.name: peak.value for peak in case.peaks}
     fast = max((peaks.get(name, 0.0) for name in ("tf32", "bfloat16", "float16")), default=0.0)
     slow = peaks.get("float32", 0.0)

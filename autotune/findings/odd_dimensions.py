@@ -1,4 +1,4 @@
-"""Tensor cores fed with shapes they do not like."""
+"""Shapes that Tensor cores handle badly."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import compute_s, dimensions, half_dtype, is_product, iteration_s
 from autotune.findings.no_tensor_cores import COST_SHARE, large
 
-# of every dimension, for half precision: NVIDIA, "Deep Learning Performance: Matrix Multiplication
-# Background", table 1
+# every dimension should be one, in half precision: NVIDIA, "Deep Learning Performance: Matrix
+# Multiplication Background", table 1
 MULTIPLE = 8
 
 
@@ -16,11 +16,10 @@ class OddDimensions(Rule):
     name = "odd-dimensions"
     title = "Dimensions not divisible by 8"
     card = (
-        f"Under half precision on a GPU, products of which a dimension is no multiple of {MULTIPLE}"
-        f" take at least {COST_SHARE:.0%} of an iteration. What padding would save is not known"
-        ' before it is tried, so no cost is given. Source: NVIDIA, "Matrix Multiplication'
-        ' Background": Tensor cores are used most efficiently if all dimensions are multiples of'
-        " 16 bytes."
+        "Under half precision on a GPU, products with a dimension that is not a multiple of"
+        f" {MULTIPLE} take at least {COST_SHARE:.0%} of an iteration. The saving is unknown until"
+        ' padding is tried, so no cost is given. Source: NVIDIA, "Matrix Multiplication'
+        ' Background": Tensor cores are most efficient if all dimensions are multiples of 16 bytes.'
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -35,20 +34,21 @@ class OddDimensions(Rule):
             return []
         rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
-            f"{rows[0].name} {rows[0].shapes} has dimensions that are no multiples of {MULTIPLE}"
+            f"{rows[0].name} {rows[0].shapes} has dimensions that are not multiples of {MULTIPLE}"
             f" ({', '.join(map(str, _odd(rows[0])))}); such products take"
-            f" {of_iteration(time_s, whole)}. What padding saves is not measured."
+            f" {of_iteration(time_s, whole)}. The saving from padding was not measured."
         )
         advice = (
             "Pad these dimensions (vocabulary, classes, channels, sequence) to the next multiple"
-            f" of {MULTIPLE}, better of 64."
+            f" of {MULTIPLE}, preferably of 64."
         )
         return [self.finding(case, evidence, advice)]
 
 
 def _odd(row: Operator) -> list[int]:
-    """The dimensions Tensor cores stumble over: the last two of matrices, the channels of images
-    and kernels.
+    """The dimensions that slow Tensor cores down.
+
+    The last two of matrices, the channels of images and kernels.
     """
     found = []
     for shape in dimensions(row.shapes):

@@ -1,4 +1,4 @@
-"""Tokens that are computed and mean nothing."""
+"""Padding tokens that are computed for nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import place_of
 
-# Sorted by length, batches of ordinary text keep some padding: 5 to 15 %.
+# Batches of ordinary text keep 5 to 15 % padding even if sorted by length.
 SHARE = 0.25
 
 
@@ -14,28 +14,28 @@ class Padding(Rule):
     name = "padding"
     title = "Much of each batch is padding"
     card = (
-        f"At least {SHARE:.0%} of the tokens in the watched batches are padding, by the zeros of an"
-        " attention_mask that the DataLoader gives with them. A model that does not leave them out"
+        f"At least {SHARE:.0%} of the tokens in the watched batches are padding, by the zeros in the"
+        " attention_mask that the DataLoader returns with them. A model that does not skip them"
         " computes them like any other token. Models that do (unpadding, variable-length"
-        " attention) are not told apart, so no cost is given. The place is where the DataLoader is"
-        " built."
+        " attention) cannot be recognised, so no cost is given. The place is where the DataLoader"
+        " is built."
     )
 
     def judge(self, case: Case) -> list[Finding]:
         padded, tokens = case.evidence.padding
         if not tokens:
-            raise NotJudgeable("batches come without an attention_mask, by which padding is told")
+            raise NotJudgeable("batches come without an attention_mask, which would show padding")
         if padded < SHARE * tokens:
             return []
         evidence = (
             f"{padded:,} of {tokens:,} tokens in the watched batches ({padded / tokens:.0%}) are"
-            " padding by their attention_mask. Unless the model leaves them out, that share of"
-            " forward and backward computes nothing that counts."
+            " padding by their attention_mask. Unless the model skips them, that share of forward"
+            " and backward is wasted."
         )
         advice = (
             "Pack several sequences into each row, with attention that knows where they end"
-            " (transformers.DataCollatorWithFlattening and its like); or, more simply, pad each"
-            " batch to its own longest sequence and draw sequences of like length together."
+            " (such as transformers.DataCollatorWithFlattening); or, more simply, pad each batch"
+            " to its own longest sequence and batch sequences of similar length together."
         )
         return [
             self.finding(

@@ -1,6 +1,4 @@
-"""The allocator gives memory back to the system after every step, and the kernel maps and clears it
-again in the next.
-"""
+"""The allocator returns memory to the OS after every step; the kernel maps and clears it again."""
 
 from __future__ import annotations
 
@@ -11,10 +9,10 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.words import duration_words
 from autotune_spaces.knobs.malloc import RETAINING
 
-# an iteration. A steady loop whose allocator keeps its memory has 0 to some 300
+# per iteration. A steady loop whose allocator keeps its memory has 0 to about 300
 LEAST_FAULTS = 1000.0
 LEAST_SHARE = 0.05  # of the CPU time
-# of the kernel for one, unmapping included; measured on a virtual machine: 1.7 to 2.6 µs
+# kernel time of one page fault, unmapping included; measured on a virtual machine: 1.7 to 2.6 µs
 FAULT_S = 3e-6
 
 
@@ -24,19 +22,19 @@ class PageFaults(Rule):
     knob = "malloc"
     card = (
         "The allocator gives freed memory back to the system, and the kernel maps and clears it"
-        " again, page by page, when the next step asks for it. Looked at are the page faults and"
-        " the CPU time of the timed iterations: the profiler's own blocks, once freed, have the C"
-        f" library keep more. Threshold: {LEAST_FAULTS:,.0f} page faults an iteration, and"
+        " again, page by page, when the next step asks for it. The rule uses page faults and CPU"
+        " time of the timed iterations, because the profiler's own freed blocks make the C library"
+        f" keep more memory. Threshold: {LEAST_FAULTS:,.0f} page faults per iteration, and"
         f" {LEAST_SHARE:.0%} of the process's CPU time in the kernel for them (at most"
-        f" {FAULT_S * 1e6:.0f} µs each is put down to them: reading files takes system time, too)."
-        " The cost is that share of an iteration; what the caches lose with each fresh page comes"
-        " on top. Not judged where the job computes on a GPU."
+        f" {FAULT_S * 1e6:.0f} µs each is counted: reading files takes system time, too)."
+        " The cost is that share of an iteration; cache misses on the fresh pages come on top."
+        " Not judged where the job computes on a GPU."
     )
 
     def judge(self, case: Case) -> list[Finding]:
         if case.on_device:
             raise NotJudgeable(
-                "on a GPU the driver's system time cannot be told from that of page faults"
+                "on a GPU the driver's system time cannot be separated from that of page faults"
             )
         parts = case.anatomy
         if parts is None or not parts.user_s:
@@ -46,10 +44,11 @@ class PageFaults(Rule):
         if parts.minor_faults < LEAST_FAULTS or share < LEAST_SHARE:
             return []
         evidence = (
-            f"{parts.minor_faults:,.0f} page faults an iteration: the allocator gives memory back"
+            f"{parts.minor_faults:,.0f} page faults per iteration: the allocator gives memory back"
             " after every step, and the kernel maps and clears it again."
-            f" {duration_words(kernel_s)} of {duration_words(parts.user_s + parts.system_s)} CPU"
-            f" time an iteration ({share:.0%}) are spent on that in the kernel."
+            f" That takes {duration_words(kernel_s)} of"
+            f" {duration_words(parts.user_s + parts.system_s)} CPU time per iteration ({share:.0%})"
+            " in the kernel."
         )
         found = self.finding(
             case,
@@ -62,13 +61,13 @@ class PageFaults(Rule):
 
 def _advice(allocator: str) -> str:
     others = (
-        "Memory-mapped files and blocks of more than 32 MiB make page faults whatever the allocator"
+        "Memory-mapped files and blocks of more than 32 MiB cause page faults whatever the allocator"
         " keeps."
     )
     if allocator != "default":
         return f"malloc={allocator} is already set. {others}"
     variables = " ".join(f"{name}={value}" for name, value in RETAINING.items())
     return (
-        "malloc: retain has the C library keep what is freed. By hand, before the command:"
+        "malloc: retain makes the C library keep freed memory. By hand, before the command:"
         f" {variables} (glibc); or preload jemalloc or tcmalloc. {others}"
     )

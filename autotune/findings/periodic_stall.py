@@ -1,4 +1,4 @@
-"""Every so many iterations one takes much longer."""
+"""One iteration takes much longer, at regular intervals."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from autotune.findings.stalls import (
 )
 from autotune.words import duration_words
 
-WRITTEN_SHARE = 0.5  # of a stall's cost: then writing the file is what it is about
+WRITTEN_SHARE = 0.5  # of a stall's cost: above it, writing the file is taken for the cause
 
 
 class PeriodicStall(Rule):
     name = "periodic-stall"
     title = "Training stops at regular intervals"
     card = (
-        f"Every N-th iteration (N of {LEAST_PERIOD} and more, seen {LEAST_SEEN} times at least,"
-        f" {RHYTHM_SHARE:.0%} of those due) takes more than {SLOW_SHARE:.0%} longer than the usual"
-        " one: a checkpoint, pictures, statistics in the loop. The cost is the extra time, spread"
-        f" over all iterations; threshold {LEAST_SHARE:.0%}. The place is the line at which the"
-        " training thread was seen meanwhile. Evaluation and new epochs do not count, unless files"
-        " are written in them."
+        f"Every N-th iteration (N at least {LEAST_PERIOD}, seen at least {LEAST_SEEN} times,"
+        f" {RHYTHM_SHARE:.0%} of those due) takes more than {SLOW_SHARE:.0%} longer than usual: a"
+        " checkpoint, images, statistics in the loop. The cost is the extra time, spread over all"
+        f" iterations. Threshold: {LEAST_SHARE:.0%} of an iteration. The place is the line where"
+        " the training thread was seen meanwhile. Evaluation and new epochs do not count, unless"
+        " they write files."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -53,7 +53,7 @@ class PeriodicStall(Rule):
         ][:3]
         text = (
             f"Every {stall.period} iterations training stops for {duration_words(stall.cost_s)},"
-            f" which is {duration_words(stall.amortised_s)} an iteration"
+            f" which is {duration_words(stall.amortised_s)} per iteration"
             f" ({stall.amortised_s / whole:.0%})."
         )
         writing = writing_at(case.evidence, stall.iterations)
@@ -71,21 +71,21 @@ class PeriodicStall(Rule):
         if writing is not None and max(written, statement) > WRITTEN_SHARE * stall.cost_s * len(
             stall.iterations
         ):
-            text += f" It is spent in {writing.detail} at {at(writing.place)}."
+            text += f" The time is spent in {writing.detail} at {at(writing.place)}."
             advice = (
-                "Write less often, or let a thread write what was copied aside"
+                "Write less often, or write a copy of the data from a thread"
                 " (torch.distributed.checkpoint.async_save does so for checkpoints)."
             )
             places = [writing.place, *(line.place for line in lines)]
         else:
             if lines:
                 text += (
-                    f" The training thread was seen at {at(lines[0].place)} meanwhile"
+                    f" Meanwhile the training thread was seen at {at(lines[0].place)}"
                     f" ({lines[0].leaf})."
                 )
             advice = (
-                "Do it less often, or move it out of the training loop: to a thread, to another"
-                " process, to the end of the epoch."
+                "Do it less often, or move it out of the training loop: to a thread, another"
+                " process or the end of the epoch."
             )
             places = [line.place for line in lines]
         return self.finding(case, text, advice, stall.amortised_s, places)

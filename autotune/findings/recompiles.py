@@ -1,4 +1,4 @@
-"""torch.compile that compiles again and again."""
+"""torch.compile compiles again and again."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from autotune.findings.base import Case, Rule
 from autotune.findings.measures import at, iteration_s, need
 from autotune.words import duration_words
 
-MOST = 5  # findings of one kind; what they have in common shows in fewer
+MOST = 5  # findings of one kind; a few show what they have in common
 
 
 class Recompiles(Rule):
     name = "recompile"
     title = "Compiled code is recompiled"
     card = (
-        "Dynamo compiled a function again while iterations were watched, or gave up because it had"
-        " done so too often. The cost is the time spent compiling, an iteration; the place is the"
+        "Dynamo recompiled a function while iterations were watched, or gave up because it had"
+        " done so too often. The cost is the compile time per iteration; the place is the"
         " function, the reason is dynamo's own. One recompilation in warm-up, when a size is found"
-        " to change, is as it should be."
+        " to change, is normal."
     )
     explains = ("straggler-steps", "periodic-stall", "host-work", "host-bound")
 
@@ -31,8 +31,8 @@ class Recompiles(Rule):
             cost = each.seconds / steps if each.seconds else None
             if cost is not None:
                 evidence = (
-                    f"Dynamo compiled{where} again {each.count} times in {steps} iterations,"
-                    f" {duration_words(cost)} of an iteration's {duration_words(whole)}:"
+                    f"Dynamo recompiled{where} {each.count} times in {steps} iterations,"
+                    f" {duration_words(cost)} of each {duration_words(whole)} iteration:"
                     f" {each.reason}"
                 )
             else:
@@ -41,8 +41,8 @@ class Recompiles(Rule):
                     " Since then it runs uncompiled"
                 )
             advice = (
-                "Keep out of compiled code what changes from call to call (a counter, a flag, a"
-                " length), make it a tensor, mark sizes that change with"
+                "Keep values that change from call to call (a counter, a flag, a length) out of"
+                " compiled code, make them tensors, mark changing sizes with"
                 " torch._dynamo.mark_dynamic, or pad batches to a few lengths."
             )
             found.append(self.finding(case, evidence.rstrip(".") + ".", advice, cost, [each.place]))

@@ -1,7 +1,6 @@
-"""Lines of the job from which calls of some kind are made in every step: what most of the rules on
-calls look at.
+"""Lines of the job that make calls of some kind in every step: most rules on calls look at these.
 
-    Calls (a kind, a line, a phase) ──▶ Site (a kind, a line) ──▶ steady? ──▶ cost of its statement ──▶ one finding a rule
+Calls (a kind, a line, a phase) ──▶ Site (a kind, a line) ──▶ steady? ──▶ cost of its statement ──▶ one finding per rule
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from autotune.findings.measures import at, iteration_s
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls, Evidence, Place
 
-# of an iteration: confirm does not call less a gain (stages/confirm.py), so it is not worth a
+# of an iteration: confirm does not count less as a gain (stages/confirm.py), so it is not worth a
 # person's time
 LEAST_SHARE = 0.02
-LEAST_S = 50e-6  # an iteration: below, watching a call costs as much as the call
-# of the iterations: what happens in fewer is no part of every step, and judged as a stall
+LEAST_S = 50e-6  # per iteration; below it, watching a call costs as much as the call
+# of the iterations; calls in fewer are no part of every step, and are judged as a stall
 STEADY_SHARE = 0.4
-# A call that takes this share of its statement stands for it by its exact time; else the statement
-# was sampled.
+# From this share of its statement on, a call's exact time stands for the statement; otherwise the
+# statement's sampled time counts.
 STATEMENT_SHARE = 0.8
 TRAINING = (
     "torch.nn.",
@@ -36,9 +35,9 @@ TRAINING = (
     "torch._dynamo.",
     "torch._inductor.",
 )
-# phases in which a line stands for more than its own calls
+# phases in which a line stands for more than its own calls, so samples do not count
 NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})
-NAMED = 3  # lines an evidence names
+NAMED = 3  # lines named in an evidence
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Site:
     place: Place
     device: str
     detail: str
-    per_step: float  # calls an iteration
+    per_step: float  # calls per iteration
     call_s: float  # in the calls
-    cost_s: float  # of the statement they are made for
+    cost_s: float  # of the statement that makes them
     iterations: frozenset[int]
 
 
@@ -85,8 +84,9 @@ def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
 
 
 def statement_s(evidence: Evidence, calls: Calls, phases: Collection[str]) -> float:
-    """Sampled seconds in the statement that makes ``calls``, in all; what torch does in it for the
-    training itself does not count.
+    """Total sampled seconds in the statement that makes ``calls``.
+
+    Time that torch spends in it on the training itself does not count.
     """
     first, last = calls.lines if any(calls.lines) else (calls.place.line, calls.place.line)
     return math.fsum(
@@ -100,15 +100,15 @@ def statement_s(evidence: Evidence, calls: Calls, phases: Collection[str]) -> fl
 
 
 def steady(evidence: Evidence, site: Site) -> bool:
-    """Part of every step, or nearly."""
+    """Whether it is part of every step, or nearly every one."""
     return len(site.iterations) >= STEADY_SHARE * len(evidence.times_s)
 
 
 def seen(case: Case, what: str = "calls") -> Evidence:
-    """The evidence, if calls were watched.
+    """The evidence, if ``what`` was watched.
 
     Raises:
-        NotJudgeable: they, or all iterations, were not.
+        NotJudgeable: it was not, or no iterations were.
     """
     iteration_s(case)
     if what in case.evidence.blind:
@@ -117,29 +117,30 @@ def seen(case: Case, what: str = "calls") -> Evidence:
 
 
 def lost_s(case: Case, host_s: float) -> float:
-    """What of ``host_s``, an iteration's time on the host, the job loses: on a GPU no more than the
-    device stands idle.
+    """The part of ``host_s``, an iteration's time on the host, that the job loses.
+
+    On a GPU no more than the time in which the device is idle.
     """
     idle = case.side.idle_share
     return host_s if not case.on_device or idle is None else min(host_s, idle * iteration_s(case))
 
 
 class SiteRule(Rule):
-    """A rule about calls that every step makes: one finding, for all its lines together."""
+    """A rule about calls made in every step: one finding for all its lines together."""
 
     kinds: ClassVar[tuple[str, ...]]
 
     def counts(self, case: Case, site: Site) -> bool:
-        """Is this site the rule's business?"""
+        """Whether this site is the rule's business."""
         return True
 
     def cost_s(self, case: Case, found: Sequence[Site]) -> float:
-        """What ``found`` cost an iteration."""
+        """What ``found`` cost per iteration."""
         return lost_s(case, sum(site.cost_s for site in found))
 
     @abstractmethod
     def says(self, case: Case, site: Site) -> str:
-        """What happens at a line, as a clause without its end: "prints a tensor"."""
+        """What happens at a line, as a clause without a full stop: "prints a tensor"."""
 
     @abstractmethod
     def advice(self, case: Case, site: Site) -> str:

@@ -1,10 +1,10 @@
-"""Iterations that take longer than the others, with a rhythm and without.
+"""Iterations that take longer than the others, at regular intervals or not.
 
     time of an iteration     ▁▁▁▁▂▁▁▁█▁▁▁▂▁▁▁▁▁▁█▁▁▁▁▁▁▁▁▂█     every 10th: a Stall with period 10
-    what counts: the iteration without waiting for batches (loader-bound) and for the garbage
-        collector (gc-pauses), and with the
-    files that were written between iterations; which are slow is decided without the time a thread
-    had to wait for a core, too
+
+What counts is the time of an iteration without waiting for batches (loader-bound) and garbage
+collection (gc-pauses), plus file writes between iterations. To decide which iterations are slow,
+the time in which the thread waited for a core is subtracted, too.
 
 Evaluation and the turnover between epochs are part of a job and no stall, unless files are written
 in them.
@@ -19,15 +19,15 @@ from statistics import median
 
 from autotune_trials.protocol.evidence import Calls, Evidence, Place
 
-SLOW_SHARE = 0.25  # of the median, and
-# robust standard deviations (1.4826 MAD) above the median: an iteration is slow. Of a normal one in
-# 1e9
+SLOW_SHARE = 0.25  # above the median, as a share of it, and
+# robust standard deviations (1.4826 MAD) above it: both make an iteration slow. A normal
+# distribution exceeds this once in 1e9
 SLOW_DEVIATIONS = 6.0
 LEAST_PERIOD = 3  # every second iteration is a rhythm of the training itself (GANs, accumulation)
-LEAST_SEEN = 3  # times, before anything is called a habit
-RHYTHM_SHARE = 0.8  # of the iterations in step with a period must be slow
-COVERED_SHARE = 0.5  # of the excess of all slow iterations a period must hold
-# of the iterations: what is slower than the median more often is the training itself
+LEAST_SEEN = 3  # times before it counts as a pattern
+RHYTHM_SHARE = 0.8  # share of the iterations due in a period that must be slow
+COVERED_SHARE = 0.5  # share of the slow iterations' total excess that a period must hold
+# of the iterations: if more are slow, that is the training itself
 MOST_SHARE = 0.4
 
 
@@ -37,13 +37,14 @@ class Stall:
 
     period: int | None  # None: no rhythm
     iterations: tuple[int, ...]
-    cost_s: float  # of one of them, above the usual iteration
-    amortised_s: float  # an iteration, over all
+    cost_s: float  # of one of them, beyond the usual iteration
+    amortised_s: float  # per iteration, over all iterations
 
 
 def working_s(evidence: Evidence, queued: bool = False) -> list[float]:
-    """Seconds of each iteration that may hold a stall, see above; ``queued``: with the time it had
-    no core.
+    """Seconds of each iteration in which a stall may hide, as described above.
+
+    ``queued``: include the time in which the thread had no core.
     """
     times = list(evidence.times_s)
     for index, seconds in enumerate(evidence.phase_times_s.get("data", ())):
@@ -62,7 +63,7 @@ def working_s(evidence: Evidence, queued: bool = False) -> list[float]:
 
 
 def slow_iterations(times: Sequence[float]) -> dict[int, float]:
-    """Index -> seconds above the usual iteration; {} if they are too many to be exceptions."""
+    """Index -> seconds above the usual iteration; {} if there are too many to be exceptions."""
     if len(times) < 3 * LEAST_SEEN:
         return {}
     usual = median(times)
@@ -73,7 +74,7 @@ def slow_iterations(times: Sequence[float]) -> dict[int, float]:
 
 
 def stalls(evidence: Evidence, most: int = 3) -> tuple[list[Stall], Stall | None]:
-    """The rhythms found, the costliest first, and what is left without one."""
+    """The periodic stalls found, costliest first, and the slow iterations left without a period."""
     times, whole = working_s(evidence), working_s(evidence, queued=True)
     found: list[Stall] = []
     usual = median(whole) if whole else 0.0
@@ -114,7 +115,7 @@ def _stall(period: int | None, slow: dict[int, float], members: Sequence[int], c
 
 @dataclass(frozen=True)
 class Blamed:
-    """A line, and what it takes in slow iterations beyond what it takes in the others."""
+    """A line, and its extra time in slow iterations compared with ordinary ones."""
 
     place: Place
     leaf: str
@@ -126,8 +127,9 @@ class Blamed:
 def blamed(
     evidence: Evidence, members: Collection[int], others: Collection[int] = ()
 ) -> list[Blamed]:
-    """Where the iterations ``members`` spend their extra time, the costliest line first; ``others``
-    are slow for other reasons.
+    """Where the iterations ``members`` spend their extra time, costliest line first.
+
+    ``others`` are slow for other reasons.
     """
     inside, outside = set(members), set(others) - set(members)
     ordinary = max(1, len(evidence.times_s) - len(inside | outside))
@@ -166,7 +168,7 @@ def blamed(
 
 
 def writing_at(evidence: Evidence, members: Collection[int]) -> Calls | None:
-    """The costliest file written in ``members``."""
+    """The file write that took longest in ``members``."""
     inside = set(members)
     writes = [c for c in evidence.calls if c.kind == "file_write" and inside & set(c.iterations)]
     return max(

@@ -1,4 +1,4 @@
-"""Now and then an iteration takes much longer."""
+"""Some iterations take much longer, at irregular intervals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from autotune.findings.sites import LEAST_S, LEAST_SHARE
 from autotune.findings.stalls import LEAST_SEEN, SLOW_SHARE, blamed, stalls
 from autotune.words import duration_words
 
-# What the machine does to a job hits its lines in proportion to the time they take. A line is to
-# blame if it holds more of
-# the extra time than that: this share, and more the more of an ordinary iteration it takes.
+# A slow machine hits lines in proportion to the time they take. A line is to blame only if it holds
+# more of the extra time than that: at least this share, and more the more of an ordinary iteration
+# it takes.
 BLAME_SHARE = 0.6
 COMPILING = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
@@ -20,11 +20,11 @@ class StragglerSteps(Rule):
     name = "straggler-steps"
     title = "Some iterations take much longer"
     card = (
-        f"Some iterations, without a rhythm, take more than {SLOW_SHARE:.0%} longer than the usual"
-        f" one, {LEAST_SEEN} of them at least, and spend {BLAME_SHARE:.0%} or more of the extra"
-        " time at one line. Time without a core, batches waited for, garbage collection and"
-        " recompilation do not count. The cost is the extra time, spread over all iterations;"
-        f" threshold {LEAST_SHARE:.0%}."
+        f"At least {LEAST_SEEN} iterations, at irregular intervals, take more than {SLOW_SHARE:.0%}"
+        f" longer than usual and spend {BLAME_SHARE:.0%} or more of the extra time at one line."
+        " Waiting for a core or for batches, garbage collection and recompilation do not count. The"
+        " cost is the extra time, spread over all iterations."
+        f" Threshold: {LEAST_SHARE:.0%} of an iteration."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -32,9 +32,7 @@ class StragglerSteps(Rule):
         if len(evidence.times_s) < 3 * LEAST_SEEN:
             raise NotJudgeable(f"only {len(evidence.times_s)} iterations were watched")
         if not evidence.frames:
-            raise NotJudgeable(
-                evidence.blind.get("frames", "nobody looked where they spend the time")
-            )
+            raise NotJudgeable(evidence.blind.get("frames", "the training thread was not sampled"))
         found, rest = stalls(evidence)
         if rest is None:
             return []
@@ -55,11 +53,11 @@ class StragglerSteps(Rule):
         text = (
             f"{len(rest.iterations)} of {len(evidence.times_s)} iterations take"
             f" {duration_words(rest.cost_s)} longer than the others, at irregular intervals, which is"
-            f" {duration_words(rest.amortised_s)} an iteration ({rest.amortised_s / whole:.0%})."
+            f" {duration_words(rest.amortised_s)} per iteration ({rest.amortised_s / whole:.0%})."
             f" Most of it is spent at {at(first.place)} ({first.leaf})."
         )
         advice = (
-            "Look at what this line waits for: a network, a disk, a lock. A thread or a queue ahead"
-            " of it takes the wait out of the step."
+            "Find out what this line waits for: a network, a disk, a lock. A thread or a queue that"
+            " runs ahead takes the wait out of the step."
         )
         return [self.finding(case, text, advice, rest.amortised_s, [first.place])]

@@ -1,4 +1,4 @@
-"""Tensors of the host checked or turned into Python objects in every step."""
+"""Host tensors checked, or turned into Python objects, in every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TensorReadout(SiteRule):
     card = (
         "Every step checks tensors on the host (NaN checks, norms) or turns them into Python"
         " numbers and lists. Reading them waits for nothing on a CPU; the cost is that of the"
-        f" statement, with all that is computed in it only to be read. Threshold {LEAST_SHARE:.0%}"
+        f" statement, with all it computes only to be read. Threshold: {LEAST_SHARE:.0%}"
         " of an iteration."
     )
     kinds = tuple(CALLED)
@@ -44,5 +44,5 @@ class TensorReadout(SiteRule):
             )
         return (
             "Check every few hundred steps, or only when the loss itself is not finite;"
-            " torch.isfinite(loss) tells as much at once."
+            " torch.isfinite(loss) says as much in one check."
         )

@@ -7,7 +7,8 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import iteration_s, need, phase_s
 from autotune.words import duration_words
 
-COPY_SHARE = 0.03  # below, a perfect overlap would give no more than the 2 % that confirm asks for
+# below it, even a perfect overlap gives no more than the 2 % that confirm asks for
+COPY_SHARE = 0.03
 
 
 class TransfersNotOverlapped(Rule):
@@ -15,10 +16,9 @@ class TransfersNotOverlapped(Rule):
     title = "Copies to the device do not overlap"
     card = (
         "Batches are copied to the device from memory that is not pinned, or by blocking calls, so"
-        " that copying does not overlap with computing. The cost is the time the stream copies, at"
-        f" most what the host waited in the calls; reported from {COPY_SHARE:.0%} of an iteration"
-        ' on. Only on a GPU. Source: PyTorch, "A guide on good usage of non_blocking and'
-        ' pin_memory()".'
+        " that copying does not overlap with computing. The cost is the copy time on the stream, at"
+        f" most the time the host waited in the calls. Threshold: {COPY_SHARE:.0%} of an iteration."
+        ' Only on a GPU. Source: PyTorch, "A guide on good usage of non_blocking and pin_memory()".'
     )
     knob = "pin_memory"
     also = ("non_blocking",)
@@ -46,13 +46,13 @@ class TransfersNotOverlapped(Rule):
             else "from pinned memory, but by blocking calls"
         )
         evidence = (
-            f"{moved / 1e6:,.1f} MB an iteration are copied {why}; {duration_words(cost)} of"
+            f"{moved / 1e6:,.1f} MB per iteration are copied {why}; {duration_words(cost)} of"
             f" {duration_words(whole)} ({cost / whole:.0%}) are spent copying, with nothing else"
             " running."
         )
         advice = (
-            "DataLoader(…, pin_memory=True), and tensor.to(device, non_blocking=True): the copy"
-            " then runs beside the computation."
+            "Use DataLoader(…, pin_memory=True) and tensor.to(device, non_blocking=True): the copy"
+            " then overlaps with computation."
         )
         return [
             self.finding(

@@ -1,10 +1,10 @@
-"""What past runs say of each value of each knob.
+"""What past runs say about each value of each knob.
 
-    one run     its configurations, taken apart into effects of single values (ridge regression)
-    all of them the mean of their effects, each weighted by its error and by how like its job is
+    one run     its configurations, split into effects of single values (ridge regression)
+    all of them the mean of their effects, each weighted by its error and by its job's likeness
 
-The result is a mean only. It moves the prior of the search; how wide that is stays as it was, so
-that a few blocks of the job itself outweigh it.
+The result is a mean only. It moves the prior of the search but not its width, so a few blocks of
+the job itself outweigh it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from autotune_spaces.base import Value
 
 # (knob, value) -> effect on log cost, its standard error
 Effects = dict[tuple[str, Value], tuple[float, float]]
-MAIN_SD = 0.3  # of a value's effect in one run, before it is fitted
-# of a value's effect in this job, if nothing is known: what history is weighed against
+MAIN_SD = 0.3  # of a value's effect in one run, before the fit
+# of a value's effect in this job, if nothing is known: the history is weighed against it
 PRIOR_SD = 0.15
-SAME_JOB_SD = 0.02  # by which an effect differs from one run of a job to the next
-UNLIKE_SD = 0.12  # and from one job to another of likeness 1/2
-LARGEST = 1.5  # log cost: nothing that was recorded counts for more
+SAME_JOB_SD = 0.02  # of the difference of an effect between two runs of one job
+UNLIKE_SD = 0.12  # and between two jobs of likeness 1/2
+LARGEST = 1.5  # log cost: recorded ratios are clipped to it
 LEAST_LIKENESS = 0.1
 SOURCES = ("live", "process", "confirmed")
 
 
 def effects_of(run: PastRun, domains: Mapping[str, Sequence[Value]]) -> Effects:
-    """Effects in one run of the values that this search has as well."""
+    """Effects, in one run, of the values that this search has, too."""
     import numpy as np
 
     rows = []

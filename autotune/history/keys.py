@@ -1,7 +1,7 @@
-"""Is it the same job, or one like it?
+"""Is it the same job, or a similar one?
 
-Keys        three hashes: job, machine, software. All the same: an exact hit
-space_of    what a search may try, so that a wider one is not answered by a narrower one
+Keys        three hashes: job, machine, software. All equal: an exact hit
+space_of    what a search may try, so that a narrower search does not answer for a wider one
 features    what decides which knobs matter, as numbers
 likeness    exp(-d²/2), with d² the sum of the squared differences of the features, each divided
             by its scale; 0 between a CPU and a GPU. 1: the same; 0.6: one scale apart; 0.1: two
@@ -22,13 +22,13 @@ from autotune_spaces.codec import encode
 
 MACHINE = ("device", "device_name", "device_count", "compute_capability", "cpu_model", "cores")
 SOFTWARE = ("torch_version", "python_version", "cuda_version", "cudnn_version", "platform")
-LOADER_PLACE = ("site", "key")  # of LoaderFacts: where it stands, not what it is
+LOADER_PLACE = ("site", "key")  # of LoaderFacts: where it is in the code, not what it is
 SETTINGS = """
     device own_autocast own_scaler own_compile matmul_precision cudnn_benchmark intra_op_threads
     world_size backend sharded attention
 """.split()
-# Feature -> the difference that counts as one. Shares are of an iteration; "log" is the natural
-# logarithm.
+# Feature -> the difference that counts as one scale. Shares are of an iteration; "log" is the
+# natural logarithm.
 SCALES: Mapping[str, float] = {
     "waiting": 0.25,  # share that the job would save if batches cost nothing
     "to_device": 0.25,
@@ -38,11 +38,11 @@ SCALES: Mapping[str, float] = {
     "other": 0.25,
     "log_iteration_s": 2.0,
     "log_parameters": 2.5,
-    "log_samples": 2.0,  # a step
+    "log_samples": 2.0,  # per step
     "log_cores": 1.0,
     "log_ranks": 1.0,
     "capability": 1.0,  # of the GPU: 8.0, 9.0
-    "convolutional": 1.0,  # 0 or 1, as the three below
+    "convolutional": 1.0,  # 0 or 1, like the three below
     "attention": 1.0,
     "repeated_blocks": 1.0,
     "autocast": 0.7,  # the job's own
@@ -54,8 +54,7 @@ def keys_of(spec: JobSpec, observation: Observation, code: Mapping[str, str]) ->
     """The hashes of this run. Values that look like secrets are masked before they are hashed.
 
     Args:
-        code: digests of the job's files as they were when the run began, see
-            :mod:`autotune.job.sources`.
+        code: digests of the job's files when the run began, see :mod:`autotune.job.sources`.
     """
     job, machine = encode(observation.job), encode(observation.machine)
     loader = {k: v for k, v in (job["loader"] or {}).items() if k not in LOADER_PLACE}
@@ -79,9 +78,7 @@ def keys_of(spec: JobSpec, observation: Observation, code: Mapping[str, str]) ->
 
 
 def space_of(space: SearchSpace) -> tuple[str, ...]:
-    """A hash of each knob with each value that is asked for, or with None where the values are
-    autotune's choice.
-    """
+    """A hash of each knob with each requested value, or with None if autotune chooses values."""
     return tuple(
         digest([knob.name, knob.options, value])
         for knob in space.knobs
@@ -97,7 +94,7 @@ def _version() -> str:
 
 
 def features_of(observation: Observation) -> dict[str, float]:
-    """What of a job decides which knobs matter."""
+    """The features of a job that decide which knobs matter."""
     job, machine, parts = observation.job, observation.machine, observation.anatomy
     whole = sum(parts.phases_s.values()) or 1.0
     waiting = (
@@ -131,7 +128,7 @@ def features_of(observation: Observation) -> dict[str, float]:
 
 
 def likeness(a: Mapping[str, float], b: Mapping[str, float]) -> float:
-    """0 to 1; what one of the two does not know counts as one scale apart."""
+    """Likeness of two jobs, 0 to 1; a feature that one of them lacks counts as one scale apart."""
     if a.get("gpu") != b.get("gpu"):
         return 0.0
     apart = [(a[k] - b[k]) / scale if k in a and k in b else 1.0 for k, scale in SCALES.items()]

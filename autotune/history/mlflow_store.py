@@ -1,5 +1,6 @@
-"""A team's history as an MLflow experiment holds it: each study keeps its own record as an artifact.
-Only read.
+"""A team's history in an MLflow experiment: each study keeps its own record as an artifact.
+
+Read only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from autotune.history.store import MOST_RUNS, StoreError, readable
 
 RECORD = "history.json"  # of a run, in its directory and among its study's artifacts
 SCHEME = "mlflow:"  # AUTOTUNE_TEAM_STORE=mlflow:EXPERIMENT, on the server of MLFLOW_TRACKING_URI
-MOST_STUDIES = 200  # the newest; each is a request of its own
+MOST_STUDIES = 200  # the newest; each takes a request of its own
 
 
 class MlflowStore:

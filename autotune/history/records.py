@@ -1,7 +1,7 @@
-"""One finished run as the history keeps it: hashes, numbers, and names out of autotune's own knobs.
+"""One finished run in the history: hashes, numbers, and names of autotune's own knobs.
 
-Names and values of knobs that the user wrote are the job's business. They are kept as hashes and
-found again by hashing what the search space holds.
+Names and values of knobs that the user defined are the job's business. They are stored as hashes
+and found again by hashing what the search space holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RECORD_VERSION = 1
 
 
 def digest(data: object) -> str:
-    """16 hexadecimal digits that are the same for the same JSON data."""
+    """16 hexadecimal digits that are equal for equal JSON data."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -38,13 +38,13 @@ class Keys:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one configuration was found to do."""
+    """What was measured of one configuration."""
 
     config: Mapping[str, Value]  # hidden, see :func:`hidden`
-    # "live", "process" (fresh processes in the search), "confirmed"; or a trial's state that is no
-    # figure
+    # "live", "process" (fresh processes in the search), "confirmed"; or the state of a trial
+    # without a figure
     source: str
-    # log(time a sample, configuration / baseline): negative is faster
+    # log(time per sample, configuration / baseline): negative is faster
     log_ratio: float | None = None
     error: float | None = None  # its standard error
     pairs: int = 0
@@ -59,7 +59,7 @@ class PastRun:
     keys: Keys
     features: Mapping[str, float]  # see keys.SCALES
     iteration_s: float  # of the unchanged job
-    noise: float  # standard deviation of the log time a sample between its blocks
+    noise: float  # standard deviation of the log time per sample between its blocks
     verdict: str  # "tuned", "keep-baseline"
     loss: str  # "unchanged", "changed", …
     answer: Mapping[str, Value]  # hidden; {}: keep the baseline
@@ -68,15 +68,15 @@ class PastRun:
     gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
     withdrawn: tuple[str, ...] = ()  # knobs that did not apply
-    space: tuple[str, ...] = ()  # hashes of what was to be tried, see keys.space_of
+    space: tuple[str, ...] = ()  # hashes of what could be tried, see keys.space_of
     minutes: float = 0.0  # of the budget
     trials: int | None = None  # of the budget; None: no limit
-    planned_steps: int = 0  # of the training: what start-up is paid back in; 0: not known
+    planned_steps: int = 0  # of the training, in which start-up must pay off; 0: unknown
     version: int = RECORD_VERSION
 
 
 def hidden(config: Config) -> dict[str, Value]:
-    """``config`` as it is kept."""
+    """``config`` in the form in which it is stored."""
     return dict(hidden_item(name, value) for name, value in config.items())
 
 
@@ -87,9 +87,7 @@ def hidden_item(name: str, value: Value) -> tuple[str, Value]:
 
 
 def revealed(config: Config, domains: Mapping[str, Sequence[Value]]) -> dict[str, Value] | None:
-    """The configuration that was kept as ``config``; None where the search space no longer holds
-    it.
-    """
+    """The configuration stored as ``config``; None if the search space no longer contains it."""
     known = {
         _typed(hidden_item(name, v)): (name, v) for name, values in domains.items() for v in values
     }
@@ -98,5 +96,5 @@ def revealed(config: Config, domains: Mapping[str, Sequence[Value]]) -> dict[str
 
 
 def _typed(item: tuple[str, Value]) -> tuple[str, type, Value]:
-    """True is not 1 here."""
+    """Include the type, so that True is not 1."""
     return item[0], type(item[1]), item[1]

@@ -1,9 +1,8 @@
-"""The history on disk: one SQLite file, one row a finished run, append-only.
+"""The history on disk: one SQLite file, one row per finished run, append-only.
 
-SQLite locks, flushes and rolls back. A rollback journal and not WAL: that needs shared memory,
-which network file systems lack, and a file that its reader may write to, which a team's store is
-not. What :meth:`Store.add` returned from is on the disk; a writer killed before that leaves nothing
-behind.
+SQLite locks, flushes and rolls back. It uses a rollback journal, not WAL: WAL needs shared memory,
+which network file systems lack, and a file that readers may write to, which a team's store is not.
+Runs are on disk when :meth:`Store.add` returns; a writer killed before that leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Protocol
 from autotune.history.records import RECORD_VERSION, PastRun
 from autotune_spaces.codec import decode, encode
 
-APPLICATION, SCHEMA_VERSION = 0x41544E45, 1  # "ATNE": tells our files from other databases
+APPLICATION, SCHEMA_VERSION = 0x41544E45, 1  # "ATNE": distinguishes our files from other databases
 FILE_NAME = "history.sqlite"
 WAIT_S = 10.0  # for other writers
 MOST_RUNS = 1000  # read at once, newest first
@@ -39,8 +38,10 @@ class StoreError(Exception):
 
 
 def own_path() -> Path:
-    """Where this run's history is: AUTOTUNE_STORE; on the service's nodes one for all runs, beside
-    them in AUTOTUNE_RUNS; else this user's, below XDG_DATA_HOME.
+    """The file of this run's history.
+
+    AUTOTUNE_STORE; on the service's nodes one for all runs, beside them in AUTOTUNE_RUNS; else this
+    user's, below XDG_DATA_HOME.
 
     Raises:
         StoreError: this user has no home directory.
@@ -59,10 +60,10 @@ def own_path() -> Path:
 
 
 class Runs(Protocol):
-    """What earlier runs are read from."""
+    """A source of earlier runs."""
 
     def runs(self) -> list[PastRun]:
-        """The newest first.
+        """The runs, newest first.
 
         Raises:
             StoreError
@@ -71,18 +72,20 @@ class Runs(Protocol):
 
 
 class Store:
-    """Runs in one file. Every call opens it anew, so that no process keeps it locked.
+    """Runs in one file. Every call opens it again, so that no process keeps it locked.
 
     Args:
-        path: the file; made by the first :meth:`add`.
-        read_only: nothing is ever written, no file of SQLite's own beside it either.
+        path: the file; created by the first :meth:`add`.
+        read_only: nothing is ever written, not even SQLite's own files beside it.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
 
     def add(self, runs: Iterable[PastRun]) -> int:
-        """Keep ``runs``, all or none, those it has already left out; on the disk when this returns.
+        """Store ``runs``, all or none; on disk when this returns.
+
+        Runs that are already stored are skipped.
 
         Returns:
             How many were new.
@@ -99,7 +102,7 @@ class Store:
             return db.total_changes - before
 
     def runs(self, most: int = MOST_RUNS) -> list[PastRun]:
-        """The newest runs first; rows that make no sense are left out.
+        """The newest runs first; invalid rows are left out.
 
         Raises:
             StoreError
@@ -126,11 +129,11 @@ class Store:
     @contextmanager
     def _opened(self, write: bool = False) -> Iterator[sqlite3.Connection]:
         if write and self.read_only:
-            raise StoreError(f"{self.path}: is only read")
+            raise StoreError(f"{self.path}: is read-only")
         try:
             if write:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # rw: a killed writer is rolled back
+            # rw, to roll back a killed writer
             mode = "ro" if self.read_only else "rwc" if write else "rw"
             db = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=WAIT_S
@@ -151,8 +154,10 @@ class Store:
             raise StoreError(f"{self.path}: {_words(error)}") from error
 
     def _check(self, db: sqlite3.Connection) -> None:
-        """Raises:
-        StoreError: not a history, or one of another version.
+        """Check that the file is a history of this version.
+
+        Raises:
+            StoreError: it is not.
         """
         application = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -166,7 +171,7 @@ class Store:
             raise StoreError(f"{self.path}: belongs to another program")
         if version != SCHEMA_VERSION:
             raise StoreError(
-                f"{self.path}: has version {version}, this autotune knows {SCHEMA_VERSION}"
+                f"{self.path}: has version {version}, this autotune reads {SCHEMA_VERSION}"
             )
 
 
@@ -181,9 +186,7 @@ def _words(error: Exception) -> str:
 
 
 def readable(text: str) -> PastRun | None:
-    """The run that a row or a line holds; None where it is none of this version, or its figures are
-    none.
-    """
+    """The run in a row or a line; None if it is of another version, or its figures are invalid."""
     try:
         data: Any = json.loads(text)
         run = decode(PastRun, data)

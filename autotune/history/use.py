@@ -1,11 +1,11 @@
-"""The history in a run: asked once after OBSERVE, told once at the end.
+"""The history in a run: read once after OBSERVE, written once at the end.
 
-    recall ──▶ the same job: its answer, to be proven anew before anything is searched, unless
+    recall ──▶ the same job: its answer, to be proven again before anything is searched, unless
            │   this run may search more than that one did
-           └─▶ similar jobs: what each value is expected to do, a prior of the search
+           └─▶ similar jobs: the expected effect of each value, a prior of the search
     keep   ◀── the result, as hashes and numbers
 
-The verdict never hears of it. Whatever is wrong with a store costs one line and nothing else.
+The verdict never uses it. A store that fails costs one line and nothing else.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from autotune.job.spec import JobSpec
 from autotune.results import Interval, KnobGain, Observation, Recalled, Result
 from autotune_spaces.base import Value
 
-# the baseline is slower than recorded: by so many standard deviations, and by so much
+# the baseline counts as slower than recorded beyond both: standard deviations, and log time
 SLOWER_SD, SLOWER = 3.0, 0.10
-ALIKE = 12  # runs that a prior is made of, most alike first
+ALIKE = 12  # most runs that a prior is made of, the most similar first
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class Recall:
-    """What the history knows of a job."""
+    """What the history knows about a job."""
 
     summary: Recalled = Recalled()
-    answer: dict[str, Value] | None = None  # of the same job; None: none that can be proven again
+    # of the same job; None: there is none that can be proven again
+    answer: dict[str, Value] | None = None
     gains: tuple[KnobGain, ...] = ()
     log_gain: float = 0.0  # of the answer, as recorded
     expected: tuple[Expected, ...] = ()
@@ -57,7 +58,7 @@ class History:
     Args:
         own: read, and written at the end of a run; None: there is none.
         team: only read; None: there is none.
-        warn: told in one line why a store is not used.
+        warn: called with one line that says why a store is not used.
     """
 
     def __init__(self, own: Path | None, team: Runs | None, warn: Callable[[str], None]) -> None:
@@ -66,7 +67,10 @@ class History:
         self._warn = warn
 
     def recall(self, spec: JobSpec, observation: Observation, code: Mapping[str, str]) -> Recall:
-        """``code``: see :func:`autotune.history.keys.keys_of`."""
+        """What the history knows about this job.
+
+        ``code``: see :func:`autotune.history.keys.keys_of`.
+        """
         keys, runs = keys_of(spec, observation, code), self._runs()
         same = [run for run in runs if (run.keys.job, run.keys.machine) == (keys.job, keys.machine)]
         same.sort(key=lambda run: (run.keys.software == keys.software, run.at), reverse=True)
@@ -104,14 +108,14 @@ class History:
         return Recall(summary, answer, gains, last.log_gain, expected)
 
     def keep(self, spec: JobSpec, result: Result, code: Mapping[str, str], number: str) -> PastRun:
-        """Store the run, and return what is stored of it.
+        """Store the run, and return it in its stored form.
 
         Args:
             code: as for :meth:`recall`.
-            number: of the run, the same if it is kept again.
+            number: the run's ID, the same if it is stored again.
         """
         run = past_run(spec, result, code, number)
-        if self._own is not None and self._own in self._stores:  # else that was said before
+        if self._own is not None and self._own in self._stores:  # else already warned
             try:
                 self._own.add([run])
             except StoreError as error:
@@ -130,7 +134,7 @@ class History:
 
 
 def open_history(store: Path | None, warn: Callable[[str], None]) -> History:
-    """The stores that a run uses. ``store``: instead of this user's."""
+    """The stores that a run uses. ``store``: used instead of this user's."""
     try:
         own = store or own_path()
     except StoreError as error:
@@ -140,7 +144,7 @@ def open_history(store: Path | None, warn: Callable[[str], None]) -> History:
 
 
 def team_store() -> Runs | None:
-    """What AUTOTUNE_TEAM_STORE names: a file, or ``mlflow:EXPERIMENT``; None: nothing."""
+    """The store that AUTOTUNE_TEAM_STORE names: a file, or ``mlflow:EXPERIMENT``; None: not set."""
     from autotune.history.mlflow_store import SCHEME, MlflowStore
 
     named = os.environ.get("AUTOTUNE_TEAM_STORE")
@@ -150,7 +154,7 @@ def team_store() -> Runs | None:
 
 
 def slower(run: PastRun, observation: Observation) -> bool:
-    """Whether the unchanged job is slower than it was recorded, beyond the noise of both."""
+    """Whether the unchanged job is slower than recorded, beyond the noise of both."""
     noise = math.hypot(run.noise, observation.noise)
     return math.log(observation.anatomy.iteration_s / run.iteration_s) > max(
         SLOWER, SLOWER_SD * noise
@@ -158,7 +162,7 @@ def slower(run: PastRun, observation: Observation) -> bool:
 
 
 def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str) -> PastRun:
-    """``result`` as it is kept."""
+    """``result`` in the form in which it is stored."""
     observation, confirmation = result.observation, result.confirmation
     measured = [
         Measured(
@@ -212,8 +216,10 @@ def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str
 
 
 def _searched(run: PastRun, spec: JobSpec) -> bool:
-    """Whether ``run`` had all the knobs and values that may be tried now, as much time, and as many
-    steps to pay a start-up back.
+    """Whether ``run`` searched at least what may be searched now.
+
+    All knobs and values that may be tried now, as much time and as many trials, and the same number
+    of steps to pay back a start-up.
     """
     budget = spec.budget
     as_many = run.trials is None or (budget.trials is not None and budget.trials <= run.trials)
@@ -228,7 +234,10 @@ def _searched(run: PastRun, spec: JobSpec) -> bool:
 def _alike(
     runs: Sequence[PastRun], keys: Keys, observation: Observation
 ) -> list[tuple[float, PastRun]]:
-    """The runs most like this one, with their likeness; one of each job, that which measured most."""
+    """The runs most similar to this one, with their likeness.
+
+    Of runs with the same keys, only the one that measured most.
+    """
     own, seen, found = features_of(observation), set[str](), []
     for run in sorted(runs, key=lambda run: (len(run.measured), run.at), reverse=True):
         if run.keys.whole in seen or not any(m.log_ratio is not None for m in run.measured):
@@ -240,7 +249,7 @@ def _alike(
 
 
 def _answer(spec: JobSpec, observation: Observation, run: PastRun) -> dict[str, Value] | None:
-    """The recorded answer; None where it is none, or stale: a value that does not apply any more."""
+    """The recorded answer; None if there is none, or a value in it no longer applies."""
     config = revealed(run.answer, observation.domains)
     if not config or run.verdict != "tuned":
         return None

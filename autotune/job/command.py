@@ -1,4 +1,4 @@
-"""The job's command: taken apart, its placeholders found, and looked at before anything is started."""
+"""The job's command: split into words, placeholders found, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ _PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') el
 
 
 def split(command: str) -> tuple[str, ...]:
-    """The words of ``command``, by a shell's rules of quoting but without a shell.
+    """Split ``command`` into words by a shell's quoting rules, but without a shell.
 
     Raises:
-        ValueError: unbalanced quotes, nothing in it, or something only a shell would understand;
+        ValueError: unbalanced quotes, an empty command, or something only a shell understands;
             ``str()`` says what.
     """
     operator = shell_operator(command)
     if operator:
         raise ValueError(
-            f"'{operator}' in the command: no shell reads it, so it would reach the program as it"
-            " stands"
+            f"'{operator}' in the command: no shell reads it, so the program would get it literally"
         )
     try:
         words = tuple(shlex.split(command))
@@ -82,12 +81,12 @@ def placeholders(command: Sequence[str]) -> list[str]:
 
 
 def fill(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
-    """``command`` with every ``{name}`` of ``values`` put in; other braces stay as they are."""
+    """``command`` with every ``{name}`` of ``values`` filled in; other braces stay as they are."""
     return [PLACEHOLDER.sub(lambda m: str(values.get(m[1], m[0])), word) for word in command]
 
 
 def is_torchrun(command: Sequence[str]) -> bool:
-    """It starts torchrun, by its name or as a module."""
+    """Whether the command starts torchrun, by its name or as a module."""
     return (
         any(os.path.basename(word) == "torchrun" for word in command)
         or "torch.distributed.run" in command
@@ -95,9 +94,7 @@ def is_torchrun(command: Sequence[str]) -> bool:
 
 
 def rendezvous_words(command: Sequence[str]) -> str:
-    """The first option with which a torchrun command says how several nodes find each other; "" if
-    it leaves that open.
-    """
+    """The first option that tells torchrun how nodes find each other; "" if there is none."""
     own = itertools.takewhile(lambda word: not word.endswith(".py") and word != "--module", command)
     return next((word.partition("=")[0] for word in own if _RENDEZVOUS.match(word)), "")
 
@@ -105,11 +102,11 @@ def rendezvous_words(command: Sequence[str]) -> str:
 def check_command(
     command: Sequence[str], workdir: Path, env: Mapping[str, str], where: str = ""
 ) -> None:
-    """Look at the command without running it: does the program exist, can its python find torch?
+    """Check the command without running it: does the program exist, can its python find torch?
 
     Raises:
         InputError: the program or script does not exist, or its interpreter has no torch.
-        HookError: python is told to ignore the environment, so the agent could not get in.
+        HookError: a flag makes python ignore its environment, so the agent could not get in.
     """
     word = command[0]
     if PLACEHOLDER.search(word):
@@ -197,7 +194,7 @@ def _check_python(
 
 
 def _check_torch(program: str, workdir: Path, environment: Mapping[str, str], where: str) -> None:
-    """torch is looked up, not imported: some 50 ms instead of a second."""
+    """Look torch up instead of importing it: about 50 ms instead of a second."""
     try:
         probe = subprocess.run(
             [program, "-c", _PROBE],
@@ -232,7 +229,7 @@ def _check_torch(program: str, workdir: Path, environment: Mapping[str, str], wh
 def unknown_placeholders(
     command: Sequence[str], knobs: Collection[str]
 ) -> list[tuple[str, str, str]]:
-    """(name, nearest, expected) of every placeholder that nothing would fill."""
+    """(name, nearest, expected) of every placeholder that nothing fills."""
     valid = [*OWN_PLACEHOLDERS, *knobs]
     expected = listing(f"{{{v}}}" for v in valid)
     return [

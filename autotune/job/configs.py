@@ -1,4 +1,4 @@
-"""Configurations: which knobs, in which scope, in words.
+"""Configurations: their parts by scope, and in words.
 
 A configuration holds only the knobs that differ from the job's own values; the baseline is ``{}``.
 """
@@ -14,13 +14,14 @@ from autotune_trials.protocol.messages import KnobChoice
 
 
 def key_of(config: Config) -> str:
-    """A string that is the same for the same configuration, in any order of its knobs."""
+    """A string that is equal for equal configurations, in any order of their knobs."""
     return json.dumps(dict(sorted(config.items())), separators=(",", ":"))
 
 
 def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
-    """What a running job is switched to, of ``config``, as the agent is told it; in the order of
-    the search space.
+    """The part of ``config`` that a running job can be switched to, as sent to the agent.
+
+    In the order of the search space.
     """
     return tuple(
         KnobChoice(k.name, config[k.name], dict(k.options))
@@ -30,7 +31,7 @@ def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
 
 
 def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
-    """The rest of ``config``: what a live session must be started with."""
+    """The rest of ``config``: the part that a live session must be started with."""
     return {
         k.name: config[k.name]
         for k in space.knobs
@@ -39,8 +40,9 @@ def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
 
 
 def held_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
-    """What the agent holds from the start of a fresh run of ``config``, which is as the user will
-    run it.
+    """The part of ``config`` that the agent holds from the start of a fresh run.
+
+    A fresh run is as the user will run the job.
     """
     return tuple(
         KnobChoice(k.name, config[k.name], dict(k.options))
@@ -50,7 +52,7 @@ def held_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
 
 
 def started_with(config: Config, space: SearchSpace) -> dict[str, Value]:
-    """What a fresh run of ``config`` is started with."""
+    """The part of ``config`` that a fresh run is started with."""
     return {
         k.name: config[k.name] for k in space.knobs if k.name in config and k.scope is Scope.PROCESS
     }
@@ -59,8 +61,9 @@ def started_with(config: Config, space: SearchSpace) -> dict[str, Value]:
 def live_domains(
     domains: Mapping[str, Sequence[Value]], defaults: Config, space: SearchSpace
 ) -> dict[str, tuple[Value, ...]]:
-    """Of each knob the values that a running job can be switched to, and the job's own; without
-    knobs that have no other.
+    """For each knob, the job's own value and those that a running job can be switched to.
+
+    Knobs with no other value are left out.
     """
     found = {}
     for name, values in domains.items():
@@ -86,7 +89,7 @@ def numerics_of(config: Config, space: SearchSpace) -> Numerics:
 def normalise(
     values: Config, defaults: Mapping[str, Value], space: SearchSpace
 ) -> dict[str, Value]:
-    """Drop what equals the job's own value and what another knob makes meaningless."""
+    """Drop values that equal the job's own, and those that another knob makes meaningless."""
     full = {**defaults, **values}
     return {
         k.name: full[k.name]

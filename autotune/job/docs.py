@@ -1,4 +1,4 @@
-"""docs/job.md, made from the models.
+"""Makes docs/job.md from the models.
 
 python -m autotune.job.docs docs/job.md           write it
 python -m autotune.job.docs --check docs/job.md   exit with 1 if it is out of date
@@ -20,7 +20,7 @@ HEAD = """\
 
 <!-- Made from the models in autotune/job/schema.py by `python -m autotune.job.docs docs/job.md`. -->
 
-What is tuned, and how. Only `command` is needed; `autotune init -- COMMAND` writes a first file, `autotune check job.yaml` validates one, and
+What is tuned, and how. Only `command` is required; `autotune init -- COMMAND` writes a first file, `autotune check job.yaml` validates one, and
 `autotune schema` prints its JSON Schema for editors.
 
 | key | value | default | meaning |
@@ -36,27 +36,27 @@ line through `/bin/sh -c` instead. Relative paths are relative to `workdir`, whi
 | placeholder | stands for |
 |---|---|
 | `{seed}` | the seed of this run of the job: 1000, 1001 …; with `autotune launch` its `--seed`, 0 by default |
-| `{trial_dir}` | a directory of this run's own, for whatever the job writes |
+| `{trial_dir}` | a directory for this run only, for whatever the job writes |
 | `{NAME}` | the value of a knob of that name, see [knobs of your own](knobs.md#knobs-of-your-own) |
 
-The job is run many times, with different settings, and ended before it is done. What it writes meanwhile is put back after every trial, so that no
-trial finds another's checkpoint and yours stay what they are: see [side effects](side-effects.md). `{trial_dir}` is deleted after each trial.
+The job is run many times, with different settings, and stopped before it finishes. What it writes meanwhile is undone after every trial, so that no
+trial finds another's checkpoint and yours stay unchanged: see [side effects](side-effects.md). `{trial_dir}` is deleted after each trial.
 
 ## The search space
 
-`search_space` is a preset, or a mapping of knobs, optionally with a preset to begin with:
+`search_space` is a preset, or a mapping of knobs, optionally starting from a preset:
 
 ```yaml
 search_space:
   preset: auto                     # then only what differs from it:
   exclude: [compile_mode]          # knobs left out
   num_workers: [0, 4, 8]           # these values
-  pin_memory: off                  # left out, too
+  pin_memory: off                  # also left out
   prefetch_factor: auto            # the knob's own choice of values
   batch_size: {values: [64, 128], lr_scaling: sqrt}    # values and an option of the knob
 ```
 
-[Knobs](knobs.md) lists every knob with its values and options, and [knobs of your own](knobs.md#knobs-of-your-own).
+[Knobs](knobs.md) lists every knob with its values and options, and explains [knobs of your own](knobs.md#knobs-of-your-own).
 
 | preset | knobs |
 |---|---|
@@ -64,11 +64,11 @@ search_space:
 
 ## What it is tuned for
 
-`objective` decides what counts as better. With `energy` the machine's own counters do: NVML's of the GPU, RAPL's of the CPU, which on most systems root
-alone may read (in a container, mount the host's `/sys/class/powercap` and name the place in `AUTOTUNE_POWERCAP`). They count whatever else runs, too, and
-of several GPUs the first rank's; the run names those it adds up, and a machine without them is refused after one run of the job. `cost` is `time_to_train`
-at a `price` an hour: on one kind of machine the cheapest settings are those of the shortest training, and `autotune compare --anyway` of two runs shows
-what the training costs on each. A cluster of several kinds is tuned kind by kind (`executor.ray.resource`).
+`objective` decides what counts as better. `energy` is read from the machine's own counters: NVML for the GPU, RAPL for the CPU, which on most systems
+only root may read (in a container, mount the host's `/sys/class/powercap` and set `AUTOTUNE_POWERCAP` to its path). They also count whatever else runs and,
+of several GPUs, only the first rank's; the run names those it adds up, and a machine without them is refused after one run of the job. `cost` is
+`time_to_train` at a `price` per hour: on one kind of machine the cheapest settings are those with the shortest training, and `autotune compare --anyway` of
+two runs shows what the training costs on each. Tune a cluster of several kinds of machine one kind at a time (`executor.ray.resource`).
 
 ```yaml
 objective: [throughput, energy]    # the first decides; the report shows what no other configuration beats in both
@@ -88,13 +88,12 @@ convergence:
 
 ## Changing it after a run has begun
 
-`budget`, `price`, `tracking`, `traces`, `side_effects`, the timeouts and `name` may change: the same command goes on from where it was. With anything
-else changed the run is another one: `--fresh`, or another `--run-dir`.
+`budget`, `price`, `tracking`, `traces`, `side_effects`, the timeouts and `name` may change: the same command continues from where it was. If
+anything else has changed, it is another run: use `--fresh`, or another `--run-dir`.
 
 ## YAML
 
-Words are words: `on`, `off`, `yes` and `no` are not turned into true and false, only `true` and `false` are. A key may stand once. Tags (`!!python/…`) are
-refused.
+Only `true` and `false` are booleans; `on`, `off`, `yes` and `no` stay words. A key may occur only once. Tags (`!!python/…`) are refused.
 """
 
 

@@ -3,9 +3,9 @@
     read_yaml ─▶ JobFile (types, bounds: validation.py) ─▶ words, placeholders, knobs ─▶ JobSpec ─▶ does the command exist?
                        └───────────────── every mistake of the file, with its line ─────────┘
 
-Nothing is started and nothing is written. What the file says is checked first, in one go; what the
-machine says (the program, its torch, the run directory) comes after, because it only makes sense
-for a file that can be read.
+Nothing is started and nothing is written. The contents of the file are checked first, all at once.
+Checks of the machine (the program, its torch, the run directory) follow, because they only make
+sense for a file that can be read.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
 
     Args:
         path: job.yaml; relative paths in it are relative to its folder.
-        check: also look whether the command exists and its python has torch (one short subprocess),
-            if it is to run on this machine.
+        check: also check whether the command exists and its python has torch (a short subprocess),
+            if the job is to run on this machine.
 
     Raises:
         InputError: with file and line of every mistake.
@@ -59,7 +59,7 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
     spec, more = _build(parsed or what_is_right(document.data, mistakes), document, file)
     if mistakes or spec is None:
         raise to_error([*mistakes, *more], document, file)
-    # elsewhere the machines of the cluster have to have it
+    # with other executors, the machines of the cluster must have the program
     if check and spec.executor.kind == "local":
         place: Place = ("command",)
         where = f"{file}:{document.line(place)}"
@@ -96,7 +96,7 @@ def _read(file: Path) -> Document:
         found = (
             "the file is empty"
             if document.data is None
-            else f"the file holds {shown(document.data)}"
+            else f"the file contains {shown(document.data)}"
         )
         raise InputError(
             found,
@@ -120,7 +120,7 @@ def _other_file(file: Path) -> str:
 
 
 def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | None, list[Mistake]]:
-    """The checks that need more than one key, or the disk."""
+    """Build the spec, with the checks that need more than one key, or the disk."""
     mistakes: list[Mistake] = []
     home = file.resolve().parent
     workdir = _directory(home, parsed.workdir)
@@ -155,7 +155,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
             mistakes.append(
                 Mistake(
                     ("command",),
-                    f"nothing fills {{{name}}} in the command",
+                    f"unknown placeholder {{{name}}} in the command",
                     expected,
                     f"{{{close}}}" if close else "",
                 )
@@ -165,8 +165,8 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         mistakes.append(
             Mistake(
                 ("objective",),
-                "objective is 'cost', and there is no price",
-                "price: what this machine costs an hour",
+                "objective is 'cost', but there is no price",
+                "price: what this machine costs per hour",
             )
         )
     if mistakes or space is None or workdir is None:
@@ -175,7 +175,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
 
 
 def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
-    """Trials that run at the same time in one directory would put back each other's files."""
+    """Trials that run in one directory at the same time would restore each other's files."""
     ray = parsed.executor.ray
     if (
         ray is None
@@ -187,17 +187,16 @@ def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
     return [
         Mistake(
             ("executor",),
-            "several slots share the working directory, and each would put back what the others"
-            " write",
+            "several slots share the working directory, and each would undo what the others write",
             "side_effects: {put_back: false} and a job that writes to {trial_dir} only, or"
             " slots: 1",
-            remedy="leave out 'workdir: shared': every slot then has its own copy",
+            remedy="remove 'workdir: shared': every slot then has its own copy",
         )
     ]
 
 
 def _slots_of_several_nodes(parsed: JobFile, words: Sequence[str]) -> list[Mistake]:
-    """torchrun on each node, and what it has to know of the others left to us."""
+    """Require torchrun, without the options by which nodes find each other: autotune sets these."""
     ray = parsed.executor.ray
     if ray is None or (ray.nodes_per_slot or 1) == 1:
         return []
@@ -212,20 +211,20 @@ def _slots_of_several_nodes(parsed: JobFile, words: Sequence[str]) -> list[Mista
             )
         ]
     if not commands.is_torchrun(words):
-        found = f"nodes_per_slot is {ray.nodes_per_slot}, and the command does not start torchrun"
+        found = f"nodes_per_slot is {ray.nodes_per_slot}, but the command does not start torchrun"
         return [
             Mistake(
                 ("command",),
                 found,
-                "torchrun --nproc-per-node N program.py, which each of the nodes starts",
+                "torchrun --nproc-per-node N program.py, which each node starts",
             )
         ]
     if own := commands.rendezvous_words(words):
         return [
             Mistake(
                 ("command",),
-                f"the command says {own} itself",
-                f"torchrun without it: it is told by nodes_per_slot: {ray.nodes_per_slot}",
+                f"the command sets {own} itself",
+                f"torchrun without it: nodes_per_slot: {ray.nodes_per_slot} sets it",
                 remedy=(
                     "leave out --nnodes, --node-rank, --master-addr, --master-port, --rdzv-… and"
                     " --standalone"
@@ -236,8 +235,9 @@ def _slots_of_several_nodes(parsed: JobFile, words: Sequence[str]) -> list[Mista
 
 
 def _directory(home: Path, named: str) -> Path | None:
-    """The directory that ``named`` means, None if there is none: also no such user (``~name``), a
-    name too long, a NUL in it.
+    """The directory called ``named``; None if there is none.
+
+    None also for an unknown user (``~name``), a name that is too long, or a NUL in it.
     """
     try:
         path = (home / Path(named).expanduser()).resolve()
@@ -250,7 +250,7 @@ def _words(parsed: JobFile) -> tuple[str, ...]:
     if parsed.shell:
         if not isinstance(parsed.command, str):
             raise ValueError(
-                "'shell: true' with a command that is a list; a shell reads one line of text"
+                "'shell: true' with a list as the command; a shell reads one line of text"
             )
         return ("/bin/sh", "-c", parsed.command)
     return parsed.command if isinstance(parsed.command, tuple) else commands.split(parsed.command)
@@ -314,18 +314,18 @@ def _executor(parsed: ParsedExecutor) -> ExecutorSpec:
 
 
 def _beside(uri: str | None, home: Path) -> str | None:
-    """A relative sqlite file lies beside job.yaml, wherever autotune is called from."""
+    """Place a relative sqlite file beside job.yaml, wherever autotune is called from."""
     if uri and uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         return f"sqlite:///{os.path.normpath(home / uri.removeprefix('sqlite:///'))}"
     return uri
 
 
 def default_name(file: Path, words: tuple[str, ...]) -> str:
-    """A name for a job that gives none: of the file if it says something, else of its folder."""
+    """A name for a job without one: the file's if it says something, otherwise its folder's."""
     word = file.stem if file.stem not in _DEFAULT_NAMES else file.parent.name
     return clean_name(word) or clean_name(Path(words[0]).name) or "job"
 
 
 def clean_name(word: str) -> str:
-    """``word`` with only what a job's name may hold."""
+    """``word`` with only the characters allowed in a job's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", word).strip("-._")[:100]

@@ -1,5 +1,6 @@
-"""What is wrong with a file, said in one way: where, what was found, what was expected, the nearest
-valid word.
+"""Mistakes in a file, reported in one form.
+
+Where, what was found, what was expected, and the nearest valid word.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from autotune.errors import AutotuneError, InputError
 from autotune.job.yaml_lines import Document, Place
 from autotune_spaces.base import nearest as nearest
 
-LONGEST = 400  # characters of what was found that are quoted: a value may be as long as its file
+LONGEST = 400  # characters quoted of what was found: a value may be as long as its file
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Mistake:
 
 
 class InputErrors(InputError):
-    """Several mistakes of one file; every one is shown."""
+    """Several mistakes in one file; all of them are shown."""
 
     def __init__(self, mistakes: Sequence[InputError], file: str) -> None:
         super().__init__(

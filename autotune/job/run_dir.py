@@ -1,4 +1,4 @@
-"""Where runs lie, what tells their directories apart, and whether one can be recorded there."""
+"""Where runs are stored, what tells their directories apart, and whether one can be recorded."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from autotune.errors import InputError
 
 RUNS = Path("autotune-runs")  # in the current directory
-PROFILE_SUMMARY = "summary.json"  # in a directory that `autotune profile` made, and in no other
+PROFILE_SUMMARY = "summary.json"  # only in directories that `autotune profile` made
 MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
 
 
 def check_run_dir(path: Path, option: str = "--run-dir") -> None:
-    """Can a run be recorded in ``path``? Creates nothing that stays.
+    """Check whether a run can be recorded in ``path``. Creates nothing that stays.
 
     Args:
-        option: of the command, that names another directory.
+        option: the command's option for choosing another directory.
 
     Raises:
         InputError: it is a file, cannot be written to, or its disk is full.
@@ -35,8 +35,7 @@ def check_run_dir(path: Path, option: str = "--run-dir") -> None:
             f"{place} is a file", where=str(path), expected="a directory for the run", remedy=remedy
         )
     try:
-        # Asking for permission is not enough: root is always allowed, also where nothing can be
-        # written.
+        # Checking permissions is not enough: root has them even where nothing can be written.
         with tempfile.TemporaryFile(dir=place) as probe:
             probe.write(b"autotune")
     except OSError as error:
@@ -60,5 +59,5 @@ def _disk_full(path: Path, place: Path, free_mib: float, option: str) -> InputEr
         found,
         where=str(path),
         expected=f"at least {MIN_FREE_MIB} MiB",
-        remedy=f"make room, or choose another with {option}",
+        remedy=f"free some space, or choose another with {option}",
     )

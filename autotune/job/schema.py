@@ -1,7 +1,7 @@
 """The keys of job.yaml: their types, bounds, defaults and descriptions.
 
 One set of models serves three readers: the validator, the JSON Schema for editors
-(:func:`json_schema`), and the comments of ``autotune init``. Units stand in the name or the
+(:func:`json_schema`), and the comments of ``autotune init``. Units are in the name or the
 description of a key.
 """
 
@@ -39,7 +39,7 @@ URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "datab
 
 def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> PydanticCustomError:
     """A validation error in our own words; :mod:`autotune.job.load` adds the place."""
-    # pydantic cannot put bytes that are no text into a message
+    # pydantic cannot put bytes that are not text into a message
     said = found.encode("utf-8", "backslashreplace").decode()
     return PydanticCustomError(
         "autotune",
@@ -49,7 +49,7 @@ def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> Pyd
 
 
 def shown(value: object) -> str:
-    """A value as an error message quotes it: as YAML spells it, short, on one line."""
+    """A value as quoted in an error message: spelled as in YAML, short, on one line."""
     if isinstance(value, str):
         text = f"'{mask_url(value)}'"
     elif value is None:
@@ -80,7 +80,7 @@ def _command(value: object) -> tuple[str, ...] | str:
                 "the command is empty", "what you type to start the job, such as: python train.py"
             )
         if "\0" in value:
-            raise wrong("the command holds a NUL character", "text")
+            raise wrong("the command contains a NUL character", "text")
         return value
     if (
         isinstance(value, list)
@@ -88,7 +88,7 @@ def _command(value: object) -> tuple[str, ...] | str:
         and all(isinstance(v, (str, int, float)) and not isinstance(v, bool) for v in value)
     ):
         if any("\0" in str(v) for v in value):
-            raise wrong("the command holds a NUL character", "text")
+            raise wrong("the command contains a NUL character", "text")
         return tuple(str(v) for v in value)
     raise wrong(
         f"the command is {shown(value) if value else 'empty'}",
@@ -109,7 +109,7 @@ def _env_value(value: object) -> str | int | float:
         raise wrong(
             f"the value is {shown(value)}",
             "text or a number",
-            remedy=f'write "{shown(value)}" or "1" with its quotes',
+            remedy=f'write "{shown(value)}" or "1", with the quotes',
         )
     if not isinstance(value, (str, int, float)) or "\0" in str(value):
         raise wrong(f"the value is {shown(value)}", "text or a number")
@@ -123,7 +123,7 @@ def _search_space(value: object) -> str | dict[str, Any]:
 
 
 def _objectives(value: object) -> tuple[str, ...]:
-    """The first decides, of the second the figures are told as well."""
+    """The first objective decides; the figures of the second are only reported."""
     several: list[Any] = value if isinstance(value, list) else [value]
     for each in several:
         if each not in OBJECTIVES:
@@ -131,19 +131,17 @@ def _objectives(value: object) -> tuple[str, ...]:
                 f"objective is {shown(each)}", listing(OBJECTIVES), nearest(each, OBJECTIVES)
             )
     if not 1 <= len(several) <= MOST or len(set(several)) < len(several):
-        raise wrong(f"objective names {len(several)}", "one objective, or two different ones")
+        raise wrong(f"objective lists {len(several)}", "one objective, or two different ones")
     if set(several) == set(WHOLE_TRAINING):
         raise wrong(
-            f"objective names {' and '.join(several)}, which go together: a price times a time",
+            f"objective names {' and '.join(several)}, which go together: cost is price times time",
             "one of them",
         )
     return tuple(several)
 
 
 def _executor(value: object) -> object:
-    """A name, or a mapping of the name to settings, as the mapping that :class:`Executor` is made
-    of.
-    """
+    """Convert a name, or a mapping from name to settings, to the fields of :class:`Executor`."""
     if isinstance(value, Executor):
         return value
     name = next(iter(value), None) if isinstance(value, dict) else value
@@ -163,8 +161,8 @@ def _executor(value: object) -> object:
 
 def _address(value: object) -> str:
     expected = (
-        "auto (the cluster of this machine), local (one of our own, on this machine), HOST:PORT or"
-        f" ray://HOST:PORT, a port of at most {LAST_PORT}"
+        "auto (the cluster of this machine), local (a new one on this machine), HOST:PORT or"
+        f" ray://HOST:PORT, with a port of at most {LAST_PORT}"
     )
     if not isinstance(value, str) or not value:
         raise wrong(f"address is {shown(value)}", expected)
@@ -208,7 +206,9 @@ def _pattern(value: str) -> str:
     try:
         groups = re.compile(value).groups
     except (re.error, OverflowError, RecursionError) as error:
-        raise wrong(f"pattern {shown(value)} is no regular expression: {error}", expected) from None
+        raise wrong(
+            f"pattern {shown(value)} is not a regular expression: {error}", expected
+        ) from None
     if value and groups != 1:
         raise wrong(f"pattern {shown(value)} has {groups} groups", expected)
     return value
@@ -229,7 +229,7 @@ def _uri(value: object) -> str | None:
         raise wrong(
             f"uri is {shown(value)}",
             expected,
-            remedy="MLflow no longer keeps runs in plain files; use sqlite:///mlflow.db",
+            remedy="MLflow no longer stores runs in plain files; use sqlite:///mlflow.db",
         )
     raise wrong(f"uri is {shown(value)}", expected, nearest(scheme, URI_SCHEMES))
 
@@ -247,7 +247,7 @@ class _Model(BaseModel):
 
 
 class Constraints(_Model):
-    """What no configuration may exceed."""
+    """Limits no configuration may exceed."""
 
     device_memory_fraction: float = Field(
         0.9, gt=0, le=1, description="Share of the GPU's memory a configuration may use, 0 to 1."
@@ -260,7 +260,7 @@ class Constraints(_Model):
 
 
 class Metric(_Model):
-    """A metric of the job's own that has to stay the same, too."""
+    """A metric of the job's own that must stay the same, too."""
 
     pattern: Annotated[str, AfterValidator(_pattern)] = Field(
         "",
@@ -273,8 +273,7 @@ class Metric(_Model):
     tolerance: Annotated[
         float | None, PlainValidator(_own_tolerance, json_schema_input_type=float | str | None)
     ] = Field(
-        None,
-        description="Share of the metric by which it may differ. Default: the loss's tolerance.",
+        None, description="How far it may differ, as a share. Default: the tolerance of the loss."
     )
 
 
@@ -284,7 +283,7 @@ class Convergence(_Model):
     tolerance: Annotated[float, PlainValidator(_tolerance, json_schema_input_type=float | str)] = (
         Field(
             0.01,
-            description="Share of the loss by which it may differ, such as 1% or 0.01.",
+            description="How far the loss may differ, as a share of it: 1% or 0.01.",
             examples=["1%"],
         )
     )
@@ -294,7 +293,7 @@ class Convergence(_Model):
     metrics: dict[str, Annotated[Metric, BeforeValidator(_metric)]] = Field(
         default_factory=dict,
         description=(
-            "Metrics of the job's own that have to stay the same, too: a name, and a pattern on the"
+            "Metrics of the job's own that must stay the same, too: a name, and a pattern for the"
             " job's output."
         ),
         examples=[{"val_acc": "val_acc=([0-9.]+)"}],
@@ -309,9 +308,9 @@ class Budget(_Model):
         gt=0,
         le=10_080,
         description=(
-            "Wall time of the run, in minutes; it may run a tenth over. A first proof (five pairs,"
-            " their loss check, profiles) is always finished; a run that will need more says so"
-            " before it searches."
+            "Wall time of the run, in minutes; it may take a tenth longer. A first proof (five"
+            " pairs, their loss check, profiles) is always finished; a run that will need more time"
+            " says so before it searches."
         ),
     )
     trials: int | None = Field(
@@ -319,8 +318,8 @@ class Budget(_Model):
         ge=1,
         le=100_000,
         description=(
-            "Most configurations tried in the search; default: as many as there is time and reason"
-            " for."
+            "Most configurations to try in the search; default: as many as time allows and seem"
+            " worth it."
         ),
     )
 
@@ -342,12 +341,12 @@ class Tracking(_Model):
 
 
 class SideEffects(_Model):
-    """What becomes of the files the job writes during trials."""
+    """What happens to the files the job writes during trials."""
 
     put_back: bool = Field(
         True,
         description=(
-            "After every trial, put back the files it changed and remove those it made; false"
+            "After every trial, restore the files it changed and remove those it created; false"
             " leaves them as they are."
         ),
     )
@@ -362,13 +361,13 @@ class SideEffects(_Model):
 
 
 class Ray(_Model):
-    """Where sessions run, if on a Ray cluster."""
+    """Where sessions run on a Ray cluster."""
 
     address: Annotated[str, PlainValidator(_address, json_schema_input_type=str)] = Field(
         "auto",
         description=(
-            "auto: the cluster this machine belongs to; local: one of our own, on this machine; or"
-            " HOST:PORT, or ray://HOST:PORT."
+            "auto: the cluster this machine belongs to; local: a new one on this machine;"
+            " HOST:PORT; or ray://HOST:PORT."
         ),
         examples=["ray://head:10001"],
     )
@@ -376,38 +375,36 @@ class Ray(_Model):
         None,
         ge=1,
         le=10_000,
-        description="Most slots used at once, each with a trial in flight; default: all there are.",
+        description="Most slots to use at once, each for one trial; default: all there are.",
     )
     gpus_per_slot: int | None = Field(
         None,
         ge=1,
         le=64,
-        description=(
-            "GPUs of one slot, with their share of the node's cores; default: a node as a whole."
-        ),
+        description=("GPUs per slot, with their share of the node's cores; default: a whole node."),
     )
     cpus_per_slot: int | None = Field(
-        None, ge=1, le=4096, description="Cores of one slot; default: its share of the node."
+        None, ge=1, le=4096, description="Cores per slot; default: its share of the node."
     )
     nodes_per_slot: int | None = Field(
         None,
         ge=1,
         le=10_000,
         description=(
-            "Nodes of one slot: a torchrun command runs on all of them as one job; default: 1."
+            "Nodes per slot: a torchrun command runs on all of them as one job; default: 1."
         ),
     )
     resource: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = Field(
         None,
         description=(
-            "Ray resource that marks nodes for tuning: a node has as many slots as it has units of"
-            " it, and none without it."
+            "Ray resource that marks nodes for tuning: a node has one slot per unit of it, and none"
+            " without it."
         ),
     )
     workdir: Annotated[Literal["ship", "shared"], _one_of(WORKDIRS, "workdir")] = Field(
         "ship",
         description=(
-            "ship: every slot gets its own copy of workdir; shared: it lies at the same path on"
+            "ship: every slot gets its own copy of workdir; shared: it is at the same path on"
             " every node."
         ),
     )
@@ -462,7 +459,7 @@ class JobFile(_Model):
     search: Annotated[Literal["model", "tpe", "random"], _one_of(SEARCHES, "search")] = Field(
         "model",
         description=(
-            "model: every block measured informs every knob. tpe, random: Optuna's samplers, one"
+            "model: every measured block informs all knobs. tpe, random: Optuna's samplers, one"
             " configuration after another."
         ),
     )
@@ -473,8 +470,8 @@ class JobFile(_Model):
         "throughput",
         validate_default=True,
         description=(
-            "throughput: samples a second. time_to_train: planned_steps from start to end, with"
-            " start-up, compiling and evaluation. cost: the same, in money. energy: joules a"
+            "throughput: samples per second. time_to_train: the time for planned_steps, with"
+            " start-up, compilation and evaluation. cost: the same, in money. energy: joules per"
             " sample, where the machine counts them. A list of two: the first decides, and the"
             " report shows which configurations no other beats in both."
         ),
@@ -483,7 +480,7 @@ class JobFile(_Model):
         None,
         gt=0,
         le=1e9,
-        description="What this machine costs an hour, in any currency; for the objective cost.",
+        description="Price of this machine per hour, in any currency; for the objective cost.",
     )
     planned_steps: int = Field(
         20_000,
@@ -491,7 +488,7 @@ class JobFile(_Model):
         le=10**12,
         description=(
             "Optimizer steps of a full training run: start-up cost is weighed against them, and the"
-            " report tells how long they take."
+            " report says how long they take."
         ),
     )
     constraints: Constraints = Field(default_factory=lambda: Constraints())
@@ -518,17 +515,17 @@ class JobFile(_Model):
         le=86_400,
         description=(
             "Seconds without an iteration after which the job counts as hung, if it does nothing"
-            " meanwhile. Left out: 50 times the longest it has gone without one, at least 15; 120"
-            " if its processes are busy."
+            " meanwhile. Default: 50 times its longest gap so far, at least 15; 120 if its"
+            " processes are busy."
         ),
     )
     startup_timeout_s: float = Field(
-        600.0, ge=1, le=86_400, description="Seconds until the first optimizer step."
+        600.0, ge=1, le=86_400, description="Seconds allowed until the first optimizer step."
     )
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of job.yaml, as editors read it."""
+    """JSON Schema (draft 2020-12) of job.yaml, for editors."""
     schema = JobFile.model_json_schema(mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema

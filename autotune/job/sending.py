@@ -1,5 +1,6 @@
-"""What of a job's folder never goes to another machine, whichever way it is sent there. Patterns as
-in .gitignore.
+"""The files in a job's folder that are never sent to another machine, however they are sent.
+
+Patterns as in .gitignore.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What the job's own code was when a run began: an interrupted run must not compare one version of
-it with another.
+"""Digests of the job's code when a run began: a resumed run must not compare two versions of it.
 
-Looked at are the files that the command names (script, configuration) and the Python files beside
-the program. That is where jobs are edited; it is not all that a job imports, so a difference proves
-a change, and no difference proves nothing.
+Covered are the files that the command names (script, configuration) and the Python files beside the
+program. That is where jobs are edited, but not all that a job imports: a difference proves a
+change, but no difference proves nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-MOST_FILES = 500  # of one directory: more is no program
-MOST_BYTES = 2**20  # of one file: more is data
+MOST_FILES = 500  # per directory; a program has fewer
+MOST_BYTES = 2**20  # per file; larger files are data
 CODE = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".gin")
 
 
 def digests(command: Sequence[str], workdir: Path) -> dict[str, str]:
-    """File, relative to ``workdir``, -> digest of what it holds. What cannot be read is left out."""
+    """File, relative to ``workdir``, -> digest of its contents. Unreadable files are left out."""
     found: dict[str, str] = {}
     for path in _files(_words(command), workdir):
         try:
@@ -33,12 +32,12 @@ def digests(command: Sequence[str], workdir: Path) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The files that hold something else, or are gone. New ones are none of an old version's."""
+    """The files whose contents changed, or that are gone. New files do not count."""
     return sorted(name for name, digest in before.items() if now.get(name) != digest)
 
 
 def _words(command: Sequence[str]) -> list[str]:
-    if len(command) == 3 and command[1] == "-c":  # a line for a shell
+    if len(command) == 3 and command[1] == "-c":  # a shell's command line
         try:
             return shlex.split(command[2])
         except ValueError:

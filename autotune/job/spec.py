@@ -1,7 +1,7 @@
 """The job as its owner described it: job.yaml, typed and checked.
 
-Plain frozen dataclasses, so that every stage takes them as arguments; :mod:`autotune.job.load`
-reads and checks the file.
+Plain frozen dataclasses that every stage takes as arguments; :mod:`autotune.job.load` reads and
+checks the file.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Constraints:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the job's own that has to stay the same, too."""
+    """A metric of the job that must stay the same, too."""
 
-    # regular expression on a line of the job's output; "": the job calls autotune.metric()
+    # regular expression for a line of the job's output; "": the job calls autotune.metric()
     pattern: str = ""
-    tolerance: float | None = None  # share of the metric; None: the loss's
+    tolerance: float | None = None  # share of the metric; None: the loss's tolerance
 
 
 @dataclass(frozen=True)
 class Convergence:
     tolerance: float = 0.01  # share of the loss; "1%" in the file
-    steps: int = 240  # optimizer steps each seeded run is compared over
+    steps: int = 240  # optimizer steps over which seeded runs are compared
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
 
@@ -44,27 +44,27 @@ class Budget:
     trials: int | None = None  # None: as many as there is time for
 
     def tried(self, trials: int) -> bool:
-        """Whether so many are as many as may be tried."""
+        """Whether ``trials`` reaches the limit."""
         return self.trials is not None and trials >= self.trials
 
 
 @dataclass(frozen=True)
 class Tracking:
-    # "auto": MLFLOW_TRACKING_URI, else sqlite in the run directory's parent; None: no MLflow, the
-    # spool only
+    # "auto": MLFLOW_TRACKING_URI, else sqlite in the run directory's parent; None: only the spool,
+    # no MLflow
     uri: str | None = "auto"
     experiment: str | None = None  # None: the job's name
 
 
 @dataclass(frozen=True)
 class SideEffects:
-    """What becomes of the files a trial writes."""
+    """What happens to the files that a trial writes."""
 
     put_back: bool = True
     keep: tuple[str, ...] = ()  # patterns relative to the working directory
 
 
-EXECUTORS = {  # name in job.yaml -> module, whose open_executor() makes one
+EXECUTORS = {  # name in job.yaml -> module; its open_executor() creates one
     "local": "autotune.executors.local",
     "ray": "autotune.executors.cluster.executor",
 }
@@ -74,11 +74,12 @@ SHARE_OPTIONS = ("gpus_per_slot", "cpus_per_slot", "nodes_per_slot")
 @dataclass(frozen=True)
 class ExecutorSpec:
     kind: str = "local"
-    options: Mapping[str, object] = field(default_factory=dict)  # of ray: the fields of schema.Ray
+    options: Mapping[str, object] = field(default_factory=dict)  # for ray: the fields of schema.Ray
 
     def identity(self) -> ExecutorSpec:
-        """What decides which hardware a trial sees. Where the cluster is reached and how many slots
-        are used may change in mid-run.
+        """The part that decides which hardware a trial sees.
+
+        The cluster's address and the number of slots may change during a run.
         """
         return ExecutorSpec(
             self.kind,
@@ -95,8 +96,8 @@ class JobSpec:
     search_space: SearchSpace
     search: str = "model"  # or an Optuna sampler: "tpe", "random"
     objective: str = "throughput"
-    second_objective: str = ""  # decides nothing
-    price: float | None = None  # of this machine, an hour
+    second_objective: str = ""  # only reported
+    price: float | None = None  # of this machine, per hour
     planned_steps: int = 20_000
     constraints: Constraints = Constraints()
     convergence: Convergence = Convergence()
@@ -105,7 +106,8 @@ class JobSpec:
     tracking: Tracking = Tracking()
     side_effects: SideEffects = SideEffects()
     traces: str = "finalists"  # none, finalists, all
-    # no iteration for this long: the session is taken for hung; None: judged by the job's own pace
+    # without an iteration for this long, the session counts as hung; None: judged by the job's own
+    # pace
     hang_timeout_s: float | None = None
     startup_timeout_s: float = 600.0  # until the first optimizer step
     source: Path | None = None  # the job.yaml it came from
@@ -116,8 +118,9 @@ class JobSpec:
 
     @property
     def remembered(self) -> bool:
-        """Whether the history is asked and told: it holds answers by time, and nothing of what two
-        objectives ask of a search.
+        """Whether the history is read and written.
+
+        It holds answers by time, and nothing for a search with two objectives.
         """
         return self.objective != "energy" and not self.second_objective
 
@@ -125,8 +128,7 @@ class JobSpec:
         """Identity of what is tuned: decides whether a run resumes.
 
         Command, environment, search space, objective, limits and tolerance count. Name, budget,
-        tracking, traces, side
-        effects and timeouts do not: changing them in mid-run is fine.
+        price, tracking, traces, side effects and timeouts do not: they may change during a run.
         """
         space = [
             [type(k).__qualname__, k.name, k.values, k.options] for k in self.search_space.knobs

@@ -1,4 +1,4 @@
-"""The first job.yaml: the keys most jobs need, what each is for, its default commented out."""
+"""The first job.yaml: the keys most jobs need, what each is for, and its default, commented out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN_SCRIPTS = ("train", "main", "run", "trainer", "training", "__main__")
 
 
 def suggest_name(command: Sequence[str], folder: Path) -> str:
-    """The script's name if it says something ("train_resnet.py"), else the folder's."""
+    """The script's name if it says something ("train_resnet.py"), otherwise the folder's."""
     for word in command[1:]:
         if word.endswith(".py"):
             stem = Path(word).stem
@@ -28,7 +28,7 @@ def suggest_name(command: Sequence[str], folder: Path) -> str:
 
 
 def take_variables(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """(variables, command) of a line as one types it in a shell, ``EPOCHS=3 python train.py``."""
+    """(variables, command) from words as typed in a shell: ``EPOCHS=3 python train.py``."""
     words, variables = list(command), {}
     while words and VARIABLE.match(words[0]):
         variable, _, value = words.pop(0).partition("=")
@@ -75,7 +75,7 @@ search_space: auto
 # {fields["planned_steps"].description}
 # planned_steps: {fields["planned_steps"].default}
 
-# {Constraints.__doc__} Memory of the host in GiB, of the GPU as a share.
+# {Constraints.__doc__} Host memory in GiB, GPU memory as a share.
 # constraints: {{device_memory_fraction: {limits.device_memory_fraction:g}, host_memory_gib: 16}}
 
 # {Convergence.__doc__}

@@ -1,4 +1,4 @@
-"""A job file's data against its models, and pydantic's complaints in the words of job.yaml."""
+"""Validates a job file's data, and puts pydantic's errors into the words of job.yaml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.secrets import is_secret
 
 
 def validate(data: dict[Any, Any]) -> tuple[JobFile | None, list[Mistake]]:
-    """The job file that ``data`` is, or None and every mistake in it."""
+    """The job file in ``data``, or None and every mistake in it."""
     try:
         return JobFile.model_validate(data), []
     except ValidationError as error:
@@ -31,9 +31,7 @@ def validate(data: dict[Any, Any]) -> tuple[JobFile | None, list[Mistake]]:
 
 
 def what_is_right(data: dict[Any, Any], mistakes: list[Mistake]) -> JobFile:
-    """The job file without its wrong keys, so that the mistakes in the others are found in the same
-    go.
-    """
+    """The job file without its wrong keys, so that mistakes in the others are found, too."""
     wrong = {m.place[0] for m in mistakes if m.place}
     rest = {key: value for key, value in data.items() if key not in wrong}
     if "command" not in rest:
@@ -80,7 +78,7 @@ def _mistake(detail: Mapping[str, Any]) -> Mistake:
 def _keys(place: Place) -> list[str]:
     model: Any = JobFile
     for part in place:
-        if get_origin(model) is dict:  # names of the user's own, each with a model
+        if get_origin(model) is dict:  # the user's own names, each with a model
             model = get_args(get_args(model)[1])[0]
         else:
             model = model.model_fields[part].annotation
@@ -101,21 +99,21 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
     }
     if kind in bounds:
         name, word = bounds[kind]
-        return f"a number, {word} {context[name]:g}"
+        return f"a number {word} {context[name]:g}"
     known = {
         "int_type": "a whole number",
         "int_from_float": "a whole number",
         "float_type": "a number (the unit is in the key's name)",
         "finite_number": "a finite number",
         "string_type": "text",
-        "string_unicode": "text, without bytes that stand for no character",
+        "string_unicode": "text without invalid characters",
         "bool_type": "true or false",
         "model_type": "a mapping: key: value",
         "dict_type": "a mapping: key: value",
         "string_too_short": "text that is not empty",
-        "string_too_long": "a shorter text",
+        "string_too_long": "shorter text",
         "string_pattern_mismatch": (
-            "letters, digits, dot, dash and underscore, a letter or digit first"
+            "letters, digits, dot, dash and underscore, starting with a letter or digit"
         ),
     }
     return known.get(kind, "another kind of value")

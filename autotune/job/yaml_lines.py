@@ -1,17 +1,16 @@
-"""YAML read safely, with the line of everything in it.
+"""Reads YAML safely, and keeps the line of everything in it.
 
-Error messages name the line a mistake stands on, so the reader keeps one for every key and item.
-Four things differ from ``yaml.safe_load``, each because of a mistake people really make:
+Error messages name the line of a mistake, so the reader keeps one for every key and item. It
+differs from ``yaml.safe_load`` in four ways, each because of a mistake people really make:
 
 * ``on``, ``off``, ``yes`` and ``no`` stay words (YAML 1.2), so ``amp_dtype: [off, bfloat16]`` means
 what it says;
 * ``1e-3`` is a number, ``1:30`` and ``2026-01-02`` are not turned into something else;
-* a key is a word (``1:`` is "1"), and one given twice is an error, not a silent overwrite;
+* a key is a word (``1:`` is "1"), and a duplicate key is an error, not a silent overwrite;
 * a document that grows beyond :data:`MAX_NODES` through aliases is refused.
 
-It may come from anywhere, so that nothing in it is taken on trust: tags other than those of plain
-data are refused before anything is made of them, and what is read is bounded in size, depth, digits
-and time.
+The text may come from anywhere, so nothing in it is trusted: tags other than those of plain data
+are refused before anything is built from them, and size, depth, digits and time are bounded.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from typing import Any
 import yaml
 
 MAX_NODES = 10_000
-MAX_BYTES = 1 << 17  # read in 3 s at worst; a long tuned.yaml has a tenth of it
+MAX_BYTES = 1 << 17  # read in 3 s at worst; a long tuned.yaml is a tenth of it
 MAX_DIGITS = 100  # of a whole number
 MAX_DEPTH = 50
-# surrogates, but for those that stand for undecodable bytes of file names
+# surrogates, except those that stand for undecodable bytes in file names
 NO_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
@@ -36,7 +35,7 @@ Place = tuple[str | int, ...]  # keys and indexes from the top: ("budget", "minu
 
 
 class YamlMistake(Exception):
-    """``str()`` is what is wrong; ``line`` counts from 1."""
+    """``str()`` says what is wrong; ``line`` counts from 1."""
 
     def __init__(self, text: str, line: int, expected: str = "") -> None:
         super().__init__(text)
@@ -45,14 +44,14 @@ class YamlMistake(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data, where each part of it stands, and how its scalars were spelled."""
+    """Plain data, the line of each part of it, and how its scalars were spelled."""
 
     data: Any
     lines: Mapping[Place, int]  # from 1
     spelling: Mapping[Place, str]  # of unquoted scalars, as written: "1.10", not 1.1
 
     def line(self, place: Place) -> int:
-        """The line of ``place``, or of the nearest thing around it that is in the file."""
+        """The line of ``place``, or of the closest part around it that is in the file."""
         for end in range(len(place), 0, -1):
             if place[:end] in self.lines:
                 return self.lines[place[:end]]
@@ -73,8 +72,8 @@ class _Loader(yaml.SafeLoader):
         return "str"
 
 
-# ``int``: also 20_000, as Python writes it; no octal by a leading zero, no base 60. Each digit can
-# be read in one way only, so that a long row of them is read in one go.
+# ``int``: also 20_000, as in Python; no octal by a leading zero, no base 60. Each digit can be read
+# in one way only, so a long row of them is read without backtracking.
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?(?:0x[0-9a-fA-F]+|[0-9][0-9_]*)", "-+0123456789"),
@@ -106,12 +105,12 @@ def read_yaml(path: Path) -> Document:
 
     Raises:
         OSError: it cannot be read.
-        YamlMistake: it is not YAML, holds more than data (``!!python/…``), a key twice, or too
-            much.
+        YamlMistake: it is not YAML, holds more than data (``!!python/…``) or a duplicate key, or is
+            too large.
     """
     raw = path.read_bytes()
     if len(raw) > MAX_BYTES:
-        raise YamlMistake(f"the file holds {len(raw)} bytes", 1, f"at most {MAX_BYTES}")
+        raise YamlMistake(f"the file has {len(raw)} bytes", 1, f"at most {MAX_BYTES}")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -121,7 +120,7 @@ def read_yaml(path: Path) -> Document:
 
 
 def parse_yaml(text: str) -> Document:
-    """As :func:`read_yaml`, from a string."""
+    """Like :func:`read_yaml`, from a string."""
     lines: dict[Place, int] = {}
     spelling: dict[Place, str] = {}
     try:
@@ -132,7 +131,7 @@ def parse_yaml(text: str) -> Document:
                 return Document(None, {}, {})
             _Walk(lines, spelling).visit(node, (), ())
             return Document(loader.construct_document(node), lines, spelling)
-        # of the reader itself: "\\UFFFFFFFF", %YAML 1.(5000 digits)
+        # raised by the YAML reader itself: "\\UFFFFFFFF", %YAML 1.(5000 digits)
         except (ValueError, OverflowError) as error:
             raise YamlMistake(f"not valid YAML: {error}", loader.get_mark().line + 1) from None
         finally:
@@ -153,15 +152,16 @@ def _describe(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "not YAML"
     if "could not determine a constructor for the tag" in problem:
         tag = problem.partition("'")[2].rpartition("'")[0].replace("tag:yaml.org,2002:", "!!")
-        return f"the tag {tag}: only plain data is read"
+        return f"the tag {tag}: only plain data is allowed"
     if "found character '\\t'" in problem:
         return "a tab where YAML wants spaces"
     return f"not valid YAML: {error.context + ', ' if error.context else ''}{problem}"
 
 
 class _Walk:
-    """Notes the line of every part; aliases are followed, so that what they stand for has a line in
-    each place.
+    """Records the line of every part.
+
+    Aliases are followed, so that what they stand for has a line in each place.
 
     Raises (its methods):
         YamlMistake: at the line of what is refused.
@@ -172,11 +172,11 @@ class _Walk:
 
     def visit(self, node: yaml.Node, place: Place, above: tuple[int, ...]) -> None:
         line = node.start_mark.line + 1
-        self._visits += 1  # not the places: what is merged in again and again has only one
+        self._visits += 1  # not the places: a mapping that is merged in repeatedly has only one
         if id(node) in above:
             raise YamlMistake("an alias that contains itself", line)
         if self._visits > MAX_NODES:
-            raise YamlMistake(f"more than {MAX_NODES} entries, aliases written out", line)
+            raise YamlMistake(f"more than {MAX_NODES} entries with aliases expanded", line)
         if len(above) > MAX_DEPTH:
             raise YamlMistake("nested too deeply", line)
         _check_tag(node, line)
@@ -201,43 +201,48 @@ class _Walk:
             _check_tag(key, line)
             _check_scalar(key, line)
             if key.tag == _CORE + "merge":
-                # What is merged in is found at its own lines; keys written out here win.
+                # Merged keys keep their own lines; keys written out here win.
                 for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if not isinstance(source, yaml.MappingNode):
                         raise YamlMistake(
-                            "'<<' merges in what is no mapping", line, "<<: *NAME, of a mapping"
+                            "'<<' merges something other than a mapping",
+                            line,
+                            "<<: *NAME, of a mapping",
                         )
                     self.visit(source, place, above)
                 continue
             if key.value in first:
                 raise YamlMistake(
-                    f"the key '{key.value}' stands here again, first on line {first[key.value]}",
+                    f"the key '{key.value}' occurs again, first on line {first[key.value]}",
                     line,
                     "each key once",
                 )
             first[key.value] = line
-            key.tag = _CORE + "str"  # a key is a word, also one that looks like a number
+            key.tag = _CORE + "str"  # a key is a word even if it looks like a number
             inner = (*place, key.value)
             self._lines[inner] = line
             self.visit(value, inner, above)
-            # A key's line, not its value's: "env:" and what is below it are then told apart.
+            # The key's line, not its value's, so that "env:" and its entries can be told apart.
             self._lines[inner] = line
 
 
 def _check_tag(node: yaml.Node, line: int) -> None:
-    """A tag that somebody has written may make anything of a node: it must be the one the node has
-    without it.
+    """Refuse a written tag that differs from the one the node has without it.
+
+    Other tags could build anything from a node.
     """
     if isinstance(node, yaml.ScalarNode):
         usual = _Loader.meaning(node.value) if node.style is None else "str"
     else:
         usual = "seq" if isinstance(node, yaml.SequenceNode) else "map"
     if node.tag != _CORE + usual:
-        raise YamlMistake(f"the tag {node.tag.replace(_CORE, '!!')}: only plain data is read", line)
+        raise YamlMistake(
+            f"the tag {node.tag.replace(_CORE, '!!')}: only plain data is allowed", line
+        )
 
 
 def _check_scalar(node: yaml.ScalarNode, line: int) -> None:
-    """A scalar of which a value can be made."""
+    """Refuse a scalar from which no value can be built; join surrogate pairs."""
     if NO_CHARACTER.search(node.value):
         node.value = _joined(node.value, line)
     if node.tag == _CORE + "int" and len(node.value) > MAX_DIGITS:
@@ -245,8 +250,9 @@ def _check_scalar(node: yaml.ScalarNode, line: int) -> None:
 
 
 def _joined(text: str, line: int) -> str:
-    """``text`` with the halves put together in which JSON writes a character beyond 0xFFFF:
-    "\\ud83d\\ude82".
+    """``text`` with surrogate pairs joined: JSON writes characters beyond 0xFFFF as two halves.
+
+    For example "\\ud83d\\ude82".
     """
     joined = PAIR.sub(
         lambda pair: pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text

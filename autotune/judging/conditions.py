@@ -1,9 +1,9 @@
-"""`--fail-if`: what a gate in CI refuses.
+"""`--fail-if`: what makes a gate in CI fail.
 
     slower[:2%]   faster[:2%]   loss-changed   not-same
 
-An open question never passes: where a verdict is undecided and may still be what a condition
-refuses (its interval reaches that far), the exit code says so.
+An open question never passes: if a verdict is undecided and a condition may still hold (the
+interval reaches that far), the exit code says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONDITIONS = ("slower", "faster", "not-same", "loss-changed")
 
 @dataclass(frozen=True)
 class Condition:
-    """``share``: by how much at least, as estimated: 0.02 is 2 %."""
+    """``share``: the least estimated difference; 0.02 is 2 %."""
 
     kind: str
     share: float = 0.0
@@ -35,7 +35,7 @@ class Condition:
         return it.speed == self.kind and far
 
     def open(self, it: Judgement) -> bool:
-        """Undecided, and what the condition refuses may still be so."""
+        """Whether the verdict is undecided and the condition may still hold."""
         if self.kind == "loss-changed":
             return it.loss == "undecided"
         slowest, fastest = math.log(it.speedup.low), math.log(it.speedup.high)
@@ -46,12 +46,14 @@ class Condition:
         return it.speed == "undecided" and within_reach.get(self.kind, True)
 
 
-EVERYTHING = (Condition("not-same"), Condition("loss-changed"))  # asked for by no condition
+EVERYTHING = (Condition("not-same"), Condition("loss-changed"))  # what is asked without a condition
 
 
 def parse_condition(text: str) -> Condition:
-    """Raises:
-    InputError: no such condition, or a share that is none.
+    """Parse the value of ``--fail-if``.
+
+    Raises:
+        InputError: an unknown condition, or an invalid share.
     """
     kind, _, share = text.partition(":")
     try:
@@ -72,7 +74,7 @@ def parse_condition(text: str) -> Condition:
 def exit_code(it: Judgement, conditions: Sequence[Condition]) -> int:
     """FAILED if a condition holds; UNDECIDED if one that was asked for is open; else PASSED.
 
-    Without conditions, everything is asked for and nothing refused.
+    Without conditions, everything is asked for and nothing fails.
     """
     if any(condition.holds(it) for condition in conditions):
         return FAILED

@@ -1,4 +1,4 @@
-"""Both sides in fresh processes, in turns: comparable? how fast? the same loss? why?"""
+"""Runs both sides in fresh processes, in turns: comparable? how fast? the same loss? why?"""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
 
-LOSS_SHARE = 0.15  # of the budget, kept for the loss check: A once more, further pairs
-# relative: windows of different length hold other parts of an epoch, whose batches may vary
+LOSS_SHARE = 0.15  # share of the budget kept for the loss check: A once more, further pairs
+# relative: windows of different lengths hold different parts of an epoch, whose batches may vary
 SAME_BATCH = 0.05
-# Of the fingerprint: how the source is arranged. A knob leaves that alone, a commit may not, and
-# what it changes of the training is seen in the loss.
+# Parts of the fingerprint that show how the source is arranged. A knob leaves that alone, a commit
+# may not; its effect on the training shows in the loss.
 ARRANGEMENT = ("modules_in_training", "modules_in_evaluation", "loss_modules", "dataset", "sampler")
-# The loss check speaks of knobs, and of a job without them; here there are A and B.
+# The loss check speaks of knobs and of a baseline; here there are A and B.
 IN_OUR_WORDS = {
-    "settings differ that no knob declares": "settings differ",
+    "settings differ beyond what the knobs declare": "settings differ",
     ", which no knob declared": "",
     "the baseline": "A",
     "the candidate": "B",
@@ -49,7 +49,7 @@ IN_OUR_WORDS = {
 
 
 class SidePairs(Pairs):
-    """A and B instead of a baseline and a candidate: each is run by the executor of its own side.
+    """A and B instead of baseline and candidate; each runs in the executor of its own side.
 
     ``reference`` holds the runs of A, ``candidate`` those of B.
     """
@@ -69,7 +69,8 @@ class SidePairs(Pairs):
         own = self._contexts[side]
         try:
             return super()._measured(own, side, seed, again)
-        except (SessionFailed, BaselineError, HookError) as failure:  # of either ends it all
+        # a failure of either side ends the judgement
+        except (SessionFailed, BaselineError, HookError) as failure:
             raise _failed(own, self._sides[side], failure) from failure
 
     def _longer(self, steps: int) -> str:
@@ -90,7 +91,7 @@ class SidePairs(Pairs):
 def judge_sides(
     contexts: Mapping[str, RunContext], sides: tuple[Side, Side], margin: float, loss: str
 ) -> Judgement:
-    """B against A.
+    """Judge B against A.
 
     Args:
         contexts: "A" and "B"; they share the journal.
@@ -155,7 +156,7 @@ def judge_sides(
 def compare_sides(
     contexts: Mapping[str, RunContext], sides: tuple[Side, Side]
 ) -> dict[str, Observation]:
-    """A short profiled run of each side; refused before time is spent if they are unlike.
+    """Profile each side briefly, and refuse unlike sides before time is spent.
 
     Raises:
         InputError: another device, other data, another batch size, other ranks.
@@ -166,7 +167,7 @@ def compare_sides(
         stored = context.journal.find("side", side.name)
         if stored is None:
             context.progress.stage("observe", f"{side.name}: {side.what}")
-            try:  # anew: without its `side` entry, an observation is unfinished
+            try:  # made again: without its `side` entry, an observation is unfinished
                 record = profiled(context, side.name, side.knobs, anew=True)
             except SessionFailed as failure:
                 raise _failed(context, side, failure) from failure
@@ -191,13 +192,13 @@ def compare_sides(
 @dataclass(frozen=True)
 class _Observed:
     observation: Observation
-    samples: float  # of an iteration
+    samples: float  # per iteration
 
 
 def _failed(
     context: RunContext, side: Side, failure: SessionFailed | BaselineError | HookError
 ) -> BaselineError | HookError:
-    """``failure`` as that of a side, with its command."""
+    """Turn ``failure`` into an error of that side, with its command."""
     cause = failure if isinstance(failure, SessionFailed) else failure.__cause__
     where = side.command
     if isinstance(cause, SessionFailed):
@@ -232,7 +233,7 @@ def _unlike(a: _Observed, b: _Observed) -> str:
 
 
 def _speed(context: RunContext, pairs: Pairs, margin: float) -> tuple[Difference, str]:
-    """Pairs until the interval decides, the looks are used up or the budget's minutes are."""
+    """Make pairs until the interval decides, or the looks or the budget's minutes are used up."""
     context.progress.stage("confirm", "fresh processes, A and B in turn")
     minutes = context.spec.budget.minutes
     began = time.monotonic()
@@ -289,9 +290,7 @@ def _asked(
 
 
 def _settings_of_other_torch(a: Observation, b: Observation) -> set[str]:
-    """Optimizer settings that one version of torch has and the other has not, as paths of the
-    fingerprint.
-    """
+    """Optimizer settings that only one of two torch versions has, as paths of the fingerprint."""
     if a.machine.torch_version == b.machine.torch_version:
         return set()
     names = [
@@ -307,8 +306,10 @@ def _settings_of_other_torch(a: Observation, b: Observation) -> set[str]:
 
 
 def bits_asked(verdict: LossVerdict, runs: SeededRuns) -> LossVerdict:
-    """``verdict`` where B has to show the very bits of A. The rule takes others for another random
-    stream, because it cannot know that nothing was to change.
+    """Tighten ``verdict`` where B has to produce the same bits as A.
+
+    The rule takes different bits for another random stream, because it cannot know that nothing was
+    supposed to change.
     """
     close = verdict.verdict in (LossState.UNCHANGED, LossState.UNDECIDED)
     if not close or verdict.numerics == Numerics.EXACT.value or not runs.reference:
@@ -316,13 +317,13 @@ def bits_asked(verdict: LossVerdict, runs: SeededRuns) -> LossVerdict:
     first = min(runs.reference)
     again = runs.repeat_reference(first)
     if first_bits_differ(loss_run(runs.reference[first]), loss_run(again)) is not None:
-        reason = "A does not repeat its own bits, so B's cannot be compared with them"
+        reason = "A is not bitwise reproducible, so B cannot be compared bit for bit"
         return replace(verdict, verdict=LossState.UNDECIDED, reason=reason)
     seeds = sorted(runs.reference.keys() & runs.candidate.keys())
     pairs = [(loss_run(runs.reference[seed]), loss_run(runs.candidate[seed])) for seed in seeds]
     if all(first_bits_differ(a, b) is None for a, b in pairs):
         return verdict
-    reason = f"B does not compute the same bits as A, which repeats its own; {verdict.reason}"
+    reason = f"B does not match A bit for bit, and A is reproducible; {verdict.reason}"
     return replace(verdict, verdict=LossState.CHANGED, reason=reason)
 
 
@@ -349,7 +350,7 @@ def _explained(
 
 
 def _placed(finding: Finding, side: Side) -> Finding:
-    """With places as paths within the side's repository or working directory."""
+    """Make places relative to the side's repository or working directory."""
 
     def within(place: Place) -> Place:
         path = Path(place.file)

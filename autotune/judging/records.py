@@ -23,7 +23,7 @@ class SideRecord:
     workdir: str
     anatomy: Anatomy  # where one iteration's time goes; seconds
     peak_memory_gib: float = 0.0
-    profiled: Profiled | None = None  # operators, timeline and trace; None: not to be had
+    profiled: Profiled | None = None  # operators, timeline and trace; None: unavailable
     findings: tuple[Finding, ...] = ()
     torch_version: str = ""
     python_version: str = ""

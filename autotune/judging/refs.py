@@ -1,9 +1,9 @@
 """Two commits of one repository as two sides: a git worktree each, removed afterwards.
 
-A worktree holds what is committed and nothing else. Data and environments that git does not know
-stay where they are: name them by absolute paths. Paths of what git knows are those of the worktree
-on either side, wherever they stand: in the command, in variables, in PYTHONPATH, and where a package
-of the repository is installed as editable.
+A worktree holds only what is committed. Data and environments that git does not track stay where
+they are: name them by absolute paths. Paths of tracked files are those of the worktree on either
+side, wherever they appear: in the command, in variables, in PYTHONPATH, and where a package of the
+repository is installed as editable.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from autotune.job import command as commands
 from autotune.job.spec import JobSpec
 from autotune.judging.sides import Side
 
-LONGEST_S = 300.0  # a checkout may take
+LONGEST_S = 300.0  # limit for one git command
 PROBE_S = 20.0
-# The directories a Python imports from, and those an editable install finds packages in.
+# Prints the directories a Python imports from, and those where editable installs find packages.
 _PROBE = """
 import json, sys
 from pathlib import Path
@@ -45,14 +45,14 @@ print(json.dumps(found))
 def checked_out(
     side: Side, refs: Sequence[str], folder: Path, warn: Callable[[str], None] = print
 ) -> Iterator[tuple[Side, ...]]:
-    """``side`` as it is in each of ``refs``; the worktrees lie in ``folder`` meanwhile.
+    """Yield ``side`` as it is in each of ``refs``; meanwhile, the worktrees are in ``folder``.
 
     Args:
-        warn: is told of a worktree that cannot be removed.
+        warn: called for a worktree that cannot be removed.
 
     Raises:
-        InputError: no repository, no such commit, changes that are not committed, a commit without
-            the job's directory or program, or another judgement is using ``folder``.
+        InputError: no repository, no such commit, uncommitted changes, a commit without the job's
+            directory or program, or another judgement is using ``folder``.
     """
     root = Path(_git(side.spec.workdir, "rev-parse", "--show-toplevel")).resolve()
     if changes := _git(root, "status", "--porcelain", "--untracked-files=no"):
@@ -60,7 +60,7 @@ def checked_out(
             "uncommitted changes:"
             f" {', '.join(line[2:].strip() for line in changes.splitlines()[:3])}",
             where=str(root),
-            expected="a clean tree, so that what is judged is what the commits hold",
+            expected="a clean tree, so that exactly the commits are judged",
             remedy="commit or stash them",
         )
     commits = [_commit(root, ref) for ref in refs]
@@ -70,7 +70,7 @@ def checked_out(
         try:
             for name, commit in zip("AB", commits, strict=True):
                 place = folder / name
-                _remove(root, place)  # of a run that was killed
+                _remove(root, place)  # left by a run that was killed
                 _git(root, "worktree", "add", "--detach", "--force", str(place), commit)
                 made.append(place)
             yield tuple(
@@ -81,13 +81,13 @@ def checked_out(
             for place in made:
                 try:
                     _remove(root, place)
-                except InputError as error:  # a verdict counts for more than what is left behind
+                except InputError as error:  # the verdict matters more than a leftover worktree
                     warn(f"the worktree {place} could not be removed: {error.found}")
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold ``folder``: another judgement would replace these worktrees while they are measured.
+    """Lock ``folder``: another judgement would replace these worktrees while they are measured.
 
     Raises:
         InputError: another judgement holds it, or it cannot be written.
@@ -99,8 +99,8 @@ def _alone(folder: Path) -> Iterator[None]:
         raise InputError(
             f"cannot be written: {error.strerror}",
             where=str(folder),
-            expected="a directory this user may write to",
-            remedy="name another one with --run-dir",
+            expected="a writable directory",
+            remedy="choose another one with --run-dir",
         ) from None
     with file:
         try:
@@ -109,8 +109,8 @@ def _alone(folder: Path) -> Iterator[None]:
             raise InputError(
                 "another judgement is using these worktrees",
                 where=str(folder),
-                expected="one judgement a directory",
-                remedy="wait for it, stop it, or name another directory with --run-dir",
+                expected="one judgement per directory",
+                remedy="wait for it, stop it, or choose another directory with --run-dir",
             ) from None
         yield
 
@@ -121,7 +121,7 @@ def _moved(side: Side, name: str, ref: str, root: Path, place: Path) -> Side:
     workdir = place / home.relative_to(root)
     if not workdir.is_dir():
         raise InputError(
-            f"no directory {workdir.relative_to(place)} in it",
+            f"no directory {workdir.relative_to(place)} in this commit",
             where=ref,
             expected="the job's directory",
         )
@@ -134,12 +134,14 @@ def _moved(side: Side, name: str, ref: str, root: Path, place: Path) -> Side:
 
 
 def _word(word: str, home: Path, root: Path, place: Path) -> str:
-    """Files of the repository are those of the worktree; what git does not know (data, an
-    environment) stays. Also behind the sign in ``--config=conf/base.yaml``.
+    """Point a word of the command at the worktree if it names a file of the repository.
+
+    Files that the worktree lacks (data, an environment) stay. The file may follow the sign in
+    ``--config=conf/base.yaml``.
     """
     flag, sign, name = word.rpartition("=")
     path = Path(os.path.normpath(home / name))
-    # the last part is not resolved: an environment's python is a link
+    # the last part is not resolved: the python of an environment is a symlink
     path = Path(os.path.realpath(path.parent)) / path.name
     if "/" not in name or not path.is_relative_to(root) or not path.exists():
         return _inside(word, root, place)
@@ -150,8 +152,9 @@ def _word(word: str, home: Path, root: Path, place: Path) -> str:
 
 
 def _inside(text: str, root: Path, place: Path) -> str:
-    """``text`` with the absolute paths in it of what the worktree holds, too, as paths there: of a
-    variable such as PYTHONPATH, of a line for a shell.
+    """Replace absolute paths in ``text`` by the worktree's, if it has them too.
+
+    For variables such as PYTHONPATH and for shell command lines.
     """
 
     def moved(match: re.Match[str]) -> str:
@@ -164,8 +167,9 @@ def _inside(text: str, root: Path, place: Path) -> str:
 
 
 def _python_path(spec: JobSpec, root: Path, place: Path) -> dict[str, str]:
-    """PYTHONPATH where the job's Python would import the repository's code instead of the
-    worktree's: it is exported, or installed as editable (``pip install -e``).
+    """PYTHONPATH, if the job's Python would import the repository's code instead of the worktree's.
+
+    The repository is then on an exported PYTHONPATH, or installed as editable (``pip install -e``).
     """
     environment = {**os.environ, **spec.env}
     before = environment.get("PYTHONPATH", "")
@@ -183,7 +187,7 @@ def _python_path(spec: JobSpec, root: Path, place: Path) -> dict[str, str]:
         )
         found = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        found = []  # the job itself will say what is wrong with its Python
+        found = []  # the job itself will show what is wrong with its Python
     own = Path(os.path.realpath(place))
     for directory in map(Path, map(os.path.realpath, found)):
         if directory.is_relative_to(root) and not directory.is_relative_to(own):
@@ -213,10 +217,10 @@ def _remove(root: Path, place: Path) -> None:
 
 
 def _git(where: Path, *words: str) -> str:
-    """What git prints.
+    """Run git and return its output.
 
     Raises:
-        InputError: git is not there, or says no.
+        InputError: git is missing, fails or takes too long.
     """
     try:
         done = subprocess.run(

@@ -10,8 +10,9 @@ from autotune.judging.records import Judgement
 
 
 def junit(it: Judgement, conditions: Sequence[Condition]) -> str:
-    """One test case for the speed, one for the loss: failed where a condition holds, an error where
-    one is open.
+    """One test case for the speed and one for the loss.
+
+    A case has failed where a condition holds; it is an error where one is open.
     """
     suite = ElementTree.Element(
         "testsuite", name="autotune judge", tests="2", time=f"{it.wall_s:.1f}"

@@ -31,7 +31,7 @@ def judge_job(
     fresh: bool = False,
     progress_kind: str = "quiet",
 ) -> Judgement:
-    """B against A, in ``run_dir``, with judgement.json as the outcome.
+    """Judge B against A in ``run_dir`` and write judgement.json.
 
     Args:
         margin: share within which two speeds are the same.
@@ -61,12 +61,12 @@ def judge_job(
         stored = _finished(journal, run_dir, spec.budget.minutes, margin)
         if stored is not None:
             it, at = stored
-            progress.warning(f"already judged at {at}; --fresh judges again")
+            progress.warning(f"already judged at {at}; use --fresh to judge again")
             return it
         stop = Stop()
         stack.enter_context(stop.listening(progress))
         contexts = {}
-        # the outer directory first: who holds it holds those in it
+        # the outer directory first: its lock covers those in it
         for side in sorted(sides, key=lambda s: len(os.path.realpath(s.spec.workdir))):
             place = run_dir / side.name
             place.mkdir(parents=True, exist_ok=True)
@@ -91,17 +91,21 @@ def judge_job(
 
 
 def check_loss_class(loss: str, where: str) -> None:
-    """Raises:
-    InputError: ``loss`` is neither "" nor what B could have to show.
+    """Check a loss class.
+
+    Raises:
+        InputError: ``loss`` is neither "" nor a known class.
     """
     classes = ("exact", *RULES)
     if loss and loss not in classes:
-        raise InputError(f"there is no '{loss}'", where=where, expected=", ".join(classes))
+        raise InputError(f"unknown loss class '{loss}'", where=where, expected=", ".join(classes))
 
 
 def load_judgement(path: Path) -> Judgement:
-    """Raises:
-    InputError: no judgement, or one of a newer autotune.
+    """Load a judgement.
+
+    Raises:
+        InputError: not a judgement, or one of another schema version.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -112,7 +116,7 @@ def load_judgement(path: Path) -> Judgement:
         raise InputError(
             f"cannot be read: {error}",
             where=str(path),
-            expected="what `autotune judge` wrote",
+            expected="a file written by `autotune judge`",
             remedy="run the same command with --fresh",
         ) from None
 
@@ -120,9 +124,10 @@ def load_judgement(path: Path) -> Judgement:
 def _finished(
     journal: Journal, run_dir: Path, minutes: float, margin: float
 ) -> tuple[Judgement, str] | None:
-    """The judgement that was made here, and when; unless another margin or, where it is undecided,
-    other minutes are asked for now: it then goes on with the pairs there are. The looks were
-    planned before the first of them.
+    """The judgement that was made here, and when; None if it has to continue.
+
+    It continues with its pairs if another margin is asked for, or if it is undecided and other
+    minutes are given. That is sound because the looks were planned before the first pair.
     """
     ended = journal.find("finished")
     if ended is None or not (run_dir / JUDGEMENT).exists():
@@ -138,9 +143,10 @@ def _claim(journal: Journal, identity: str, run_dir: Path) -> None:
         journal.append("study", "", {"digest": identity})
     elif known["digest"] != identity:
         raise InputError(
-            "this directory holds another judgement (other sides, --loss, code, or versions of Python"
-            " or torch)",
+            "this directory holds another judgement (different sides, --loss, code, or versions of"
+            " Python or torch)",
             where=str(run_dir),
             expected="the sides it was started with",
-            remedy="--fresh moves it aside and starts anew, --run-dir names another place",
+            remedy="use --fresh to move it aside and start over, or --run-dir to choose another"
+            " directory",
         )

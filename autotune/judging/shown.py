@@ -89,7 +89,7 @@ def _phases(a: SideRecord, b: SideRecord) -> Iterable[tuple[str, ...]]:
 
 
 def _times_s(side: SideRecord) -> dict[str, float]:
-    """Seconds of each operator in an iteration, as the profiler saw it: its own cost is in them."""
+    """Seconds of each operator per profiled iteration, including the profiler's own cost."""
     found: dict[str, float] = {}
     it = side.profiled
     if it is not None and it.profiled_steps:
@@ -123,7 +123,10 @@ def _footnote(it: Judgement) -> str:
 
 
 def _software(it: Judgement) -> str:
-    """``torch 2.7.1`` of both sides, ``torch 2.7.1 (A), 2.8.0 (B)``; and Python, where it differs."""
+    """``torch 2.7.1`` if both sides have it, ``torch 2.7.1 (A), 2.8.0 (B)`` if not.
+
+    Python is named only where it differs.
+    """
     a, b = it.sides
     said = []
     for name, of_a, of_b in (
@@ -142,5 +145,5 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that Markdown takes as it stands."""
+    """Escape ``text`` for Markdown."""
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>|#" else c for c in text)

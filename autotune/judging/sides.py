@@ -29,7 +29,7 @@ from autotune_spaces.base import SearchSpace, Value
 PYTHON = re.compile(r"python[\d.]*")
 DEFAULT_MINUTES = 10.0
 TUNED = "tuned"  # the preset of a side that came from a tuned.yaml
-# Of the judgement, not of a side; a tuned.yaml knows none of it.
+# These belong to the judgement, not to a side; a tuned.yaml has none of them.
 SHARED = ("convergence", "objective", "planned_steps", "constraints", "side_effects")
 TIMEOUTS = ("startup_timeout_s", "hang_timeout_s")
 
@@ -43,17 +43,17 @@ class Side:
     spec: JobSpec
     knobs: dict[str, Value] = field(default_factory=dict)
     loader_key: str = ""
-    worktree: Path | None = None  # of the commit it is
+    worktree: Path | None = None  # of its commit
     commit: str = ""
 
     @property
     def root(self) -> Path:
-        """What paths of its source are told relative to."""
+        """The directory that paths of its source are shown relative to."""
         return self.worktree or self.spec.workdir
 
     @property
     def is_tuned(self) -> bool:
-        """It came from a tuned.yaml, which has settings and no limits."""
+        """Whether it came from a tuned.yaml, which has settings and no limits."""
         return self.spec.search_space.preset == TUNED
 
     @property
@@ -63,7 +63,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """What B has that A has not."""
+    """How B differs from A."""
 
     command: str = ""
     env: Sequence[str] = ()  # "NAME=VALUE"
@@ -74,7 +74,7 @@ class Change:
 
 
 def load_side(name: str, path: Path) -> Side:
-    """The side that a job file, a tuned.yaml or a run's directory means.
+    """Load the side that a job file, a tuned.yaml or a run's directory describes.
 
     Raises:
         InputError, HookError: see :func:`autotune.job.load.load_job`.
@@ -85,7 +85,7 @@ def load_side(name: str, path: Path) -> Side:
     missing = [v for v in tuned.env_from_launch if v not in os.environ]
     if missing:
         raise InputError(
-            f"{' and '.join(missing)} not set; {path} does not hold secrets",
+            f"{' and '.join(missing)} not set; {path} does not contain secrets",
             where="environment",
             expected="the variables under env_from_launch",
             remedy=f"export {missing[0]}=… first",
@@ -106,10 +106,10 @@ def load_side(name: str, path: Path) -> Side:
 
 
 def changed(a: Side, change: Change) -> Side:
-    """B: ``a`` with ``change``.
+    """Make B: ``a`` with ``change``.
 
     Raises:
-        InputError: a word that is no variable, no command or no interpreter.
+        InputError: something that is not a variable, a command or an interpreter.
     """
     words, env, what = a.spec.command, dict(a.spec.env), []
     if change.command:
@@ -117,13 +117,15 @@ def changed(a: Side, change: Change) -> Side:
             words = commands.split(change.command)
         except ValueError as error:
             raise InputError(
-                str(error), where="--b-command", expected="a program and its words"
+                str(error), where="--b-command", expected="a program and its arguments"
             ) from None
         what.append(f"--b-command {' '.join(mask_command(words))}")
     for assignment in change.env:
         name, sign, value = assignment.partition("=")
         if not sign or not name.isidentifier():
-            raise InputError("not a variable", where=f"--b-env {name}", expected="NAME=VALUE")
+            raise InputError(
+                "not a variable assignment", where=f"--b-env {name}", expected="NAME=VALUE"
+            )
         env[name] = value
         what.append(f"--b-env {name}=…")
     if change.python:
@@ -135,14 +137,16 @@ def changed(a: Side, change: Change) -> Side:
 
 
 def common(a: Side, b: Side, minutes: float | None = None) -> tuple[Side, Side]:
-    """Both sides with what belongs to the judgement and not to a side: tolerance, steps, metrics,
-    objective and what is put back, as the job file says that is A, else B.
+    """Give both sides the settings that belong to the judgement, not to a side.
+
+    These are tolerance, steps, metrics, objective and what is put back. They come from A's job
+    file, or from B's if A is a tuned.yaml.
 
     Args:
         minutes: time budget; None: 10, or the job file's if it is smaller.
 
     Raises:
-        InputError: a side that is not run on this machine alone, or is tuned for its energy.
+        InputError: a side that does not run on this machine alone, or is tuned for energy.
     """
     for side in (a, b):
         if side.spec.executor.kind != "local":
@@ -158,7 +162,7 @@ def common(a: Side, b: Side, minutes: float | None = None) -> tuple[Side, Side]:
     shared = {key: getattr(owner, key) for key in SHARED}
     if owner.objective == "energy":
         raise InputError(
-            "judge compares times; the objective is energy",
+            "judge compares times, but the objective is energy",
             where=(b if a.is_tuned else a).what,
             expected="objective: throughput, time_to_train or cost",
         )
@@ -174,8 +178,9 @@ def common(a: Side, b: Side, minutes: float | None = None) -> tuple[Side, Side]:
 
 
 def digest(sides: Sequence[Side], loss: str) -> str:
-    """Identity of a judgement, the code of both sides and their versions of Python and torch
-    included: the same one is resumed.
+    """Identity of a judgement, which decides whether it is resumed.
+
+    It includes the code of both sides and their versions of Python and torch.
     """
     import hashlib
     import json
@@ -201,11 +206,11 @@ def _versions(spec: JobSpec) -> tuple[str, str]:
 
 
 def _is_tuned(path: Path) -> bool:
-    """A tuned.yaml says its schema_version; a job file has none."""
+    """Whether the file has a schema_version, as a tuned.yaml has and a job file has not."""
     try:
         data = read_yaml(path).data
     except (OSError, ValueError, YamlMistake):
-        return False  # load_job says what is wrong
+        return False  # load_job will say what is wrong
     return isinstance(data, Mapping) and "schema_version" in data
 
 
@@ -219,6 +224,8 @@ def _interpreter(words: Sequence[str], python: Path) -> str:
         )
     if not python.is_file() or not os.access(python, os.X_OK):
         raise InputError(
-            "no interpreter", where=f"--b-python {python}", expected="/path/to/venv/bin/python"
+            "not an executable file",
+            where=f"--b-python {python}",
+            expected="/path/to/venv/bin/python",
         )
     return str(python.absolute())

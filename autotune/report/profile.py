@@ -1,4 +1,4 @@
-"""What ``autotune profile`` shows and leaves: the terminal screen, profile.html, summary.json."""
+"""The output of ``autotune profile``: the terminal screen, profile.html and summary.json."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ OPEN_WITH = "ui.perfetto.dev or chrome://tracing"
 
 
 def as_result(profile: Profile) -> Result:
-    """The profile in the shape the parts of the report are written for: a result in which nothing
-    was tried.
-    """
+    """Wrap the profile in a result without trials, so the report's building blocks can show it."""
     nothing = Interval(1.0, 1.0, 1.0)
-    # there is one; it is no "before"
+    # the only side; label it with its settings, since it is not a "before"
     sides = {setting_words(profile): side for side in profile.explanation.sides.values()}
     return Result(
         name=profile.name,
@@ -81,18 +79,19 @@ def write_profile(profile: Profile, directory: Path) -> None:
 def headline(profile: Profile) -> str:
     """``Loader-bound: 59 % of the time is spent waiting for the next batch.``"""
     observation = profile.observation
-    names = {"overhead": "Bound by overhead", "epoch ends": "Bound by the ends of its epochs"}
+    names = {"overhead": "Overhead-bound", "epoch ends": "Bound by epoch ends"}
     name = names.get(observation.bottleneck, f"{observation.bottleneck}-bound".capitalize())
     return f"{words.clean(name, 60)}: {words.clean(observation.bottleneck_why)}"
 
 
 def setting_words(profile: Profile) -> str:
-    return f"with {words.config_words(profile.config)}" if profile.config else "as it is"
+    return f"with {words.config_words(profile.config)}" if profile.config else "unchanged"
 
 
 def no_effect(profile: Profile) -> list[str]:
-    """What was asked for and not to be had: ranges inside the model, knobs that did nothing. What
-    concerns tools is in the summary.
+    """What was requested but did not work: ranges inside the model, knobs without effect.
+
+    Notes on external profilers are left out; the summary shows them.
     """
     said = [
         story.sentence(note) for note in profile.explanation.notes if not note.startswith(TOOLS)
@@ -104,11 +103,8 @@ def no_effect(profile: Profile) -> list[str]:
 
 
 def files(profile: Profile) -> list[tuple[str, str]]:
-    """(path within the directory, what it is) of everything a person would open."""
-    found = [
-        (PAGE, "this screen and more, as a page"),
-        (PROFILE_SUMMARY, "all figures, for programs"),
-    ]
+    """(path within the directory, description) of every file a user might open."""
+    found = [(PAGE, "this screen and more, as a page"), (PROFILE_SUMMARY, "all figures, as JSON")]
     for side in profile.explanation.sides.values():
         found += [
             (side.trace, f"timeline: open it in {OPEN_WITH}"),
@@ -121,16 +117,14 @@ def files(profile: Profile) -> list[tuple[str, str]]:
 
 
 def print_profile(console: Console, profile: Profile, directory: Path, job: Path) -> None:
-    """Print the screen. ``console`` must have markup and emoji off: the job's words are not ours to
-    interpret.
-    """
+    """Print the screen. ``console`` must have markup and emoji off: job text must stay literal."""
     result = as_result(profile)
     said = f"profiled {setting_words(profile)} in {words.duration_words(profile.wall_s)}"
     console.print(Text(f"{words.clean(profile.name)} · {said}", style="dim"))
     console.print(Text(headline(profile), style="bold"))
     for note in no_effect(profile):
         console.print(Text(note, style="yellow"))
-    # the headline has it
+    # without the bottleneck's reason: the headline already gives it
     time_section(
         console, replace(result, observation=replace(result.observation, bottleneck_why=""))
     )
@@ -152,7 +146,7 @@ def print_profile(console: Console, profile: Profile, directory: Path, job: Path
     where = f"Files, in {story.shown_path(directory)}"
     section(console, where, *listed(console, files(profile)))
     run = f"autotune run {shlex.quote(str(job))}"
-    section(console, "Next", *listed(console, [(run, "find the settings it runs fastest with")]))
+    section(console, "Next", *listed(console, [(run, "find its fastest settings")]))
 
 
 def _operators(console: Console, side: Side) -> None:
@@ -194,14 +188,12 @@ def _counters(console: Console, side: Side) -> None:
             words.duration_words(one.duration_s),
             *(f"{100 * s:.0f} %" if words.known(s) else "–" for s in shares),
         )
-    section(console, "Nsight Compute, share of what the card can sustain", table)
+    section(console, "Nsight Compute, share of the GPU's sustained peak", table)
 
 
 @contextmanager
 def status(name: str, shown: bool) -> Iterator[Callable[[str], None]]:
-    """A line that says what is going on, on a terminal; nothing elsewhere. Yields what says more
-    above it.
-    """
+    """Show a status line if stderr is a terminal. Yields a function that prints above it."""
     if not shown or not sys.stderr.isatty():
         yield lambda text: None
         return

@@ -1,11 +1,10 @@
-"""What the stages tell while they work.
+"""Progress reporting: what the stages report while they work.
 
     stage ── observed(…) ──▶ Progress ── Event ──▶ show(event)      one event, several ways to show it (terminal/)
 
-The stages call the methods of :class:`Progress`; each makes one :class:`Event`, plain data that
-docs/events.md
-describes, and hands it to ``show``. Nothing a progress does may stop a run: whatever goes wrong
-while showing is dropped (a closed pipe, a terminal that went away, a value nobody thought of).
+The stages call the methods of :class:`Progress`; each builds one :class:`Event` (plain data,
+described in docs/events.md) and passes it to ``show``. Progress must never stop a run: errors while
+showing an event are swallowed (a closed pipe, a terminal that went away, an unexpected value).
 """
 
 from __future__ import annotations
@@ -30,28 +29,26 @@ P = TypeVar("P", bound="Progress")
 
 @dataclass(frozen=True)
 class Event:
-    """``kind`` and ``data`` are what ``--json`` prints; ``source`` holds the records the event was
-    made of.
-    """
+    """``--json`` prints ``kind`` and ``data``; ``source`` holds the records they were made from."""
 
     kind: str
-    time_s: float  # since this process started on the run
+    time_s: float  # since this process started working on the run
     data: Mapping[str, Any]
     source: Mapping[str, Any]
 
 
 class Progress(ABC):
-    """Where the stages report to. A context manager; no method ever raises."""
+    """Receives the stages' reports. A context manager; the reporting methods never raise."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         self.stream = sys.stdout if stream is None else stream
         self._start = time.monotonic()
         self._closed = False
-        self._turn = threading.RLock()  # sessions on several machines report when they please
+        self._turn = threading.RLock()  # sessions on several machines report concurrently
 
     @abstractmethod
     def show(self, event: Event) -> None:
-        """Show one event. May raise: the caller drops it."""
+        """Show one event. May raise: the caller swallows the error."""
 
     def stage(self, name: str, detail: str = "") -> None:
         self._tell("stage", {"name": name, "detail": detail})
@@ -107,7 +104,7 @@ class Progress(ABC):
                     Event(kind, round(elapsed, 3), data() if callable(data) else data, source)
                 )
         except Exception as error:  # showing progress must never end a run that works
-            # `| head` has read enough, or the stream is closed
+            # the reader is gone (`| head`), or the stream is closed
             self._closed = isinstance(error, BrokenPipeError) or bool(
                 getattr(self.stream, "closed", False)
             )
@@ -120,9 +117,7 @@ class Progress(ABC):
                 )
 
     def _silence_stdout(self, error: Exception) -> None:
-        """After a broken pipe, let the interpreter's last flush of stdout go nowhere instead of
-        complaining.
-        """
+        """After a broken pipe, redirect stdout to /dev/null so that the flush at exit succeeds."""
         if isinstance(error, BrokenPipeError) and self.stream is sys.stdout:
             try:
                 null = os.open(os.devnull, os.O_WRONLY)

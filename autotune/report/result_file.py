@@ -1,7 +1,7 @@
-"""result.json: a Result on disk. Its fields are documented in docs/result.md and stay as they are.
+"""result.json: a Result on disk. Its fields are documented in docs/result.md and are stable.
 
-JSON knows no NaN and no infinity, so both are written as ``null``; a point of a loss curve that is
-``null`` was not finite.
+JSON has no NaN or infinity, so both are written as ``null``: a ``null`` point in a loss curve was
+not finite.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from autotune_trials.paths import publish
 
 FILE_NAME = "result.json"
 ANEW = (
-    "move it away and rerun `autotune run` on the same job: it writes the file anew from its"
-    " journal"
+    "move it away and rerun `autotune run` on the same job: it rewrites the file from its journal"
 )
-# What a reader looks for first stands first in the file.
+# Keys written first, because readers look for them first.
 FIRST = ("schema_version", "name", "verdict", "reason", "speedup", "loss", "knobs", "baseline")
 
 
@@ -47,15 +46,16 @@ def finite(data: Any) -> Any:
 
 
 def json_text(data: Any) -> str:
-    """Records as JSON, in ASCII: unpaired surrogates (undecodable file names) stay out of a UTF-8
-    file. ``environment`` and operator rows may hold anything; what JSON cannot say is written as
-    its text.
+    """Records as ASCII JSON, so unpaired surrogates (undecodable file names) are escaped.
+
+    ``environment`` and operator rows may hold any type; what JSON cannot represent is written as
+    ``str(value)``.
     """
     return json.dumps(finite(encode(data)), indent=2, default=str, allow_nan=False) + "\n"
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write ``result`` to ``path`` (write, flush, rename: no reader sees half of it).
+    """Write ``result`` to ``path`` (write, flush, rename: readers never see a partial file).
 
     Raises:
         OSError: the directory cannot be written.
@@ -64,9 +64,10 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def write_findings(explanation: Explanation, path: Path) -> None:
-    """findings.json, for the tracking server and for scripts: the findings, those that could not be
-    judged, and how many rules were, as in ``explanation`` of result.json. None where no rule was
-    asked.
+    """Write findings.json, for the tracking server and scripts; no file if no rule was evaluated.
+
+    Holds the findings, the rules that could not be judged and the number that were, as in
+    ``explanation`` of result.json.
 
     Raises:
         OSError: the directory cannot be written.
@@ -80,8 +81,7 @@ def load_result(path: Path) -> Result:
     """Read a result.json.
 
     Raises:
-        InputError: the file is not there, cannot be read, is not JSON, not a result, or of a newer
-            schema.
+        InputError: the file is missing, unreadable, not JSON, not a result, or has a newer schema.
     """
     wrong = partial(InputError, where=str(path), expected="the result.json of a finished run")
     try:
@@ -92,7 +92,7 @@ def load_result(path: Path) -> Result:
         raise wrong(f"cannot be read: {error.strerror or error}", expected="") from None
     except UnicodeDecodeError:
         raise wrong("is not text") from None
-    except (ValueError, RecursionError) as error:  # a number of 5000 digits is no JSONDecodeError
+    except (ValueError, RecursionError) as error:  # a 5000-digit number raises a plain ValueError
         raise wrong(f"is not JSON: {error}", remedy=ANEW) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
@@ -106,16 +106,18 @@ def load_result(path: Path) -> Result:
     try:
         result = decode(Result, _of_version_2(data) if version < 2 else data)
         if not fits(Result, result, loose=True):
-            raise TypeError("a field holds something else than what belongs there")
+            raise TypeError("a field has the wrong type")
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
         raise wrong(
-            f"is not a whole result: {error}", expected="the fields of docs/result.md", remedy=ANEW
+            f"is not a complete result: {error}",
+            expected="the fields in docs/result.md",
+            remedy=ANEW,
         ) from None
     return result
 
 
 def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
-    """A result of version 1, which counted the pairs of a confirmation as blocks."""
+    """Upgrade a version 1 result, which called the pairs of a confirmation blocks."""
     confirmation = data.get("confirmation")
     if not isinstance(confirmation, dict):
         return {**data, "schema_version": RESULT_SCHEMA_VERSION}
@@ -126,19 +128,18 @@ def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def shown_from(*paths: Path) -> Iterator[None]:
-    """While results of ``paths`` are shown: what their fields say one by one may still make no
-    sense together.
+    """Wrap showing results from ``paths``: fields that are valid alone may still contradict.
 
     Raises:
-        InputError: it makes none.
+        InputError: showing them failed with an arithmetic, lookup, type or value error.
     """
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         where = " and ".join(map(str, paths))
         raise InputError(
-            f"its figures make no sense together ({type(error).__name__}: {error})",
+            f"its figures contradict each other ({type(error).__name__}: {error})",
             where=where,
-            expected="a result.json as it was written",
-            remedy=f"{ANEW}; if it was never edited, this is a defect of autotune",
+            expected="a result.json that was not edited",
+            remedy=f"{ANEW}; if it was never edited, this is a bug in autotune",
         ) from error

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, which editors open and code scanning shows at their lines."""
+"""Exports findings as SARIF 2.1.0, which editors and code scanning show at the source lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(findings: Sequence[Finding], version: str) -> str:
-    """The findings that have a place in a source file."""
+    """The SARIF text for uncured findings that have a place in a source file."""
     placed = [f for f in findings if f.place is not None and not f.cured]
     rules = {f.rule: {"id": f.rule, "shortDescription": {"text": f.title}} for f in placed}
     driver = {"name": "autotune", "version": version, "rules": list(rules.values())}

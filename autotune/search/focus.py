@@ -1,8 +1,8 @@
-"""What can matter now: a job that waits for its batches feels its loader's knobs, and little else.
+"""Which knobs can matter now: a job that waits for batches needs loader knobs and little else.
 
     loader-bound │ num_workers, prefetch_factor, … │ at 97 % of the ceiling, or nothing more to gain │ all the others │
 
-Nothing is dropped here: what waits is searched once the loader is done with.
+No knob is dropped here: the postponed ones are searched after the loader.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ LOADER = (
     "cuda_prefetch",
     "in_order",
 )
-# Workers that compute want the cores of the threads, which wait for each other busily: two workers
-# beside two threads were 0.83x, beside one 1.3x, and one thread alone 0.97x.
+# CPU-bound workers compete for cores with torch's threads, which spin while they wait for each
+# other: two workers with two threads gave 0.83x, with one thread 1.3x; one thread alone gave 0.97x.
 COMPETING = ("num_workers", "intra_op_threads")
-LOADER_KINDS = ("loader", "epoch ends")  # of a bottleneck, see verdict/bottleneck.py
-# of what an infinitely fast loader would give: the 3 % left are less than a search can tell apart
-# in reasonable time
+LOADER_KINDS = ("loader", "epoch ends")  # kinds of bottleneck, see verdict/bottleneck.py
+# share of the speed with an infinitely fast loader: a search cannot resolve the remaining 3 % in
+# reasonable time
 AT_CEILING = 0.97
-SURE = 2.0  # standard deviations by which a gain must be beyond it
+SURE = 2.0  # standard deviations by which a gain must exceed it
 
 
 def at_ceiling(gain: float, sd: float, ceiling: float | None) -> bool:
-    """Whether a log ``gain`` with that standard deviation is surely what an infinitely fast loader
-    would give.
+    """Whether a log ``gain`` is certainly at :data:`AT_CEILING` of the loader's ceiling or above.
 
-    False where the ceiling (a speed-up) is not known.
+    Args:
+        sd: standard deviation of ``gain``.
+        ceiling: speed-up with an infinitely fast loader; None: unknown, the result is False.
     """
     return ceiling is not None and gain - SURE * sd >= math.log(AT_CEILING * ceiling)
 
@@ -41,10 +42,10 @@ def at_ceiling(gain: float, sd: float, ceiling: float | None) -> bool:
 def knobs_that_matter(
     bottleneck: str, domains: Iterable[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(what can matter now, what waits), each in the order of ``domains``.
+    """(knobs that can matter now, knobs that wait), each in the order of ``domains``.
 
     Args:
-        bottleneck: its kind, of the configuration that the search is at.
+        bottleneck: kind of bottleneck of the search's current configuration.
         domains: names of the knobs in the search.
     """
     names = tuple(domains)

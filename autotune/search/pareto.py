@@ -1,7 +1,7 @@
-"""Two objectives: which configurations are worth having.
+"""Two objectives: which configurations form the Pareto front.
 
-second │ ·        ·  beaten: another one is better in both
-       │    ·  ○     ○  nothing is better in both
+second │ ·        ·  beaten: another one is at least as good in both
+       │    ·  ○     ○  not beaten
        │ ○
        └────────── first
 """
@@ -19,11 +19,11 @@ from autotune_spaces.base import Config, SearchSpace
 
 
 class Figures:
-    """Log ratios of trials by two objectives; negative is better.
+    """Log ratios of trials in two objectives; negative is better.
 
     Args:
-        objectives: the first is what ``log_ratio`` of a trial was measured by.
-        planned_steps: of the whole training.
+        objectives: the first is the one that a trial's ``log_ratio`` measures.
+        planned_steps: optimizer steps of the whole training.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Figures:
         self._start_s = observation.startup_s
         self._steps_s = planned_steps * observation.anatomy.iteration_s
         self._trials = {key_of(t.config): t for t in trials if t.state == TrialState.COMPLETE}
-        # the longest that was seen of each: later it comes from a cache
+        # the longest settling time seen for each: later ones come from a cache
         self._once_s: dict[str, float] = {}
         for trial in trials:
             key = self._slow_start(trial.config)
@@ -46,9 +46,9 @@ class Figures:
                 self._once_s[key] = max(self._once_s.get(key, 0.0), trial.settle_s)
 
     def of(self, trial: Trial) -> tuple[float, float] | None:
-        """None: one of them is not known."""
+        """The trial's log ratios in both objectives; None if either is unknown."""
         if trial.origin == "process" and trial.second_log_ratio is not None:
-            # its runs were compared by both, start-up included: beside what they were compared with
+            # its runs were compared with ``reference`` in both, start-up included: add its figures
             own = (trial.log_ratio or 0.0, trial.second_log_ratio)
             beside = self._trials.get(key_of(trial.reference))
             figures = self.of(beside) if beside is not None else None
@@ -71,13 +71,13 @@ class Figures:
         return math.log((self._start_s + once_s + self._steps_s * math.exp(time)) / whole_s)
 
     def _slow_start(self, config: Config) -> str:
-        """What of ``config`` starts slowly; "": nothing."""
+        """Key of the part of ``config`` that has a start-up cost; "" if none has."""
         slow = {name: value for name, value in config.items() if self._space[name].start_up_cost}
         return key_of(slow) if slow else ""
 
 
 def pareto(figures: Figures, trials: Sequence[Trial]) -> tuple[Point, ...]:
-    """The job as it is and every configuration that was measured, best by the first objective
+    """The unchanged job and every measured configuration, sorted by the first objective, best
     first."""
     known = [
         (trial, both)
@@ -90,7 +90,7 @@ def pareto(figures: Figures, trials: Sequence[Trial]) -> tuple[Point, ...]:
     ]
     points.sort(key=lambda p: (-p.first, -p.second))
     best, found = 0.0, []
-    for point in points:  # all before it are at least as good by the first objective
+    for point in points:  # all earlier points are at least as good in the first objective
         found.append(replace(point, beaten=point.second <= best))
         best = max(best, point.second)
     return tuple(found)

@@ -1,11 +1,9 @@
-"""Optuna, asked for the next configuration and told what came of it.
+"""Ask Optuna for the next configuration and tell it the result.
 
-The study lies in ``optuna.log`` in the run directory (Optuna's own journal storage), so that any
-Optuna tool can open it. Our
-journal is the truth on resume: the file is written anew and told what the journal knows. What a
-killed tuner leaves in it cannot be
-carried on: a lock that is waited for, a torn line, a trial that was queued and would be handed out
-in the place of another.
+The study is stored in ``optuna.log`` in the run directory (Optuna's own journal storage), so that
+any Optuna tool can open it. On resume our own journal is authoritative: the file is recreated from
+it. What a killed tuner leaves in the file is unusable: a stale lock that blocks, a torn line, or a
+queued trial that would be handed out instead of another.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     import optuna
 
 INFEASIBLE_VALUE = 10.0  # a log ratio no real configuration reaches: e^10 times slower
-# from a configuration that was measured to one that was not; who makes more has seen all there are
+# most random moves to get from a measured configuration to a new one; after these there is none
 MOST_MOVES = 2000
 
 
@@ -35,10 +33,10 @@ class Proposer:
 
     Args:
         path: Optuna's journal file.
-        domains: knob -> values, the job's own among them.
+        domains: knob -> values, including the job's own.
         defaults: knob -> the job's own value.
         sampler: "tpe" or "random".
-        seed: of the sampler; the same seed and the same answers give the same proposals.
+        seed: of the sampler; the same seed and the same results give the same proposals.
     """
 
     def __init__(
@@ -60,14 +58,14 @@ class Proposer:
         self._queue: list[tuple[str, dict[str, Value]]] = []
 
     def restore(self, trials: Sequence[Trial]) -> None:
-        """After a resume: what was measured before."""
+        """Load the trials measured before a resume."""
         import optuna
 
-        # asked for nothing, and TPE takes its time
+        # the proposals are not used, and TPE is slow
         sampler, self._study.sampler = self._study.sampler, optuna.samplers.RandomSampler()
         for trial in trials:
             self._known[key_of(trial.config)] = trial
-            # else it needed a new process
+            # otherwise it needed a new process
             if all(
                 value in self.domains.get(knob, (value,)) for knob, value in trial.config.items()
             ):
@@ -75,7 +73,7 @@ class Proposer:
         self._study.sampler = sampler
 
     def enqueue(self, config: Config, origin: str) -> None:
-        """Try ``config`` before asking the sampler; ignored if it was measured or lies outside the
+        """Try ``config`` before asking the sampler; ignored if already measured or outside the
         domains.
         """
         clean = self._clean(config)
@@ -83,19 +81,18 @@ class Proposer:
             self._queue.append((origin, clean))
 
     def next(self) -> tuple[str, dict[str, Value]] | None:
-        """(origin, configuration) that is neither measured nor being measured; None when there is
-        no other.
+        """(origin, configuration) that is neither measured nor being measured; None if there is no
+        other.
 
-        Where the sampler proposes what was measured already, as it does more and more the surer it
-        is, one beside that is taken.
-        Several may be asked for before one is told: the sampler takes those in flight for slow ones
-        and keeps away from them.
+        If the sampler proposes a measured configuration, which it does more often the more certain
+        it is, a neighbour of it is returned instead. Several may be requested before a result is
+        told: the sampler treats those in flight as slow and avoids them.
         """
         while self._queue:
             origin, config = self._queue.pop(0)
             clean = self._clean(config)
             if clean != config or self._taken(clean):
-                continue  # a value was withdrawn since, or it was measured meanwhile
+                continue  # one of its values has been excluded, or it has been measured
             self._asked[key_of(config)] = self._ask_for(config)
             return origin, config
         # the baseline itself is not a trial
@@ -119,7 +116,7 @@ class Proposer:
             self._tell(asked, trial)
 
     def exclude(self, knob: str, value: Value) -> None:
-        """Never propose ``knob`` = ``value`` again (it had no effect, or memory ended there)."""
+        """Never propose ``knob`` = ``value`` again (it had no effect, or ran out of memory)."""
         if value != self.defaults.get(knob):
             self._excluded.add((knob, value))
 
@@ -136,10 +133,10 @@ class Proposer:
         return bool(config) and not self._taken(config) and not self._excluded & set(config.items())
 
     def _repeated(self, config: dict[str, Value]) -> Trial:
-        """What the sampler is told of a proposal that is not measured (again).
+        """The result reported to the sampler for a proposal that is not measured (again).
 
-        It knows its value already. Told once more, the best would fill its group of good ones with
-        copies, and it would propose nothing else.
+        It already knows the value. Repeating it would fill the sampler's good group with copies of
+        the best, and it would propose nothing else.
         """
         if self._excluded & set(config.items()):
             return Trial(-1, config, TrialState.INFEASIBLE)
@@ -148,8 +145,8 @@ class Proposer:
         return Trial(-1, config, TrialState.COMPLETE, 0.0)
 
     def _new_beside(self, config: dict[str, Value]) -> dict[str, Value] | None:
-        """One that differs from ``config`` in one knob or a few: where a better one lies, if there
-        is one. None: there is no other in the space.
+        """A new configuration that differs from ``config`` in one or a few knobs, where a better
+        one is most likely. None: the space has no other.
         """
         for _ in range(MOST_MOVES):
             knob = self._random.choice(list(self.domains))
@@ -173,13 +170,13 @@ class Proposer:
     def _ask(self) -> tuple[optuna.Trial, dict[str, Value]]:
         asked = self._study.ask()
         chosen: dict[str, Value] = {}
-        # conditional knobs come after what they depend on: group TPE learns the branches
+        # conditional knobs come after those they depend on, so that group TPE learns the branches
         for knob in self.space.knobs:
             if knob.name in self.domains and knob.active(
                 {**self.defaults, **chosen}, self.defaults
             ):
-                # Optuna wants the same choices all through a study: propose from all of them, pass
-                # over excluded ones.
+                # Optuna requires the same choices throughout a study: suggest from all of them, and
+                # skip excluded ones later.
                 chosen[knob.name] = asked.suggest_categorical(knob.name, self.domains[knob.name])
         return asked, normalise(chosen, self.defaults, self.space)
 
@@ -202,10 +199,10 @@ class Proposer:
 
 
 def _open_study(path: Path, seed: int, kind: str) -> Any:
-    """An empty study in ``path``, in the place of what is there."""
+    """Create an empty study in ``path``, replacing any existing file."""
     import optuna
 
-    # the lock is a link, perhaps to nothing: it has no age to judge it by
+    # the lock is a symlink, possibly dangling, so its age cannot be checked
     for old in (path, path.with_name(f"{path.name}.lock")):
         old.unlink(missing_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)

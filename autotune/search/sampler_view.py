@@ -1,27 +1,26 @@
-"""What Optuna's sampler looks at in a long study."""
+"""Limit the trials that Optuna's sampler sees in a long study."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-# finished trials that the sampler looks at: with 200 it found no better ones in 500 trials
+# finished trials that the sampler sees: with 200 it found nothing better in 500 trials
 BEST, LATEST = 50, 100
-STRIDE = 10  # trials from one choice of them to the next: the sampler asks five times a proposal
+STRIDE = 10  # trials between two selections: the sampler reads them five times per proposal
 
 
 def show_best_and_latest(storage: Any) -> None:
-    """Have ``storage`` give the sampler the best and the latest of a long study's finished trials,
-    not all of them.
+    """Make ``storage`` return only the best and the latest finished trials of a long study.
 
-    TPE goes through all it is given, several times for each proposal: a thousand trials in, that
-    takes longer than all else the tuner does for a trial. Its good group is made of the best; of
-    the others, which only say where the rest lies, the latest are as good as all.
+    TPE goes through all trials several times per proposal: after a thousand trials this takes
+    longer than everything else the tuner does for a trial. Its good group consists of the best; to
+    describe the others, the latest are as good as all of them.
     """
     from optuna.trial import TrialState
 
     whole = storage.get_all_trials
-    # the last one: number of the trial it was made before -> oldest of the latest, and the best
+    # the last selection: trial number before which it was made -> oldest of the latest, the best
     choices: dict[int, tuple[int, frozenset[int]]] = {}
 
     def get_all_trials(study_id: int, deepcopy: bool = True, states: Any = None) -> list[Any]:

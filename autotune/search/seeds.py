@@ -1,8 +1,8 @@
 """First guesses: for each knob the value that usually pays, in an order set by the bottleneck.
 
-TPE needs about ten trials before it knows more than chance; on a search of twenty that is half of
-it. One trial a knob, most promising first, gives it those points where they are most likely to be
-good (and gives every knob one fair try).
+TPE needs about ten trials before it beats chance, half of a search of twenty. One trial per knob,
+most promising first, puts these points where they are most likely to be good (and gives every knob
+a fair try).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from autotune_spaces.base import Value, same
 
-# What usually pays, best first; the first one that lies in the domain is the guess. "most" is the
-# largest value.
+# What usually pays, best first; the first value in the domain is the guess.
 GUESSES: Mapping[str, Sequence[Value]] = {
     "amp_dtype": ("bfloat16", "float16"),
     "compile_mode": ("static", "dynamic", "default", "reduce-overhead", "regional"),
@@ -24,13 +23,13 @@ GUESSES: Mapping[str, Sequence[Value]] = {
     "cpu_affinity": ("gpu-node",),
 }
 
-# Where the time goes between kernels: CUDA graphs, which launch them all at once.
+# If time is lost between kernels: CUDA graphs, which launch them all at once.
 BY_BOTTLENECK: Mapping[str, Mapping[str, Sequence[Value]]] = {
     "overhead": {"compile_mode": ("reduce-overhead", "static", "dynamic", "default")}
 }
 # what is best for large kernels is not what is best for many small ones
 SEEDED_TWICE = ("compile_mode",)
-# Knobs that mean nothing beside another one's value "no".
+# Knobs that have no effect while the other knob is off.
 NEEDS = {
     "prefetch_factor": "num_workers",
     "persistent_workers": "num_workers",
@@ -60,7 +59,7 @@ COMPUTE = (
 OPTIMIZER = ("optimizer_impl",)
 SIZE = ("batch_size",)
 HEAP = ("malloc",)
-# minor page faults an iteration: 4 MB mapped and cleared anew, some 1 to 2 ms of one core
+# minor page faults per iteration: 4 MB mapped and cleared again, about 1 to 2 ms of one core
 MANY_FAULTS = 1000
 
 ORDER: Mapping[str, Sequence[str]] = {
@@ -90,11 +89,11 @@ def seeds(
     defaults: Mapping[str, Value],
     minor_faults: float = 0.0,
 ) -> list[dict[str, Value]]:
-    """One configuration a knob (two of compile_mode), most promising first. ``minor_faults``: page
-    faults of an iteration; where they are many, the allocator comes first.
+    """One configuration per knob (two for compile_mode), most promising first. ``minor_faults``:
+    page faults per iteration; if there are many, the allocator comes first.
 
-    A conditional knob is seeded together with what it depends on: prefetching means nothing without
-    workers.
+    A conditional knob is seeded together with the knob it depends on: prefetching has no effect
+    without workers.
     """
     order = (HEAP if minor_faults >= MANY_FAULTS else ()) + tuple(
         ORDER.get(bottleneck, ORDER["compute"])

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from autotune.results import Trial
 
-# sampled trials in a row without progress; measured on the spaces of the presets, see benchmarks
+# sampled trials in a row without progress; measured on the presets' spaces, see benchmarks
 PLATEAU_TRIALS = 10
-# progress smaller than this (log ratio) is not progress: half of the smallest gain ever adopted
+# smallest log ratio that counts as progress: half of the smallest gain ever adopted
 PLATEAU_GAIN = 0.01
 
 
@@ -21,9 +21,7 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 
 
 def plateau(trials: Sequence[Trial]) -> bool:
-    """True when the last :data:`PLATEAU_TRIALS` sampled trials brought nothing over what was known
-    before them.
-    """
+    """Whether the last :data:`PLATEAU_TRIALS` sampled trials found nothing better than before."""
     sampled = [i for i, t in enumerate(trials) if t.origin == "sampler"]
     if len(sampled) < PLATEAU_TRIALS:
         return False

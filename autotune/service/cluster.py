@@ -1,11 +1,10 @@
-"""The cluster that runs are sent to: its address, its token, and what goes wrong between here and
-there, in words.
+"""The cluster that runs are sent to: its address, its token, and its errors in words.
 
-    address   --address, else RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is one of http, else http://127.0.0.1:8265
+    address   --address, else RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is http(s), else http://127.0.0.1:8265
     token     --token-file, else RAY_AUTH_TOKEN, else RAY_AUTH_TOKEN_PATH, else ~/.ray/auth_token
 
 The second line is Ray's own order (https://docs.ray.io/en/latest/ray-security/token-auth.html). The
-token travels in a header of each request and nowhere else.
+token is sent in a header of each request and nowhere else.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from autotune.secrets import mask_url
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 EXPECTED = (
-    "the address of a Ray cluster's dashboard: http://HOST:8265, or https:// where a proxy stands"
-    " before it"
+    "the address of a Ray cluster's dashboard: http://HOST:8265, or https:// if it is behind a"
+    " proxy"
 )
 CONNECT_S, ANSWER_S = 5, 20  # until a cluster counts as unreachable
 
@@ -43,22 +42,20 @@ class Cluster:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def client(self) -> Any:
-        """Ray's client of this cluster, once it is known to answer.
+        """Ray's client for this cluster, after checking that the cluster answers.
 
         Raises:
-            InputError: nobody answers, it is no Ray cluster, or it does not take the token.
+            InputError: no answer, not a Ray cluster, or it rejects the token.
         """
         self._check()
         from ray.job_submission import JobSubmissionClient
 
-        # Ray would take these before what it is told
+        # Ray would prefer these to the address it is given
         with _without(ADDRESS_VARIABLES), self.answering():
             return JobSubmissionClient(self.address, headers=self.headers)
 
     def nodes(self) -> list[Mapping[str, Any]]:
-        """The living nodes, each with what it offers, as Ray's state API tells it: ``{"CPU": 8.0,
-        "GPU": 1.0, …}``.
-        """
+        """Resources of each living node, from Ray's state API: ``{"CPU": 8.0, "GPU": 1.0, …}``."""
         from ray.util.state.api import StateApiClient
         from ray.util.state.common import ListApiOptions, StateResource
         from ray.util.state.exception import RayStateApiException
@@ -74,14 +71,14 @@ class Cluster:
                 )
         except RayStateApiException as error:
             raise InputError(
-                f"the cluster at {self.address} does not say what nodes it has: {_reason(error)}",
+                f"the cluster at {self.address} does not list its nodes: {_reason(error)}",
                 where=self.address_from,
-                remedy="say with --cpus and --gpus what the run shall have for itself",
+                remedy="reserve resources for the run with --cpus and --gpus",
             ) from error
         return [node["resources_total"] for node in found if node["state"] == "ALIVE"]
 
     def _check(self) -> None:
-        """One small question with a time limit, which Ray's own client does not have."""
+        """Send one small request with a time limit, which Ray's own client does not have."""
         import requests
 
         try:
@@ -105,8 +102,9 @@ class Cluster:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Errors of the cluster as :class:`InputError`. What the cluster says about its own defects
-        goes through as it is.
+        """Raise the cluster's errors as :class:`InputError`.
+
+        Errors in which the cluster reports its own defects pass through unchanged.
         """
         import aiohttp
         import requests
@@ -125,7 +123,7 @@ class Cluster:
             where=self.address_from,
             expected=EXPECTED,
             remedy=(
-                "start the service (docker/up.sh, or docker compose up), or name its address with"
+                "start the service (docker/up.sh, or docker compose up), or pass its address with"
                 " --address"
             ),
         )
@@ -133,10 +131,10 @@ class Cluster:
     def _refused(self, status: int) -> InputError:
         places = "--token-file FILE, RAY_AUTH_TOKEN_PATH=FILE, or ~/.ray/auth_token"
         if not self.token:
-            found = f"the cluster at {self.address} asks for a token, and none was given"
+            found = f"the cluster at {self.address} requires a token, and none was given"
         else:
             found = (
-                f"the cluster at {self.address} refuses the token of {self.token_from} (HTTP"
+                f"the cluster at {self.address} rejects the token from {self.token_from} (HTTP"
                 f" {status})"
             )
         return InputError(
@@ -150,10 +148,10 @@ class Cluster:
 def find_cluster(
     address: str | None, token_file: Path | None, env: Mapping[str, str] = os.environ
 ) -> Cluster:
-    """The cluster that flags and environment name. Nothing is asked of it yet.
+    """The cluster that flags and environment name. It is not contacted yet.
 
     Raises:
-        InputError: what they say cannot be an address, or the token's file cannot be read.
+        InputError: they do not name an address, or the token's file cannot be read.
     """
     _require_client()
     token, token_from = _token(token_file, env)
@@ -168,7 +166,7 @@ def _require_client() -> None:
         name for name in ("ray", "requests", "aiohttp", "pathspec") if find_spec(name) is None
     ]
     if missing:
-        found = f"{', '.join(missing)} not installed, which submitting runs needs"
+        found = f"{', '.join(missing)} not installed, but needed to submit runs"
         remedy = "pip install '.[service]' in a clone of autotune's repository"
         raise InputError(found, where="autotune", remedy=remedy)
 
@@ -177,15 +175,15 @@ def _address(given: str | None, env: Mapping[str, str]) -> tuple[str, str]:
     if given is not None:
         return _http(given, "--address"), "--address"
     for name in ADDRESS_VARIABLES:
-        # RAY_ADDRESS is as often the address of the cluster's inside (auto, host:6379): that is no
-        # mistake, but no answer either.
+        # RAY_ADDRESS is often an address inside the cluster (auto, host:6379): that is no mistake,
+        # but of no use here.
         if env.get(name, "").startswith(("http://", "https://")):
             return _http(env[name], name), name
     return DEFAULT_ADDRESS, "--address"
 
 
 def _http(text: str, where: str) -> str:
-    """``text`` as scheme, host and port; ``host`` alone is http on the dashboard's own port."""
+    """``text`` as scheme, host and port; ``host`` alone means http on the dashboard's port."""
     whole = text if "://" in text else f"http://{text}"
     try:
         parts = urllib.parse.urlsplit(whole)
@@ -200,10 +198,10 @@ def _http(text: str, where: str) -> str:
         raise InputError(f"'{mask_url(text)}' is not an address", where=where, expected=EXPECTED)
     if parts.username or parts.password:
         raise InputError(
-            "the address holds a user name or password",
+            "the address contains a user name or password",
             where=where,
             expected=EXPECTED,
-            remedy="give a token with --token-file",
+            remedy="pass a token with --token-file",
         )
     host = parts.hostname if ":" not in parts.hostname else f"[{parts.hostname}]"
     if port is None and "://" not in text:
@@ -224,7 +222,7 @@ def _token(file: Path | None, env: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _read_token(file: Path, where: str) -> str:
-    expected = "a file that holds the cluster's token and nothing else"
+    expected = "a file with the cluster's token and nothing else"
     try:
         token = file.expanduser().read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
@@ -239,12 +237,13 @@ def _read_token(file: Path, where: str) -> str:
 
 
 def _printable(token: str, where: str) -> str:
-    """A header cannot hold anything else, and an error of the library that sends it would quote the
-    token.
+    """Require printable ASCII, the only text a header can hold.
+
+    Otherwise the library that sends the header would quote the token in its error.
     """
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise InputError(
-            "the token holds spaces, line ends or other signs no token has",
+            "the token contains spaces, line breaks or other characters no token has",
             where=where,
             expected="one word of printable ASCII",
         )
@@ -252,7 +251,7 @@ def _printable(token: str, where: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Why a request failed, in a few words: the libraries wrap it several times over."""
+    """Why a request failed, in a few words: the libraries wrap the reason several times."""
     text = " ".join(str(error).split())
     for pattern in (
         r"\[Errno -?\d+\] ([^'\")]+)",

@@ -1,9 +1,9 @@
-"""How a submitted run says itself how it ended: in the last line of its log.
+"""How a submitted run reports its own end: in the last line of its log.
 
-Ray says it too, but its word can be lost: a second process of the cluster that begins to watch a
-run (the first question about a log makes it) in the moment in which the run ends takes it for one
-that never started, and writes that over its exit code (``JobManager._monitor_job_internal`` of Ray
-2.60, https://github.com/ray-project/ray/issues/34794).
+Ray reports it, too, but its report can be lost. If a second process of the cluster begins to watch
+a run (the first request for a log starts one) at the moment the run ends, it takes the run for one
+that never started and overwrites its exit code with that (``JobManager._monitor_job_internal`` of
+Ray 2.60, https://github.com/ray-project/ray/issues/34794).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 
 SUBMISSION = "AUTOTUNE_SUBMISSION"  # the ID, in the environment of the submitted command
-LOST = "failed to get job supervisor"  # what Ray has written there
+LOST = "failed to get job supervisor"  # what Ray writes in that case
 
 
 def last_words(id: str, exit_code: int | str) -> str:
-    """The line that a submitted run ends its log with."""
+    """The line with which a submitted run ends its log."""
     return f"autotune: {id} ended with exit code {exit_code}"
 
 

@@ -30,6 +30,6 @@ TokenFile = Annotated[
 RunId = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The run, as `autotune submit` named it.", show_default=False
+        metavar="ID", help="The run's ID, as `autotune submit` printed it.", show_default=False
     ),
 ]

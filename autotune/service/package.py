@@ -1,10 +1,9 @@
-"""What a job needs of this machine, as one archive: the folder of its job.yaml, less what need not
-travel.
+"""What a job needs from this machine, as one archive: its job.yaml's folder, without the needless.
 
 Not sent: version control, environments, caches and results of earlier runs
 (:data:`autotune.job.sending.NEVER`), what ``.gitignore`` and ``.rayignore`` files name, and what
-``--exclude`` names, all in .gitignore's language. The archive is the same for the same content, so
-that the cluster, which names it by its hash, gets it once and unpacks it to one place.
+``--exclude`` names, all in .gitignore syntax. Equal content gives an equal archive, so the cluster,
+which names archives by their hash, receives it once and unpacks it in one place.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import Any
 from autotune.errors import InputError
 from autotune.job.sending import NEVER
 
-LIMIT_MIB = 500  # Ray keeps packages in the head's memory and takes none of 512 MiB
+LIMIT_MIB = 500  # Ray keeps packages in the head's memory and refuses 512 MiB
 IGNORE_FILES = (".gitignore", ".rayignore")
-SAME_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest a zip file can say
+SAME_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip file can hold
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,17 @@ class Package:
     root: Path
     files: tuple[str, ...]  # relative to root, sorted
     size_bytes: int
-    linked_folders: tuple[str, ...] = ()  # not followed, so not in it
+    linked_folders: tuple[str, ...] = ()  # not followed, so not included
 
     @property
     def size_mib(self) -> float:
         return self.size_bytes / 2**20
 
     def write(self, archive: Path) -> None:
-        """Make the archive.
+        """Write the archive.
 
         Raises:
-            InputError: a file cannot be read, or has gone meanwhile.
+            InputError: a file cannot be read, or has disappeared meanwhile.
         """
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
             for name in self.files:
@@ -56,15 +55,15 @@ class Package:
 
 
 def survey(root: Path, exclude: Sequence[str] = (), *, gitignore: bool = True) -> Package:
-    """What of ``root`` would be sent.
+    """The files of ``root`` that would be sent.
 
     Args:
         exclude: more patterns, relative to ``root``.
-        gitignore: whether what .gitignore files name stays here. (.rayignore files always count.)
+        gitignore: whether to leave out what .gitignore files name. (.rayignore files always count.)
 
     Raises:
         InputError: more than :data:`LIMIT_MIB`, a file that cannot be read, a name that no archive
-            takes, a pattern that is none.
+            can hold, or an invalid pattern.
     """
     walk = _Walk(root, IGNORE_FILES if gitignore else IGNORE_FILES[1:])
     files: dict[str, int] = {}
@@ -73,22 +72,23 @@ def survey(root: Path, exclude: Sequence[str] = (), *, gitignore: bool = True) -
         files[name] = bytes_
         size += bytes_
         if size > 10 * LIMIT_MIB * 2**20:
-            break  # a whole data set: what was seen is enough to say where it lies
+            break  # a whole data set: enough was seen to say where it is
     if size > LIMIT_MIB * 2**20:
         raise _too_big(root, files, size)
     return Package(root, tuple(sorted(files)), size, tuple(sorted(walk.linked_folders)))
 
 
 class _Walk:
-    """The files below a folder that no pattern names."""
+    """The files below a folder that match no pattern."""
 
     def __init__(self, root: Path, ignore_files: Sequence[str]) -> None:
         self.root, self.ignore_files = root, ignore_files
         self.linked_folders: list[str] = []
 
     def files(self, folder: Path, specs: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, int]]:
-        """(name relative to the root, bytes). ``specs``: patterns, each with the folder it counts
-        from.
+        """(name relative to the root, bytes) of each file.
+
+        ``specs``: patterns, each with the folder it is relative to.
         """
         specs = [*specs, *self._own_specs(folder)]
         try:
@@ -105,7 +105,7 @@ class _Walk:
                 self.linked_folders.append(name)
             elif is_folder:
                 yield from self.files(Path(entry.path), specs)
-            elif entry.is_file():  # not sockets, pipes, links to nowhere
+            elif entry.is_file():  # not sockets, pipes, broken links
                 yield name, entry.stat().st_size
 
     def _own_specs(self, folder: Path) -> Iterator[tuple[str, Any]]:
@@ -135,8 +135,8 @@ def _below(name: str, base: str) -> str:
 def _check_name(name: str, root: Path) -> None:
     if "\\" in name or not name.isprintable():
         found = (
-            "a name that does not survive the way: Ray leaves out names with a backslash, and"
-            " archives hold text"
+            "this name cannot be sent: Ray skips names with a backslash, and archives need"
+            " printable names"
         )
         raise InputError(
             found,
@@ -163,11 +163,11 @@ def _too_big(root: Path, files: dict[str, int], size: int) -> InputError:
     most = ", ".join(f"{name} {bytes_ / 2**20:,.0f} MiB" for name, bytes_ in fill.most_common(3))
     more = "more than " if size > 10 * LIMIT_MIB * 2**20 else ""
     return InputError(
-        f"the folder holds {more}{size / 2**20:,.0f} MiB to send (most of it: {most})",
+        f"the folder has {more}{size / 2**20:,.0f} MiB to send (most of it: {most})",
         where=str(root),
-        expected=f"at most {LIMIT_MIB} MiB, which is what Ray keeps of a job",
+        expected=f"at most {LIMIT_MIB} MiB, the most that Ray stores for a job",
         remedy=(
-            "--exclude PATTERN what the job does not need there, or name it in .rayignore; data"
-            " belongs on storage the cluster can read, and with --no-ship nothing is sent at all"
+            "leave out what the job does not need there with --exclude PATTERN or .rayignore; keep"
+            " data on storage the cluster can read; or send nothing, with --no-ship"
         ),
     )

@@ -1,4 +1,4 @@
-"""The runs on a cluster: listed, followed, stopped."""
+"""The runs on a cluster: lists, follows and stops them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ POLL_S = 1.0
 @dataclass(frozen=True)
 class Run:
     id: str
-    name: str  # of the job; "" if it is not one of autotune's
+    name: str  # of the job; "" if autotune did not submit it
     user: str
     status: str  # Ray's words: PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED
     start_s: float | None  # since the epoch; when it was submitted
     end_s: float | None
     exit_code: int | None
-    message: str  # Ray's, on how it went
+    message: str  # Ray's message about it
 
     @property
     def ended(self) -> bool:
@@ -39,16 +39,16 @@ class Runs:
     """What can be asked of a cluster about its runs.
 
     Raises:
-        InputError: by every method, if the cluster does not answer or does not take the token.
+        InputError: from every method, if the cluster does not answer or rejects the token.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._client = cluster, cluster.client()
-        # says when a log ends
+        # it reports the end of every log
         logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.ERROR)
 
     def known(self, *, others: bool = False) -> list[Run]:
-        """Newest first.
+        """The runs, newest first.
 
         Args:
             others: also jobs that autotune did not submit.
@@ -64,8 +64,10 @@ class Runs:
         )
 
     def find(self, id: str) -> Run:
-        """Raises:
-        InputError: the cluster knows no such run.
+        """The run with this ID.
+
+        Raises:
+            InputError: the cluster knows no such run.
         """
         known = self.known(others=True)
         for run in known:
@@ -73,34 +75,32 @@ class Runs:
                 return run
         close = nearest(id, [run.id for run in known])
         raise InputError(
-            f"the cluster at {self.cluster.address} knows no run '{id}'",
+            f"the cluster at {self.cluster.address} has no run '{id}'",
             where="ID",
             expected="an ID that `autotune submit` printed",
             remedy=f"did you mean '{close}'?" if close else "`autotune jobs` lists them",
         )
 
     def log(self, id: str) -> str:
-        """All that the run has printed so far. Of one that waits for its place, what Ray says of
-        that.
-        """
+        """All that the run has printed so far; Ray's message if it still waits for its place."""
         return str(self._asked(id, lambda: self._client.get_job_logs(id)))
 
     def follow(self, id: str, show: Callable[[str], None]) -> Run:
-        """Hand what it prints to ``show`` until it ends; returns how it ended."""
+        """Pass its output to ``show`` until it ends; returns how it ended."""
 
         async def tail() -> None:
             async for text in self._client.tail_job_logs(id):
                 show(text)
 
         self._asked(id, lambda: asyncio.run(tail()))
-        # Ray ends the log a moment before it says how the run went
+        # Ray closes the log a moment before it reports how the run ended
         return self.wait(id, timeout_s=STOP_WAIT_S)
 
     def stop(self, id: str) -> Run:
-        """Ask it to end, and wait until it has: it ends its trial and puts back what that changed.
+        """Ask it to end, and wait until it has: it ends its trial and restores what that changed.
 
-        Ray cannot take a waiting run out of the line: that one is still pending when this returns,
-        and ends when its turn comes.
+        Ray cannot remove a waiting run from its queue: such a run is still pending when this
+        returns, and ends when its turn comes.
         """
         run = self.find(id)
         if run.ended:
@@ -111,14 +111,16 @@ class Runs:
         )
 
     def wait(self, id: str, timeout_s: float) -> Run:
-        """Raises:
-        InputError: it has not ended by then.
+        """Wait until the run has ended.
+
+        Raises:
+            InputError: it has not ended after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while not (run := self.find(id)).ended:
             if time.monotonic() > deadline:
                 raise InputError(
-                    f"run '{id}' has not ended in {timeout_s:.0f} s",
+                    f"run '{id}' has not ended after {timeout_s:.0f} s",
                     where=self.cluster.address,
                     remedy="`autotune jobs` shows its state",
                 )
@@ -126,7 +128,7 @@ class Runs:
         return run
 
     def _as_it_ended(self, run: Run) -> Run:
-        """``run`` as its log says that it ended, where Ray has lost sight of it."""
+        """``run`` with the end that its log reports, if Ray has lost track of it."""
         if run.status != "FAILED" or LOST not in run.message:
             return run
         try:
@@ -145,7 +147,7 @@ class Runs:
                 return question()
         except RuntimeError as error:
             raise InputError(
-                f"the cluster cannot say of run '{id}': {last_line(error)}",
+                f"the cluster cannot answer about run '{id}': {last_line(error)}",
                 where=self.cluster.address,
             ) from error
 

@@ -1,13 +1,12 @@
-"""A run, as the cluster is asked for it: the words of its command, its folder, and the place it
-takes.
+"""A run as it is submitted to the cluster: its command, its folder, and what it reserves.
 
     exec env -u OMP_NUM_THREADS AUTOTUNE_SUBMISSION=ID autotune run job.yaml --run-dir
     "${AUTOTUNE_RUNS:-autotune-runs}"/ID
 
-The words name files only: values of ``env`` in job.yaml stay in the file, because Ray shows a job's
-words, variables and metadata to whoever may look at the cluster. ``env -u``: Ray sets
-OMP_NUM_THREADS for every process it starts, to 1 where no CPU is reserved, and the baseline must be
-the job as it is. AUTOTUNE_SUBMISSION has the run say at the end of its log how it ended.
+The command names only files: values of ``env`` in job.yaml stay in the file, because Ray shows a
+job's command, variables and metadata to anyone who may look at the cluster. ``env -u``: Ray sets
+OMP_NUM_THREADS for every process it starts, to 1 where no CPU is reserved, but the baseline must be
+the unchanged job. AUTOTUNE_SUBMISSION makes the run report at the end of its log how it ended.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from autotune.service.package import Package
 if TYPE_CHECKING:
     from autotune.job.spec import JobSpec
 
-NAME_KEY = "autotune.job"  # metadata: tells our runs from other jobs of the cluster
-# Where the cluster's service keeps runs; without it they lie in the job's folder there, which Ray
-# clears away one day.
+NAME_KEY = "autotune.job"  # metadata: distinguishes our runs from other jobs of the cluster
+# Where the cluster's service keeps runs; without it they are in the job's folder there, which Ray
+# deletes eventually.
 RUNS = '"${AUTOTUNE_RUNS:-autotune-runs}"'
-# What a head says that answers already, but has not yet started the process that starts runs
+# What a head says that already answers, but has not yet started the process that starts runs
 # (ray/dashboard/modules/job/job_head.py).
 STILL_STARTING, START_WAIT_S = "No available agent", 60.0
-# Ray's own 3 s would kill a run before it has put back what its last trial changed
+# Ray's default of 3 s would kill a run before it has restored what its last trial changed
 STOP_WAIT_S = 60
 
 
 @dataclass(frozen=True)
 class Reserve:
-    """The part of a node that is the run's alone. Zero: none, and Ray runs the command on the head."""
+    """The part of a node reserved for the run. Zero: none, and Ray runs the command on the head."""
 
     cpus: float = 0.0
     gpus: float = 0.0
@@ -55,28 +54,30 @@ class Submission:
     job: str
     entrypoint: str
     metadata: Mapping[str, str]
-    package: Package | None  # None: the cluster finds the job's folder where it lies here
+    package: Package | None  # None: the cluster sees the job's folder at the same path
     reserve: Reserve = field(default_factory=Reserve)
 
 
 def check_tracking(spec: JobSpec) -> None:
-    """Raises:
-    InputError: the job records its study in a file, which would stay on the cluster.
+    """Check that the study is not recorded in a file.
+
+    Raises:
+        InputError: it is, and the file would stay on the cluster.
     """
     if (spec.tracking.uri or "").startswith("sqlite:"):
         raise InputError(
             "tracking.uri is a file, which would be written on the cluster and stay there",
             where=str(spec.source),
-            expected="auto, which takes the service's MLflow, or a server's address",
+            expected="auto, which uses the service's MLflow, or a server's address",
             remedy="leave tracking.uri out of the job file",
         )
 
 
 def job_root(spec: JobSpec) -> Path:
-    """The folder to send: the one of job.yaml, or of ``workdir`` if that lies around it.
+    """The folder to send: job.yaml's, or ``workdir`` if that contains job.yaml's folder.
 
     Raises:
-        InputError: job.yaml and ``workdir`` lie apart.
+        InputError: neither contains the other.
     """
     assert spec.source is not None
     home = spec.source.parent
@@ -87,7 +88,7 @@ def job_root(spec: JobSpec) -> Path:
     raise InputError(
         f"the job runs in {spec.workdir}, which is not below {home}",
         where=str(spec.source),
-        expected="one folder that holds both",
+        expected="one folder that contains both",
         remedy="move the job file there, or use --no-ship where the cluster sees the same files",
     )
 
@@ -100,11 +101,11 @@ def prepare(
     run_options: Sequence[str] = (),
     resume: str = "",
 ) -> Submission:
-    """What to ask the cluster for.
+    """What to submit to the cluster.
 
     Args:
-        run_options: more words for ``autotune run``.
-        resume: the ID of an earlier submission whose run directory is carried on with.
+        run_options: more arguments for ``autotune run``.
+        resume: the ID of an earlier submission, whose run directory is continued.
     """
     assert spec.source is not None
     number = f"{spec.name}-{time.strftime('%y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -127,8 +128,7 @@ def prepare(
 
 
 def whole_node(cluster: Cluster) -> Reserve:
-    """All of the cluster's biggest node: runs beside each other on one node would spoil each
-    other's times.
+    """All of the cluster's biggest node: runs sharing a node would disturb each other's times.
 
     Raises:
         InputError: no node has CPUs to reserve.
@@ -146,10 +146,10 @@ def whole_node(cluster: Cluster) -> Reserve:
 
 
 def send(cluster: Cluster, submission: Submission) -> None:
-    """Hand it to the cluster; returns as soon as that has it.
+    """Submit it to the cluster; returns as soon as the cluster has it.
 
     Raises:
-        InputError: the cluster does not answer, does not take the token, or refuses the request.
+        InputError: the cluster does not answer, rejects the token, or refuses the request.
     """
     client = cluster.client()
     with tempfile.TemporaryDirectory(prefix="autotune-submit-") as folder:
@@ -176,7 +176,7 @@ def send(cluster: Cluster, submission: Submission) -> None:
 
 
 def _once_it_has_started(submit: Callable[[], object]) -> None:
-    """A cluster that is still starting has taken nothing in, and is asked again."""
+    """Submit, and retry while the cluster is still starting: it has accepted nothing until then."""
     deadline = time.monotonic() + START_WAIT_S
     while True:
         try:
@@ -189,7 +189,7 @@ def _once_it_has_started(submit: Callable[[], object]) -> None:
 
 
 def last_line(error: Exception) -> str:
-    """The end of what Ray answers, which is often a whole traceback."""
+    """The last line of Ray's answer, which is often a whole traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
     return lines[-1] if lines else type(error).__name__
 

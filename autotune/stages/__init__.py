@@ -1,3 +1,1 @@
-"""The tool, stage by stage: observe.py, search.py, confirm.py, converge.py, explain.py; the other
-files serve them.
-"""
+"""The stages: observe.py, search.py, confirm.py, converge.py, explain.py, and their helpers."""

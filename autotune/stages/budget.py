@@ -1,11 +1,11 @@
-"""How the budget's minutes are shared out.
+"""How the budget's minutes are divided.
 
     │ observe │ search ───────────────▶│ process knobs ▶│ fresh pairs, loss check │ explain │
     0                        search_ends_s     proof_begins_s                    budget.minutes
 
-The faster the candidate, the shorter its runs and the fewer the pairs that prove it: the search has
-what they leave. It leaves time for one process knob, where there are any; more of them may take what
-is kept for the proof beyond its first look.
+The faster the candidate, the shorter its runs and the fewer pairs its proof needs; the search gets
+the time that this leaves. It reserves time for one process knob, if there are any; further ones may
+use the time kept for the proof beyond its first look.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from autotune.stages.measuring.fresh import (
 )
 from autotune.stages.measuring.pairs import PROCESS_PAIRS
 
-# of the budget at most: beyond it a live search learns little that fresh processes do not tell
-# better
+# largest share of the budget: beyond it, a live search learns little that fresh processes do not
+# show better
 SEARCH_SHARE = 0.55
-PAIRS_KEPT = 8  # of fresh processes, for the proof of one finalist
-CLEAR = math.log(1.5)  # a gain that the first look proves, on all but the noisiest machines
-# starts of the job and seconds beside them that explaining a winner takes; the starts where nothing
-# is shown with Python frames, as the job takes long to start
+PAIRS_KEPT = 8  # of fresh processes, reserved for the proof of one finalist
+CLEAR = math.log(1.5)  # a gain that the first look proves on all but the noisiest machines
+# starts of the job, and seconds on top, that explaining a winner takes; fewer starts if the job
+# takes too long to start for traces with Python frames
 EXPLAIN_STARTS, FRAMELESS_STARTS, EXPLAIN_S = 4, 2, 30.0
-# of the budget is searched however long a proof takes: an answer without a search is none
+# share of the budget that is always searched, however long the proof takes
 FEWEST_SHARE = 0.15
 
 
@@ -42,8 +42,8 @@ def proof_begins_s(
     """Seconds into the run at which the proof of a finalist has to begin.
 
     Args:
-        gain: its log speed-up as it is known until now.
-        pairs: of fresh processes that are kept for it; None: as many as such a gain may need.
+        gain: its log speed-up, as known so far.
+        pairs: of fresh processes to reserve for it; None: as many as such a gain may need.
     """
     if pairs is None:
         pairs = PAIRS_KEPT if gain < CLEAR else FEWEST_PAIRS
@@ -55,9 +55,7 @@ def proof_begins_s(
 
 
 def explain_s(context: RunContext, observation: Observation) -> float:
-    """About how long the explanation of a winner takes, in seconds: profiled runs of both sides,
-    and the build-up of the gain.
-    """
+    """Estimated seconds to explain a winner: profiled runs of both sides, and the build-up."""
     if context.spec.traces == "none":
         return 0.0
     frames = observation.startup_s <= LONGEST_START_UP_S
@@ -65,7 +63,7 @@ def explain_s(context: RunContext, observation: Observation) -> float:
 
 
 def needed_s(context: RunContext, observation: Observation) -> float:
-    """About how long a run takes, in seconds, that finds something and proves it at the first look."""
+    """Estimated seconds of a run that finds something and proves it at the first look."""
     return (
         search_ends_s(context, observation, context.journal.elapsed_s)
         + first_look_s(context, observation)
@@ -76,13 +74,14 @@ def needed_s(context: RunContext, observation: Observation) -> float:
 def search_ends_s(
     context: RunContext, observation: Observation, began_s: float, gain: float = 0.0
 ) -> float:
-    """Seconds into the run at which the live search that began at ``began_s`` ends at the latest.
-    ``gain``: log speed-up of what it has found.
+    """Seconds into the run by which the live search that began at ``began_s`` has to end.
+
+    ``gain``: log speed-up of the best configuration so far.
     """
     budget_s = context.spec.budget.minutes * 60
     space = context.spec.search_space
     end_s = proof_begins_s(context, observation, gain)
     if any(values_for_fresh_runs(space, name, observation) for name in observation.domains):
-        # one pair to spare: a series may end late
+        # one spare pair: a series may end late
         end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain)
     return max(min(SEARCH_SHARE * budget_s, end_s), began_s + FEWEST_SHARE * budget_s)

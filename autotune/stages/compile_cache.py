@@ -3,8 +3,8 @@
     start with an empty cache ──▶ compile-cache.tar.gz ──▶ unpacked elsewhere ──▶ start again
          cold_s                                                 warm_s
 
-Kept only if the second start is clearly faster: some kernels are found again only where they were
-compiled.
+The archive is kept only if the second start is clearly faster: some kernels are found again only
+where they were compiled.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from autotune_spaces.base import Config
 from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 
-STEPS = 16  # of one start; the first half holds all compiling
-WORTH = 0.8  # of the cold start's seconds: what a warm one may take at most
-MOST_MIB = 256  # more is not sent around
+STEPS = 16  # of one start; all compiling happens in the first half
+WORTH = 0.8  # share of the cold start's seconds that a warm start may take
+MOST_MIB = 256  # larger archives are not kept
 
 
 def pack_compile_cache(
     context: RunContext, observation: Observation, config: Config, cold_s: float = 0.0
 ) -> CompileCache | None:
-    """Two starts of the job; None where nothing is compiled, it does not pay, or there is no time
-    left. ``cold_s``: what a start with an empty cache took longer in the search.
+    """Start the job twice and pack its compiled kernels.
+
+    None if nothing is compiled, it does not pay, or there is no time left. ``cold_s``: extra
+    seconds of a start with an empty cache, as seen in the search.
     """
     executor = context.executor
     if "compile_mode" not in config or not isinstance(executor, LocalExecutor):
@@ -52,14 +54,14 @@ def pack_compile_cache(
 
 def _pack(context: RunContext, executor: LocalExecutor, config: Config) -> CompileCache | None:
     first, second = (context.run_dir / name for name in ("cold-cache", "warm-cache"))
-    for folder in (first, second):  # of a run that was killed
+    for folder in (first, second):  # left by a run that was killed
         shutil.rmtree(folder, ignore_errors=True)
     try:
         cold_s = _start(executor, config, first, "cold-start")
         content = _archive(first)
         if len(content) > MOST_MIB * 2**20:
             context.progress.note(
-                f"the compiled kernels take {len(content) / 2**20:.0f} MiB: they are not kept with"
+                f"the compiled kernels take {len(content) / 2**20:.0f} MiB, too much to keep with"
                 " tuned.yaml"
             )
             return None
@@ -71,7 +73,7 @@ def _pack(context: RunContext, executor: LocalExecutor, config: Config) -> Compi
         (context.run_dir / FILE_NAME).unlink(missing_ok=True)
         context.stop.check_after(failure.kind)
         context.progress.note(
-            f"the compiled kernels are not kept: a start of the job failed ({failure})"
+            f"the compiled kernels are not kept: a run of the job failed ({failure})"
         )
         return None
     finally:
@@ -91,7 +93,7 @@ def _pack(context: RunContext, executor: LocalExecutor, config: Config) -> Compi
 
 
 def _start(executor: LocalExecutor, config: Config, cache: Path, label: str) -> float:
-    """Seconds that the first iterations take more than as many later ones."""
+    """Seconds by which the first iterations exceed the same number of later ones."""
     cache.mkdir(parents=True, exist_ok=True)
     executor.compile_cache = cache
     try:
@@ -102,9 +104,7 @@ def _start(executor: LocalExecutor, config: Config, cache: Path, label: str) -> 
 
 
 def _archive(folder: Path) -> bytes:
-    """Regular files only, in order and without dates or owners: the same kernels give the same
-    archive.
-    """
+    """Pack regular files, sorted, without dates or owners: equal kernels give equal archives."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=6, mtime=0) as packed,

@@ -1,11 +1,11 @@
 """CONFIRM: the finalists in fresh processes, against the baseline.
 
-    finalists ──▶ simplify (decisions/simplify.py: what gives nothing goes back) ──▶ confirm (5 to 24 pairs)
+    finalists ──▶ simplify (decisions/simplify.py: useless knobs are dropped) ──▶ confirm (5 to 24 pairs)
 
-How many pairs there is room for is settled when the first five are there, by how long they took: a
-look that is planned and never reached would only raise the bar of those before it. Adopted is only
-what the whole interval puts above "no gain"; a tie goes to the baseline. Only these figures are
-reported.
+How many pairs there is time for is decided after the first five, from how long they took: a look
+that is planned but never reached would only raise the bar for those before it. A candidate is
+adopted only if its whole interval lies above "no gain"; a tie goes to the baseline. Only these
+figures are reported.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from autotune.verdict.speedup import (
 )
 from autotune_spaces.base import Config
 
-VARIANTS = len(FALSE_ADOPTIONS)  # confirmations a run may try in all
+VARIANTS = len(FALSE_ADOPTIONS)  # confirmations that one run may attempt
 
 
 def confirm(
     context: RunContext, observation: Observation, config: Config, pairs: Pairs, finalist: int
 ) -> Confirmation:
-    """Fresh processes until the interval decides, or the looks or the budget's minutes are used up.
+    """Run fresh processes until the interval decides, or the looks or the minutes are used up.
 
-    The first look is always taken; others are planned as far as they and the explanation end within
-    the budget and a tenth, or within the longer time that was announced.
+    The first look is always taken. Further ones are planned only if they and the explanation end
+    within the budget plus a tenth, or within the longer time that was announced.
 
     Args:
         finalist: how many this run has confirmed before.
@@ -83,9 +83,7 @@ def confirm(
         place = f"{pairs.label}|{key_of(config)}|{looks[look]}"
         if context.out_of_time_at(place, ahead_s, context.announced_s):
             decision = replace(
-                decision,
-                state="reject",
-                reason=f"{decision.reason}, and {context.out_of_time_words()}",
+                decision, state="reject", reason=f"{decision.reason}; {context.out_of_time_words()}"
             )
             break
         look += 1
@@ -110,8 +108,10 @@ def confirm(
 
 
 def _room(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> int:
-    """How many pairs there is time for, as the first ones took so long. Settled once, also for a
-    resumed run with more minutes: what was decided has spent its share of the risk.
+    """How many pairs there is time for, judged by the first ones.
+
+    Decided once, also for a resumed run with more minutes: a past decision has spent its share of
+    the risk.
     """
     place = f"{pairs.label}|{key_of(config)}"
     room: int | None = context.journal.find("room", place)
@@ -128,12 +128,12 @@ def _room(context: RunContext, observation: Observation, config: Config, pairs: 
 
 
 def _ahead_s(context: RunContext, looks: Sequence[int], each_s: float) -> float:
-    """How long the pairs beyond the first of ``looks`` take; those of one look are made together."""
+    """Seconds for the pairs after the first of ``looks``; pairs of one look are made together."""
     return each_s * sum(rounds(context, b - a) for a, b in pairwise(looks))
 
 
 def _pair_s(context: RunContext, observation: Observation, pairs: Pairs) -> float:
-    """How long one more pair takes, in seconds: as long as those that were made."""
+    """Seconds that one more pair takes: as long as those made so far, or else an estimate."""
     return pairs.pair_s() or pair_s(context, observation)
 
 
@@ -144,11 +144,10 @@ def sharpen(
     label: str,
     cold_s: float = 0.0,
 ) -> Confirmation:
-    """More pairs of what was adopted and trains the same, while its interval is wide and the budget
-    has minutes left.
+    """Add pairs to a proven candidate while its interval is wide and the budget has minutes left.
 
-    The adoption stands, unless one of these runs fails or diverges. ``label``, ``cold_s``: of the
-    pairs that were adopted.
+    The candidate was adopted and trains the same. That stands unless one of these runs fails or
+    diverges. ``label``, ``cold_s``: of the adopted pairs.
 
     Raises:
         BaselineError: the unchanged job fails.
@@ -170,7 +169,7 @@ def sharpen(
                 break
             if not further:
                 context.progress.stage(
-                    "confirm", "more pairs: the interval is wide, and there are minutes left"
+                    "confirm", "more pairs: the interval is wide, and there is time left"
                 )
             further = True
         try:
@@ -178,7 +177,7 @@ def sharpen(
         except SessionFailed as failure:
             return replace(confirmation, adopted=False, reason=_failed_text(failure))
         if not further:
-            continue  # the pairs that were adopted
+            continue  # these are the adopted pairs
         if (seed := _diverged(pairs)) is not None:
             reason = f"its loss was NaN or infinite in run {seed + 1}, after the loss check"
             return replace(confirmation, adopted=False, reason=reason)
@@ -206,7 +205,7 @@ def sharpen(
 
 
 def _second(pairs: Pairs) -> Interval | None:
-    """By the job's second objective; two standard errors to each side, which decide nothing."""
+    """Speed-up by the second objective, two standard errors to each side; it decides nothing."""
     gain = pairs.figures.second_gain()
     if gain is None:
         return None
@@ -214,7 +213,7 @@ def _second(pairs: Pairs) -> Interval | None:
 
 
 def _diverged(pairs: Pairs) -> int | None:
-    """The seed with which the candidate's loss was no number while the baseline's was one."""
+    """The first seed whose loss became NaN or infinite with the candidate alone; None: none did."""
     for seed in sorted(pairs.candidate.keys() & pairs.reference.keys()):
         runs = (loss_run(pairs.candidate[seed]), loss_run(pairs.reference[seed]))
         if runs[0].first_non_finite() is not None and runs[1].first_non_finite() is None:

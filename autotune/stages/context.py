@@ -1,6 +1,4 @@
-"""What every stage works with: the job, a place to run it, the run's memory, somebody to tell, and
-the time left.
-"""
+"""What every stage works with: job, executor, journal, progress, tracking and the time left."""
 
 from __future__ import annotations
 
@@ -26,39 +24,41 @@ from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 from autotune_trials.protocol.messages import Record
 
-# of the budget's minutes: what would end later is not begun, or is foretold before the search
+# multiple of the budget's minutes: work that would end later is not begun, or is announced before
+# the search
 OVER = 1.1
-ANNOUNCED = "announced"  # in the journal, see RunContext.announced_s
-# times in a row that somebody may kill the job in the same piece of work, before that is taken for
-# the work's own doing
+ANNOUNCED = "announced"  # journal key, see RunContext.announced_s
+# kills in a row from outside during the same work, before the work itself is blamed
 KILLS = 3
-ON_ITS_WAY_S = 0.5  # after a job was ended by somebody: for the signal that says so to the tuner
-# after SIGTERM: for the current measurement; schedulers kill after 30 s, and putting things back
-# takes its time, too
+# after the job was ended: how long a stop signal may take to reach the tuner as well
+ON_ITS_WAY_S = 0.5
+# after SIGTERM: for the current measurement; schedulers kill after 30 s, and restoring files takes
+# time, too
 TERM_WITHIN_S = 10
 
 
 def interrupted() -> Interrupted:
     return Interrupted(
         "stopped on request; everything measured so far is saved",
-        remedy="the same command again carries on from here",
+        remedy="run the same command again to resume",
     )
 
 
 class Stop:
-    """Ctrl-C and SIGTERM as a request that the stages honour between two measurements.
+    """Ctrl-C and SIGTERM as a request to stop, honoured between two measurements.
 
     Ctrl-C    ──▶ request                           second one ──▶ KeyboardInterrupt
-    SIGTERM   ──▶ request ── TERM_WITHIN_S later, nobody is there to press twice ──┘
+    SIGTERM   ──▶ request ── TERM_WITHIN_S later, as nobody can press it twice ────┘
     """
 
     def __init__(self) -> None:
         self._asked = threading.Event()
 
     def check_after(self, kind: str) -> None:
-        """As :meth:`check`, before a session that failed is judged. Who ends a whole tree of
-        processes may reach the job before the
-        tuner: what was in flight then is unfinished, and no failure.
+        """Check for a stop request before a failed session is judged.
+
+        Whoever ends a whole process tree may reach the job before the tuner. The work in flight is
+        then unfinished, not failed.
 
         Args:
             kind: of the failure.
@@ -70,24 +70,25 @@ class Stop:
             ON_ITS_WAY_S if kind in ("crash", "ended", "killed", "unhooked") else 0.0
         )
         while not self._asked.is_set() and time.monotonic() < deadline:
-            # not wait(): the handler of a signal could not set what this thread has locked
+            # not wait(): a signal handler could not set the event while this thread holds its lock
             time.sleep(0.02)
         self.check()
 
     def check(self) -> None:
-        """Raises:
-        Interrupted: the user asked to stop. What is finished is in the journal.
+        """Raise if the user asked to stop.
+
+        Raises:
+            Interrupted: everything finished is in the journal.
         """
         if self._asked.is_set():
             raise interrupted()
 
     @contextmanager
     def listening(self, progress: Progress) -> Iterator[None]:
-        """Turn the first signal into a request; the second one interrupts at once, and SIGTERM
-        after a while by itself.
+        """Turn the first signal into a request to stop; the second one interrupts at once.
 
-        Only the main thread may handle signals: called from another one, they stay its owner's
-        business.
+        SIGTERM interrupts by itself after TERM_WITHIN_S. Only the main thread may handle signals:
+        in any other thread this does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -122,9 +123,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The surroundings of a run. Nothing here changes from stage to stage; results travel as
-    arguments.
-    """
+    """Everything a run works with. It is the same in all stages; results travel as arguments."""
 
     spec: JobSpec
     executor: Executor
@@ -134,13 +133,14 @@ class RunContext:
     run_dir: Path
     seed: int = 0
     stop: Stop = field(default_factory=Stop)
-    nsight: tuple[Tool, ...] = ()  # external profilers asked for, in the explain stage
-    history: History | None = None  # of earlier runs; None: it is not asked and not told
+    nsight: tuple[Tool, ...] = ()  # external profilers to use in the explain stage
+    history: History | None = None  # of earlier runs; None: neither read nor written
     nvtx_modules: int = 0  # in profiled windows: ranges for modules down to this depth
 
     def out_of_time(self, ahead_s: float = 0.0, announced_s: float = 0.0) -> bool:
-        """The budget's minutes are used up, or would be passed by more than a tenth by what takes
-        ``ahead_s``: nothing optional is begun any more. ``announced_s``: it may take so long.
+        """Whether the budget is used up, or ``ahead_s`` more would exceed it by more than a tenth.
+
+        Nothing optional is begun then. ``announced_s``: a longer run time that the user was told.
         """
         budget_s = self.spec.budget.minutes * 60
         return self.journal.elapsed_s >= max(budget_s, announced_s) or (
@@ -148,8 +148,10 @@ class RunContext:
         )
 
     def out_of_time_at(self, place: str, ahead_s: float = 0.0, announced_s: float = 0.0) -> bool:
-        """The same, decided once a place: a resumed run, whose clock stands elsewhere, must take
-        the same way. One with more minutes is asked again where these were too few.
+        """As :meth:`out_of_time`, decided once per ``place``.
+
+        A resumed run, whose clock differs, must take the same path. If the budget was too small, a
+        run with more minutes is decided again.
         """
         minutes = self.spec.budget.minutes
         known = self.journal.find("out-of-time", place)  # False, or the minutes that were too few
@@ -160,13 +162,11 @@ class RunContext:
 
     @property
     def announced_s(self) -> float:
-        """How long the user was told before the search that the run will take, as that is more than
-        the budget; 0.0: it is not.
-        """
+        """Run time announced before the search because it exceeds the budget; 0.0: none was."""
         return self.journal.find(ANNOUNCED) or 0.0
 
     def out_of_time_words(self) -> str:
-        """What ended it, and what to do."""
+        """Say that the budget is used up and what to do about it."""
         minutes = self.spec.budget.minutes
         return (
             f"the budget of {minutes:g} minute{'' if minutes == 1 else 's'} is used up (raise"
@@ -174,15 +174,16 @@ class RunContext:
         )
 
     def note_disturbed(self, where: str, why: str) -> None:
-        """A window is measured again because something else ran; counted in the result."""
+        """Note that a window is measured again because something else ran. The result counts it."""
         self.journal.append("disturbed", where, why)
-        self.progress.note(f"{where}: {why}; measured again")
+        self.progress.note(f"{where}: {why}; measuring again")
 
     def recorded(
         self, key: str, label: str, measure: Callable[[], Record], anew: bool = False
     ) -> Record:
-        """The fixed run stored under ``key`` by an earlier process of this run, else what
-        ``measure`` gives now; with ``anew``, always that.
+        """Return the fixed run stored under ``key``, or make one now with ``measure``.
+
+        An earlier process of this run may have stored it. ``anew``: always make one.
 
         Raises:
             Interrupted: the user asked to stop.
@@ -195,12 +196,12 @@ class RunContext:
         return record
 
     def stored(self, key: str) -> Record | None:
-        """The fixed run that :meth:`recorded` stored last under ``key``."""
+        """Return the fixed run that :meth:`recorded` last stored under ``key``."""
         stored = self.journal.find("run", key)
         return self.load_record(stored["record"]) if stored else None
 
     def keep_record(self, label: str, record: Record) -> str:
-        """Store a fixed run's record; returns its file name, to be put in the journal."""
+        """Store a fixed run's record; returns its file name for the journal."""
         name = re.sub(r"[^\w.-]", "_", label) + ".json"
         folder = self.run_dir / "records"
         folder.mkdir(exist_ok=True)
@@ -208,7 +209,7 @@ class RunContext:
         return name
 
     def load_record(self, name: str) -> Record | None:
-        """A stored record, or None if it is gone or unreadable: it is then measured again."""
+        """Return a stored record; None if it is gone or unreadable: it is then measured again."""
         try:
             return decode(Record, json.loads((self.run_dir / "records" / name).read_text("utf-8")))
         except (OSError, ValueError, TypeError):

@@ -1,13 +1,12 @@
-"""CONVERGE: does the loss still take the same way?
+"""CONVERGE: does the loss still converge the same way?
 
-Baseline and candidate run with the same seeds in fresh processes; their losses are compared pair by
-pair. First the
-fingerprint (no training needed): settings that the knobs did not declare must be the same. Then the
-curves: unchanged, changed, or undecided, which asks for more pairs, once for twice the steps, and
-in the end is not adopted. The job's own metrics are checked in the same way.
+Baseline and candidate run with the same seeds in fresh processes, and their losses are compared
+pair by pair. First the fingerprint, which needs no training: settings that no knob declares must be
+equal. Then the curves: unchanged, changed or undecided. Undecided asks for more pairs, then once
+for twice the steps; if it stays undecided, the candidate is not adopted. The job's own metrics are
+checked in the same way.
 
-What is certified is the same early trajectory over these steps and seeds; never the same final
-quality.
+This certifies the same early trajectory over these steps and seeds, never the same final quality.
 """
 
 from __future__ import annotations
@@ -30,12 +29,14 @@ from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode
 from autotune_trials.protocol.messages import Record
 
-SHOWN_DIFFERENCES = 4  # settings named in the reason; the rest is counted
+SHOWN_DIFFERENCES = 4  # settings named in the reason; further ones are counted
 
 
 class SeededRuns(Protocol):
-    """Runs of both sides by seed, made on demand: :class:`~autotune.stages.measuring.pairs.Pairs`, or a
-    stand-in whose truth is known.
+    """Runs of both sides by seed, made on demand.
+
+    They are :class:`~autotune.stages.measuring.pairs.Pairs`, or a stand-in whose true outcome is
+    known.
     """
 
     reference: dict[int, Record]
@@ -54,7 +55,7 @@ class SeededRuns(Protocol):
 
 @dataclass(frozen=True)
 class Asked:
-    """What has to be shown."""
+    """What the candidate has to show."""
 
     numerics: str  # "exact", "rounding", "random-stream", "statistical"
     tolerance: float = 0.01
@@ -72,8 +73,9 @@ def converge(context: RunContext, config: Config, pairs: Pairs) -> LossVerdict:
 
 
 def converge_alone(context: RunContext, config: Config, pairs: Pairs, label: str) -> LossVerdict:
-    """The same for a part of the configuration, against the baseline runs ``pairs`` has: a quick
-    look.
+    """Take a quick look at the loss of a part of the configuration.
+
+    It is compared with the baseline runs that ``pairs`` has.
     """
     shared = SharedBaseline(pairs, config, label)
     return replace(
@@ -83,7 +85,7 @@ def converge_alone(context: RunContext, config: Config, pairs: Pairs, label: str
 
 
 def asked(context: RunContext, config: Config) -> Asked:
-    """What ``config`` has to show, from its knobs and the job file."""
+    """What ``config`` has to show, given its knobs and the job file."""
     space, convergence = context.spec.search_space, context.spec.convergence
     declared = {path for name in config for path in space[name].declares}
     numerics = numerics_of(config, space).value
@@ -93,9 +95,7 @@ def asked(context: RunContext, config: Config) -> Asked:
 
 
 def _redraws(context: RunContext, config: Config) -> bool:
-    """Whether the job's model has dropout, as far as it was observed, which draws other random
-    numbers under ``config``.
-    """
+    """Whether the observed model has dropout that draws other random numbers under ``config``."""
     observed = context.journal.find("observation")
     if observed is None:
         return False
@@ -106,11 +106,11 @@ def _redraws(context: RunContext, config: Config) -> bool:
 
 
 def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None) -> LossVerdict:
-    """The verdict on ``runs``.
+    """Return the loss verdict on ``runs``.
 
     Args:
-        most_pairs: no more pairs than this; None: up to the rule's last look, then once more with
-            twice the steps.
+        most_pairs: limit on the number of pairs; None: up to the rule's last look, then once more
+            with twice the steps.
     """
     verdict, float16 = _undecided(asked, "no run was made", 0), None
     try:
@@ -119,7 +119,7 @@ def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None)
         if differences:
             return LossVerdict(
                 LossState.CHANGED,
-                f"settings differ that no knob declares: {differences}",
+                f"settings differ beyond what the knobs declare: {differences}",
                 1,
                 0,
                 numerics=asked.numerics,
@@ -204,7 +204,7 @@ def _candidate(record: Record, float16: tuple[float, float] | None) -> LossRun:
 
 
 def _metrics(runs: SeededRuns, asked: Asked, decision: LossDecision) -> tuple[MetricVerdict, ...]:
-    """Every metric the job reported, and those the user asked for whether reported or not."""
+    """Judge every metric that the job reported or the user asked for."""
     names = dict.fromkeys(
         [*asked.metrics, *(n for r in runs.reference.values() for n in r.metrics)]
     )

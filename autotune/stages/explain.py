@@ -2,10 +2,10 @@
 
     baseline │ warm-up │ profiled │ watched │      winner │ warm-up │ profiled │ watched │     one process each
                           └──────────┴── operators, roofline, timeline, findings ──┘
-             │ warm-up │ Python frames │               │ warm-up │ Python frames │              and one for these
+             │ warm-up │ Python frames │               │ warm-up │ Python frames │              and one more each
 
-Never while anything is timed. ``traces: finalists`` explains baseline and winner, ``all`` keeps a
-trace of every configuration that was measured as well, ``none`` leaves the stage out.
+Runs only while nothing is timed. ``traces: finalists`` explains baseline and winner, ``all`` also
+keeps a trace of every measured configuration, ``none`` skips the stage.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Record
 
 SETTLE_STEPS = 30  # iterations before the profiled ones: past warm-up, in mid-epoch for most jobs
-# and at least this long: rates and the use of the cores are read from these iterations
+# and at least this many seconds: rates and core usage are read from these iterations
 SETTLE_SECONDS = 2.0
 
-LONGEST_START_UP_S = 60.0  # a trace that nothing else needs is not worth a longer wait
-OPERATORS = 400  # rows that go into the result, the costliest; the CSV has all
+LONGEST_START_UP_S = 60.0  # beyond it, optional traces are skipped
+OPERATORS = 400  # costliest rows, which go into the result; the CSV has all
 
 
 def explain(context: RunContext, observation: Observation, winner: Config) -> Explanation:
-    """Why baseline and winner take the time they take; an empty winner (keep-baseline) leaves the
-    baseline alone.
+    """Explain where baseline and winner spend their time; with an empty winner, the baseline alone.
+
+    The winner is empty if the baseline is kept.
     """
     if context.spec.traces == "none":
         return Explanation()
@@ -74,7 +75,7 @@ def examine(
     records: Mapping[str, Record],
     began: float,
 ) -> Explanation:
-    """What profiled records show, side by side. ``began``: time.monotonic() of the stage's begin."""
+    """Compare profiled records. ``began``: time.monotonic() when the stage began."""
     peaks = measured_peaks(context, observation, configs.values()) if records else ()
     sides = {
         name: describe(context, observation, name, configs[name], record, peaks)
@@ -107,9 +108,9 @@ def examine(
 def case(
     observation: Observation, name: str, side: Side, record: Record, peaks: Sequence[Peak]
 ) -> Case:
-    """What the rules look at."""
+    """Build the case that the finding rules judge."""
     evidence = record.evidence or Evidence(
-        blind={"everything": "the job ended before its iterations could be watched"}
+        blind={"everything": "the job ended before its iterations could be observed"}
     )
     window = record.window
     left_out = warm_up_end(window.times_s)
@@ -135,8 +136,9 @@ def describe(
     record: Record,
     peaks: Sequence[Peak],
 ) -> Side:
-    """What one profiled record shows. Without a readable trace: its files and its times alone, with
-    a warning.
+    """Describe one profiled record.
+
+    Without a readable trace: its files and its times alone, with a warning.
     """
     side = Side(config=config, trace=keep(context, record.trace, trace_name(name)))
     trace = read(context, name, side.trace)
@@ -172,8 +174,11 @@ def describe(
 def with_frames(
     context: RunContext, observation: Observation, sides: Mapping[str, Side]
 ) -> tuple[dict[str, Side], tuple[str, ...]]:
-    """The sides with a second, short trace that shows Python frames, from a process of its own; and
-    a sentence for each that has none, because its process would mostly start up, or failed."""
+    """Add a short second trace with Python frames to each side, from a process of its own.
+
+    Also returns a sentence for each side without one: its process would mostly start up, the budget
+    is used up, or it failed.
+    """
     if observation.startup_s > LONGEST_START_UP_S:
         return dict(sides), (
             f"No traces with Python frames: the job takes {observation.startup_s:.0f} s to start.",
@@ -203,7 +208,7 @@ def with_frames(
 
 
 def read(context: RunContext, name: str, trace: str) -> Trace | None:
-    """A kept trace; None, said so, if there is none or it cannot be read."""
+    """Read a kept trace; None if there is none, or, with a warning, if it cannot be read."""
     try:
         return read_trace(context.run_dir / trace) if trace else None
     except (OSError, ValueError) as error:
@@ -222,8 +227,9 @@ def better_peaks(
     sides: Mapping[str, Side],
     peaks: Sequence[Peak],
 ) -> tuple[Peak, ...]:
-    """``peaks``, if no operator is above them. Else the best of these, of another measurement, and
-    of what products of matrices reached.
+    """Return ``peaks`` unless an operator exceeds them.
+
+    In that case, return the best of these, a second measurement and what matrix products reached.
     """
     values = {peak.name: peak.value for peak in peaks}
     rows = {
@@ -236,8 +242,8 @@ def better_peaks(
     if not names:
         return tuple(peaks)
     context.progress.note(
-        f"operators of the job are faster than the measured peak ({', '.join(sorted(names))}): it"
-        " is measured again"
+        f"operators of the job exceed the measured peak ({', '.join(sorted(names))}); measuring it"
+        " again"
     )
     values = best_of(
         values,
@@ -258,8 +264,9 @@ def _device_name(observation: Observation) -> str:
 def measured_peaks(
     context: RunContext, observation: Observation, configs: Iterable[Config], again: bool = False
 ) -> tuple[Peak, ...]:
-    """What the machine reaches with as many threads as any side uses; () with a warning if it
-    cannot be measured.
+    """Measure what the machine reaches with as many threads as any side uses.
+
+    () with a warning if it cannot be measured.
     """
     threads = [
         observation.job.intra_op_threads,
@@ -277,7 +284,7 @@ def measured_peaks(
 
 
 def trace_trials(context: RunContext, trials: Sequence[Trial]) -> None:
-    """With ``traces: all``: a trace of every finished trial, put on record with it."""
+    """With ``traces: all``: record a trace of every completed trial."""
     if context.spec.traces != "all":
         return
     for trial in trials:
@@ -294,18 +301,21 @@ def trace_trials(context: RunContext, trials: Sequence[Trial]) -> None:
 
 
 def trace_name(name: str) -> str:
-    """TensorBoard's trace view takes ``<worker>.pt.trace.json.gz`` only; Perfetto and
-    chrome://tracing take any name.
+    """Name a trace file as TensorBoard needs it.
+
+    Its trace view accepts only ``<worker>.pt.trace.json.gz``; Perfetto and chrome://tracing accept
+    any name.
     """
     return f"{name}.pt.trace.json.gz"
 
 
 def profiled(context: RunContext, name: str, config: Config, anew: bool = False) -> Record:
-    """A profiled run of ``config``, made once and remembered. Its ``trace`` is "" if the job ended
-    before it.
+    """Return a profiled run of ``config``, from the journal if it was made before.
+
+    Its ``trace`` is "" if the job ended before it.
 
     Args:
-        anew: make it now, whatever is remembered.
+        anew: run it again, whatever the journal has.
 
     Raises:
         SessionFailed
@@ -324,7 +334,7 @@ def profiled(context: RunContext, name: str, config: Config, anew: bool = False)
             nvtx_modules=context.nvtx_modules,
         )
         record = context.executor.run_fixed(request)
-        if record.ended_early and not record.trace:  # a short job: leave it as many steps as can be
+        if record.ended_early and not record.trace:  # a short job: leave it more steps
             record = context.executor.run_fixed(replace(request, min_seconds=0.0))
         return record
 
@@ -332,7 +342,7 @@ def profiled(context: RunContext, name: str, config: Config, anew: bool = False)
 
 
 def profile(context: RunContext, name: str, config: Config) -> Record | None:
-    """A profiled run of ``config``; None, said so, if there is none to be had."""
+    """Return a profiled run of ``config``; None, with a warning, if there is no trace of it."""
     try:
         record = profiled(context, name, config)
     except SessionFailed as failure:
@@ -341,15 +351,16 @@ def profile(context: RunContext, name: str, config: Config) -> Record | None:
         return None
     if not record.trace:
         context.progress.warning(
-            f"no trace of the {name}: {record.notes.get('profile', 'the job ended before it')}"
+            f"no trace of the {name}: {record.notes.get('profile', 'the job ended too early')}"
         )
         return None
     return record
 
 
 def keep(context: RunContext, source: str, name: str) -> str:
-    """Copy a session's file to the run's traces; returns its path within the run directory, "" if
-    there is none.
+    """Copy a session's file to the run's traces.
+
+    Returns its path within the run directory, "" if there is none.
     """
     target = context.run_dir / "traces" / name
     if source and not target.exists() and Path(source).exists():

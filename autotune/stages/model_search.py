@@ -4,9 +4,9 @@
         ▲                      │
         └────── log costs ◀────┘
 
-A job that waits for batches most of its time has its loader's knobs searched first, alone; once it
-waits less, or they have no more to give, the search goes on with all knobs together. What comes out
-is the model's answer: the fastest configuration, less the knobs that are not worth their price.
+A job that waits for batches most of its time has its loader knobs searched first, alone. Once it
+waits less, or they have no more to give, the search continues with all knobs together. The result
+is the model's answer: the fastest configuration without the knobs that are not worth their price.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from autotune_spaces.base import Value
 
 @dataclass(frozen=True)
 class Found:
-    """What the live search ends with."""
+    """The result of the live search."""
 
     config: dict[str, Value]
-    # log(cost of the job as it is / of this); live: it steers, and is never reported as the result
+    # log(cost of the unchanged job / cost of this configuration), measured live: it steers the
+    # search and is never reported as the result
     log_gain: float
-    # of every knob of the fastest configuration, kept or not
+    # for every knob of the fastest configuration, kept or not
     gains: tuple[KnobGain, ...] = ()
 
 
 def search_live(
     context: RunContext, observation: Observation, expected: Sequence[Expected] = ()
 ) -> tuple[list[Trial], Found]:
-    """Search what can be switched in a running job.
+    """Search the knobs that can be switched in a running job.
 
     Raises:
         BaselineError: the unchanged job cannot be measured.
@@ -54,7 +55,7 @@ def search_live(
     domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
     names: tuple[str, ...] = tuple(observation.domains)
     later: tuple[str, ...] = ()
-    if waiting_share(observation) > MOSTLY:  # the others can hardly be felt before
+    if waiting_share(observation) > MOSTLY:  # until it waits less, other knobs hardly show
         names, later = knobs_that_matter(observation.bottleneck, observation.domains)
     study = ModelStudy(
         context,
@@ -67,8 +68,8 @@ def search_live(
     _measure(study, context)
     if later:
         context.progress.note(
-            f"{', '.join(study.names) or 'loader knobs'}: done ({study.stopped}); next: the other"
-            " knobs, while the budget lasts"
+            f"finished {', '.join(study.names) or 'loader knobs'} ({study.stopped}); searching the"
+            " other knobs for the rest of the budget"
         )
         study.widen([name for name in later if name in domains])
         _measure(study, context)
@@ -94,16 +95,14 @@ def _measure(study: ModelStudy, context: RunContext) -> None:
 
     def give_up(series: Series, failure: SessionFailed) -> None:
         study.given_up(
-            series,
-            f"{MOST_LOST} times the machine was lost that it was measured on; the last time:"
-            f" {failure.detail}",
+            series, f"its machine was lost {MOST_LOST} times; the last time: {failure.detail}"
         )
 
     spread(context, study.take, serve, give_up)
 
 
 def waiting_share(observation: Observation) -> float:
-    """Share of the time that the job would save if batches cost nothing, epoch ends included, 0..1."""
+    """Share of the time, 0 to 1, that the job would save if batches and epoch ends cost nothing."""
     if observation.bottleneck not in LOADER_KINDS:
         return 0.0
     return (

@@ -1,10 +1,10 @@
-"""The search model in a run: what it was told, and the trials that makes.
+"""The search model in a run: what it was told, and the resulting trials.
 
     take ──▶ Series        what to measure next, or None: the search is over
-    measured ◀── blocks  in the journal first, then in the model: a resumed run tells them again
+    measured ◀── blocks  in the journal first, then in the model: a resumed run replays them
 
-A *trial* is a configuration that was measured; its figure is what the model makes of all blocks in
-the end.
+A *trial* is a configuration that was measured; its figure is what the model concludes from all
+blocks in the end.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from autotune.stages.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_spaces.codec import decode, encode
 
-MOST_BLOCKS = 5000  # of a search: on a machine too noisy to converge, where nothing else ends it
-COMPILE_S: dict[Value, float] = {  # until one was seen
+MOST_BLOCKS = 5000  # per search: ends one on a machine too noisy to converge
+COMPILE_S: dict[Value, float] = {  # seconds, until one was measured
     "default": 20.0,
     "regional": 10.0,
     "static": 20.0,
@@ -43,30 +43,30 @@ COMPILE_S: dict[Value, float] = {  # until one was seen
     "reduce-overhead": 25.0,
     "max-autotune": 60.0,
 }
-PRIOR_DROPPED = "prior-dropped"  # in the journal
-MOST_MISPREDICTED = 3  # knobs with a value that did not do what the history says
-JOURNAL_KIND = "plot"  # what a series was called when this was first written
-MOST_ALIKE = 4  # blocks of one configuration in a series
-SWITCH_S = 1.5  # a dear knob, until one was seen
+PRIOR_DROPPED = "prior-dropped"  # journal key
+MOST_MISPREDICTED = 3  # knobs that the history mispredicts before it is ignored
+JOURNAL_KIND = "plot"  # the original name of a series
+MOST_ALIKE = 4  # blocks of a series that alternates nothing
+SWITCH_S = 1.5  # per switch of a dear knob, until one was measured
 AGES_S = 1e7
-READING = 0.2  # share of the time: where more is spent waiting for batches, threads matter to it
-LAST_LOOK_S = 30.0  # that must be left for the answer by the second objective: it may compile
-MOSTLY = 0.5  # share of the time: where more is lost to the loader, its knobs are searched alone
+READING = 0.2  # share of time waiting for batches above which threads affect that
+LAST_LOOK_S = 30.0  # required to measure the answer by the second objective, which may compile
+MOSTLY = 0.5  # share of time lost to the loader above which its knobs are searched alone
 
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """One block in the journal: all that the model and the trials are made of."""
+    """One block in the journal: everything that the model and the trials are built from."""
 
     config: dict[str, Value]
-    log_cost: float | None  # None: failed, or spoiled by other load
+    log_cost: float | None  # None: failed, or disturbed by other load
     weight: float
-    # on a clock of measured time: blocks of the same seconds share the machine's level; another
-    # node's are ages away
+    # on a clock of measured time: blocks of the same seconds share the machine's level; those of
+    # another node are ages away
     at_s: float
     node: str
     purpose: str
-    first: bool  # of its series: its settling holds what dear knobs cost to switch
+    first: bool  # of its series: its settling includes switching dear knobs
     settle_s: float
     wall_s: float
     failure: tuple[str, str] | None = None  # kind, reason
@@ -93,7 +93,7 @@ class _Seen:
 
 
 class ModelStudy:
-    """The model, what it was told, and the trials that makes. One lane at a time asks or tells."""
+    """The model, what it was told, and the resulting trials. Only one lane at a time can use it."""
 
     def __init__(
         self,
@@ -111,26 +111,26 @@ class ModelStudy:
         self._turn = threading.RLock()
         self._seen: dict[str, _Seen] = {}
         self._first = ObjectiveModel(self._make_model, self._searched)
-        # no rows where there is no second objective
+        # has no rows without a second objective
         self._second = ObjectiveModel(self._make_model, self._searched)
         self._nodes: list[str] = []
-        # node -> seconds of blocks measured there, from its own beginning on
+        # node -> seconds of blocks measured there, plus its offset (_clock_of)
         self._job_s: dict[str, float] = {}
         self._failed: list[dict[str, Value]] = []
         self._useless: list[tuple[str, Value]] = []
         self._switch_s: list[float] = []
         self._block_s: list[float] = []
         self._compile_s = dict(COMPILE_S)
-        self._compiled_s: dict[Value, float] = {}  # the longest that was seen
+        self._compiled_s: dict[Value, float] = {}  # longest seen
         self._expected = {(e.knob, e.value): e.effect for e in expected}
         if context.journal.find(PRIOR_DROPPED) is not None:
             self._expected = {}
         self._began_s = self._begin()
         self._taken = 0
-        self._busy: list[Series] = []  # taken and not measured yet: by other lanes
+        self._busy: list[Series] = []  # taken by lanes and not measured yet
 
     def _begin(self) -> float:
-        """Seconds into the run at which the search began; a resumed one goes by the same."""
+        """Seconds into the run at which the search began; a resumed run uses the same value."""
         journal = self.context.journal
         began_s = journal.find("search-began")
         if began_s is None:
@@ -142,7 +142,7 @@ class ModelStudy:
 
     @property
     def model(self) -> ModelSearch:
-        """Of the knobs searched now, with all that is known of them."""
+        """The model of the knobs searched now, with everything known of them."""
         return self._first.model
 
     @property
@@ -154,7 +154,7 @@ class ModelStudy:
             each.forget()
 
     def _searched(self, config: Config) -> bool:
-        """Whether all its knobs are searched now."""
+        """Whether all knobs of ``config`` are searched now."""
         return set(config) <= set(self.names)
 
     def _make_model(self, rows: Sequence[Row]) -> ModelSearch:
@@ -194,15 +194,13 @@ class ModelStudy:
             compiled=_compiles(knob),
             in_graph=knob.in_graph,
             loader=knob.loader,
-            # where the live figure errs against the knob, fresh runs decide
+            # if live figures understate the knob, fresh runs decide
             price=0.0 if understated(knob, self.observation) else PRICES[knob.numerics],
             guess=guess(name, live, default, self.observation.bottleneck),
         )
 
     def widen(self, names: Sequence[str]) -> None:
-        """Search these knobs as well, with what is known of the others: those of the loader are
-        done with.
-        """
+        """Search these knobs as well, keeping what is known of the others; the loader is done."""
         with self._turn:
             self._loader_binds = False
             self.names += [name for name in names if name not in self.names]
@@ -257,7 +255,7 @@ class ModelStudy:
             ):
                 self.stopped = "most of the time is no longer spent waiting for batches"
                 return None
-            # no cheap knob is left to alternate
+            # there is no cheap knob left to alternate
             if series is not None and len({key_of(config) for config in series.blocks}) == 1:
                 series = replace(series, blocks=series.blocks[:MOST_ALIKE])
             series = self._within_the_limit(series)
@@ -272,9 +270,11 @@ class ModelStudy:
     def _next_of_two(
         self, next_series: Callable[[ModelSearch], Series | None], left_s: float
     ) -> Series | None:
-        """Of the first objective's model. With a second objective, every third one is of its model,
-        which looks where the first does not, and so is what it still wants when the first has
-        enough, and its answer in the end.
+        """Return the next series of the first objective's model, or of the second one's.
+
+        With a second objective, its model provides every third series, which explores where the
+        first does not, and all that it still wants once the first has enough. Its answer is
+        measured in the end.
         """
         self._taken += 1
         if not self._second.rows:
@@ -287,14 +287,12 @@ class ModelStudy:
         return series
 
     def _sure_gain(self) -> float:
-        """Log speed-up of the fastest configuration, less two standard deviations; 0.0 where that
-        is none.
-        """
+        """Log speed-up of the fastest configuration, less two standard deviations; at least 0.0."""
         gain, sd = self.model.gain(self.model.leader())
         return max(0.0, gain - SURE * sd)
 
     def _waits_still(self) -> bool:
-        """Whether the job waits for its loader most of the time with the best that was found, too."""
+        """Whether the job mostly waits for its loader even with the best configuration found."""
         best = self.best()
         parts = (
             best.anatomy
@@ -304,7 +302,7 @@ class ModelStudy:
         return parts.reader_ratio > MOSTLY
 
     def _within_the_limit(self, series: Series | None) -> Series | None:
-        """``series`` without configurations beyond ``budget.trials``; None: nothing is left."""
+        """``series`` without configurations beyond ``budget.trials``; None if nothing is left."""
         if series is None or self.context.spec.budget.trials is None:
             return series
         taken = (key_of(config) for busy in self._busy for config in busy.blocks)
@@ -321,13 +319,15 @@ class ModelStudy:
         return any(self.space[name].dear for name in self.names)
 
     def measured(self, series: Series, blocks: Sequence[Measured], node: str) -> None:
-        """Raises:
-        BaselineError: the unchanged job cannot be measured.
-        Interrupted: the user asked to stop; the blocks are in the journal.
+        """Store the blocks of a series and learn from them.
+
+        Raises:
+            BaselineError: the unchanged job cannot be measured.
+            Interrupted: the user asked to stop; the blocks are in the journal.
         """
         with self._turn:
             self._busy = [taken for taken in self._busy if taken is not series]
-            # before it is in the journal: a resumed run would read it and end again
+            # before journalling: a resumed run would replay it and end again
             self._check_baseline(blocks)
             records: list[BlockRecord] = []
             for place, block in enumerate(blocks):
@@ -352,7 +352,7 @@ class ModelStudy:
                         block.second_log_cost,
                     )
                 )
-            # whole: a resumed search goes on between two series
+            # as a whole: a resumed search continues between two series
             self.context.journal.append(JOURNAL_KIND, "", encode(records))
             new = [seen for record in records for seen in self._learn(record)]
             self._check_expected()
@@ -370,7 +370,7 @@ class ModelStudy:
                 )
 
     def _check_expected(self) -> None:
-        """A history that is wrong too often is not asked any more in this run."""
+        """Ignore the history for the rest of this run if it was wrong too often."""
         wrong = self.model.mispredicted() if self._expected else ()
         if len({name for name, _ in wrong}) >= MOST_MISPREDICTED:
             self.context.journal.append(PRIOR_DROPPED, "", [list(item) for item in wrong])
@@ -380,7 +380,7 @@ class ModelStudy:
             self._forget_models()
 
     def given_up(self, series: Series, reason: str) -> None:
-        """Nothing came of this series: what was new in it is not tried again."""
+        """Record a series without results, so that its new configurations are not tried again."""
         new = [config for config in series.blocks if config and key_of(config) not in self._seen]
         self.measured(
             series,
@@ -389,13 +389,13 @@ class ModelStudy:
         )
 
     def _clock_of(self, node: str) -> float:
-        """Seconds that a node's clock is ahead, so that no two have blocks of the same time."""
+        """Seconds that a node's clock is ahead: no two nodes may have blocks of the same time."""
         if node not in self._nodes:
             self._nodes.append(node)
         return AGES_S * self._nodes.index(node)
 
     def restore(self) -> None:
-        """After a resume: what was measured before."""
+        """Replay what was measured before a resume."""
         for entry in self.context.journal.all(JOURNAL_KIND):
             for data in entry.data:
                 record = decode(BlockRecord, data)
@@ -404,7 +404,7 @@ class ModelStudy:
                 self._learn(record)
 
     def _learn(self, block: BlockRecord) -> list[_Seen]:
-        """Take in one block; the configuration, if it was never measured before."""
+        """Take in one block; returns its configuration if that was never measured before."""
         config = block.config
         new = self._noted(block)
         if block.failure:
@@ -477,7 +477,7 @@ class ModelStudy:
         if not block.first:
             self._block_s.append(block.wall_s)
         elif compiled is not None and compiled in self._compile_s:
-            # the longest: a second time the compiler finds its kernels in a cache
+            # the longest: later, the compiler finds its kernels in a cache
             longest = max(self._compiled_s.get(compiled, 1.0), block.settle_s)
             if longest != self._compiled_s.get(compiled):
                 self._compiled_s[compiled] = self._compile_s[compiled] = longest
@@ -488,16 +488,14 @@ class ModelStudy:
     # ------------------------------------------------------------------------------ what came of it
 
     def best(self) -> Trial | None:
-        """The fastest configuration that was measured, by the model; None while that is the job as
-        it is.
-        """
+        """The fastest measured configuration by the model; None if that is the unchanged job."""
         with self._turn:
             done = [self._trial(s) for s in self._seen.values() if s.state == "complete"]
             faster = [t for t in done if t.log_ratio is not None and t.log_ratio < 0]
             return min(faster, key=lambda t: t.log_ratio or 0.0, default=None)
 
     def trials(self) -> list[Trial]:
-        """One a configuration, in the order of their first blocks."""
+        """One trial per configuration, in the order of their first blocks."""
         with self._turn:
             return [self._trial(seen) for seen in self._seen.values()]
 
@@ -522,7 +520,7 @@ class ModelStudy:
         )
 
     def start_up_s(self, name: str, value: Value) -> float:
-        """Seconds that a job with this value takes longer to start; 0.0: none, or not seen."""
+        """Extra seconds that a job with this value takes to start; 0.0: none, or not measured."""
         return self._compiled_s.get(value, 0.0) if _compiles(self.space[name]) else 0.0
 
     def answer(self) -> Answer:

@@ -1,10 +1,10 @@
-"""Nsight Systems and Nsight Compute in the explain stage: one more session a side, whose profiled
-window the tool captures.
+"""Nsight Systems and Nsight Compute in the explain stage: one more session per side and tool.
 
-    baseline │ nsys │ ncu │     winner │ nsys │ ncu │          only what was asked for; torch.profiler has served already
+    baseline │ nsys │ ncu │     winner │ nsys │ ncu │          only what was asked for; torch.profiler has run before
 
-A session of its own each, because CUDA's profiling interface serves one subscriber at a time.
-Whatever is not to be had is one sentence in Explanation.notes, never an error.
+The tool captures the session's profiled window. Each needs a session of its own because CUDA's
+profiling interface serves one subscriber at a time. Anything unavailable becomes one sentence in
+Explanation.notes, never an error.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ REPORT = "{report}"  # filled in by the executor
 def captured(
     context: RunContext, configs: Mapping[str, Config], sides: Mapping[str, Side], device: str
 ) -> tuple[dict[str, Side], tuple[str, ...]]:
-    """The sides with what the tools asked for saw, and a sentence for each thing that was not to be
-    had.
+    """Add what the requested tools saw to each side.
+
+    Also returns a sentence for each thing that was unavailable.
     """
     found, notes = dict(sides), []
     for tool in context.nsight:
@@ -66,7 +67,7 @@ def captured(
 
 
 def _with(context: RunContext, tool: Tool, name: str, config: Config, side: Side) -> Side:
-    """``side`` with the tool's report and what it says.
+    """Return ``side`` with the tool's report and what was read from it.
 
     Raises:
         Unreadable, SessionFailed
@@ -81,7 +82,7 @@ def _with(context: RunContext, tool: Tool, name: str, config: Config, side: Side
     try:
         return replace(side, nsight=kept, nsight_facts=read_sqlite(database))
     finally:
-        # it is made again from the report by one command, and is many times larger
+        # one command exports it again from the report, and it is many times larger
         database.unlink(missing_ok=True)
 
 
@@ -105,16 +106,16 @@ def _run(
     report = str(record.notes.get("report", ""))
     if not report or not Path(report).exists():
         reason = record.notes.get("profile") or (
-            "the job ended before it" if record.ended_early else f"{tool.name} wrote none"
+            "the job ended too early" if record.ended_early else f"{tool.name} wrote none"
         )
         raise Unreadable(f"there is no report: {reason}")
     return Path(report)
 
 
 def _kept(context: RunContext, report: Path, name: str) -> str:
-    """The report moved to where a run keeps its traces; returns its path within the run directory."""
+    """Link the report into the run's traces; returns its path within the run directory."""
     target = context.run_dir / "traces" / name
     target.parent.mkdir(exist_ok=True)
     if not target.exists():
-        target.hardlink_to(report)  # the session's own stays: a resumed run finds it there
+        target.hardlink_to(report)  # the session keeps its own: a resumed run finds it there
     return str(target.relative_to(context.run_dir))

@@ -1,4 +1,4 @@
-"""What was measured by one objective, and the search model of it."""
+"""The measurements of one objective and the search model built from them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Callable, Sequence
 from autotune.search.model import ModelSearch
 from autotune_spaces.base import Config, Value
 
-# configuration, log cost, weight, when
+# configuration, log cost, weight, time in seconds
 Row = tuple[dict[str, Value], float, float, float]
 
 
 class ObjectiveModel:
-    """The rows of one objective and their model. The model is made when it is asked for and kept up
-    to date from then on, until ``forget``: what it was made with has changed.
+    """The measured rows of one objective and their model.
+
+    The model is built on first use and updated with every row until ``forget``, which is called
+    when its settings have changed.
 
     Args:
-        make: a model of the knobs searched now, of these rows.
-        searched: whether a configuration has those knobs only; the model hears of no others.
+        make: builds a model of the knobs searched now from these rows.
+        searched: whether a configuration has only those knobs; the model is given no others.
     """
 
     def __init__(

@@ -1,11 +1,10 @@
 """OBSERVE: the job as it is.
 
 One live session of the baseline gives its own knob values, where an iteration's time goes, how
-noisy this machine is, and
-the ceiling: how fast the job would run if batches cost nothing; and how fetching batches spends its
-time. From that follow the bottleneck and the knobs worth searching.
+noisy this machine is, how fetching batches spends its time, and the ceiling: how fast the job would
+run if batches cost nothing. The bottleneck and the knobs worth searching follow from these.
 
-    ██████████                       a fresh process of the bare job, which ends where the job ends
+    ██████████                       a fresh process of the bare job, which ends when the job ends
     B │ B │ ceiling │ B │ B          then five blocks, one process
 """
 
@@ -45,8 +44,8 @@ from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.messages import Hello, Record, Window
 
-FIRST_SEED = 0  # of the first run, and of the first pair
-# of the budget that a live session may spend on the job's first epoch, before anything is measured
+FIRST_SEED = 0  # seed of the first run and of the first pair
+# share of the budget that a live session may spend on the job's first epoch before measuring
 EPOCH_SHARE = 0.05
 
 
@@ -56,17 +55,18 @@ def observe(context: RunContext) -> Observation:
     Raises:
         BaselineError: the job fails by itself, or is too short to be timed.
         HookError: the agent cannot get in, or sees no optimizer step.
+        InputError: the objective is energy, and this machine counts none that can be read.
     """
     context.progress.stage("observe", "the job as it is")
     others = context.executor.gpu_load()
     first = first_run(context)
     if context.spec.reads_energy and math.fsum(first.window.joules) <= 0:
         raise InputError(
-            "the objective is energy, and this machine counts none that can be read (NVML,"
+            "the objective is energy, but this machine has no readable energy counter (NVML,"
             " /sys/class/powercap)",
             where=str(context.spec.source or "objective"),
-            expected="a GPU of Volta's generation or later, or a CPU whose RAPL counters may be read",
-            remedy="run as root, or objective: throughput",
+            expected="a Volta or later GPU, or a CPU with readable RAPL counters",
+            remedy="run as root, or set objective: throughput",
         )
     context.executor.first_epoch_s = first_epoch_s(context, first)
     stored = context.journal.find("observation")
@@ -81,7 +81,7 @@ def observe(context: RunContext) -> Observation:
         )
     if observation.energy_counters:
         counters = ", ".join(observation.energy_counters)
-        context.progress.note(f"energy is what these counters add up to: {counters}")
+        context.progress.note(f"energy is the sum of these counters: {counters}")
     if observation.job.loader is not None:
         context.executor.loader_key = observation.job.loader.key
     interleaving.decide(context, observation, first)
@@ -91,12 +91,13 @@ def observe(context: RunContext) -> Observation:
 
 
 def first_run(context: RunContext) -> Record:
-    """The unchanged job in a fresh process, as the confirmation will run it. A live session
-    stretches epochs and so does not see how
-    long the job is: one that is too short for the proof is refused here, and not after the search.
+    """Run the unchanged job in a fresh process, as the confirmation will run it.
 
-    No run of a pair: its neighbour in time would be minutes away, and which DataLoader trains is
-    not known yet, so that random streams are not matched as theirs are.
+    A live session stretches epochs and so cannot tell how long the job is. A job that is too short
+    for the proof is refused here, not after the search.
+
+    This run is not part of a pair: its partner would run minutes later, and the training DataLoader
+    is not known yet, so random streams are not matched as they are in pairs.
 
     Raises:
         BaselineError: the job fails, or has too few iterations to be timed.
@@ -113,7 +114,7 @@ def first_run(context: RunContext) -> Record:
                 if failure.kind != "lost" or not context.executor.fails_over or attempt > MOST_LOST:
                     raise explain_failure(context, failure) from failure
                 context.progress.warning(
-                    f"{failure.detail}: what was being measured there is measured again"
+                    f"{failure.detail}; repeating the measurement that was running there"
                 )
         raise AssertionError("the loop above returns or raises")
 
@@ -121,12 +122,12 @@ def first_run(context: RunContext) -> Record:
 
 
 def first_epoch_s(context: RunContext, record: Record) -> float:
-    """How long a live session may wait for the end of the job's first epoch, evaluation included;
-    0.0: it does not wait.
+    """How long a live session may wait for the job's first epoch to end; 0.0: it does not wait.
 
-    What an evaluation leaves behind (glibc keeps freed memory from then on, say) is there for all
-    but the first epoch of the job, and a live session never comes to it by itself. Only where the
-    first run went through an epoch's end: the job has a second one.
+    The wait includes the evaluation. What that leaves behind (glibc keeps freed memory from then
+    on, say) is present in all epochs of the job but the first, and a live session never gets there
+    by itself. It waits only if the first run went past the end of an epoch, which shows that the
+    job has a second one.
     """
     window = record.window
     if not window.turnovers_s or window.epoch_iterations is None:
@@ -158,7 +159,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
     mean_cost = fmean(times_s)
     windows = [b.window for b in blocks if b.window is not None]
     parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
-    # a live session's heap may keep what a bare job gives back after every step
+    # a live session's heap may keep memory that a bare job gives back after every step
     parts = replace(parts, minor_faults=max(parts.minor_faults, page_faults(first)))
     ceiling = mean_cost / free if free else None
     compute_s = (
@@ -198,20 +199,20 @@ def _measure(context: RunContext, first: Record) -> Observation:
 
 
 def page_faults(record: Record) -> float:
-    """Of a steady iteration."""
+    """Minor page faults of a steady iteration."""
     steady = drop_start(record.window, first_counted(record.window))
     return steady.minor_faults / len(steady.times_s)
 
 
 def memory_share(hello: Hello, windows: Sequence[Window]) -> float:
-    """What the job reserves at most of the device's memory, 0..1; 0.0: it trains on no device."""
+    """Share of the device's memory that the job reserves at its peak, 0..1; 0.0: no GPU."""
     if hello.job.device != "cuda" or not hello.machine.device_memory_gib:
         return 0.0
     return max(window.peak_memory_gib for window in windows) / hello.machine.device_memory_gib
 
 
 def copy_share(windows: Sequence[Window]) -> float:
-    """What copies to the device take of an iteration there, 0..1."""
+    """Share of an iteration on the device that is spent copying to it, 0..1."""
     phases = [window.phases_s for window in windows]
     return sum(p.get("to_device", 0.0) for p in phases) / (
         math.fsum(s for p in phases for s in p.values()) or 1.0
@@ -219,7 +220,7 @@ def copy_share(windows: Sequence[Window]) -> float:
 
 
 def _cost_without_data(live: LiveComparison) -> float | None:
-    """Seconds a sample when batches come from memory, or None if the job does not stand it."""
+    """Seconds per sample when batches come from memory; None if the job cannot run that way."""
     try:
         window = live.block({}, cached_batches=True).window
     except BlockFailed:
@@ -228,7 +229,7 @@ def _cost_without_data(live: LiveComparison) -> float | None:
 
 
 def choose_knobs(context: RunContext, machine: Machine, job: JobFacts) -> tuple[dict, dict, dict]:
-    """(knob -> values, knob -> the job's own value, knob -> why it is out)."""
+    """(knob -> values, knob -> the job's own value, knob -> why it is withdrawn)."""
     domains, defaults, withdrawn = {}, {}, {}
     job = replace(job, surveys={**job.surveys, **context.executor.survey()})
     for knob in context.spec.search_space.knobs:
@@ -244,7 +245,10 @@ def choose_knobs(context: RunContext, machine: Machine, job: JobFacts) -> tuple[
 def explain_failure(
     context: RunContext, failure: SessionFailed, job: str = "the unchanged job"
 ) -> BaselineError | HookError:
-    """What a failed session of the unchanged job means to its owner, who knows it as ``job``."""
+    """Turn a failed session of the unchanged job into an error for its owner.
+
+    ``job``: what the owner knows it as.
+    """
     command = " ".join(mask_command(context.spec.command))
     if failure.kind == "unhooked":
         return HookError(failure.detail, where=command)
@@ -260,8 +264,8 @@ def explain_failure(
         return BaselineError(
             failure.detail,
             where=command,
-            expected="machines that stay",
-            remedy="the same command again carries on from here",
+            expected="machines that stay available during the run",
+            remedy="run the same command again to resume",
         )
     tail = f"\n{failure.log_tail}" if failure.log_tail else ""
     what = {
@@ -273,7 +277,7 @@ def explain_failure(
     }[failure.kind]
     remedy = "check that the command runs by itself"
     if failure.kind == "hang":
-        remedy += "; if it does pause for so long, say how long with hang_timeout_s in job.yaml"
+        remedy += "; if pauses this long are normal, raise hang_timeout_s in job.yaml"
     return BaselineError(
         f"{job} {what}: {failure.detail}{tail}", where=failure.where or command, remedy=remedy
     )

@@ -1,8 +1,7 @@
-"""PROFILE: the explain stage alone, for ``autotune profile``: one process of the job, nothing
-tuned.
+"""PROFILE: the explain stage alone, for ``autotune profile``: one process of the job, no tuning.
 
-    one process │ warm-up │ timed │ watched │ profiled │
-                             └ anatomy, bottleneck, summary; then as the explain stage does it
+one process │ warm-up │ timed │ watched │ profiled │
+                         └ anatomy, bottleneck, summary; then as in the explain stage
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SIDE = "baseline"  # the explain stage's name for the only side there is
 
 
 def explain_alone(context: RunContext, config: Config) -> tuple[Observation, Explanation, Record]:
-    """What one profiled process of the job with ``config`` shows.
+    """Explain the job with ``config`` from one profiled process.
 
     Raises:
         BaselineError: the job fails by itself, or has too few iterations.
@@ -45,8 +44,8 @@ def explain_alone(context: RunContext, config: Config) -> tuple[Observation, Exp
         raise BaselineError(
             str(reason),
             where=" ".join(mask_command(context.spec.command)),
-            expected="some 100 optimizer steps",
-            remedy="raise its number of epochs or steps in job.yaml's command",
+            expected="about 100 optimizer steps",
+            remedy="increase the number of epochs or steps in job.yaml's command",
         )
     hello = context.executor.last_hello
     assert hello is not None
@@ -55,9 +54,7 @@ def explain_alone(context: RunContext, config: Config) -> tuple[Observation, Exp
 
 
 def observed(context: RunContext, hello: Hello, record: Record) -> Observation:
-    """What OBSERVE would say of the job, as far as one process without comparison can tell: no
-    noise, no ceiling.
-    """
+    """Build the Observation that one process allows: no comparison, so no noise and no ceiling."""
     left_out = warm_up_end(record.window.times_s)
     parts = anatomy(drop_start(record.window, left_out), left_out)
     windows = [record.window]

@@ -1,7 +1,6 @@
-"""What the live search tries next: asked by every lane that is free, told by every lane that has
-measured.
+"""What the live search tries next: idle lanes ask for a proposal and report what they measured.
 
-    seeds │ the winners among them together │ sampler, sampler, sampler … until plateau, budget or an exhausted space
+seeds │ the winners among them together │ sampler, sampler, sampler … until plateau, budget or an exhausted space
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from autotune.tracking.records import record_trial
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode
 
-FEWEST_TRIALS = 4  # tried however small the budget: an answer without a single trial is none
-PROMISING = 0.01  # log ratio; a gain below this is not put into the combined configuration
-# where memory ends at one value, it ends at every larger one
+FEWEST_TRIALS = 4  # tried however short the budget: an answer needs trials
+PROMISING = 0.01  # log ratio; smaller gains are left out of the combined configuration
+# a value that exceeds the memory rules out every larger one
 SIZE = "batch_size"
-WORKERS = "num_workers"  # the same, of memory, open files and /dev/shm
+WORKERS = "num_workers"  # likewise, for memory, open files and /dev/shm
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,10 @@ class Proposal:
 
 
 class Proposals:
-    """One lane at a time asks or tells; ``trials`` grows in the order in which they are measured."""
+    """Hands out proposals and takes trials, one lane at a time.
+
+    ``trials`` grows in the order in which they are measured.
+    """
 
     def __init__(
         self, context: RunContext, proposer: Proposer, observation: Observation, trials: list[Trial]
@@ -54,9 +56,7 @@ class Proposals:
         self._combined = False
 
     def take(self) -> Proposal | None:
-        """What to measure next; None if nothing is left, or nothing as long as the trials in flight
-        are not done.
-        """
+        """Return what to measure next; None if nothing is left, or nothing until a trial ends."""
         with self._turn:
             if _exhausted(self._context, self._trials, len(self._pending)):
                 return None
@@ -72,8 +72,10 @@ class Proposals:
             return proposal
 
     def measured(self, trial: Trial) -> None:
-        """Raises:
-        Interrupted: the user asked to stop; the trial is in the journal.
+        """Store a measured trial and learn from it.
+
+        Raises:
+            Interrupted: the user asked to stop; the trial is in the journal.
         """
         with self._turn:
             self._pending.pop(key_of(trial.config), None)
@@ -87,7 +89,7 @@ class Proposals:
             return best_of(self._trials)
 
     def _seeds_are_done(self) -> bool:
-        """For the first time."""
+        """Whether the seeds are done and their winners have not been combined yet."""
         return not self._combined and not any(p.origin == "seed" for p in self._pending.values())
 
     def _free_number(self) -> int:
@@ -96,7 +98,7 @@ class Proposals:
 
 
 def _exhausted(context: RunContext, trials: Sequence[Trial], in_flight: int) -> bool:
-    """Budget or plateau: the search is over."""
+    """Whether the budget or a plateau ends the search."""
     return (
         late(context, trials, SEARCH_SHARE)
         or context.spec.budget.tried(len(trials) + in_flight)
@@ -105,7 +107,7 @@ def _exhausted(context: RunContext, trials: Sequence[Trial], in_flight: int) -> 
 
 
 def late(context: RunContext, trials: Sequence[Trial], share: float) -> bool:
-    """So much of the budget's time is used up, and something was tried."""
+    """Whether this share of the budget's time is used up and enough trials were made."""
     return (
         context.journal.elapsed_s >= share * context.spec.budget.minutes * 60
         and len(trials) >= FEWEST_TRIALS
@@ -113,7 +115,7 @@ def late(context: RunContext, trials: Sequence[Trial], share: float) -> bool:
 
 
 def store(context: RunContext, defaults: Config, trials: list[Trial], trial: Trial) -> None:
-    """Put a measured trial where it is not lost, and tell those who watch."""
+    """Put a measured trial into the journal, the tracker and the progress display."""
     trials.append(trial)
     context.journal.append("trial", key_of(trial.config), encode(trial))
     record_trial(context.tracker, trial, defaults)
@@ -121,7 +123,7 @@ def store(context: RunContext, defaults: Config, trials: list[Trial], trial: Tri
 
 
 def learn(proposer: Proposer, trial: Trial, context: RunContext, *, warn: bool) -> None:
-    """Take values out of the space that this trial showed to be useless or too large."""
+    """Exclude values that this trial showed to be useless or too large."""
     for knob, why in trial.no_effect.items():
         proposer.exclude(knob, trial.config[knob])
         if warn:
@@ -135,22 +137,22 @@ def learn(proposer: Proposer, trial: Trial, context: RunContext, *, warn: bool) 
 
 
 def to_blame(config: Config, reason: str) -> str:
-    """The knob of whose value a configuration that the machine could not hold had too much."""
-    # nothing else of it could be too much
+    """Name the knob whose value was too large for the machine."""
+    # no other knob in it can be too large
     if TOO_MANY_WORKERS in reason or set(config) <= {*LOADER}:
         return WORKERS
     return SIZE
 
 
 def _union(trials: Sequence[Trial]) -> dict:
-    """The values that paid by themselves, together; of two values of one knob the faster."""
+    """Combine the values that paid off alone; of two values of one knob, take the faster."""
     paying = [
         t
         for t in trials
         if t.state == "complete" and t.log_ratio is not None and t.log_ratio < -PROMISING
     ]
     union: dict = {}
-    # slowest first: the faster overwrites
+    # slowest first, so that faster ones overwrite
     for trial in sorted(paying, key=lambda t: -(t.log_ratio or 0.0)):
         union.update(trial.config)
     return union

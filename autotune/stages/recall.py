@@ -1,4 +1,4 @@
-"""What earlier runs know of this job, after OBSERVE: the baseline is always measured first."""
+"""Recalls earlier runs of this job after OBSERVE: the baseline is always measured first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune_spaces.codec import decode, encode
 
 
 def recall_job(context: RunContext, observation: Observation) -> Recall:
-    """From the history, or as an earlier process of this run found it there."""
+    """Recall the job from the history, or from the journal if this run has already done so."""
     if context.history is None:
         return Recall()
     stored = context.journal.find("recall")

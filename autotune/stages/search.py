@@ -1,13 +1,13 @@
-"""SEARCH: what is measured in live sessions, then what needs a new process.
+"""SEARCH: live sessions first, then values that need a new process.
 
     search: model        every block informs every knob (model_search.py): the default
     search: tpe, random  one trial a knob, the winners together, then Optuna's sampler, until
         plateau, budget or an exhausted space
     then, for all        values that need a new process, one by one on the best of the above, in fresh processes
 
-Live figures steer; they are never reported as the result. On a cluster every slot has a live
-session of its own, and as many trials are in flight as there are slots (measuring/lanes.py); each is compared
-with baseline blocks of its own session.
+Live figures steer the search; they are never reported as the result. On a cluster every slot has
+its own live session, and as many trials run at once as there are slots (measuring/lanes.py); each
+is compared with baseline blocks of its own session.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from autotune_spaces.base import Config, SearchSpace, Value
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
 
-FINALISTS = 2  # of a sampler's trials
+FINALISTS = 2  # taken from a sampler's trials
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,26 @@ class Finalist:
     """A configuration to be proven in fresh processes."""
 
     config: dict[str, Value]
-    # what is known of its knobs and of those given back; the others are still to be dropped in turn
+    # known gains of its knobs and of dropped ones; the other knobs are still to be dropped in turn
     gains: tuple[KnobGain, ...] = ()
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What the search ends with."""
+    """The result of the search."""
 
     trials: tuple[Trial, ...]  # in the order they were measured
     finalists: tuple[Finalist, ...]  # best first
-    gains: tuple[KnobGain, ...] = ()  # what is known of single knobs
+    gains: tuple[KnobGain, ...] = ()  # known gains of single knobs
 
 
 def search(
     context: RunContext, observation: Observation, expected: Sequence[Expected] = ()
 ) -> Searched:
-    """All that was tried, and what is to be proven; what an earlier process measured comes from the
-    journal.
+    """Search; trials that an earlier process of this run measured come from the journal.
 
     Args:
-        expected: what the history of similar jobs says; of the model only.
+        expected: what the history says of similar jobs; only the model uses it.
 
     Raises:
         BaselineError: the unchanged job cannot be measured.
@@ -106,7 +105,7 @@ def search(
 def _with_model(
     context: RunContext, observation: Observation, trials: list[Trial], expected: Sequence[Expected]
 ) -> tuple[tuple[Finalist, ...], tuple[KnobGain, ...]]:
-    """The model's answer, with what pays in fresh runs on top of it."""
+    """Take the model's answer and add what pays off in fresh runs."""
     stored = context.journal.find("found")
     domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
     study = Proposer(
@@ -127,11 +126,11 @@ def _with_model(
         context.journal.append("found", "", encode(found))
     else:
         found = decode(Found, stored)
-    # Optuna's tools read it; the model needs none of it
+    # for Optuna's tools; the model does not use it
     study.restore([t for t in trials if t.origin != "process"])
     config, log_gain, fresh = _search_process(context, observation, trials, found)
-    # what fresh runs say of a knob counts more than what the running job does, unless they dropped
-    # another value than the one that is kept
+    # gains from fresh runs override live ones, unless the fresh runs dropped a value other than the
+    # one that is kept
     known_of = {g.knob: g for g in found.gains}
     known_of |= {g.knob: g for g in fresh if g.kept == (g.knob in config)}
     gains = tuple(known_of.values())
@@ -144,8 +143,9 @@ def _with_model(
 def _runner_up(
     space: SearchSpace, observation: Observation, first: Finalist, log_gain: float
 ) -> tuple[Finalist, ...]:
-    """The same without its riskiest knob: what is tried where the first one fails in a fresh
-    process, or is not proven.
+    """The finalist without its riskiest knob.
+
+    It is tried if the first one fails in a fresh process or is not proven.
     """
     own = {
         g.knob: math.log(g.speedup.estimate)
@@ -179,8 +179,10 @@ def _with_sampler(
 
 
 def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
-    """The fastest configurations of the search that are ahead by more than the minimum gain, best
-    first; of those within the minimum gain of the best, the smallest change first."""
+    """The fastest configurations of the search that gain more than the minimum, best first.
+
+    Among those within the minimum gain of the best, the smallest change comes first.
+    """
     ahead = [
         (t, t.speedup)
         for t in trials
@@ -225,10 +227,7 @@ def _search_live(context: RunContext, observation: Observation, trials: list[Tri
                 proposals.measured(_measure(lane, live, proposal, proposals))
 
     def give_up(proposal: Proposal, failure: SessionFailed) -> None:
-        reason = (
-            f"{MOST_LOST} times the machine was lost that it was measured on; the last time:"
-            f" {failure.detail}"
-        )
+        reason = f"its machine was lost {MOST_LOST} times; the last time: {failure.detail}"
         proposals.measured(
             Trial(
                 proposal.number,
@@ -245,8 +244,10 @@ def _search_live(context: RunContext, observation: Observation, trials: list[Tri
 def _measure(
     context: RunContext, live: LiveComparison, proposal: Proposal, proposals: Proposals
 ) -> Trial:
-    """Raises:
-    SessionFailed: "lost"; nothing is known of the configuration.
+    """Measure a proposal in the live session.
+
+    Raises:
+        SessionFailed: "lost"; nothing is known of the configuration.
     """
     config, started = proposal.config, time.monotonic()
     trial = Trial(
@@ -289,8 +290,9 @@ def _measure(
 
 
 def _enough(ratio: LogRatio, best: Trial | None) -> bool:
-    """False for a candidate that may be the new best: it is the one whose figure matters, so it
-    gets two more pairs.
+    """Whether no further pairs are needed.
+
+    A possible new best gets two more, because its figure is the one that matters.
     """
     if ratio.pairs > 2 or ratio.estimate > -PROMISING:
         return True
@@ -300,12 +302,13 @@ def _enough(ratio: LogRatio, best: Trial | None) -> bool:
 def _search_process(
     context: RunContext, observation: Observation, trials: list[Trial], found: Found
 ) -> tuple[dict[str, Value], float, tuple[KnobGain, ...]]:
-    """Coordinate search over what the running job cannot tell, in pairs of fresh runs, each value on
-    top of the best configuration so far.
+    """Coordinate search in pairs of fresh runs, for values that the running job cannot judge.
+
+    Each value is tried on top of the best configuration so far.
 
     Returns:
-        the best configuration, its log speed-up over the job as it is, and what was found of the
-        knobs tried.
+        the best configuration, its log speed-up over the unchanged job, and the gains of the knobs
+        tried.
     """
     space, best, log_gain = context.spec.search_space, dict(found.config), found.log_gain
     known = {key_of(t.config): t for t in trials if t.origin == "process"}
@@ -335,7 +338,7 @@ def _search_process(
         if it.kept or tried.knob not in gains:
             gains[tried.knob] = it
     for why, names in not_tried.items():
-        context.progress.note(f"not tried in fresh processes, {why}: {', '.join(names)}")
+        context.progress.note(f"not tried in fresh processes ({why}): {', '.join(names)}")
     return best, log_gain, tuple(gains.values())
 
 
@@ -345,15 +348,18 @@ class _FreshValue:
 
     knob: str
     value: Value
-    doubted: bool = False  # the running job showed little of it
-    start_up_s: float = 0.0  # what its start cost there, where nothing was compiled yet
+    doubted: bool = False  # the running job showed little gain
+    start_up_s: float = 0.0  # its start-up cost there, with nothing compiled yet
 
 
 def _for_fresh_runs(
     context: RunContext, observation: Observation, found: Found
 ) -> list[_FreshValue]:
-    """The most promising first: those whose live figure errs against them; those set before the
-    start, one value of each before the second; and what the running job left in doubt."""
+    """The values to try, most promising first.
+
+    The first value of every knob comes before any second one; among these, knobs that live figures
+    understate come first. Values that the running job left in doubt come last.
+    """
     space = context.spec.search_space
     fresh = {name: values_for_fresh_runs(space, name, observation) for name in observation.domains}
     ranked = sorted(
@@ -370,14 +376,14 @@ def _for_fresh_runs(
 
 
 def _may_gain(gain: KnobGain) -> bool:
-    """Whether its interval holds a gain that is worth it."""
+    """Whether its interval includes a worthwhile gain."""
     return gain.speedup is not None and gain.speedup.high > 1 + MINIMUM_GAIN
 
 
 def _judged(
     context: RunContext, observation: Observation, tried: _FreshValue, trial: Trial, log_gain: float
 ) -> KnobGain:
-    """What ``trial`` says of the value, beside a configuration of that log speed-up."""
+    """Judge the value from ``trial``; ``log_gain``: log speed-up of what it was added to."""
     gain = LogRatio(-(trial.log_ratio or 0.0) - log_gain, trial.standard_error or 0.0, trial.pairs)
     own_s = observation.anatomy.iteration_s
     once_s = max(trial.settle_s, tried.start_up_s)
@@ -391,12 +397,12 @@ def _no_room(
     log_gain: float,
     times: int = 1,
 ) -> str:
-    """What is missing for ``times`` the pairs of a trial in fresh processes; "": nothing.
+    """Why there is no room for ``times`` the pairs of a trial in fresh processes; "": there is.
 
-    The proof's first look is kept free: it is always taken.
+    Time for the proof's first look, which is always taken, is kept free.
     """
     if context.spec.budget.tried(len(trials)):
-        return "budget.trials leaves no trial"
+        return "budget.trials is used up"
     needed_s = rounds(context, times * PROCESS_PAIRS) * pair_s(context, observation, log_gain)
     proof_s = proof_begins_s(context, observation, log_gain, FEWEST_PAIRS)
     return "no time left" if context.journal.elapsed_s + needed_s > proof_s else ""
@@ -412,15 +418,16 @@ def _measure_fresh(
     trials: Sequence[Trial],
     to_come: int,
 ) -> Trial:
-    """``config`` against ``reference`` in interleaved fresh processes; the ratio is given against
-    the baseline. If it would be dropped but may gain all the same, it gets as many pairs again,
-    while there is time for them and for the first pairs of the values to come.
+    """Measure ``config`` against ``reference`` in interleaved fresh processes.
+
+    The trial's ratio is against the baseline. A value that would be dropped but may still gain gets
+    as many pairs again, if there is time for them and for the first pairs of the values to come.
 
     Args:
-        tried: by which the two differ.
+        tried: the value by which the two differ.
         log_gain: of the reference over the baseline.
-        trials: so far.
-        to_come: values after this one.
+        trials: made so far.
+        to_come: number of values after this one.
     """
     started, number, noise = time.monotonic(), len(trials), observation.noise
     context.progress.measuring(f"trial {number}", config)
@@ -454,7 +461,7 @@ def _measure_fresh(
 
 
 def _second_of(trials: Sequence[Trial], config: Config) -> float | None:
-    """Log ratio over the baseline by the second objective; None: not known."""
+    """Log ratio over the baseline by the second objective; None: unknown."""
     if not config:
         return 0.0
     same = (t for t in trials if key_of(t.config) == key_of(config))
@@ -479,8 +486,10 @@ def _of_pairs(
     noise: float,
     reference_second: float | None,
 ) -> Trial:
-    """``trial`` with what its pairs say. ``reference_ratio``, ``reference_second``: log ratios of
-    their reference over the baseline, by the job's objectives.
+    """Fill in ``trial`` from its pairs.
+
+    ``reference_ratio``, ``reference_second``: log ratios of their reference over the baseline, by
+    the job's objectives.
     """
     if useless := _useless(pairs):
         for name, why in useless.items():
@@ -512,7 +521,7 @@ def _no_effect_words(useless: Mapping[str, str]) -> str:
 
 
 def _useless(pairs: Pairs) -> dict[str, str]:
-    """Knobs that tell the candidate from the reference and did nothing in it."""
+    """Knobs that differ between candidate and reference and had no effect in the candidate."""
     before, after = pairs.configs["reference"], pairs.configs["candidate"]
     found = {
         name: why for record in pairs.candidate.values() for name, why in record.no_effect.items()
@@ -525,8 +534,10 @@ def _useless(pairs: Pairs) -> dict[str, str]:
 
 
 def _start_up_s(pairs: Pairs) -> float:
-    """What the candidate's start costs more than the reference's, in the median pair: searching
-    kernels in its first iterations."""
+    """Extra start-up seconds of the candidate over the reference, in the median pair.
+
+    Kernels are searched in the first iterations.
+    """
 
     def excess_s(record: Record) -> float:
         return start_up_excess(record.window, warm_up_end(record.window.times_s))

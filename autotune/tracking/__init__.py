@@ -1,4 +1,4 @@
-"""Where a study is recorded: on disk always, in MLflow when it can be reached."""
+"""Where a study is recorded: always on disk, and in MLflow when it can be reached."""
 
 from autotune.tracking.base import Tracker
 from autotune.tracking.stores import preflight

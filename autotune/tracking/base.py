@@ -1,5 +1,6 @@
-"""Where a study is recorded. The coordinator is the only writer; every call is cheap and never
-raises for a network.
+"""Where a study is recorded.
+
+The tuner is the only writer; every call is cheap and never raises because of the network.
 
 A *study* is one `autotune run`; a *trial* is one configuration tried; both become MLflow runs
 (parent and child).
@@ -10,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-BOTH_TAG = "autotune.both"  # of a study of two objectives: what trials have of them, metrics' names
-SEARCHED_TAG = "autotune.searched"  # of a study: the knobs whose values were tried, by commas
-NOTE_TAG = "mlflow.note.content"  # what MLflow shows as the description of a run
+BOTH_TAG = "autotune.both"  # on a study with two objectives: the metrics its trials have for them
+SEARCHED_TAG = "autotune.searched"  # on a study: the knobs whose values were tried, comma-separated
+NOTE_TAG = "mlflow.note.content"  # what MLflow shows as a run's description
 
 
 class Tracker:
-    """One study's record; this one records nothing, for commands that measure without a study.
+    """The record of one study; this class records nothing, for commands without a study.
 
     ``key`` arguments make every call idempotent: repeating one after a resume adds nothing.
     """
@@ -33,15 +34,17 @@ class Tracker:
         metrics: Mapping[str, float],
         tags: Mapping[str, str],
     ) -> None:
-        """A whole finished trial (child run). Params are flat ``knob.*``; metrics use the same keys
-        in every trial.
+        """Record a whole finished trial (child run).
+
+        Params are flat ``knob.*``; metrics use the same keys in every trial.
         """
 
     def trial_artifact(self, key: str, path: Path, folder: str = "") -> None: ...
 
     def trial_series(self, key: str, name: str, values: Mapping[int, float]) -> None:
-        """A step metric of a trial: the same name in two trials is drawn in one chart when they are
-        compared.
+        """Record a step metric of a trial.
+
+        MLflow draws metrics of the same name in one chart when it compares trials.
         """
 
     def study_metrics(self, metrics: Mapping[str, float]) -> None: ...

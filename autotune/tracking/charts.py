@@ -1,8 +1,8 @@
-"""A saved view of MLflow's pages: a study's trials in charts, opened by a link.
+"""A saved view in MLflow's UI: a study's trials in charts, opened by a link.
 
-MLflow keeps a view that is shared ("Share" on an experiment's page) as JSON in a tag of the
-experiment, and opens it by the tag's key. Which parameters and metrics are drawn is not to be had
-by any other way; of a version that does not know a field, the page draws what it does know.
+MLflow stores a shared view ("Share" on an experiment's page) as JSON in a tag of the experiment,
+and opens it by the tag's key. There is no other way to choose which parameters and metrics are
+drawn. A version that does not know a field draws what it does know.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import json
 from collections.abc import Sequence
 
 VIEW_TAG = "mlflow.sharedViewState."
-MOST_KNOBS = 20  # lines of the chart, and a tag takes 5,000 characters
+MOST_KNOBS = 20  # axes of the chart; a tag holds 5,000 characters
 MOST_RUNS = 100
 
 
 def view(study_run_id: str, knobs: Sequence[str], both: Sequence[str] = ()) -> str:
-    """The trials of a study: speed-ups beside each other, and by the values of ``knobs``.
+    """The trials of a study: their speed-ups side by side, and by the values of ``knobs``.
 
     Args:
-        both: metrics of two objectives, one over the other.
+        both: metrics of two objectives, drawn against each other.
     """
     section = {"uuid": "autotune", "name": "Trials", "display": True, "isReordered": True}
     section |= {"columns": 1, "cardHeight": 420}
@@ -52,7 +52,7 @@ def view(study_run_id: str, knobs: Sequence[str], both: Sequence[str] = ()) -> s
         "orderByKey": "metrics.`speedup`",
         "orderByAsc": False,
         "runsHiddenMode": "SHOW_ALL",
-        "isAccordionReordered": True,  # else MLflow sorts the sections by name
+        "isAccordionReordered": True,  # otherwise MLflow sorts the sections by name
         "compareRunSections": [{**section, "deleted": False, "isGenerated": False}],
         "compareRunCharts": [{**chart, **ours} for chart in charts],
     }
@@ -60,6 +60,6 @@ def view(study_run_id: str, knobs: Sequence[str], both: Sequence[str] = ()) -> s
 
 
 def link(experiment_id: str, key: str) -> str:
-    """Where MLflow's pages open the view, from any of its pages."""
+    """The link that opens the view from any of MLflow's pages."""
     how = f"viewStateShareKey={key}&compareRunsMode=CHART&workflowType=machine_learning"
     return f"#/experiments/{experiment_id}/runs?{how}"

@@ -1,4 +1,4 @@
-"""MLflow made to fail fast, a client of a store, and why one does not answer."""
+"""MLflow set up to fail fast, a client for a store, and why a store does not answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DATABASE_TIMEOUT_S = 15.0
 def mlflow_module() -> Any:
     """MLflow, set up to fail fast.
 
-    The defaults are changed inside MLflow rather than in the environment: the job's processes
-    inherit ours, and a job that uses
-    MLflow itself must find its own settings. No retries of single requests: a repeated "create run"
-    whose first answer was lost would make two. What the user has set in the environment still wins.
+    The defaults are changed inside MLflow, not in the environment: the job's processes inherit
+    ours, and a job that uses MLflow itself must find its own settings. Single requests are not
+    retried: a repeated "create run" whose first answer was lost would create two runs. What the
+    user has set in the environment still wins.
     """
     before = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read while mlflow is imported
@@ -39,7 +39,7 @@ def mlflow_module() -> Any:
         ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", 0),
         ("MLFLOW_HTTP_REQUEST_TIMEOUT", REQUEST_TIMEOUT_S),
         ("MLFLOW_DISABLE_TELEMETRY", True),
-        # a line for every trial, into our own output
+        # it would print a line per trial into our own output
         ("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", True),
     ):
         if hasattr(settings, name):
@@ -73,17 +73,17 @@ def reason(error: BaseException) -> str:
 
 
 def ask(store: Store) -> str:
-    """Put one small question to the store; "" if it was answered, else why not."""
+    """Ask the store one small question; "" if it answers, otherwise why it does not."""
     result: list[str] = []
 
     def question() -> None:
         try:
             client_of(store).search_experiments(max_results=1)
             result.append("")
-        except Exception as error:  # whatever MLflow and its drivers raise: that is the answer
+        except Exception as error:  # whatever MLflow and its drivers raise is the answer
             result.append(reason(error))
 
-    # MLflow retries a dead database for minutes on end, whatever it is told: leave it behind in a
+    # MLflow retries a dead database for minutes, whatever its settings: leave it behind in a
     # thread.
     thread = threading.Thread(target=question, daemon=True, name="autotune-preflight")
     mlflow_module()
@@ -93,7 +93,7 @@ def ask(store: Store) -> str:
 
 
 def require_answer(store: Store, where: str = "tracking uri") -> None:
-    """Make sure that ``store`` answers, within some seconds.
+    """Check that ``store`` answers within some seconds.
 
     Raises:
         InputError: it does not.

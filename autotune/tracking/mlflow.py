@@ -1,15 +1,15 @@
-"""From the spool to MLflow.
+"""Sends the spool to MLflow.
 
     spool.jsonl ──▶ find or create the run by its tag autotune.key ──▶ log ──▶ cursor (write, rename) ──▶ next event
 
 Only ``MlflowClient`` with run ids is used, never MLflow's global active run. Every step can be
 repeated: runs are found by their tag, params and tags overwrite themselves, metrics carry the
 spool's timestamps (MLflow's own key for a point is run, name, step, time, value), artifacts have
-fixed names. So a kill between a send and its cursor costs a repetition, not a copy.
+fixed names. So a kill between a send and its cursor causes a repetition, not a duplicate.
 
-One request cannot be repeated: "create run", given up by us and carried out by the server after
-all, perhaps later than our second one. Such runs stand in the cursor as doubts, and copies of them
-are deleted when they show up.
+One request cannot be repeated: a "create run" that failed here, but that the server carries out
+anyway, perhaps after our second one. The cursor lists such runs as doubts, and their duplicates are
+deleted when they appear.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from autotune_trials.paths import publish
 T = TypeVar("T")
 
 KEY_TAG = "autotune.key"
-# which view MLflow's UI opens
+# selects the view that MLflow's UI opens
 KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
-# log_batch takes 1000 in all, 100 of them params and 100 tags
+# log_batch takes 1000 items in total, at most 100 of them params and 100 tags
 METRICS_A_CALL, OTHERS_A_CALL = 800, 100
 LONGEST_PARAM, LONGEST_TAG = 6000, 5000  # characters MLflow keeps
-DOUBT_S = 300.0  # a request that was given up is not carried out later than this
-TRIAL_STATUS = {"failed": "FAILED"}  # a pruned or infeasible trial has done what it was there for
+DOUBT_S = 300.0  # the server does not carry out a failed request later than this
+TRIAL_STATUS = {"failed": "FAILED"}  # pruned and infeasible trials have served their purpose
 
 
 class Sender:
-    """Sends one run's spool to one experiment of one store. Not thread-safe; another process may do
-    the same at the same time.
+    """Sends one run's spool to one experiment of one store.
+
+    Not thread-safe; another process may do the same at the same time.
     """
 
     def __init__(self, run_dir: Path, store: Store, experiment: str) -> None:
@@ -58,14 +59,14 @@ class Sender:
         self.missing: list[str] = []  # artifacts whose file was gone
         self._connected: Any = None
         self._id = uuid.uuid4().hex
-        # events behind this offset were never sent, by anybody: nothing is to be looked for first
+        # nobody has ever sent the events from this offset on, so their runs need not be looked up
         self._sure_from: int | None = None
         self._reset()
 
     def _reset(self) -> None:
         self.offset, self.spool_id, self.study_key = 0, "", ""
         self.runs: dict[str, str] = {}  # autotune.key -> run id
-        # autotune.key -> when a "create run" for it was given up, in seconds since 1970
+        # autotune.key -> when its "create run" failed, in seconds since 1970
         self.doubts: dict[str, float] = {}
 
     @property
@@ -73,14 +74,14 @@ class Sender:
         return self.runs.get(self.study_key, "")
 
     def send(self, *, wait: bool = False) -> int:
-        """Send what has not been sent; returns how many events that were.
+        """Send what has not been sent yet; returns the number of events.
 
         Args:
             wait: if another process is sending, wait for it.
 
         Raises:
             Busy: another process is sending (``wait`` False).
-            Exception: whatever MLflow raises; what was sent so far is noted.
+            Exception: whatever MLflow raises; the cursor holds what was sent so far.
         """
         with self._locked(wait):
             self._read_cursor()
@@ -88,19 +89,19 @@ class Sender:
             try:
                 try:
                     sent = self._send_rest()
-                except Exception:  # of any kind: a deleted study shows as one request refused
+                except Exception:  # of any kind: a deleted study shows up as one refused request
                     self._forget_connection()
                     if not (kept_connection and self._study_is_gone()):
                         raise
-                    sent = self._send_rest()  # all of it again
-            except BaseException:  # Ctrl-C, too: the next sending begins with a look at the store
+                    sent = self._send_rest()  # everything again
+            except BaseException:  # Ctrl-C, too: the next send first checks the store
                 self._forget_connection()
                 raise
             self._sure_from = self.offset
             return sent
 
     def _forget_connection(self) -> None:
-        """A server that comes back may have forgotten everything: look again."""
+        """Check the store again: a server that comes back may have lost everything."""
         self._connected = self._sure_from = None
 
     def _study_is_gone(self) -> bool:
@@ -123,7 +124,7 @@ class Sender:
         client = client_of(self.store)
         self.experiment_id = self._find_experiment(client)
         if self.study_run_id and not _alive(client, self.study_run_id):
-            # Somebody has emptied the store, or deleted the study in the UI: say everything again.
+            # The store was emptied, or the study was deleted in the UI: send everything again.
             self.cursor.unlink(missing_ok=True)
             self._reset()
         self._connected = client
@@ -137,7 +138,7 @@ class Sender:
             except BlockingIOError:
                 raise Busy from None
             file.seek(0)
-            # another one was here, and may have died between a send and its cursor
+            # another process has sent, and may have died between a send and its cursor
             if file.read() != self._id:
                 self._sure_from = None
                 file.truncate(0)
@@ -155,7 +156,7 @@ class Sender:
             ):
                 runs = dict(data["runs"])
                 if runs.get(data["study"]) == self.study_run_id:
-                    # else another process has begun anew in an emptied store
+                    # otherwise another process has started over in an emptied store
                     runs = {**self.runs, **runs}
                 self.offset, self.spool_id, self.study_key, self.runs = (
                     offset,
@@ -165,11 +166,11 @@ class Sender:
                 )
                 self.doubts = dict(data.get("doubts", {}))
         except (OSError, ValueError, KeyError, TypeError, StopIteration):
-            pass  # no cursor yet: send all of it, which adds nothing to what is there
+            pass  # no cursor yet: send everything, which duplicates nothing
 
     def _write_cursor(self) -> None:
-        # The study's run alone: with every trial's, each event of a long study would write all of
-        # them again. They are found by their tag.
+        # Only the study's run: with every trial's, each event of a long study would rewrite all of
+        # them. Trials' runs are found by their tag.
         study = {key: run_id for key, run_id in self.runs.items() if key == self.study_key}
         data = {
             "offset": self.offset,
@@ -189,7 +190,7 @@ class Sender:
                 return client.create_experiment(
                     self.experiment, artifact_location=place, tags={KIND_TAG: MODEL_TRAINING}
                 )
-            except Exception:  # each kind of store has its own; another study may have been faster
+            except Exception:  # each kind of store has its own error; another study may be faster
                 found = client.get_experiment_by_name(self.experiment)
                 if found is None:
                     raise
@@ -233,8 +234,8 @@ class Sender:
         data = event.data
         parent = {"mlflow.parentRunId": self.study_run_id, "autotune.kind": "trial"}
         wall_ms = int(1000 * float(data["metrics"].get("wall_s", 0.0) or 0.0))
-        # The tags go with the run's making: of what a trial costs, each further transaction is a
-        # third.
+        # The tags are part of creating the run: each further transaction would be a third of a
+        # trial's cost.
         run_id = self._run(
             self._key(event.key),
             data["name"],
@@ -259,7 +260,7 @@ class Sender:
 
     def _series(self, event: Event) -> None:
         run_id = self._known_run(self._key(event.data["trial"]))
-        if run_id:  # else a failing disk spoiled the line of its trial
+        if run_id:  # otherwise a failing disk damaged the line of its trial
             self._log(run_id, event, metrics=_points(event))
 
     def _artifact(self, key: str, event: Event) -> None:
@@ -281,7 +282,7 @@ class Sender:
             new = self._sure_from is not None and self.offset >= self._sure_from
             found = [] if new else self._find_runs(key)
             self.runs[key] = found[0] if found else self._create_run(key, name, start_ms, tags)
-            if found:  # perhaps made under a study that was deleted since
+            if found:  # it may belong to a study that was deleted since
                 entity = mlflow_module().entities.RunTag
                 marks = [entity(name, value) for name, value in tags.items()]
                 self._client.log_batch(found[0], tags=marks)
@@ -299,7 +300,7 @@ class Sender:
             run = self._client.create_run(
                 self.experiment_id, start_time=start_ms, tags=everything, run_name=name
             )
-        except Exception:  # of any kind: the server may have done it all the same
+        except Exception:  # of any kind: the server may have created it anyway
             self.doubts[key] = time.time()
             self._write_cursor()
             raise
@@ -329,7 +330,7 @@ class Sender:
                 self._client.delete_run(run_id)
 
     def _settle_doubts(self) -> None:
-        """Look once more for copies of runs whose making was given up."""
+        """Look again for duplicates of runs whose "create run" failed."""
         for key, given_up_s in list(self.doubts.items()):
             if key in self.runs:
                 self._delete_copies(key, self._find_runs(key))
@@ -349,7 +350,7 @@ class Sender:
         said = {_name(k): str(v)[:LONGEST_PARAM] for k, v in (params or {}).items()}
         marks = _tags(tags or {})
         if said and event.kind != "trial":
-            # A param cannot be changed: a study resumed with another budget says the new value in a
+            # A param cannot be changed: a study resumed with another budget puts the new value in a
             # tag.
             known = self._client.get_run(run_id).data.params
             marks |= {
@@ -402,7 +403,7 @@ def _user() -> str:
 
 
 def _name(key: str) -> str:
-    """A key as MLflow takes it: letters, digits, ``_ - . : /`` and spaces, no path tricks."""
+    """A key as MLflow accepts it: letters, digits, ``_ - . : /`` and spaces, no path tricks."""
     return (
         re.sub(r"[^\w\-. :/]", "_", str(key), flags=re.ASCII).strip("/").replace("..", "__")[:250]
         or "_"

@@ -1,12 +1,11 @@
-"""When to send: at once while all is well, later and less often while it is not.
+"""Decides when to send: at once while all is well, later and less often after failures.
 
-    healthy ── a send fails ──▶ failing: tried again after 5, 10, 20 … 300 s, from a thread, until one goes through
+    healthy ── a send fails ──▶ failing: retried after 5, 10, 20 … 300 s, from a thread, until a send works
        ▲                           │
        └───────── a send works ────┘
 
-Whoever pokes the pump never waits for a store that fails. A local store that is well is sent to in
-the caller's own time, between two measurements; a thread would take its 40 ms out of the middle of
-one.
+Callers never wait for a failing store. A healthy local store is sent to in the caller's thread,
+between two measurements; a thread of its own would take its 40 ms out of the middle of one.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-DRAIN_S = 30.0  # at most, at the end of a study, for a server that is slow but answers
-# a server that is restarted is back within a minute: tried at 5, 15, 35, 75 s
+DRAIN_S = 30.0  # longest wait at the end of a study, for a server that is slow but answers
+# a restarted server is back within a minute: tried at 5, 15, 35, 75 s
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
-OTHER_SENDER_S = 1.0  # while `autotune sync` is sending this very spool
+OTHER_SENDER_S = 1.0  # while `autotune sync` is sending the same spool
 
 
 class Busy(Exception):
-    """Another process is sending this spool just now."""
+    """Another process is sending this spool at the moment."""
 
 
 class Sends(Protocol):
@@ -34,9 +33,9 @@ class Pump:
     """Calls ``send`` when there is something to send.
 
     Args:
-        background: never in the caller's own time.
-        failed: told of every failure; ``recovered``: of the first success after one. Both may be
-            called from a thread.
+        background: never send in the caller's thread.
+        failed: called with every failure; ``recovered``: called on the first success after one.
+            Both may be called from a thread.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Pump:
         self._thread: threading.Thread | None = None
 
     def poke(self) -> None:
-        """There is something to send."""
+        """Announce that there is something to send."""
         with self._changed:
             here = not (self._background or self._wanted or self._busy or self._closed)
             self._wanted = True
@@ -73,9 +72,7 @@ class Pump:
                 self._wake()
 
     def drain(self, timeout_s: float = DRAIN_S) -> bool:
-        """Try at once to get everything out, also in the pause after a failure; returns whether it
-        is.
-        """
+        """Try to send everything now, even in the pause after a failure; returns whether it did."""
         with self._changed:
             self._wanted = self._hurry = True
             self._wake()
@@ -114,9 +111,7 @@ class Pump:
         )
 
     def _begin(self) -> bool:
-        """Take on what is wanted (called with the lock held); returns whether somebody waits for
-        it.
-        """
+        """Take on the pending work (lock held); returns whether :meth:`drain` waits for it."""
         hurry, self._wanted, self._busy, self._hurry = self._hurry, False, True, False
         return hurry
 
@@ -126,7 +121,7 @@ class Pump:
             self._sender.send(wait=wait)
         except Busy:
             pause_s = OTHER_SENDER_S
-        # whatever MLflow and its drivers raise: a study never ends for its record
+        # whatever MLflow and its drivers raise: a study never fails because of its record
         except Exception as error:
             pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
             self._failures += 1
@@ -135,7 +130,7 @@ class Pump:
             if self._failures:
                 self._failures = 0
                 self._recovered()
-        finally:  # also where Ctrl-C ends it: the next sending must not wait for this one
+        finally:  # also on Ctrl-C: the next send must not wait for this one
             with self._changed:
                 self._busy = False
                 if pause_s:

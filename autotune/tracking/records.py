@@ -1,7 +1,7 @@
-"""What is put on record of a study: parameters, metrics and artifacts under fixed names.
+"""What is recorded of a study: parameters, metrics and artifacts under fixed names.
 
 MLflow's compare, parallel-coordinates and contour views need the same keys in all siblings, so
-every trial has every ``knob.*`` parameter (the job's own value where it was not changed) and, if it
+every trial has every ``knob.*`` parameter (the job's own value if it was not changed) and, if it
 was measured, every metric.
 """
 
@@ -45,7 +45,7 @@ def begin(tracker: Tracker, spec: JobSpec, run_dir: Path) -> None:
 
 
 def record_baseline(tracker: Tracker, observation: Observation) -> None:
-    """The job as it is, as a sibling of the trials: the row every comparison starts from."""
+    """Record the unchanged job as a sibling of the trials: the row every comparison starts from."""
     tracker.trial(
         "baseline",
         "baseline",
@@ -60,7 +60,7 @@ def record_baseline(tracker: Tracker, observation: Observation) -> None:
 
 
 def record_trial(tracker: Tracker, trial: Trial, defaults: Mapping[str, Value]) -> None:
-    """One configuration that was tried."""
+    """Record one configuration that was tried."""
     metrics = _anatomy(trial.anatomy) if trial.anatomy else {}
     if trial.log_ratio is not None and trial.speedup is not None:
         metrics |= {
@@ -86,12 +86,12 @@ def record_trial(tracker: Tracker, trial: Trial, defaults: Mapping[str, Value]) 
 
 
 def record_trace(tracker: Tracker, trial: Trial, path: Path) -> None:
-    """A trial's profiler trace."""
+    """Record a trial's profiler trace."""
     tracker.trial_artifact(key_of(trial.config), path, "traces")
 
 
 def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
-    """The verdict, the loss curves as step metrics, and every file a person would open."""
+    """Record the verdict, the loss curves as step metrics, and every file a person would open."""
     speedup = result.speedup
     metrics = {
         "speedup": speedup.estimate,
@@ -122,7 +122,7 @@ def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
 
 
 def _explained(result: Result) -> dict[str, float]:
-    """What the explain stage found, in figures; nothing where it was left out."""
+    """The figures of the explain stage; none if it was left out."""
     explanation = result.explanation
     if not explanation.sides:
         return {}
@@ -137,7 +137,7 @@ def _explained(result: Result) -> dict[str, float]:
 
 
 def _record_points(tracker: Tracker, result: Result) -> None:
-    """Both objectives of every trial, and whether no other is better in both."""
+    """Record both objectives of every trial, and whether no other trial beats it."""
     objectives = _both(result)
     for point in result.points:
         figures = (point.first, point.second, float(not point.beaten))
@@ -154,8 +154,10 @@ def _both(result: Result) -> tuple[str, str]:
 
 
 def _record_finalist(tracker: Tracker, result: Result) -> None:
-    """The configuration whose loss was compared, as a sibling of the baseline: under one name, so
-    that comparing the two draws both curves in one chart."""
+    """Record the configuration whose loss was compared, as a sibling of the baseline.
+
+    Its curve has the name of the baseline's, so that comparing the two draws both in one chart.
+    """
     loss, confirmation = result.loss, result.confirmation
     if loss.baseline_curve:
         tracker.trial_series("baseline", "loss", _steps(loss.baseline_curve))
@@ -206,7 +208,7 @@ def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:
 
 
 def description(result: Result) -> str:
-    """What MLflow shows on top of the study's page, as Markdown."""
+    """What MLflow shows at the top of the study's page, as Markdown."""
     if result.verdict == "tuned":
         it = result.speedup
         better = BETTER.get(str(result.environment.get("objective")), "faster")
@@ -228,7 +230,7 @@ def description(result: Result) -> str:
             *lines,
             "",
             (
-                "The whole report is `report.html` under Artifacts; `tuned.yaml` beside it launches"
+                "The full report is `report.html` under Artifacts; `tuned.yaml` beside it launches"
                 " the job."
             ),
         ]

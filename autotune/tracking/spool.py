@@ -1,12 +1,11 @@
-"""The study's record on disk: what MLflow is sent, now or later.
+"""The study's record on disk: what is sent to MLflow, now or later.
 
-    <run>/tracking/spool.jsonl      one event a line, in the order things happened, with the time they happened
-    <run>/tracking/target.json      where it is meant to go
-    <run>/tracking/artifacts/       copies of files from outside the run directory, which may be gone later
+    <run>/tracking/spool.jsonl      one event per line, in the order things happened, with their time
+    <run>/tracking/target.json      where it is meant to be sent
+    <run>/tracking/artifacts/       copies of files outside the run directory, which may be gone later
     <run>/tracking/sent-<id>.json   how far it was sent to one store (mlflow.py)
 
-An event has a key and a time of its own. Sending one again therefore says the same thing again, and
-adds nothing.
+Every event has its own key and time, so sending one again repeats it and adds nothing.
 """
 
 from __future__ import annotations
@@ -75,24 +74,25 @@ def _digest(data: Any) -> str:
 
 
 def finite_or_words(numbers: Mapping[Any, float | None]) -> dict[str, float | str]:
-    """Numbers as JSON can hold them: None is left out, NaN and infinities are words, which
-    ``float()`` reads.
+    """Numbers as JSON can hold them.
+
+    None is left out; NaN and infinities become words, which ``float()`` reads.
     """
     known = {str(k): float(v) for k, v in numbers.items() if v is not None}
     return {k: v if math.isfinite(v) else str(v) for k, v in known.items()}
 
 
 class Spool:
-    """The writer. One process a run writes; anyone may read with :func:`read_events`.
+    """The writer. One process per run writes; anyone may read with :func:`read_events`.
 
-    What is already in the file is known, so that a resumed run that records something again adds no
+    It knows what is already in the file, so a resumed run that records something again adds no
     line.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self.paths = SpoolPaths(run_dir)
         self.paths.root.mkdir(parents=True, exist_ok=True)
-        self._said: dict[tuple[str, str], str] = {}  # (kind, key) -> digest of what was said last
+        self._said: dict[tuple[str, str], str] = {}  # (kind, key) -> digest of its latest data
         _cut_torn_line(self.paths.spool)
         self.id = ""
         for event, _ in read_events(self.paths.spool):
@@ -104,15 +104,16 @@ class Spool:
         if event.kind == "spool":
             self.id = event.key
         elif event.kind in ("start", "finish"):
-            # These two take turns: a study that was stopped, resumed and stopped again says all
+            # These two alternate: a study that was stopped, resumed and stopped again records all
             # three.
             self._said.pop(("finish" if event.kind == "start" else "start", event.key), None)
         self._said[event.kind, event.key] = _digest(event.data)
 
     def append(self, kind: str, key: str, data: Mapping[str, Any]) -> bool:
-        """Write an event and wait until the disk has it; False if it says nothing new.
+        """Write an event and wait until it is on disk; False if it is nothing new.
 
-        A trial is said once: the first stands. Everything else is said again when it has changed.
+        A trial is recorded once: the first record stands. Everything else is recorded again when it
+        has changed.
 
         Raises:
             OSError: the disk is full or the directory is gone.
@@ -132,13 +133,14 @@ class Spool:
         return True
 
     def append_metrics(self, kind: str, key: str, metrics: Mapping[Any, float | None]) -> bool:
-        """As :meth:`append`, for numbers: None is left out, NaN and infinities are kept."""
+        """Like :meth:`append`, for numbers: None is left out, NaN and infinities are kept."""
         values = finite_or_words(metrics)
         return bool(values) and self.append(kind, key, values)
 
     def append_file(self, kind: str, key: str, path: Path, folder: str) -> bool:
-        """Note an artifact by its path; a file outside the run directory is copied, because it may
-        not be there later.
+        """Record an artifact by its path.
+
+        A file outside the run directory is copied, because it may be gone later.
         """
         path = path.resolve()
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -158,11 +160,11 @@ class Spool:
 
 
 def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """The events from byte ``offset`` on, each with the offset behind it.
+    """The events from byte ``offset`` on, each with the offset after it.
 
-    A last line without its end (the writer was killed, or is just writing) is not an event yet. A
-    line that is not JSON is
-    passed over: it can only be what a failing disk left, and the rest is still worth having.
+    An unterminated last line (the writer was killed, or is still writing) is not an event yet. A
+    line that is not JSON is skipped: only a failing disk leaves one, and the other lines are still
+    useful.
     """
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed by the with below
@@ -183,9 +185,7 @@ def read_events(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Remove a last line that was not written to its end, so that the next event does not continue
-    it.
-    """
+    """Remove an unterminated last line, so that the next event does not continue it."""
     if not path.exists():
         return
     with open(path, "rb+") as file:

@@ -1,8 +1,9 @@
-"""Where MLflow keeps a study: from what job.yaml or a flag says to a store that is known to work.
+"""Where MLflow keeps a study: from a setting in job.yaml or a flag to a store that works.
 
-auto            MLFLOW_TRACKING_URI where it is set, else sqlite:///<parent of the run directory>/mlflow.db, artifacts in mlartifacts/ beside it
+auto            MLFLOW_TRACKING_URI if set, else sqlite:///<parent of the run directory>/mlflow.db,
+                artifacts in mlartifacts/ beside it
 sqlite:///p.db  a file; artifacts in mlartifacts/ beside it
-http(s)://      a tracking server, which looks after the artifacts itself
+http(s)://      a tracking server, which manages the artifacts itself
 others          databases and managed services, as MLflow knows them
 """
 
@@ -18,7 +19,8 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.secrets import mask_url
 
-OWN_VARIABLE = "MLFLOW_TRACKING_URI"  # MLflow's own; how a service says where its studies go
+# MLflow's own variable; a service sets it to where its studies go
+OWN_VARIABLE = "MLFLOW_TRACKING_URI"
 DATABASES = ("postgresql", "mysql", "mssql", "oracle")
 SERVICES = ("databricks", "databricks-uc", "uc")
 EXPECTED = "auto, none, sqlite:///file.db, or the http(s):// address of an MLflow server"
@@ -39,12 +41,12 @@ class Store:
 
     @property
     def shown(self) -> str:
-        """The URI without a password in it."""
+        """The URI without user names and passwords."""
         return mask_url(self.uri)
 
     @property
     def local(self) -> bool:
-        """Writing takes milliseconds, so it may be done between two trials."""
+        """Whether writing takes only milliseconds, so that it may be done between two trials."""
         return self.kind == "sqlite"
 
 
@@ -55,10 +57,10 @@ def mlflow_installed() -> bool:
 def resolve(
     uri: str | None, run_dir: Path | None = None, where: str = "tracking uri"
 ) -> Store | None:
-    """The store that ``uri`` names, None for no MLflow. Touches nothing.
+    """The store that ``uri`` names; None for no MLflow. Accesses nothing.
 
     Args:
-        run_dir: what "auto" lies beside.
+        run_dir: the directory beside which "auto" puts its database.
 
     Raises:
         InputError: not a URI that MLflow could write to.
@@ -99,7 +101,7 @@ def resolve(
 
 
 def _host(uri: str) -> str:
-    """The host that an address names, "" if it names none."""
+    """The host that an address names; "" if it names none."""
     try:
         parts = urllib.parse.urlsplit(uri)
         return "" if parts.port == 0 or any(c.isspace() for c in uri) else parts.hostname or ""
@@ -119,7 +121,7 @@ def _sqlite(uri: str, where: str) -> Store:
     path = Path(os.path.abspath(os.path.expanduser(name[1:])))
     if "?" in str(path):
         raise InputError(
-            f"'{path}' holds a '?', which a sqlite URI cannot say",
+            f"'{path}' contains a '?', which a sqlite URI cannot express",
             where=where,
             remedy="choose another directory",
         )
@@ -129,14 +131,14 @@ def _sqlite(uri: str, where: str) -> Store:
 def preflight(
     uri: str | None, run_dir: Path | None = None, where: str = "tracking uri"
 ) -> Store | None:
-    """Make sure that ``uri`` names a store that could be written to; asks no server and leaves
-    nothing behind.
+    """Check that ``uri`` names a store that could be written to.
 
-    A server that is away may be back in a minute, so it is no reason not to begin. A sqlite file is
-    here, and so is whoever can mend it.
+    Asks no server and leaves nothing behind. A server that is down may be back in a minute, so it
+    is no reason not to start. A sqlite file is on this machine, and so is the person who can fix
+    it.
 
     Raises:
-        InputError: no tracking URI, or a sqlite file that cannot be made or written.
+        InputError: not a tracking URI, or a sqlite file that cannot be created or written.
     """
     store = resolve(uri, run_dir, where)
     if store is not None and store.database is not None:
@@ -153,7 +155,7 @@ def _check_sqlite(path: Path, where: str) -> None:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"there can be no such file: {why}",
+            f"no such file can be created: {why}",
             where=where,
             expected=EXPECTED,
             remedy="choose another file",
@@ -162,7 +164,7 @@ def _check_sqlite(path: Path, where: str) -> None:
         raise InputError(
             f"{path} is a directory",
             where=where,
-            expected="a file, which MLflow makes if it is not there",
+            expected="a file, which MLflow creates if it does not exist",
         )
     if path.exists():
         if not os.access(path, os.R_OK | os.W_OK):
@@ -179,11 +181,11 @@ def _check_sqlite(path: Path, where: str) -> None:
     while not folder.exists():
         folder = folder.parent
     try:
-        with tempfile.TemporaryFile(dir=folder):  # os.access says yes to root everywhere
+        with tempfile.TemporaryFile(dir=folder):  # os.access always says yes to root
             pass
     except OSError:
         raise InputError(
-            f"{folder} cannot be written, so there can be no {path.name} in it",
+            f"{folder} cannot be written, so {path.name} cannot be created in it",
             where=where,
-            remedy="choose another place",
+            remedy="choose another directory",
         ) from None

@@ -1,5 +1,6 @@
-"""Send a run's record to MLflow, all of it, once: after an offline run, a dead server, or to a
-second store.
+"""Sends a run's whole record to MLflow, once.
+
+After an offline run or a dead server, or to a second store.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class SyncReport:
 
 
 def target_of(run_dir: Path) -> tuple[str | None, str | None]:
-    """(uri, experiment) a run's record is meant for.
+    """(uri, experiment) that a run's record is meant for.
 
     Raises:
         InputError: the directory holds no record.

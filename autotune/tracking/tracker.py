@@ -1,11 +1,11 @@
 """One study's record: the spool first, MLflow second.
 
     stage ──▶ Tracker ──▶ spool (on disk when the call returns) ──▶ Pump ──▶ MLflow
-                                                                     local file: at once, some 40 ms
+                                                                     local file: at once, in 40 ms
                                                                      network:    from a thread, never waited for
 
-A store that fails is one line to the user. The pump tries again by itself while the run goes on,
-and once more at its end; what is still missing then is sent by ``autotune sync``.
+The user gets one line about a store that fails. The pump retries by itself while the run goes on,
+and once more at its end; ``autotune sync`` sends what is still missing then.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StudyTracker(Tracker):
         )
         self._spool = Spool(run_dir)
         self._study_key = ""
-        # was a failure ever said; is it the last thing that was said
+        # whether a failure was ever reported; whether it is the latest report
         self._warned = self._behind = False
         self._pump: Pump | None = None
         target = {"uri": None if store is None else store.shown, "experiment": experiment}
@@ -106,7 +106,7 @@ class StudyTracker(Tracker):
         )
 
     def study_metrics(self, metrics: Mapping[str, float]) -> None:
-        # One event a metric: a resumed run that says nine of ten again adds the tenth.
+        # One event per metric: a resumed run that repeats nine of ten adds only the tenth.
         new = [
             self._spool.append_metrics("metrics", name, {name: value})
             for name, value in metrics.items()
@@ -126,8 +126,8 @@ class StudyTracker(Tracker):
         self._pump.close()
         if not done and not self._behind:
             self._say(
-                f"MLflow at {self._store.shown} has not got all of it: `autotune sync"
-                f" {self._run_dir}` sends what is missing."
+                f"MLflow at {self._store.shown} is missing part of the record: `autotune sync"
+                f" {self._run_dir}` sends the rest."
             )
 
     def _note(self, kind: str, key: str, data: Mapping[str, object]) -> None:
@@ -138,7 +138,7 @@ class StudyTracker(Tracker):
         try:
             new = self._spool.append_file(kind, key, path, folder)
         except FileNotFoundError:
-            self._say(f"tracking: {path} is not there and was left out")
+            self._say(f"tracking: {path} does not exist and was left out")
             return
         if new:
             self._poke()
@@ -166,7 +166,7 @@ class StudyTracker(Tracker):
         assert self._store is not None
         self._say(
             f"MLflow at {self._store.shown} fails: {mask_secrets(reason(error), self._secrets)}."
-            " The run goes on, its record is kept, and sending is tried again; `autotune sync"
+            " The run continues, its record is kept, and sending is retried; `autotune sync"
             f" {self._run_dir}` sends what is missing at the end."
         )
 
@@ -193,10 +193,10 @@ def open_tracker(
     """The record of the study in ``run_dir``: the spool, and MLflow at ``uri`` unless ``offline``.
 
     Args:
-        uri: "auto" (sqlite beside the run directory), None (spool only), or what MLflow takes.
+        uri: "auto" (sqlite beside the run directory), None (spool only), or what MLflow accepts.
         env: the job's own environment variables; values of those that look like secrets are never
             recorded.
-        say: where the one line goes if MLflow is not there or fails.
+        say: called with one line if MLflow is missing or fails.
 
     Raises:
         InputError: not a tracking URI.
@@ -206,7 +206,7 @@ def open_tracker(
     except InputError:
         if uri != "auto":
             raise
-        store = None  # a run directory whose name sqlite cannot say
+        store = None  # sqlite cannot express the name of this run directory
         say(
             "MLflow's database cannot have a '?' in its path: the study is recorded in the run"
             " directory only."
@@ -215,7 +215,7 @@ def open_tracker(
     if store is not None and online and not mlflow_installed():
         say(
             "mlflow is not installed: the study is recorded in the run directory only; `autotune"
-            " sync` sends it once mlflow is there."
+            " sync` sends it once mlflow is installed."
         )
         online = False
     return StudyTracker(

@@ -1,4 +1,4 @@
-"""The MLflow pages of a store on this machine."""
+"""Shows a store in MLflow's UI on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
     """The store of ``uri``, else of ``run_dir``, else of the runs in the current directory.
 
     Raises:
-        InputError: there is none, or nothing was recorded in it yet.
+        InputError: there is none, or nothing has been recorded in it yet.
     """
     where = "--uri" if uri else str(run_dir or RUNS)
     if run_dir is not None and uri is None:
@@ -29,7 +29,7 @@ def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
             raise InputError(
                 "this run was recorded without MLflow",
                 where=where,
-                remedy=f"autotune sync {run_dir} --uri auto, then again",
+                remedy=f"autotune sync {run_dir} --uri auto, then try again",
             )
     store = resolve(uri or "auto", run_dir or RUNS / "any", where)
     if store is None or f"{MASK}@" in store.uri:
@@ -49,8 +49,9 @@ def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
 
 
 def server_command(store: Store, port: int) -> tuple[list[str], dict[str, str]]:
-    """argv and environment of an MLflow server for ``store`` on 127.0.0.1: one worker, no job
-    runners, 0.5 GB instead of 1.3.
+    """argv and environment of an MLflow server for ``store`` on 127.0.0.1.
+
+    One worker and no job runners: 0.5 GB instead of 1.3.
     """
     argv = [
         sys.executable,
@@ -77,7 +78,7 @@ def server_command(store: Store, port: int) -> tuple[list[str], dict[str, str]]:
 
 
 def free_port(first: int) -> int:
-    """``first``, or the next port above it that nobody listens on.
+    """``first``, or the next free port above it.
 
     Raises:
         InputError: none of the next few is free.
@@ -92,7 +93,5 @@ def free_port(first: int) -> int:
                 continue
             return port
     raise InputError(
-        f"no free port from {first} to {last - 1}",
-        where="--port",
-        remedy="--port with another number",
+        f"no free port from {first} to {last - 1}", where="--port", remedy="choose another --port"
     )

@@ -1,12 +1,11 @@
-"""What limits the job, from two measurements that must not contradict each other.
+"""What limits the job, from two measurements that have to agree.
 
-    time       share of the job's time that goes in waiting for batches and at the end of epochs; direct, and precise
-    ceiling    how much faster it runs when batches cost nothing; says what a cure would really give, and is as noisy as a block
+    time       share of the job's time spent waiting for batches and at epoch boundaries; direct and precise
+    ceiling    how much faster it runs when batches cost nothing: what a cure would really gain, but as noisy as a block
 
-Where the ceiling can be told from the noise it decides: time spent in waiting is no loss if the job
-is no faster without it, and a reader that never keeps the model waiting may still take the cores
-from it. Where it cannot, the time decides, unless the ceiling it promises would have been seen
-through the noise.
+If the ceiling stands out from the noise, it decides: waiting is no loss if the job is no faster
+without it, and a reader that never keeps the model waiting may still take its cores. Otherwise the
+time decides, unless the gain it promises would have been visible through the noise.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from dataclasses import dataclass
 from autotune.results import NO_FASTER, Anatomy, Bottleneck
 from autotune.words import factor_words
 
-# Shares of the time above which a phase is named as the bottleneck. A fifth of the time is what a
-# perfect cure of that phase would give as a 1.25x speed-up: worth a headline; below it no single
-# phase is "the" bottleneck.
+# Shares of the time from which a phase is called the bottleneck. A perfect cure of a phase with a
+# fifth of the time gives a 1.25x speed-up, worth a headline; below it no single phase is "the"
+# bottleneck.
 LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
-QUIET = 0.02  # noise below which a ceiling with two decimals needs no more said
+QUIET = 0.02  # noise below which a ceiling is reported without it
 BASELINE_BLOCKS = 4  # the ceiling is the ratio of their mean to one block with cached batches
-SURE = 1.645  # standard errors: one side of 95 %
+SURE = 1.645  # standard errors: 95 %, one-sided
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Of the time an iteration takes, its part of the epoch's end included."""
+    """Shares of the time of an iteration, including its part of the epoch boundary."""
 
     waiting: float
     epoch_ends: float
@@ -38,7 +37,7 @@ class Shares:
 
     @property
     def loader(self) -> float:
-        """What batches for nothing would save, if nothing else came in its place."""
+        """What free batches would save if nothing else became the limit."""
         return self.waiting + self.epoch_ends
 
 
@@ -60,11 +59,11 @@ def shares(parts: Anatomy) -> Shares:
 
 
 def is_loader_bound(share: float, ceiling: float | None, noise: float) -> bool:
-    """Whether batches for nothing would help by a fifth of the time or more.
+    """Whether free batches would save a fifth of the time or more.
 
     Args:
-        share: of the time, spent in waiting for batches and at the end of epochs.
-        ceiling: speed-up with batches for nothing, measured; None: not measured.
+        share: share of the time spent waiting for batches and at epoch boundaries.
+        ceiling: measured speed-up with free batches; None: not measured.
         noise: standard deviation of the log cost of one block.
     """
     if ceiling is None or ceiling <= 0:
@@ -87,7 +86,7 @@ def name_bottleneck(
     """(kind, one sentence with the figures).
 
     Args:
-        restarts_workers: the job starts its DataLoader workers anew for every epoch.
+        restarts_workers: whether the job restarts its DataLoader workers for every epoch.
     """
     share = shares(parts)
     bound = (
@@ -98,7 +97,7 @@ def name_bottleneck(
     doubt = ""
     if share.loader >= LOADER_SHARE:  # contradicted by the ceiling
         doubt = (
-            f"; {share.loader:.0%} of it is spent on the loader, and the loader is not the"
+            f"; {share.loader:.0%} of it is spent on the loader, but the loader is not the"
             f" limit: with an infinitely fast one it would run {_bound(ceiling, noise)}"
         )
         bound = doubt
@@ -142,7 +141,7 @@ def _loader(
             Bottleneck.LOADER,
             f"{share.waiting:.0%} of the time is spent waiting for the next batch{ends}{bound}",
         )
-    restarts = ", where its workers are started anew" if restarts_workers else ""
+    restarts = ", where its workers are restarted" if restarts_workers else ""
     return (
         Bottleneck.EPOCH_ENDS,
         (

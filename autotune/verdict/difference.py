@@ -1,13 +1,13 @@
-"""Is B faster or slower than A, or the same? Looked at more than once, while pairs are being made.
+"""Is B faster or slower than A, or the same? Checked at several looks while pairs are being made.
 
                  0.98        1.00        1.02
       same         ├────[──────×──]────────┤        the whole interval lies within the margin
-      faster       ├───────────┼──────[────┼──×──]  above 1, at a level of its own
+      faster       ├───────────┼──────[────┼──×──]  above 1, at its own level
       slower   [─×─┼──]────────┼───────────┤        below 1
-      open         ├──[────────┼────×──────┼──]     go on; after the last look: undecided
+      open         ├──[────────┼────×──────┼──]     continue; after the last look: undecided
 
-"Same" is a claim of equivalence (two one-sided tests at the level of the interval), never the
-absence of a proof. A direction has a smaller level, because a false alarm costs a person's time.
+"Same" is a claim of equivalence (two one-sided tests at the level of the interval), never a mere
+lack of evidence. A direction has a smaller level, because a false alarm costs somebody's time.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from autotune.results import Interval
 from autotune.verdict.sequential import EARLY, critical_value, robust_mean
 
-LOOKS = (5, 7, 9, 11, 14, 17, 21, 26, 32, 40)  # pairs
-DIRECTION_TAIL = 0.004  # that equal sides are ever called faster; and as much for slower
-INTERVAL_TAIL = 0.025  # that the reported interval misses, at each end, over all looks
-MARGIN = 0.02  # within it two sides are the same for any practical purpose
+LOOKS = (5, 7, 9, 11, 14, 17, 21, 26, 32, 40)  # in pairs
+DIRECTION_TAIL = 0.004  # probability that equal sides are ever called faster; the same for slower
+INTERVAL_TAIL = 0.025  # probability that the reported interval misses, per end, over all looks
+MARGIN = 0.02  # two sides within it are the same for all practical purposes
 
 
 @dataclass(frozen=True)
 class Difference:
-    """``state``: "faster", "slower", "same" or "open", of B over A.
+    """``state``: "faster", "slower", "same" or "open", for B compared with A.
 
-    ``interval``: of the speed-up, cost of A / cost of B; 95 %, over all looks together.
+    ``interval``: of the speed-up, cost of A / cost of B; 95 % over all looks together.
     """
 
     state: str
@@ -45,17 +45,17 @@ def difference(
     margin: float = MARGIN,
     looks: Sequence[int] = LOOKS,
 ) -> Difference:
-    """What the pairs made until ``look`` show.
+    """The result of all pairs made until ``look``.
 
     Args:
         log_ratios: log(cost of A / cost of B), one per pair of runs side by side.
         look: counted from 0.
-        levels: how slow the machine was during each pair, log units; None: not known.
+        levels: how slow the machine was during each pair, log units; None: unknown.
         margin: share by which the speeds of equal sides may differ.
-        looks: pairs at each look.
+        looks: number of pairs at each look.
 
     Raises:
-        ValueError: fewer than two ratios, one that is not finite, or ``look`` out of range.
+        ValueError: fewer than two ratios, a ratio that is not finite, or ``look`` out of range.
     """
     if not 0 <= look < len(looks):
         raise ValueError(f"look {look} is not one of the {len(looks)} planned")

@@ -1,14 +1,14 @@
-"""Sequential equivalence of paired differences: inside the margin in all bins, outside in any, or
-not yet clear.
+"""Sequential equivalence test of paired differences: inside the margin in all bins, outside in any,
+or undecided.
 
           −Δ         0         +Δ
            ├────[────×────]────┤             inside in all bins  ──▶ unchanged
            ├─────────┼─────────┤  [──×──]    outside in any bin  ──▶ changed
-           ├─────────┼────[────┼───×──]      else                ──▶ undecided: more pairs may tell
+           ├─────────┼────[────┼───×──]      else                ──▶ undecided: more pairs may help
 
-"Unchanged" must hold in every bin, so its error cannot add up over bins (an intersection-union
-test, Berger 1982) and each bin gets the usual level of equivalence testing (TOST, Schuirmann 1987).
-"Changed" is claimed from any bin at any look, so its error is split over both.
+"Unchanged" must hold in every bin, so its error does not add up over bins (an intersection-union
+test, Berger 1982), and each bin gets the usual level of equivalence testing (TOST, Schuirmann
+1987). "Changed" can be claimed from any bin at any look, so its error is split over bins and looks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autotune.verdict.speedup import t_quantile
 
 UNCHANGED_ALPHA = 0.05  # one-sided, on each side: the 90 % interval of a TOST
 CHANGED_ALPHA = 0.05  # two-sided, over all bins and looks
-# degrees of freedom that the variance pooled over bins counts for beside a bin's own
+# degrees of freedom given to the variance pooled over bins, in addition to a bin's own
 VARIANCE_WEIGHT = 4
 
 
@@ -30,8 +30,8 @@ VARIANCE_WEIGHT = 4
 class Differences:
     """Candidate minus baseline in units of the margin: ``rows[pair][bin]``.
 
-    ``floors``: least variance of a bin's difference, [] for none: two pairs that agree by chance do
-    not hide scatter that is known from elsewhere.
+    ``floors``: least variance of each bin's difference, [] for none, so that two pairs that agree
+    by chance do not hide scatter known from elsewhere.
     """
 
     rows: Sequence[Sequence[float]]
@@ -41,12 +41,12 @@ class Differences:
 @dataclass(frozen=True)
 class Judgement:
     state: str  # "unchanged", "changed", "undecided"
-    bin: int  # the one that decides, or comes nearest to it
+    bin: int  # the deciding bin, or the one closest to deciding
     mean: float  # its mean difference, in margins
 
 
 def judge(differences: Differences, *, looks: Sequence[int]) -> Judgement:
-    """Three outcomes; with fewer pairs than ``looks[0]`` always "undecided"."""
+    """The judgement so far; always "undecided" with fewer pairs than ``looks[0]``."""
     rows = differences.rows
     bins, n = len(rows[0]), len(rows)
     means = [fmean(column) for column in zip(*rows, strict=True)]
@@ -68,8 +68,8 @@ def judge(differences: Differences, *, looks: Sequence[int]) -> Judgement:
 def standard_errors(
     rows: Sequence[Sequence[float]], floors: Sequence[float]
 ) -> tuple[list[float], int]:
-    """(standard error of each bin's mean, degrees of freedom); variances are shrunk to the one
-    pooled over bins.
+    """(standard error of each bin's mean, degrees of freedom); variances are shrunk towards the
+    pooled one.
     """
     n = len(rows)
     own = [variance(column) for column in zip(*rows, strict=True)]

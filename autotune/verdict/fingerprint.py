@@ -1,7 +1,7 @@
-"""Settings that must be the same unless a knob said it would change them.
+"""Compare settings that must be equal unless a knob declares that it changes them.
 
-Weight decay times ten shows nothing in the loss for a fifth of a training, then costs 8 %: no early
-trajectory can see it, the optimizer's param groups can.
+Tenfold weight decay leaves the loss unchanged for a fifth of a training, then costs 8 %: an early
+trajectory cannot show it, but the optimizer's param groups do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-# relative: what survives JSON and a sum in another order; a real change of a setting is far larger
+# relative; covers JSON and another order of summation: real changes of a setting are far larger
 SAME_FLOAT = 1e-12
 _MISSING = object()
 
@@ -23,11 +23,11 @@ def fingerprint_differences(
     baseline, 0.1 in the candidate``.
 
     Args:
-        baseline, candidate: nested mappings, sequences and plain values, as they come out of JSON
-            (list and tuple are the same).
-        declared: what the changed knobs may change, with all below it: a key at any depth
-            (``batch_size``), or a pattern for a path, in
-            which ``*`` stands for any part of it (``optimizers.*.lr``).
+        baseline, candidate: nested mappings, sequences and plain values, as decoded from JSON (list
+            and tuple are equivalent).
+        declared: what the changed knobs may change, including everything below: a key at any depth
+            (``batch_size``), or a path pattern in which ``*`` matches any part
+            (``optimizers.*.lr``).
     """
     found: list[str] = []
     _walk(baseline, candidate, "", (), declared, found)

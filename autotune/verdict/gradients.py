@@ -1,4 +1,4 @@
-"""How far two gradients are apart, from their sketches.
+"""How far apart two gradients are, estimated from their sketches.
 
 A count sketch is linear, S(a - b) = S(a) - S(b), and its norm estimates the vector's: with 1024
 buckets the relative error of a ratio of norms is about sqrt(2 / 1024), 4 %. Source: M. Charikar, K.
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 
 def relative_error(reference: Sequence[float], other: Sequence[float]) -> float | None:
-    """``|other - reference| / |reference|`` as estimated from sketches; None if either is missing,
-    of another size, or not finite."""
+    """``|other - reference| / |reference|``, estimated from sketches; None if one is missing or not
+    finite, if their sizes differ, or if the reference is zero."""
     if (
         not reference
         or len(reference) != len(other)

@@ -1,11 +1,11 @@
-"""Is the loss unchanged? Baseline and candidate, run with the same seeds, compared pair by pair.
+"""Is the loss unchanged? Compares baseline and candidate runs with the same seeds, pair by pair.
 
-What is certified is the same *early trajectory* within a margin, never the same final quality. The
-steps of the rule:
+It certifies the same *early trajectory* within a margin, never the same final quality. The steps of
+the rule:
 
     not finite ── only in the candidate ──▶ changed
     does the baseline's own loss move? ── no ──▶ no-proof
-    same bits (enough steps, one run) ──▶ unchanged          exact: a mismatch only demotes to random-stream
+    same bits (enough steps, one pair) ──▶ unchanged         exact: a mismatch only demotes to random-stream
     probe of the first steps ── differs ──▶ changed
     paired difference in every bin, with its interval
         │      −Δ         0         +Δ
@@ -13,8 +13,8 @@ steps of the rule:
         │       ├─────────┼─────────┤  [──×──]    outside in any bin  ──▶ changed
         │       ├─────────┼────[────┼───×──]      else ──▶ more-pairs, after the last look undecided
 
-The margin of a bin is Δ = max(τ · |loss|, min(κ · seed SD, 10 % of the window's progress)): what
-another seed would change as well is no harm, but never more than a tenth of what the window learns.
+The margin of a bin is Δ = max(τ · |loss|, min(κ · seed SD, 10 % of the window's progress)): a
+difference no larger than that between seeds is harmless, up to a tenth of the window's progress.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from autotune.verdict.runs import (
 TOLERANCE = 0.01  # τ: MLPerf's reference convergence points scatter by about as much between seeds
 SEED_SHARE = 1.0  # κ
 PROGRESS_SHARE = 0.10
-PROGRESS_FLOOR = 0.001  # of the progress: a loss that crosses zero has no |loss| to take a share of
-# a run that learns nothing must lie at least this many margins off, else the window proves nothing
+PROGRESS_FLOOR = 0.001  # share of the progress, for a loss near zero, where τ · |loss| vanishes
+# a run that learns nothing must be at least this many margins away, or the window proves nothing
 VISIBLE = 1.5
 EXACT_STEPS = 20
 FLOAT16_STEPS = 240  # shorter windows let a mild underflow through
@@ -52,12 +52,12 @@ LARGE_BATCH_STEPS = 30
 
 @dataclass(frozen=True)
 class Rule:
-    """What one class of changes has to show."""
+    """What a change of one numerics class has to show."""
 
     bins: int
-    tolerance_factor: float  # times the tolerance
-    first_half_factor: float  # times the margin, in the first half of the bins
-    looks: tuple[int, ...]  # pairs
+    tolerance_factor: float  # multiplies the tolerance
+    first_half_factor: float  # multiplies the margin in the first half of the bins
+    looks: tuple[int, ...]  # in pairs
     minimum_steps: int  # of the baseline
 
 
@@ -70,9 +70,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class LossDecision:
-    """``margin`` and ``largest_difference`` are those of the bin that decides, in the loss's own
-    unit.
-    """
+    """``margin`` and ``largest_difference`` belong to the deciding bin, in the loss's own unit."""
 
     state: str  # "unchanged", "changed", "undecided", "more-pairs", "no-proof"
     reason: str
@@ -86,8 +84,8 @@ class LossDecision:
 
 
 def next_look(n: int, numerics: str) -> int | None:
-    """Pairs to have before the next try, or None after the last. Exact asks for one, then for what
-    it was demoted to."""
+    """Pairs needed for the next look, or None after the last. "exact" needs one, then as many as
+    "random-stream"."""
     if numerics == "exact" and n < 1:
         return 1
     looks = RULES["random-stream" if numerics == "exact" else numerics].looks
@@ -108,17 +106,17 @@ def compare(
     """The verdict on ``candidates`` against ``baselines``.
 
     Args:
-        baselines: seed -> run; seeds without a candidate still tell how much seeds differ.
+        baselines: seed -> run; seeds without a candidate still show how much seeds differ.
         candidates: seed -> run with the same seed.
-        numerics: "exact", "rounding", "random-stream" or "statistical": the worst of the
-            candidate's knobs.
+        numerics: "exact", "rounding", "random-stream" or "statistical": the most severe class among
+            the candidate's knobs.
         tolerance: share of the loss that may differ (doubled for the last two classes).
-        baseline_repeat: the baseline with its smallest seed once more; a mismatch demotes, since
-            the job itself is not repeatable.
+        baseline_repeat: the baseline's smallest seed run again; a mismatch demotes the class,
+            because the job itself is not repeatable.
         last_look: no further pairs will come: "undecided" instead of "more-pairs".
-        steps: compare the first so many steps; None: all that both sides have.
-        stretched: the window is so many usual ones long. It then has as many more bins, for a
-            longer bin would dilute what happens in a part of it.
+        steps: compare only this many first steps; None: all that both sides have.
+        stretched: length of the window in usual windows. The number of bins grows with it, because
+            longer bins would dilute a change in a part of them.
 
     Raises:
         ValueError: an unknown class.
@@ -162,7 +160,10 @@ def compare(
         if common < EXACT_STEPS:
             return result(
                 "no-proof",
-                f"the runs have {common} steps, {EXACT_STEPS} are needed: give the job more steps",
+                (
+                    f"the runs have {common} steps, but {EXACT_STEPS} are needed: give the job"
+                    " more steps"
+                ),
             )
         used = "random-stream" if repeatable else demoted_to
     elif numerics == "rounding" and not repeatable:
@@ -170,7 +171,7 @@ def compare(
     if used != "statistical" and not aligned:
         return result(
             "changed",
-            "the runs took batches of different sizes or numbers, which no knob declared",
+            "the runs used batches of different sizes or numbers, which no knob declared",
             used,
         )
     rule = replace(RULES[used], bins=RULES[used].bins * stretched)
@@ -209,8 +210,8 @@ def _not_finite(
             return (
                 "no-proof",
                 (
-                    f"the job's own loss is not a finite number at step {step + 1} (seed {seed}):"
-                    " there is nothing to compare with"
+                    f"the job's own loss is NaN or infinite at step {step + 1} (seed"
+                    f" {seed}): there is nothing to compare with"
                 ),
             )
     for seed, run in candidates.items():
@@ -219,16 +220,16 @@ def _not_finite(
             return (
                 "changed",
                 (
-                    f"the loss is not a finite number at step {step + 1} (seed {seed}), the"
-                    " baseline's is"
+                    f"the loss is NaN or infinite at step {step + 1} (seed {seed}), while"
+                    " the baseline's is finite"
                 ),
             )
     return None
 
 
 def _repeatable(baselines: Mapping[int, LossRun], repeat: LossRun | None) -> tuple[bool, str]:
-    """(the job repeats its bits, the class to fall back to if not): rounding if the repeat only
-    drifts away, else random-stream."""
+    """(whether the job is bit-reproducible, the class to fall back to if not): rounding if the
+    repeat only drifts away gradually, else random-stream."""
     if repeat is None or not baselines:
         return True, "random-stream"
     first = baselines[min(baselines)]
@@ -249,7 +250,7 @@ def _enough_for_bits(numerics: str) -> int:
 
 
 def _same_bits(left: Mapping[int, LossRun], right: Mapping[int, LossRun], steps: int) -> bool:
-    """Equal bits that mean something: those of a constant loss are equal whatever was changed."""
+    """Whether all bits are equal and the loss varies: a constant loss is equal whatever changed."""
     run = left[min(left)]
     values = {x for x in run.losses[:steps] if x is not None} | set(run.gradient_norms)
     varied = len(values) >= min(EXACT_STEPS, steps) // 2
@@ -267,30 +268,30 @@ def _too_short(
     ]
     if silent:
         return (
-            f"the {silent[0]}'s loss is not a single number at each step: mark it with"
+            f"the {silent[0]}'s loss is not a single number at each step: report it with"
             " autotune.step(loss=…)"
         )
     if used == "statistical":
         first, second = min(r.steps for r in left.values()), min(r.steps for r in right.values())
         if first < rule.minimum_steps or second < LARGE_BATCH_STEPS:
             return (
-                f"the runs have {first} and {second} steps, {rule.minimum_steps} of the baseline"
-                f" and {LARGE_BATCH_STEPS} of the candidate are needed: raise convergence.steps, or"
-                " give the job more epochs"
+                f"the runs have {first} and {second} steps, but the baseline needs"
+                f" {rule.minimum_steps} and the candidate {LARGE_BATCH_STEPS}: raise"
+                " convergence.steps, or give the job more epochs"
             )
         return None
     needed = FLOAT16_STEPS if any(r.skipped for r in right.values()) else rule.minimum_steps
     if common < needed:
         return (
-            f"the runs have {common} steps in common, {needed} are needed: raise convergence.steps,"
-            " or give the job more epochs"
+            f"the runs have {common} steps in common, but {needed} are needed: raise"
+            " convergence.steps, or give the job more epochs"
         )
     return None
 
 
 @dataclass(frozen=True)
 class _Margins:
-    """Margins and edges of the bins; ``edges`` in samples for runs that share no steps, else None."""
+    """Margins and edges of the bins; ``edges``: in samples if the runs share no steps, else None."""
 
     margins: Sequence[float]
     edges: Sequence[float] | None
@@ -304,7 +305,7 @@ def _margins(
     tolerance: float,
     by_samples: bool,
 ) -> _Margins | str:
-    """Margin of each bin, or why the baseline proves nothing."""
+    """The margin of each bin, or why the baseline can prove nothing."""
     tau = tolerance * rule.tolerance_factor
     runs = {s: r for s, r in baselines.items() if by_samples or r.steps >= common}
     edges = sample_bins([*runs.values(), *candidates.values()], rule.bins) if by_samples else None
@@ -332,8 +333,8 @@ def _margins(
 
 
 def _slopes(runs: Mapping[int, LossRun], common: int, bins: int) -> list[float]:
-    """How far the loss moves in one step within each bin: a step skipped by float16's scaler is a
-    delay of one step, and declared."""
+    """How far the loss moves per step within each bin: a step skipped by float16's scaler is a
+    declared delay of one step."""
     halves = [bin_means(r, common, 2 * bins) for r in runs.values()]
     means = [fmean(column) for column in zip(*halves, strict=False)]
     lengths = [len(stretch) for stretch in step_bins(common, 2 * bins)]
@@ -353,9 +354,7 @@ def _by_bins(
     used: str,
     last_look: bool,
 ) -> tuple[str, str, str, float, float]:
-    """(state, reason, class, margin, difference) from the paired differences, in units of the
-    margins.
-    """
+    """(state, reason, class, margin, difference) from the paired differences."""
     n = len(left)
     rows = [
         [
@@ -394,15 +393,15 @@ def _by_bins(
     if n < rule.looks[0]:
         return (
             state,
-            f"{figures}; {rule.looks[0]} pairs are the least that can decide",
+            f"{figures}; at least {rule.looks[0]} pairs are needed to decide",
             used,
             margin,
             difference,
         )
     advice = (
-        f"{further} pairs come next"
+        f"the next look is at {further} pairs"
         if state == "more-pairs"
-        else "more steps (convergence.steps) may tell"
+        else "more steps (convergence.steps) may settle it"
     )
     return (
         state,
@@ -420,8 +419,8 @@ def _scatter_floors(
     rule: Rule,
     limits: _Margins,
 ) -> list[float]:
-    """Least variance of a bin's difference, from the scatter of single steps: two pairs that agree
-    by chance do not hide it."""
+    """Least variance of each bin's difference, from the scatter of single steps, so that two pairs
+    that agree by chance do not hide it."""
     floors = []
     for stretch, margin in zip(step_bins(common, rule.bins), limits.margins, strict=False):
         scatter = []

@@ -1,8 +1,7 @@
-"""A metric of the user's own, checked like the loss: paired by seed, unchanged, changed, or not yet
-clear.
+"""Check a user-defined metric like the loss: paired by seed; unchanged, changed or undecided.
 
-A job reports few values of a metric (one an epoch, say), so there are one or two bins instead of
-six and no probe:
+A job reports few values of a metric (one per epoch, say), so there are one or two bins instead of
+six, and no probe:
 
     seed 1   0.61  0.74  0.80  0.83     baseline          one bin below 8 values, else two halves
     seed 1   0.60  0.75  0.80  0.84     candidate         values are matched by their order
@@ -21,9 +20,10 @@ from autotune.results import MetricVerdict
 from autotune.verdict.equivalence import Differences, judge
 from autotune.verdict.runs import step_bins
 
-# values a run; fewer give halves of one or two values, which say nothing of a course
+# values per run; with fewer, a half has too few values to show a trend
 TWO_BINS_FROM = 8
-# of the metric itself: the seeds' own spread may widen the margin up to here where it does not move
+# share of the metric's movement (or of its level if it does not move) up to which the spread
+# between seeds may widen the margin
 SPREAD_SHARE = 0.10
 
 
@@ -40,11 +40,10 @@ def compare_metric(
     Args:
         baselines, candidates: seed -> values in the order the job reported them.
         tolerance: share of the metric that may differ.
-        looks: numbers of pairs at which a decision is tried; fewer pairs than the first decide
-            nothing.
+        looks: numbers of pairs at which a decision is tried; with fewer than the first, none is.
 
     Returns:
-        "unchanged", "changed", "undecided" (more pairs may tell), or "not-judged" with the reason.
+        "unchanged", "changed", "undecided" (more pairs may help), or "not-judged" with the reason.
     """
     seeds = sorted(baselines.keys() & candidates.keys())
     count = min((min(len(baselines[s]), len(candidates[s])) for s in seeds), default=0)
@@ -54,12 +53,12 @@ def compare_metric(
     broken = next((s for s in seeds if not all(map(math.isfinite, candidates[s][:count]))), None)
     if broken is not None:
         return MetricVerdict(
-            name, "changed", f"it is not a finite number (seed {broken}), the baseline's is"
+            name,
+            "changed",
+            f"it is NaN or infinite (seed {broken}), while the baseline's is finite",
         )
     if all(list(baselines[s][:count]) == list(candidates[s][:count]) for s in seeds):
-        return MetricVerdict(
-            name, "unchanged", f"the same to the last bit, {count} values a run", 0.0, 0.0
-        )
+        return MetricVerdict(name, "unchanged", f"bit-identical, {count} values per run", 0.0, 0.0)
     bins = 2 if count >= TWO_BINS_FROM else 1
     margins = _margins([v[:count] for v in baselines.values() if len(v) >= count], bins, tolerance)
     rows = [
@@ -90,16 +89,16 @@ def _why_not(
     count: int,
 ) -> str:
     if not any(baselines.values()):
-        return "the job did not report it in the steps compared: raise convergence.steps"
+        return "the job did not report it in the compared steps: raise convergence.steps"
     if count == 0:
-        return "not every run reported it in the steps compared: raise convergence.steps"
+        return "not every run reported it in the compared steps: raise convergence.steps"
     values = [x for s in seeds for x in baselines[s][:count]]
     if not all(map(math.isfinite, values)):
-        return "the job's own value is not a finite number"
+        return "the job's own value is NaN or infinite"
     if min(values) == max(values):
         return (
-            f"it stays at {values[0]:.4g} in the job itself, so it cannot show whether anything"
-            " changed"
+            f"it stays at {values[0]:.4g} in the unchanged job, so it cannot show whether"
+            " anything changed"
         )
     return ""
 
@@ -109,12 +108,12 @@ def _bins(values: Sequence[float], count: int, bins: int) -> list[float]:
 
 
 def _margins(runs: Sequence[Sequence[float]], bins: int, tolerance: float) -> list[float]:
-    """One a bin, in the metric's unit; never zero."""
+    """One margin per bin, in the metric's unit; never zero."""
     count = len(runs[0])
     course = [fmean(column) for column in zip(*runs, strict=False)]
     level = max(abs(x) for x in course)
     moves = max(course) - min(course) if count > 1 else level
-    floor = 1e-3 * max(moves, level)  # of a metric near zero there is no share to take
+    floor = 1e-3 * max(moves, level)  # for a metric near zero, where a share of it vanishes
     margins = []
     for column in zip(*(_bins(run, count, bins) for run in runs), strict=True):
         spread = min(stdev(column) if len(column) > 1 else 0.0, SPREAD_SHARE * (moves or level))

@@ -1,8 +1,9 @@
-"""What the first steps say before any loss can: gradient norm, update norm, skipped steps.
+"""Check the first steps, before the loss can show anything: gradient norm, update norm, skipped
+steps.
 
-A gradient one step stale, a doubled learning rate, a lost gradient of the head barely move an
-adaptive optimizer's loss for hundreds of steps; they show at once in the norms. The loss alone
-accepts about 12 % of such breakers.
+A gradient that is one step stale, a doubled learning rate or a lost gradient of the head barely
+change an adaptive optimizer's loss for hundreds of steps, but show in the norms at once. The loss
+alone misses about 12 % of such defects.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from autotune.verdict.runs import LossRun
 PROBE_STEPS = 8
 # share of the norm; statistical changes are not probed
 PROBE_TOLERANCE = {"rounding": 0.05, "random-stream": 0.10}
-# under another random stream the norms scatter: the mean must also stand out from that by this much
+# under another random stream the norms scatter: the mean must also exceed this many standard errors
 PROBE_ERRORS = 3.0
-SINGLE_STEP_PAIRS = 3  # from which the scatter of one step between seeds is known at all
-# of the largest norm of the run: noise around a norm of zero has no meaningful ratio
+SINGLE_STEP_PAIRS = 3  # fewest pairs that show the scatter of a single step between seeds
+# share of the run's largest norm: below it, ratios are meaningless noise
 NEGLIGIBLE_NORM = 1e-9
 
 FLOAT16_EARLY_STEPS = 10  # the scale starts too high on purpose and is halved at each skip
 FLOAT16_EARLY_SKIPS = 3
-# later the scale is tried again every 2000 steps; more than this is overflow in the model
+# later the scale is raised every 2000 steps; more skips than this mean overflow in the model
 FLOAT16_LATE_SHARE = 0.01
 
 
@@ -34,9 +35,9 @@ def probe(
     """Why the first steps of the candidates differ from the baselines' (same seeds), or None.
 
     rounding: root mean square over steps of the seed-mean log ratio, so that ratios that cancel
-    over steps still count; random-stream: mean over seeds and steps, which another mask or crop
-    does not move; and from three pairs on each step by itself, since the effect of a stale gradient
-    shows in one step and fades.
+    over steps still count. random-stream: mean over seeds and steps, which other dropout masks or
+    crops do not shift; with three pairs or more also each step by itself, because the effect of a
+    stale gradient shows in one step and fades.
     """
     tolerance = PROBE_TOLERANCE.get(numerics)
     if tolerance is None:
@@ -80,11 +81,11 @@ def probe(
 
 
 def _single_step(columns: Mapping[int, list[float]], limit: float) -> tuple[int, float] | None:
-    """(step, mean log ratio) of a step that differs beyond the limit and its scatter between seeds;
-    None without one.
+    """(step, mean log ratio) of the first step whose difference exceeds the limit plus its scatter
+    between seeds; None if there is none.
 
-    The scatter of one step among few seeds is badly known: it counts as at least what all steps
-    have in the mean.
+    The scatter of one step is poorly known from few seeds, so at least the mean scatter of all
+    steps is used.
     """
     full = {step: ratios for step, ratios in columns.items() if len(ratios) >= SINGLE_STEP_PAIRS}
     if not full:
@@ -98,7 +99,7 @@ def _single_step(columns: Mapping[int, list[float]], limit: float) -> tuple[int,
 
 
 def _log_ratios(baseline: LossRun, candidate: LossRun, name: str) -> dict[int, float] | str:
-    """step -> log(candidate / baseline), or what is wrong beyond any ratio."""
+    """step -> log(candidate / baseline), or what is wrong if no ratio can describe it."""
     left, right = getattr(baseline, name)[:PROBE_STEPS], getattr(candidate, name)[:PROBE_STEPS]
     out = set(baseline.skipped) | set(candidate.skipped)
     floor = NEGLIGIBLE_NORM * max((x for x in (*left, *right) if math.isfinite(x)), default=0.0)
@@ -116,13 +117,13 @@ def _log_ratios(baseline: LossRun, candidate: LossRun, name: str) -> dict[int, f
 
 
 def float16_fault(candidates: Mapping[int, LossRun]) -> str | None:
-    """Why float16's skipped steps or its first gradient are not healthy, or None."""
+    """Why float16's skipped steps or its first gradient look unhealthy, or None."""
     for run in candidates.values():
         early = sum(1 for step in run.skipped if step < FLOAT16_EARLY_STEPS)
         if early > FLOAT16_EARLY_SKIPS:
             return (
-                f"{early} of the first {FLOAT16_EARLY_STEPS} steps were skipped for overflow "
-                f"(at most {FLOAT16_EARLY_SKIPS} are healthy)"
+                f"{early} of the first {FLOAT16_EARLY_STEPS} steps were skipped for"
+                f" overflow (at most {FLOAT16_EARLY_SKIPS} are normal)"
             )
         late = len(run.skipped) - early
         allowed = 1 + FLOAT16_LATE_SHARE * run.steps
@@ -133,7 +134,7 @@ def float16_fault(candidates: Mapping[int, LossRun]) -> str | None:
         error, allowed_error = run.gradient_error, run.gradient_error_allowed
         if error is not None and allowed_error is not None and error > allowed_error:
             return (
-                f"the first gradient is off by {error:.2g} against float32, bfloat16's by"
-                f" {allowed_error:.2g}: small gradients vanish in float16"
+                f"the first gradient differs from float32's by {error:.2g}, bfloat16's by"
+                f" {allowed_error:.2g}: small gradients underflow in float16"
             )
     return None

@@ -1,12 +1,11 @@
 """Seeded runs side by side: alignment, bins, curves, and whether the loss moves at all.
 
     samples consumed  0 ───────────────────────────────────────▶
-    baseline seed 1   │ bin 1 │ bin 2 │ bin 3 │ bin 4 │ …   the mean loss of each bin; the candidate's bins lie
-    candidate seed 1  │ bin 1 │ bin 2 │ bin 3 │ bin 4 │ …   over the same samples, its values are subtracted one by one
+    baseline seed 1   │ bin 1 │ bin 2 │ bin 3 │ bin 4 │ …   the mean loss of each bin; the candidate's bins cover
+    candidate seed 1  │ bin 1 │ bin 2 │ bin 3 │ bin 4 │ …   the same samples and are subtracted one by one
 
-Runs that take the same batches share their steps and are cut by step. Runs with another batch size
-share only the
-samples: there a bin's value is the integral of the loss over the bin, drawn as straight lines
+Runs with the same batches share their steps, and are divided by step. Runs with different batch
+sizes share only the samples: there a bin's value is the mean of the loss interpolated linearly
 between steps, because the plain mean of a few early values of a falling loss is too high.
 """
 
@@ -21,21 +20,20 @@ from statistics import fmean, variance
 
 from autotune_trials.protocol.messages import Record
 
-CURVE_POINTS = 60  # enough for a plot of a hand's width
+CURVE_POINTS = 60  # enough for a small plot
 MOVING_BINS = 6
-# 6 bin means of pure noise span more than 5 of their standard errors in fewer than 1 of 100 runs
+# 6 bin means of pure noise span more than 5 of their standard errors in less than 1 % of runs
 MOVING_ERRORS = 5.0
 
 
 @dataclass(frozen=True)
 class LossRun:
-    """One seeded run, one entry an optimizer step from the first.
+    """One seeded run, with one entry per optimizer step from the first.
 
-    ``gradient_norms`` (before clipping) and ``update_norms`` cover the first few steps only.
-    ``skipped``: indexes of
-    the steps a gradient scaler left out. ``gradient_error``: relative error of the first gradient
-    against float32, and
-    ``gradient_error_allowed``: bfloat16's on the same batch; None where they were not measured.
+    ``gradient_norms`` (before clipping) and ``update_norms`` cover only the first few steps.
+    ``skipped``: indexes of the steps that a gradient scaler skipped. ``gradient_error``: relative
+    error of the first gradient against float32; ``gradient_error_allowed``: bfloat16's on the same
+    batch; None if not measured.
     """
 
     losses: Sequence[float | None]
@@ -52,8 +50,8 @@ class LossRun:
         return min(len(self.losses), len(self.samples_before))
 
     def first_non_finite(self) -> int | None:
-        """Step of the first loss that is NaN or infinite; 0 if the run is only marked so, None if
-        all is well.
+        """Step of the first loss that is NaN or infinite; 0 if only ``finite`` says so, None if all
+        are finite.
         """
         for step, loss in enumerate(self.losses):
             if loss is not None and not math.isfinite(loss):
@@ -62,7 +60,7 @@ class LossRun:
 
 
 def loss_run(record: Record) -> LossRun:
-    """What the loss comparison needs of a record; float16's gradient errors take further runs and
+    """What the loss comparison needs from a record; float16's gradient errors need further runs and
     are added by the caller."""
     return LossRun(
         losses=record.losses,
@@ -81,7 +79,7 @@ def same_steps(a: LossRun, b: LossRun) -> bool:
 
 
 def first_bits_differ(a: LossRun, b: LossRun) -> int | None:
-    """First step where loss, samples or gradient norm of two runs are not the same bits; None if
+    """First step at which loss, samples or gradient norm of two runs are not bit-identical; None if
     there is none.
     """
     columns = (
@@ -97,13 +95,13 @@ def first_bits_differ(a: LossRun, b: LossRun) -> int | None:
 
 
 def known(run: LossRun) -> tuple[list[float], list[float]]:
-    """(samples before, loss) of the steps whose loss is a number."""
+    """(samples before, loss) of the steps that have a loss."""
     pairs = [(s, x) for s, x in zip(run.samples_before, run.losses, strict=False) if x is not None]
     return [s for s, _ in pairs], [x for _, x in pairs]
 
 
 def step_bins(steps: int, bins: int) -> list[range]:
-    """``bins`` stretches of nearly equal length that cover ``steps`` steps."""
+    """``bins`` ranges of nearly equal length that cover ``steps`` steps."""
     edges = [round(i * steps / bins) for i in range(bins + 1)]
     return [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
 
@@ -118,8 +116,8 @@ def bin_means(run: LossRun, steps: int, bins: int) -> list[float]:
 
 
 def sample_bins(runs: Iterable[LossRun], bins: int) -> list[float] | None:
-    """Edges, in samples, of ``bins`` equal bins over what all ``runs`` cover; None if they share
-    nothing.
+    """Edges, in samples, of ``bins`` equal bins over the range that all ``runs`` cover; None if
+    there is none.
     """
     spans = [(s[0], s[-1]) for s in (known(run)[0] for run in runs) if s]
     low, high = max((a for a, _ in spans), default=0.0), min((b for _, b in spans), default=0.0)
@@ -127,8 +125,8 @@ def sample_bins(runs: Iterable[LossRun], bins: int) -> list[float] | None:
 
 
 def bin_integrals(run: LossRun, edges: Sequence[float]) -> list[float]:
-    """Mean over each bin of the loss drawn as straight lines between steps. ``edges`` lie within
-    the run.
+    """Mean over each bin of the loss interpolated linearly between steps. ``edges`` lie within the
+    run.
     """
     samples, losses = known(run)
     knots = zip(samples, samples[1:], losses, losses[1:], strict=False)
@@ -147,8 +145,8 @@ def bin_integrals(run: LossRun, edges: Sequence[float]) -> list[float]:
 
 
 def curve(runs: Iterable[LossRun], points: int = CURVE_POINTS) -> dict[int, float]:
-    """Samples consumed -> mean loss over ``runs``, at most ``points`` bins. Step numbers stand in
-    where samples were not counted."""
+    """Samples consumed -> mean loss over ``runs``, in at most ``points`` bins. Step numbers are
+    used if samples were not counted."""
     runs = [run for run in runs if run.steps]
     steps = min((run.steps for run in runs), default=0)
     result: dict[int, float] = {}
@@ -169,10 +167,10 @@ def curve(runs: Iterable[LossRun], points: int = CURVE_POINTS) -> dict[int, floa
 
 @dataclass(frozen=True)
 class Movement:
-    """How far the baseline's loss goes over the window."""
+    """How far the baseline's loss moves over the window."""
 
     progress: float  # highest minus lowest bin mean, in the loss's unit
-    level: float  # largest bin mean, without its sign
+    level: float  # largest absolute bin mean
     noise: float  # standard error of one bin mean
 
     def why_not(self, smallest_visible: float) -> str | None:
@@ -180,16 +178,16 @@ class Movement:
         must differ by more than this."""
         if self.progress <= 1e-9 * self.level or self.progress == 0:
             return (
-                f"the job's own loss stays at {self.level:.4g}: it cannot show whether anything"
-                " changed. Placeholder data or a learning rate of zero does that, and so does a"
-                " value that is divided by itself before backward: tune on real data, or say what"
-                " the loss is with autotune.step(loss=…)"
+                f"the job's own loss stays at {self.level:.4g}: it cannot show whether"
+                " anything changed. Possible causes: placeholder data, a learning rate of"
+                " zero, or a value that is divided by itself before backward. Tune on"
+                " real data, or report the loss with autotune.step(loss=…)"
             )
         if self.progress < MOVING_ERRORS * self.noise:
             return (
-                f"the job's own loss does not move beyond its noise (by {self.progress:.3g}, noise"
-                f" of a mean {self.noise:.2g}): it cannot show whether anything changed. More steps"
-                " (convergence.steps) may"
+                "the job's own loss does not move beyond its noise (by"
+                f" {self.progress:.3g}, noise of a mean {self.noise:.2g}): it cannot show"
+                " whether anything changed. More steps (convergence.steps) may help"
             )
         if self.progress <= smallest_visible:
             return (
@@ -201,8 +199,8 @@ class Movement:
 
 
 def movement(runs: Mapping[int, LossRun], steps: int) -> Movement:
-    """How the loss of baseline ``runs`` moves over the first ``steps`` steps; noise from the
-    scatter about each half bin's mean."""
+    """How the loss of baseline ``runs`` moves over the first ``steps`` steps; noise is estimated
+    from the scatter around the mean of each half bin."""
     per_run = [bin_means(run, steps, MOVING_BINS) for run in runs.values()]
     means = [
         fmean(column) for column in zip(*per_run, strict=False) if not any(map(math.isnan, column))
@@ -213,7 +211,7 @@ def movement(runs: Mapping[int, LossRun], steps: int) -> Movement:
     for run in runs.values():
         for stretch in step_bins(
             steps, 2 * MOVING_BINS
-        ):  # half bins, so that the fall of the loss itself is not taken for noise
+        ):  # half bins, so that the falling loss itself does not count as noise
             values = [x for i in stretch if (x := run.losses[i]) is not None]
             if len(values) > 1:
                 scatter.append(variance(values))

@@ -1,25 +1,23 @@
-"""A centre with its interval, looked at more than once: a robust mean, and how far its interval
-must reach at each look.
+"""A robust mean with an interval that stays valid over several looks, and how wide that interval
+must be at each look.
 
     pairs    5          7          9    …   24
              │ T > c₁?  │ T > c₂?  │ T > c₃? …        T = robust mean / its standard error
 
-**The mean** is a weighted M-estimate of Huber's kind: a pair further off than 1.4 standard
-deviations counts as one at 1.4, and
-a pair during which the machine was slower than usual (its *level*: the mean of the two log costs)
-counts less. Bursts of other load hit one side of a pair or the other alike, so a pair's level says
-how reliable its ratio is, never to which side it errs: given the levels, the ratios of equal
-configurations still lie symmetrically about 0, and no weighting by them favours one.
+**The mean** is a weighted Huber M-estimate: a pair more than 1.4 standard deviations away counts as
+if at 1.4, and a pair during which the machine was slower than usual (its *level*: the mean of the
+two log costs) counts less. Bursts of other load hit both sides of a pair equally often, so a pair's
+level says how reliable its ratio is, but not in which direction it errs: given the levels, the
+ratios of equal configurations are still symmetric about 0, and weighting by levels favours neither.
 
-**The bounds** are the quantiles of T itself, of normal pairs, each passed for the first time with
-its share of the level. Whoever stops at whatever look, the interval holds with the level. The lower
-end, which alone can adopt what is no faster, has a level of its own, of which it saves most for the
-late looks; the upper end, which ends what gives nothing, spends early.
+**The bounds** are quantiles of T itself for normal pairs; each is crossed for the first time with
+its share of the level. The interval keeps its level no matter at which look one stops. The lower
+end, the only one that can adopt a candidate that is not faster, has its own level and saves most of
+it for late looks; the upper end, which rejects candidates without a gain, spends its level early.
 
 Sources: P. Huber, "Robust estimation of a location parameter", Ann. Math. Stat. 35 (1964), with his
-proposal 2 for the scale; repeated
-confidence intervals: C. Jennison and B. Turnbull, J. R. Stat. Soc. B 51 (1989); spending the level
-look by look: K. Lan and D. DeMets, Biometrika 70 (1983).
+proposal 2 for the scale; repeated confidence intervals: C. Jennison and B. Turnbull, J. R. Stat.
+Soc. B 51 (1989); spending the level look by look: K. Lan and D. DeMets, Biometrika 70 (1983).
 """
 
 from __future__ import annotations
@@ -30,34 +28,34 @@ from functools import lru_cache
 
 from autotune.verdict.bounds import BOUNDS
 
-FEW = 8  # pairs; with fewer, scale and weights are known too badly to lean on them
+FEW = 8  # with fewer pairs, scale and weights are too uncertain to rely on
 HUBER, HUBER_FEW = 1.4, 2.0  # standard deviations up to which a pair counts in full
-SLOW, SLOW_FEW = 1.0, 2.0  # a level so many deviations above the median halves a pair's weight
-LEAST_SPREAD = 0.1  # of the levels, in that of the ratios: below it they are equal
-ITERATIONS = 20  # the bounds are those of the estimate after so many
-# exponents of spending: up to look j, (pairs at j / pairs at the last)^exponent of the level is
-# spent
+SLOW, SLOW_FEW = 1.0, 2.0  # a level this many deviations above the median halves a pair's weight
+LEAST_SPREAD = 0.1  # least spread of the levels, as a share of that of the ratios
+ITERATIONS = 20  # the bounds apply to the estimate after this many
+# spending exponents: up to look j, a share (pairs at j / pairs at the last)^exponent of the level
+# is spent
 LATE, EARLY = 1.2, 0.6
-DRAWS = 100_000  # of simulated sequences, each also with its sign turned
+DRAWS = 100_000  # simulated sequences, each used with both signs
 DRAWS_SEED = 1964
 CHUNK = 20_000  # sequences at a time
 MAD_TO_SD = 1.4826
-TINY = 1e-300  # instead of no scale at all
+TINY = 1e-300  # keeps scales above zero
 
 
 def robust_mean(
     values: Sequence[float], levels: Sequence[float] | None = None
 ) -> tuple[float, float, int]:
-    """(mean, its standard error, degrees of freedom): see the top. One value alone has an infinite
-    error.
+    """(mean, its standard error, degrees of freedom), see the module docstring. A single value has
+    an infinite error.
 
     Args:
-        values: log ratios, one a pair.
-        levels: how slow the machine was during each pair, log units, from any origin; None: nothing
-            is known of that.
+        values: log ratios, one per pair.
+        levels: how slow the machine was during each pair, log units, from any origin; None:
+            unknown.
 
     Raises:
-        ValueError: no values, or not as many levels.
+        ValueError: no values, or another number of levels.
     """
     import numpy as np
 
@@ -77,13 +75,13 @@ def robust_mean(
 def critical_value(
     pairs: int, look: int, looks: Sequence[int], tail: float, spending: float = LATE
 ) -> float:
-    """How many standard errors an end of the interval lies from the mean at ``look``; infinite
-    where there is no error.
+    """Distance of an end of the interval from the mean at ``look``, in standard errors; infinite
+    for fewer than two pairs.
 
     Args:
-        pairs: values there are. If they are not ``looks[look]``, an equal share of the level is
-            spent on them.
-        tail: probability that this end is ever beyond the truth, over all looks.
+        pairs: number of values. If it is not ``looks[look]``, an equal share of the level is spent
+            on this look.
+        tail: probability that this end ever misses the truth, over all looks.
         spending: :data:`LATE` or :data:`EARLY`.
     """
     if pairs < 2:
@@ -100,13 +98,12 @@ def critical_value(
 
 @lru_cache(maxsize=64)
 def boundary(looks: tuple[int, ...], tail: float, spending: float = LATE) -> tuple[float, ...]:
-    """Critical values of T, one a look (pairs, rising), which normal pairs pass with probability
-    ``tail`` in all.
+    """Critical values of T, one per look (in pairs, increasing), which normal pairs exceed with
+    total probability ``tail``.
 
-    Known ones are in bounds.py; others are found by drawing normal sequences once, always the
-    same ones. Pairs hit by bursts have
-    longer tails than normal ones, which widens the error more than the scatter of the mean: the
-    level is then kept with something to spare.
+    Known ones are in bounds.py; others are simulated once, always from the same normal sequences.
+    Pairs hit by bursts have heavier tails than normal ones, which widens the error more than the
+    scatter of the mean, so the level is then kept with some margin.
     """
     return BOUNDS.get((looks, round(tail, 9), spending)) or simulated_boundary(
         looks, tail, DRAWS, spending
@@ -121,7 +118,7 @@ def simulated_boundary(
 
 
 def simulated(looks: tuple[int, ...], draws: int, seed: int):  # type: ignore[no-untyped-def]  # an array of float64: (sequences, looks)
-    """T at each look, of normal pairs whose levels say nothing."""
+    """T at each look, for normal pairs whose levels carry no information."""
     import numpy as np
 
     rng, chunks = np.random.default_rng(seed), []
@@ -134,8 +131,8 @@ def simulated(looks: tuple[int, ...], draws: int, seed: int):  # type: ignore[no
 
 
 def passed_first(t, looks: tuple[int, ...], tail: float, spending: float) -> tuple[float, ...]:  # type: ignore[no-untyped-def]  # an array as of simulated
-    """Bounds of which each is passed, where none was before, by its share of ``tail``; ``t`` is as
-    likely as -``t``.
+    """Bounds such that each is the first to be crossed with its share of ``tail``; ``t`` and -``t``
+    are equally likely.
     """
     import numpy as np
 
@@ -160,7 +157,7 @@ def _means_and_errors(ratios, levels):  # type: ignore[no-untyped-def]  # arrays
     least = LEAST_SPREAD * MAD_TO_SD * np.median(abs(ratios - middle), axis=1, keepdims=True)
     weights = _weights(levels, least, SLOW_FEW if few else SLOW)
     total, squares = weights.sum(axis=1, keepdims=True), (weights**2).sum(axis=1, keepdims=True)
-    pairs = total**2 / squares  # of equal weight that would say as much
+    pairs = total**2 / squares  # effective number of pairs of equal weight
     mean = _weighted_median(ratios, weights)
     scale = MAD_TO_SD * _weighted_median(abs(ratios - mean), weights) + TINY
     for _ in range(ITERATIONS):
@@ -180,8 +177,8 @@ def _means_and_errors(ratios, levels):  # type: ignore[no-untyped-def]  # arrays
 
 
 def _weights(levels, least, slow):  # type: ignore[no-untyped-def]  # arrays
-    """1 up to the median level, then falling with the distance in spreads. The spread is that of
-    the lower half, which bursts leave alone.
+    """1 up to the median level, then decreasing with the distance in spreads. The spread is that of
+    the lower half, which bursts do not affect.
     """
     import numpy as np
 
@@ -201,13 +198,13 @@ def _weighted_median(values, weights):  # type: ignore[no-untyped-def]  # arrays
 
 
 def _clipped_variance(k: float) -> float:
-    """Variance of a standard normal variable that is clipped at ± ``k``."""
+    """Variance of a standard normal variable clipped at ± ``k``."""
     inside = math.erf(k / math.sqrt(2))
     return inside - 2 * k * math.exp(-k * k / 2) / math.sqrt(2 * math.pi) + k * k * (1 - inside)
 
 
 def t_quantile(p: float, freedom: float) -> float:
-    """Quantile ``p`` of Student's t. scipy.special loads in a fraction of the time of scipy.stats."""
+    """Quantile ``p`` of Student's t. scipy.special imports in a fraction of scipy.stats's time."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, p))

@@ -4,14 +4,14 @@
     confirm   B│C  C│B  B│C …   a fresh process each, 5 to 24 pairs      decide          the only figure reported
 
 Live intervals are too narrow (in trials, 84–87 % coverage of a nominal 95 %), because a process
-that is never restarted keeps its memory layout and its luck. Fresh processes give each pair an
-independent draw of that luck; the robust mean
-keeps pairs hit by a burst of other load from deciding (sequential.py: its interval at each look).
+that is never restarted keeps its memory layout, lucky or not. Fresh processes give each pair an
+independent draw of that luck; the robust mean keeps pairs hit by a burst of other load from
+deciding (sequential.py: its interval at each look).
 
 Sources: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time" (2013), for repeating
 at the level that varies, the process; B. Efron and C. Morris, "Data analysis using Stein's
-estimator", J. Am. Stat. Assoc. 70 (1975), for drawing a claim towards no gain by what its own error
-says. Rules that were tried and left: benchmarks/verdicts/simulated.md.
+estimator", J. Am. Stat. Assoc. 70 (1975), for shrinking an estimate towards no gain according to
+its error. Rules that were tried and rejected: benchmarks/verdicts/simulated.md.
 """
 
 from __future__ import annotations
@@ -25,26 +25,24 @@ from autotune.results import Interval
 from autotune.verdict.sequential import EARLY, critical_value, robust_mean, t_quantile
 
 BASELINE = "B"
-# pairs of fresh processes at which a decision is tried; beyond 9 only what is near a proof goes on
+# pairs of fresh processes at which a decision is tried; beyond 9 only near-proofs continue
 LOOKS = (5, 7, 9, 12, 16, 20, 24)
-ALPHA = 0.05  # that the interval of one candidate misses, over all looks
-# that the lower end of a finalist's, which adopts, lies too high: 1 % for all that a run may
-# confirm, and most for the first, which the search thinks best
+ALPHA = 0.05  # probability that one candidate's interval misses, over all looks
+# probability that the lower end of a finalist's interval, which decides adoption, is too high: 1 %
+# for all finalists of a run, most of it for the first, which the search ranks best
 FALSE_ADOPTIONS = (0.005, 0.0025, 0.0025)
-UPPER_TAIL = 0.02  # that an upper end lies too low
-# the same once more for the intervals of pairs that are made after an adoption: ALPHA in all
+UPPER_TAIL = 0.02  # probability that an upper end is too low
+# lower tail of the intervals with pairs made after an adoption: all tails together are ALPHA
 SHARP_TAIL = 0.005
-# standard errors that a mean may be too low by: where even so the last look would not adopt, it is
-# not waited for
+# standard errors by which a mean may be too low: if the last look would reject even then, stop now
 HOPE = 2.4
-# below this a change is not worth its risk, and within it two candidates are tied
+# smaller gains are not worth the risk, and candidates this close together are tied
 MINIMUM_GAIN = 0.02
-# half an adopted interval's width, log units: a wider one is given more pairs, if there are minutes
-# left
+# target half width of an adopted interval, log units: a wider one gets more pairs if time is left
 SHARP = 0.05
-# degrees of freedom the noise known from baseline blocks counts for beside a candidate's own pairs
+# degrees of freedom given to the noise of baseline blocks, in addition to a candidate's own pairs
 NOISE_WEIGHT = 4
-REPORTED_PAIRS_LIMIT = 1000  # beyond it "more pairs" is no advice
+REPORTED_PAIRS_LIMIT = 1000  # beyond this, "more pairs" is no useful advice
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,12 @@ class LogRatio:
     """log(cost candidate / cost baseline): negative is faster."""
 
     estimate: float
-    standard_error: float  # infinite: a single pair and no noise known
+    standard_error: float  # infinite: a single pair and unknown noise
     pairs: int
 
     @property
     def sigma(self) -> float:
-        """The standard error; infinite where it is unknown, so that nothing is concluded from it."""
+        """The standard error; infinite if unknown, so that nothing is concluded from it."""
         return math.inf if self.standard_error is None else self.standard_error
 
 
@@ -66,24 +64,24 @@ class SpeedDecision:
     state: str  # "adopt", "reject", "continue"
     interval: Interval  # cost baseline / cost candidate: above 1 is faster
     reason: str
-    # rejected because the interval stayed too wide, not because there is no gain
+    # rejected because the interval stayed too wide, not for lack of a gain
     too_noisy: bool = False
-    # pairs it would take, where too_noisy; None: more pairs will not help
+    # pairs needed if too_noisy; None: more pairs will not help
     required_pairs: int | None = None
 
 
 def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0) -> LogRatio:
-    """Candidate against the baseline blocks beside it, from blocks in the order they ran.
+    """Compare candidate blocks with neighbouring baseline blocks, given in the order they ran.
 
-    Neighbours of unlike label are paired, each block once: B C │ C B │ B C │ C B. A pair's value is
-    log(candidate / baseline). Linear drift adds to the pairs "baseline first" what it takes from
-    the pairs "candidate first", so the mean of the two groups' means is free of it, whatever their
+    Neighbours with different labels are paired, each block once: B C │ C B │ B C │ C B. A pair's
+    value is log(candidate / baseline). Linear drift shifts "baseline first" and "candidate first"
+    pairs by opposite amounts, so the mean of the two group means is free of it, whatever the group
     sizes; the standard error comes from the spread within each group.
 
     Args:
         blocks: (label, cost per sample); any label but :data:`BASELINE` is the candidate.
         noise: standard deviation of one block's log cost, from baseline blocks (:func:`noise_of`);
-            steadies the error of few pairs.
+            stabilises the error of few pairs.
 
     Raises:
         ValueError: no neighbours to pair, or a cost that is not positive.
@@ -109,7 +107,7 @@ def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0) -
     estimate = fmean(fmean(g) for g in groups)
     squares = math.fsum((x - fmean(g)) ** 2 for g in groups for x in g)
     freedom = pairs - len(groups)
-    # one pair of each kind: their difference, drift included, is all there is
+    # one pair of each kind: only their difference is available, drift included
     if freedom == 0 and len(groups) == 2:
         squares, freedom = (ascending[0] - descending[0]) ** 2 / 2, 1
     if noise > 0:
@@ -121,10 +119,10 @@ def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0) -
 
 
 def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
-    """Several comparisons of the same two configurations as one, each weighted by its precision.
+    """Combine several comparisons of the same two configurations, weighted by their precision.
 
-    The standard error is the larger of what the weights say and what the comparisons' own
-    disagreement says: minutes apart, they may differ by more than each believes of itself.
+    The standard error is the larger of those implied by the weights and by the disagreement between
+    the comparisons: minutes apart, they may differ by more than their own errors suggest.
 
     Raises:
         ValueError: no comparisons.
@@ -151,10 +149,9 @@ def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
 
 
 def noise_of(costs: Sequence[float]) -> float:
-    """Standard deviation of the log of ``costs``, taken one after the other, once a linear drift is
-    removed.
+    """Standard deviation of the log of consecutive ``costs``, after removing a linear drift.
 
-    Two costs are taken as they are, drift included.
+    With only two costs the drift is not removed.
 
     Raises:
         ValueError: fewer than two costs, or one that is not positive.
@@ -175,11 +172,11 @@ def noise_of(costs: Sequence[float]) -> float:
 
 
 def planned(most: float) -> tuple[int, ...]:
-    """The looks of a confirmation that has room for ``most`` pairs; the first one always.
+    """The looks of a confirmation that has room for ``most`` pairs; always includes the first.
 
-    Every look that is planned takes its share of the level, so those that will never be reached
-    must not be: with 24 pairs planned the first five have to lie 10 errors above "no gain", with
-    no others planned 5.
+    Each planned look uses a share of the level, so looks that will never be reached must not be
+    planned: with 24 pairs planned, the first five have to lie 10 errors above "no gain", with no
+    others planned 5.
     """
     return tuple(look for look in LOOKS if look <= max(most, LOOKS[0]))
 
@@ -194,35 +191,36 @@ def decide(
     minimum_gain: float = MINIMUM_GAIN,
     better: str = "faster",
 ) -> SpeedDecision:
-    """Adopt, reject, or go on to the next look.
+    """Adopt, reject, or continue to the next look.
 
         adopt      the whole interval is above 1 and the estimate is at least 1 + minimum_gain
-        reject     the whole interval is below 1 + minimum_gain, or this was the last look, or it would be no use to wait for
+        reject     the whole interval is below 1 + minimum_gain, or this was the last look, or waiting for it is pointless
         continue   otherwise
 
-    The interval holds with 95 % at whatever look it is reported. Only its lower end can adopt
-    what is no faster: it has a small level of its own, its share of what false adoptions may have.
+    The interval has 95 % coverage no matter at which look it is reported. Only its lower end can
+    adopt a candidate that is not faster, so it has a small level of its own: its share of the
+    allowed false adoptions.
 
-    It is no use to go on where the last look would not adopt even if the mean were too low by
-    :data:`HOPE` standard errors now. Stopping early for that adopts nothing wrongly, and the
-    interval holds all the same.
+    Waiting is pointless if the last look would not adopt even if the mean were now too low by
+    :data:`HOPE` standard errors. Stopping early for that reason adopts nothing wrongly, and the
+    interval remains valid.
 
-    The estimate of what is adopted is drawn towards 1: what passes a bar is on average too high, by
-    the more the closer it passed. With T = estimate / error, a share 1 / T² of the estimate's
-    square is error, so the share 1 - 1 / T² of the estimate is left (Efron and Morris); and T² is
-    itself too high, by f / (f - 2) in the mean, as the error is known from f degrees of freedom
-    only, and by more where passing the bar chose what had a small one: (f + 2) / (f - 2) is what
-    simulations ask for. The interval stays as it is and holds the drawn estimate.
+    The estimate of an adopted candidate is shrunk towards 1: what passes a bar is on average too
+    high, the more so the closer it passed. With T = estimate / error, a share 1 / T² of the
+    estimate's square is error, so the share 1 - 1 / T² of the estimate is kept (Efron and Morris).
+    T² is itself too high: by f / (f - 2) on average, because the error is known from f degrees of
+    freedom only, and by more because passing the bar favours small errors; (f + 2) / (f - 2) is
+    what simulations call for. The interval is not changed and contains the shrunk estimate.
 
     Args:
         log_ratios: log(cost baseline / cost candidate), one per interleaved pair of fresh
             processes.
-        look: which look this is, counted from 0.
-        levels: mean of the two log costs, one a pair: how slow the machine was then
-            (sequential.py). None: not known.
-        looks: pairs at each look that is planned (:func:`planned`).
-        finalist: how many candidates have been confirmed before; all share the risk.
-        better: what a ratio above 1 is called.
+        look: index of this look, from 0.
+        levels: mean of the two log costs per pair: how slow the machine was then (sequential.py).
+            None: unknown.
+        looks: number of pairs at each planned look (:func:`planned`).
+        finalist: how many candidates were confirmed before; all share the risk.
+        better: the word for a ratio above 1.
 
     Raises:
         ValueError: no ratios, a ratio or level that is not finite, another number of levels, or
@@ -266,24 +264,24 @@ def sharpened(
     look: int,
     levels: Sequence[float] | None = None,
 ) -> Interval:
-    """The interval of what was adopted at an earlier look, with the pairs made since.
+    """The interval of a candidate adopted at an earlier look, updated with the pairs made since.
 
-    The intervals of all looks, those up to the adoption included, hold together with 1 -
-    :data:`ALPHA` (Jennison and Turnbull's repeated intervals), so what is common to them holds too:
-    it becomes narrower and never passes "no gain" again. The estimate is drawn towards 1 as at the
-    adoption.
+    The intervals of all looks, including those up to the adoption, hold simultaneously with
+    probability 1 - :data:`ALPHA` (Jennison and Turnbull's repeated intervals), so their
+    intersection holds too: it only gets narrower, and never includes "no gain" again. The estimate
+    is shrunk towards 1 as at the adoption.
 
     Args:
-        adopted: of the earlier looks.
-        log_ratios, levels: as of :func:`decide`, with all pairs.
-        look: of :data:`LOOKS`.
+        adopted: interval of the earlier looks.
+        log_ratios, levels: as in :func:`decide`, with all pairs.
+        look: index into :data:`LOOKS`.
 
     Raises:
         ValueError: as :func:`decide`.
     """
     centre, error, freedom, low, high = _look(log_ratios, levels, look, LOOKS, SHARP_TAIL)
     low, high = max(low, math.log(adopted.low)), min(high, math.log(adopted.high))
-    if low >= high:  # the looks contradict each other: the machine has changed in between
+    if low >= high:  # the looks contradict each other: the machine changed in between
         return adopted
     return Interval(
         *map(math.exp, (min(max(_drawn(centre, error, freedom), low), high), low, high))
@@ -291,7 +289,7 @@ def sharpened(
 
 
 def adopted_text(interval: Interval, pairs: int, better: str = "faster") -> str:
-    """The reason of an adoption."""
+    """The reason given for an adoption."""
     return f"{better}: {_figures(interval, pairs)}"
 
 
@@ -314,8 +312,8 @@ def required_pairs(
     *,
     levels: Sequence[float] | None = None,
 ) -> int | None:
-    """Pairs for an interval of ± ``half_width`` (log units) if they scatter as ``log_ratios`` do;
-    None if beyond 1000.
+    """Pairs needed for an interval of ± ``half_width`` (log units) if they scatter like
+    ``log_ratios``; None if more than 1000.
 
     Raises:
         ValueError: fewer than two ratios, or a half width that is not positive.
@@ -331,22 +329,22 @@ def required_pairs(
 
 
 def too_noisy_text(interval: Interval, pairs: int, needed: int | None) -> str:
-    """What to tell the user when the interval stayed too wide, and what to do."""
+    """Tell the user that the interval stayed too wide, and what to do about it."""
     advice = f"about {needed} pairs needed" if needed else "more pairs will not help"
     return (
         f"too noisy to tell: {_times(interval.estimate)} after {pairs} pairs, could be"
-        f" {_times(interval.low)} to {_times(interval.high)} ({advice}). Stop other work on this"
-        " machine, or give more time (budget.minutes)"
+        f" {_times(interval.low)} to {_times(interval.high)} ({advice}). Stop other work"
+        " on this machine, or allow more time (budget.minutes)"
     )
 
 
 def choose(speedups: Sequence[float], changes: Sequence[int]) -> int:
-    """Index of the candidate to take among adopted ones: the fastest, but of those within
-    :data:`MINIMUM_GAIN` of it the smallest change.
+    """Index of the best adopted candidate: the one with the fewest changes among those within
+    :data:`MINIMUM_GAIN` of the fastest.
 
     Args:
         speedups: estimates, above 1 is faster.
-        changes: how many knobs each one changes.
+        changes: how many knobs each candidate changes.
 
     Raises:
         ValueError: no candidates.
@@ -363,7 +361,7 @@ def _look(
     looks: Sequence[int],
     lower: float,
 ) -> tuple[float, float, int, float, float]:
-    """(centre, its standard error, degrees of freedom, lower end, upper end) at one look, log
+    """(centre, its standard error, degrees of freedom, lower end, upper end) at one look, in log
     units; see :func:`decide`. ``lower``: level of the lower end.
     """
     if not 0 <= look < len(looks):
@@ -386,7 +384,7 @@ def _look(
 def _needed(
     log_ratios: Sequence[float], levels: Sequence[float] | None, estimate: float, lower: float
 ) -> int | None:
-    """Pairs that would prove ``estimate``, if they scatter as these do and no more are planned; None:
+    """Pairs that would prove ``estimate`` if they scatter like these and no more are planned; None:
     more will not help.
     """
     pairs, error = len(log_ratios), robust_mean(log_ratios, levels)[1]
@@ -410,7 +408,7 @@ def _can_still_adopt(
 
 
 def _drawn(centre: float, error: float, freedom: int) -> float:
-    """``centre`` drawn towards 0 by its own ``error`` (see :func:`decide`)."""
+    """``centre`` shrunk towards 0 according to its ``error`` (see :func:`decide`)."""
     if not freedom:
         return centre
     return centre * (1 - (freedom + 2) / max(freedom - 2, 1) * (error / centre) ** 2)

@@ -1,12 +1,12 @@
 """From the iterations of a window to one cost: seconds per sample.
 
     │ warm-up │ first epoch │ iterations that count ─┤ epoch end ├──────────────│
-    0         warm_up_end   first_counted             turnovers_s, kept apart
+    0         warm_up_end   first_counted             turnovers_s, kept separate
 
-The estimator is the mean of the iteration times with everything above 10 times the median pulled
-down to it. The mean is what a user pays; median and minimum forgive a configuration that stalls now
-and then (about 9 % bias in its favour with a stall every tenth iteration), and the plain mean is at
-the mercy of one long stall of the machine.
+The estimator is the mean of the iteration times, with everything above 10 times the median reduced
+to that. The mean is what users pay. Median and minimum ignore occasional stalls of a configuration
+(about 9 % bias in its favour with a stall every tenth iteration), and a single long stall of the
+machine can spoil the plain mean.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from autotune_spaces.facts import ReaderFacts
 from autotune_trials.protocol.messages import PHASES, Window
 
 WINSOR_FACTOR = (
-    # stalls up to here are the configuration's own and count in full; a longer one is pulled down
-    # to it
+    # stalls up to here are the configuration's own and count in full; longer ones are reduced to
+    # this
     10.0
 )
 WARM_UP_MINIMUM = 10  # allocator, autotuning and prefetch queues need at least this many iterations
 WARM_UP_BLOCK = 8
-LATER_EPOCH = 40  # iterations of later epochs that are enough to leave the first one out
-# iterations' worth of batches: so near to what it is in the last quarter, the backlog has settled
+LATER_EPOCH = 40  # fewest iterations of later epochs for which the first epoch is left out
+# iterations' worth of batches: this close to its mean in the last quarter, the backlog is settled
 SETTLED_BACKLOG = 0.5
-MOST_FROM_STOCK = 0.9  # of a window's batches; beyond it nothing is known of the loader's own pace
-# a block median this near to the steady zone's belongs to it, however quiet the times are
+MOST_FROM_STOCK = 0.9  # of a window's batches; beyond it, the loader's own speed is unknown
+# a block median this close to the steady zone's belongs to it, however quiet the times are
 STEADY_TOLERANCE = 0.015
 STEADY_DEVIATIONS = (
     # ... or within this many deviations, of the iterations / sqrt(length) or of the blocks
     # themselves
     2.5
 )
-# of a normal distribution; without it one steady block in six would be taken for warm-up
+# for a normal distribution; without it one steady block in six would be taken for warm-up
 MAD_TO_SD = 1.4826
 
-# Foreign load: on two cores a quarter of a core moves the time of a job that uses both by about an
-# eighth, which is more than any difference the verdict has to resolve; tuner and agent themselves
-# stay below a twentieth.
+# Foreign load: on two cores a quarter of a core changes the time of a job that uses both by about
+# an eighth, more than any difference the verdict has to resolve; tuner and agent themselves stay
+# below a twentieth.
 FOREIGN_CORES = 0.25
-# Pressure (PSI "some") is also made by the job itself, by more runnable threads than cores, so only
-# its rise over calm windows of the same configuration means something. Calm windows of one
-# configuration differ by less than a tenth.
+# The job itself also causes pressure (PSI "some"), with more runnable threads than cores, so only
+# an increase over calm windows of the same configuration counts. Calm windows of one configuration
+# differ by less than a tenth.
 PRESSURE_RISE = 0.25
 # without calm windows: only if it is high and something else demonstrably ran
 PRESSURE_WITH_FOREIGN_LOAD = 0.5
@@ -60,13 +60,13 @@ SOME_FOREIGN_CORES = 0.1
 def winsorized_mean(
     times: Sequence[float], factor: float = WINSOR_FACTOR, rounds_of: int = 1
 ) -> float:
-    """Mean of ``times`` with values above ``factor`` × median pulled down to it; same unit as
+    """Mean of ``times`` with values above ``factor`` × median reduced to that; in the unit of
     ``times``.
 
     Args:
-        rounds_of: so many iterations are taken together, or a few more. Workers that all wait alike
-            deliver in rounds: one long wait, and then batches that lie ready. With 8 of them every
-            eighth iteration may take 60 medians, and is no stall.
+        rounds_of: this many iterations, or a few more, are averaged first. Workers that all wait
+            equally long deliver in rounds: one long wait, then several ready batches. With 8 of
+            them every eighth iteration may take 60 medians without being a stall.
 
     Raises:
         ValueError: no times.
@@ -82,22 +82,22 @@ def winsorized_mean(
 
 
 def warm_up_end(times: Sequence[float]) -> int:
-    """Index of the first iteration that counts.
+    """Index of the first iteration after warm-up.
 
     The steady zone starts as the last half (at least two blocks) and grows backwards by blocks
     while a block's median is no further from the zone's than max(1.5 %, 2.5 deviations of the
-    iterations / sqrt(length), 2.5 deviations of the blocks' medians). The last is what a machine
-    whose speed wanders asks for: with neighbouring iterations alike, the scatter of iterations says
-    little about that of blocks, and all that was before the last turn would be dropped. One stray
-    block is a burst and is taken along; two in a row, or one at the very start, are warm-up. At
-    least :data:`WARM_UP_MINIMUM` iterations are dropped, but never more than half of a window that
-    is too short to judge (two blocks more). Other rules beside this one:
+    iterations / sqrt(length), 2.5 deviations of the block medians). The last term is for machines
+    whose speed drifts: neighbouring iterations are then alike, their scatter says little about that
+    of blocks, and everything before the last change of speed would be dropped. A single stray block
+    is a burst and is kept; two in a row, or one at the very start, are warm-up. At least
+    :data:`WARM_UP_MINIMUM` iterations are dropped, but never more than half of a window that is too
+    short to judge (shorter than that plus two blocks). Alternative rules:
     benchmarks/verdicts/warm_up.md.
     """
     n, length = len(times), WARM_UP_BLOCK
     if n < WARM_UP_MINIMUM + 2 * length:
         return min(WARM_UP_MINIMUM, n // 2)
-    # from the last to the first
+    # from last to first
     blocks = [times[end - length : end] for end in range(n, WARM_UP_MINIMUM + length - 1, -length)]
     medians = [median(b) for b in blocks]
     zone = max(2, len(blocks) // 2)
@@ -110,20 +110,20 @@ def warm_up_end(times: Sequence[float]) -> int:
     for i in range(zone, len(blocks)):
         if abs(medians[i] - centre) <= tolerance:
             steady = i + 1
-        elif i > steady:  # the second stray one in a row
+        elif i > steady:  # the second stray block in a row
             break
     return n - steady * length
 
 
 def first_counted(window: Window, *, later_epochs: bool = True) -> int:
-    """Index of the first iteration that counts: past the warm-up; past the first epoch, where
-    ``later_epochs`` and the window reaches far enough into the second; and past what the workers
-    had made while the run started, if that is used up in the window. Where there are workers and
-    epochs end, whole epochs count.
+    """Index of the first iteration that counts: after the warm-up; after the first epoch, if
+    ``later_epochs`` and the window extends far enough into the second; and after the batches that
+    workers prepared during start-up, if they are used up within the window. With workers and epoch
+    boundaries, whole epochs count.
 
-    The first epoch is not like the others: there was no evaluation yet (glibc keeps freed memory
-    from the first large free on), and no smaller last batch (torch.compile then runs code for any
-    size).
+    The first epoch differs from later ones: there was no evaluation yet (glibc keeps freed memory
+    after the first large free), and no smaller last batch (after which torch.compile runs code for
+    any size).
     """
     epoch = (later_epoch(window) if later_epochs else None) or 0
     if window.workers and any(window.turnovers_at):
@@ -135,15 +135,15 @@ def first_counted(window: Window, *, later_epochs: bool = True) -> int:
 
 
 def _whole_epochs(window: Window, second: int) -> int | None:
-    """Index from which on ``window``, of a run with workers, holds whole epochs' worth of
-    iterations, and as many as it can; None: not even one.
+    """Index from which ``window``, of a run with workers, holds as many whole epochs' worth of
+    iterations as possible; None: not even one.
 
-    At an epoch's end the workers' queue is empty, and with dozens of workers it takes most of an
-    epoch to come to its usual length: the middle of an epoch is up to twice as fast as the whole.
+    At an epoch boundary the workers' queue is empty, and with dozens of workers it takes most of an
+    epoch to reach its usual length: the middle of an epoch is up to twice as fast as the whole.
 
     Args:
-        second: where the second epoch begins, if the first is to be left out as far as possible; 0:
-            the first counts from its own warm-up on.
+        second: index at which the second epoch starts, to leave out the first as far as possible;
+            0: the first counts, after its warm-up.
     """
     times, epoch = len(window.times_s), _epoch_iterations(window)
     if not epoch or times - WARM_UP_MINIMUM < epoch:
@@ -154,23 +154,23 @@ def _whole_epochs(window: Window, second: int) -> int | None:
 
 
 def _epoch_iterations(window: Window) -> int | None:
-    """Iterations an epoch has, in a run that was recorded from its first iteration on."""
+    """Iterations per epoch, in a run that was recorded from its first iteration."""
     epoch = window.epoch_iterations
     if epoch is not None and len(window.turnovers_s) == 1:
-        # it came after fewer: the job ends its epochs itself
+        # it may have come early: some jobs end their epochs themselves
         return min(epoch, len(window.times_s))
     return epoch
 
 
 def later_epoch(window: Window) -> int | None:
-    """Index of the first iteration of the second epoch; None: too little of it is in ``window``."""
+    """Index of the second epoch's first iteration; None: ``window`` holds too little after it."""
     turn = next((at for at in window.turnovers_at if at), None)
     return None if turn is None or len(window.times_s) - turn < LATER_EPOCH else turn
 
 
 def _backlog_settles(window: Window) -> int:
-    """Index of the iteration from which on the workers' backlog is what it is at the end of
-    ``window``; 0: it never is, before the last quarter.
+    """Index of the first iteration at which the workers' backlog reaches its level at the end of
+    ``window``; 0: not before the last quarter.
     """
     backlog, quarter = window.unmade, len(window.unmade) // 4
     if not quarter:
@@ -181,15 +181,16 @@ def _backlog_settles(window: Window) -> int:
 
 
 def from_stock(window: Window) -> float:
-    """The share of ``window``'s batches that had been made before it, 0..1.
+    """The share of ``window``'s batches that were prepared before it, 0..1.
 
-    While a run starts (compiling, searching kernels), its workers fill their queue. From then on a
-    job that its loader holds up runs as fast as the model, until the queue is empty: filled at 90 %
-    of what is consumed, for ten times as many iterations as it holds batches. The workers' backlog
-    grows meanwhile by what they make too little.
+    During start-up (compiling, searching kernels), the workers fill their queue. A loader-bound job
+    then runs as fast as the model until the queue is empty: if workers deliver 90 % of what is
+    consumed, this takes ten times as many iterations as the queue holds batches. Meanwhile the
+    workers' backlog grows by the batches they fall short.
 
     Args:
-        window: iterations that count. Where epochs end in it, its queue was empty there: 0.0.
+        window: iterations that count. If it contains an epoch boundary, the queue was empty there
+            and the result is 0.0.
     """
     backlog, third = window.unmade, len(window.unmade) // 3
     if window.turnovers_s or not third:
@@ -206,10 +207,10 @@ def _centre_and_deviation(values: Sequence[float]) -> tuple[float, float]:
 def drop_start(window: Window, n: int) -> Window:
     """``window`` without its first ``n`` iterations (at most all but one).
 
-    Phases are exact where the window holds them per iteration. Otherwise the data phase follows
-    ``data_s``, which is known per iteration, and the other phases shrink by the share of the
-    remaining time that is kept. Epoch ends are few and are averaged, so they are all kept. Page
-    faults and system time, of which a start has many, are exact; user time and switches shrink by
+    Phases are exact if the window has them per iteration. Otherwise the data phase follows
+    ``data_s``, which is known per iteration, and the other phases are scaled by the share of the
+    remaining time that is kept. Turnovers are few and get averaged, so all are kept. Page faults
+    and system time, which are high at the start, are exact; user time and switches are scaled by
     the share of iterations.
     """
     n = max(0, min(n, len(window.times_s) - 1))
@@ -252,10 +253,10 @@ def _scaled_phases(window: Window, n: int) -> dict[str, float]:
 
 
 def full_batches(window: Window) -> Window:
-    """``window`` without the smaller batches that end an epoch, where all others are of one size.
+    """``window`` without the smaller last batches of epochs, if all others have the same size.
 
-    A short block holds such a batch or none, and it costs more a sample. Where most batches differ,
-    all stay.
+    A short block may or may not contain such a batch, which costs more per sample. If most batches
+    differ in size, all are kept.
     """
     if not window.samples:
         return window
@@ -281,32 +282,29 @@ def full_batches(window: Window) -> Window:
 
 
 def mean_samples(window: Window) -> float:
-    """Samples an iteration; 1 where no batch could be counted, so that costs are seconds an
-    iteration.
-    """
+    """Samples per iteration; 1 if batches could not be counted, so that costs are per iteration."""
     mean = fmean(window.samples) if window.samples else 0.0
     return mean if mean > 0 else 1.0
 
 
 def mean_turnover_s(*windows: Window) -> float | None:
-    """Mean time lost at an epoch's end over ``windows`` of one configuration; None if none of them
-    held one.
+    """Mean time lost at an epoch boundary over ``windows`` of one configuration; None if they hold
+    none.
     """
     turnovers = [t for window in windows for t in window.turnovers_s]
     return fmean(turnovers) if turnovers else None
 
 
 def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float:
-    """Seconds per sample, epoch ends included.
+    """Seconds per sample, epoch boundaries included.
 
-        winsorized mean iteration / mean samples  +  mean turnover / samples an epoch
+        winsorized mean iteration / mean samples  +  mean turnover / samples per epoch
 
     Args:
         window: steady iterations.
-        turnover_s: mean time lost at an epoch's end, when it is known better than from this window
-            alone: a short
-            window may hold none. Turnovers are not winsorized: restarting workers is a cost that
-                always comes.
+        turnover_s: mean time lost at an epoch boundary, if known better than from this window
+            alone: a short window may hold none. Turnovers are not winsorized, because restarting
+            workers is a regular cost.
     """
     samples = mean_samples(window)
     cost = winsorized_mean(window.times_s, rounds_of=window.workers) / samples
@@ -317,18 +315,18 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
 
 
 def joules_per_sample(window: Window) -> float:
-    """What training takes of the machine's counters. Whatever else the job does now and then (epoch
-    ends, evaluation) is left out.
+    """Energy per training sample, from the machine's counters. Anything else the job does now and
+    then (epoch boundaries, evaluation) is left out.
 
     Raises:
-        InputError: they stood still, or could not be read.
+        InputError: the counters did not move, or could not be read.
     """
     if not math.fsum(window.joules) > 0:
         raise InputError(
-            "the machine's energy counters could not be read, or stood still",
+            "the machine's energy counters could not be read or did not advance",
             where="a window of the job",
-            expected="counters that move while it trains",
-            remedy="the same command goes on where this ended; or objective: throughput",
+            expected="counters that advance during training",
+            remedy="run the same command again to continue; or use objective: throughput",
         )
     return winsorized_mean(window.joules) / mean_samples(window)
 
@@ -336,8 +334,8 @@ def joules_per_sample(window: Window) -> float:
 def cost_of_run(
     window: Window, *, later_epochs: bool = True, turnover_s: float | None = None
 ) -> float:
-    """Seconds per sample of a run that was recorded from its first iteration on, as
-    :func:`cost_per_sample`. What its workers had made before the window costs what the rest does.
+    """:func:`cost_per_sample` of a run that was recorded from its first iteration. Batches prepared
+    before the counted iterations are assumed to cost as much as the others.
     """
     window = replace(window, epoch_iterations=_epoch_iterations(window))
     counted = drop_start(window, first_counted(window, later_epochs=later_epochs))
@@ -346,17 +344,17 @@ def cost_of_run(
 
 def waiting_times_s(window: Window) -> tuple[float, ...]:
     """Seconds that each iteration waited for a batch, on the clock of ``times_s``; (): not known
-    one by one.
+    per iteration.
 
-    On CUDA that is the time the device had nothing to do. The CPU's own wait, ``data_s``, passes
-    while the device still works.
+    On CUDA this is the time the device was idle. The CPU's own wait, ``data_s``, passes while the
+    device is still working.
     """
     return window.phase_times_s.get("data") or window.data_s
 
 
 def cost_without_data(window: Window) -> float:
-    """Seconds per sample if batches were always ready: iteration times less the waiting, no epoch
-    ends.
+    """Seconds per sample if batches were always ready: iteration times minus the waiting, without
+    epoch boundaries.
     """
     waits_s = waiting_times_s(window)
     if len(waits_s) == len(window.times_s):
@@ -364,34 +362,33 @@ def cost_without_data(window: Window) -> float:
     else:
         wait = window.phases_s.get("data", 0.0) / max(len(window.times_s), 1)
         busy = [max(t - wait, 0.0) for t in window.times_s]
-    return winsorized_mean(busy) / mean_samples(window)  # without the waiting there are no rounds
+    return winsorized_mean(busy) / mean_samples(window)  # no rounds without the waiting
 
 
 def restarts_workers(workers: object, persistent: object) -> bool:
-    """Whether a DataLoader with these settings starts its workers anew for every epoch."""
+    """Whether a DataLoader with these settings restarts its workers for every epoch."""
     return bool(workers) and not persistent
 
 
 def start_up_excess(window: Window, start: int) -> float:
-    """Seconds that the first ``start`` iterations took more than as many steady ones: compiling,
+    """Seconds by which the first ``start`` iterations exceed as many steady ones: compiling,
     searching kernels, starting workers."""
     steady = winsorized_mean(window.times_s[start:] or window.times_s, rounds_of=window.workers)
     return max(math.fsum(window.times_s[:start]) - start * steady, 0.0)
 
 
 def start_of_workers_s(window: Window) -> float:
-    """What the first batch of a run took longer to come than later ones: its workers' start.
-    ``window``: from the first iteration on."""
+    """Seconds to start the workers: how much longer a run waited for its first batch than for later
+    ones. ``window``: recorded from the first iteration."""
     return max(window.data_s[0] - median(window.data_s), 0.0) if window.data_s else 0.0
 
 
 def reader_of(windows: Sequence[Window], compute_s: float | None) -> ReaderFacts | None:
-    """How fetching batches spends its time in ``windows``, of one configuration; None if nothing is
-    known of it.
+    """How fetching batches spends its time in ``windows`` of one configuration; None if unknown.
 
     Args:
-        compute_s: of the model for one batch, if batches were always ready; None: what of an
-            iteration is not spent waiting.
+        compute_s: the model's time per batch if batches were always ready; None: the part of an
+            iteration that is not spent waiting.
     """
     fetches = math.fsum(w.reader_fetches for w in windows)
     if fetches <= 0:
@@ -408,8 +405,8 @@ def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -
     """Where the time of one iteration of ``window`` goes.
 
     Args:
-        left_out: iterations dropped before it, for the reader.
-        turnover_s: mean time lost at an epoch's end, when it is known better than from this window
+        left_out: number of iterations dropped before ``window``, for the report.
+        turnover_s: mean time lost at an epoch boundary, if known better than from this window
             alone.
     """
     times = window.times_s
@@ -441,19 +438,19 @@ def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -
 
 
 def disturbed(window: Window, calm: Sequence[Window] = ()) -> str | None:
-    """What else ran during ``window``, or held the device back, and spoils it; or None.
+    """Why ``window`` is unusable: other load on the machine, or a throttled device; None if it is
+    fine.
 
     Args:
-        window: the one in question.
+        window: the window to check.
         calm: other windows of the *same configuration*. Steady load is in all of them and cancels
-            in a paired
-            comparison: only what exceeds their median counts.
+            in a paired comparison: only what exceeds their median counts.
     """
     usually_throttled = sum(bool(w.throttled) for w in calm) > len(calm) / 2
     if (
         window.throttled and not usually_throttled
-    ):  # a card that always meets its power cap runs at it in production, too
-        return f"the device ran below its clock ({window.throttled})"
+    ):  # a card that always hits its power cap does so in production too
+        return f"the device was throttled ({window.throttled})"
     usual_load = median(w.foreign_load for w in calm) if calm else 0.0
     if window.foreign_load - usual_load > FOREIGN_CORES:
         usual = f" (usually {usual_load:.2f})" if calm else ""

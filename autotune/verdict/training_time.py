@@ -1,8 +1,8 @@
-"""How long a whole training takes, told by a run of its first steps.
+"""Predict how long a whole training takes from a run of its first steps.
 
     start │ first steps, slower │ every sample at its steady cost │ evaluation, saving
 
-Tried on programs that ran to their ends: benchmarks/time_to_train.md.
+Validated on programs that ran to completion: benchmarks/time_to_train.md.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ def training_s(
     """Seconds from the start of the process to its end.
 
     Args:
-        window: a run of the job, from its first iteration on.
-        run_s: wall time of that run, start and end included.
-        cost: seconds a sample: training, epoch ends, evaluation and saving.
-        samples: of the whole training.
-        once_s: what the first iterations take longer than later ones.
+        window: a run of the job, recorded from its first iteration.
+        run_s: wall time of that run, including start and end.
+        cost: seconds per sample: training, epoch ends, evaluation and saving.
+        samples: number of samples of the whole training.
+        once_s: seconds that the first iterations take longer than later ones.
     """
     start_s = max(run_s - math.fsum(window.times_s) - window.away_s, 0.0)
     return start_s + once_s + cost * samples
 
 
 def asides(a: Window, b: Window) -> tuple[float, float] | None:
-    """Seconds a sample that the job spends beside training, on evaluation and saving, in each of
-    two runs; None: neither came to any.
+    """Seconds per sample that each of two runs spends on evaluation and saving; None if neither run
+    reached any.
 
-    Once an epoch where a run ends one, else as often as in its window: too much of it makes a gain
-    smaller, too little would make it up. What one run did not come to takes it as long as the other.
+    If a run ends an epoch, they count once per epoch, else as often as in its window: too high an
+    estimate understates a gain, too low a one would overstate it. A run that reached none is
+    assumed to take as long as the other.
     """
     for rate in (_an_epoch, _a_window):
         x, y = rate(a), rate(b)

@@ -1,5 +1,5 @@
-"""What a verdict says and what it does not: one paragraph on the loss for the result, the report and
-the README; what a speed-up leaves out.
+"""What a verdict certifies and what it does not: one paragraph on the loss for the result, the
+report and the README; and what a speed-up leaves out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ NOT_CERTIFIED = (
     " declares a change."
 )
 FIRST_EPOCH = (
-    "No run reached the second epoch: what changes there (after an evaluation, or a smaller last"
-    " batch) is not in the figure."
+    "No run reached the second epoch: what changes there (after an evaluation, or a"
+    " smaller last batch) is not included."
 )
 
 
 def certificate(verdict: LossVerdict) -> str:
-    """Plain words for ``verdict``; the margin is in the loss's own unit."""
+    """``verdict`` in plain words; the margin is in the loss's own unit."""
     pairs = f"{verdict.pairs} seeded pair{'s' if verdict.pairs != 1 else ''}"
     runs = f"{pairs} of runs" + (
         f" over the first {verdict.steps} optimizer steps" if verdict.steps else ""
@@ -35,14 +35,14 @@ def certificate(verdict: LossVerdict) -> str:
         margin = ""
         if verdict.margin is not None and verdict.largest_difference is not None:
             margin = (
-                f" (closest part: {verdict.largest_difference:+.3g}, margin ±{verdict.margin:.3g})"
+                f" (worst part: {verdict.largest_difference:+.3g}, margin ±{verdict.margin:.3g})"
             )
         return (
             f"Certified: the same early trajectory. In {runs}, the mean loss of every part of the"
             f" window differed by less than the margin{margin}.{_metrics(verdict)} {NOT_CERTIFIED}"
         )
     if verdict.verdict == "changed":
-        # settings are compared before any step
+        # without steps it was a comparison of settings
         return f"{reason} Seen in {runs}." if verdict.steps else reason
     if verdict.verdict == "no-proof":
         return (
@@ -53,16 +53,14 @@ def certificate(verdict: LossVerdict) -> str:
 
 
 def _metrics(verdict: LossVerdict) -> str:
-    """What was found of the job's own metrics, as sentences that begin with a space; "" without
-    any.
-    """
+    """The results for the job's own metrics, as sentences that begin with a space; "" if none."""
     said = ""
     same = [m for m in verdict.metrics if m.verdict == "unchanged"]
     if same:
         margins = ", ".join(
-            f"{m.name} (±{m.margin:.3g})" if m.margin else f"{m.name} (every bit)" for m in same
+            f"{m.name} (±{m.margin:.3g})" if m.margin else f"{m.name} (bit-identical)" for m in same
         )
-        said += f" The job's own metrics, too: {margins}."
+        said += f" This also holds for the job's own metrics: {margins}."
     for metric in verdict.metrics:
         if metric.verdict == "not-judged":
             said += f" {metric.name} was not judged: {metric.reason}."

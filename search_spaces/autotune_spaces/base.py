@@ -1,18 +1,18 @@
 """What a knob is.
 
-    domain(machine, job)      which values are worth trying here, the job's own among them, or why none is
+    domain(machine, job)      the values worth trying here, including the job's own, or why there are none
     current(machine, job)     the job's own value: the baseline
     apply(live, value)        set it in the running job             (live knobs)
     environment(value)        set it before the process starts      (process knobs)
     command(argv, value)      set it on the job's command line      (``via:`` knobs)
     effect(live, value)       after a few iterations: did it really change anything?
 
-Some process knobs need more than a variable. What they ask of whoever starts the process, an
-executor or ``autotune launch``:
+Some process knobs need more than a variable. Whoever starts the process, an executor or ``autotune
+launch``, calls these hooks for them:
 
-    survey(start)              looked up where sessions run, once, before the domain is asked for
-    prepare(start, value)      before every start: its variables, where they depend on what is set already
-    at_start(environ)          in every Python process of the command, before anything of the job is imported
+    survey(start)              where sessions run, once, before the domain is requested
+    prepare(start, value)      before every start, for variables that depend on what is already set
+    at_start(environ)          in every Python process of the command, before any of the job's imports
     at_import(torch, environ)  in the training process, right after ``import torch``
 
 A *configuration* maps knob names to values and holds only what differs from the job's own setting:
@@ -44,8 +44,8 @@ class Numerics(str, enum.Enum):
     """What a knob may change in the job's arithmetic; it decides what the loss check must show."""
 
     EXACT = "exact"  # the same arithmetic
-    ROUNDING = "rounding"  # the same mathematics, rounded otherwise
-    STATISTICAL = "statistical"  # another training trajectory
+    ROUNDING = "rounding"  # the same mathematics, rounded differently
+    STATISTICAL = "statistical"  # a different training trajectory
 
     @property
     def severity(self) -> int:
@@ -76,7 +76,7 @@ class Domain:
 
     values: tuple[Value, ...]
     default: Value
-    # neighbours are alike (worker counts), as opposed to mere categories (dtypes)
+    # neighbouring values behave alike (worker counts), unlike categories (dtypes)
     ordered: bool = True
 
     def __post_init__(self) -> None:
@@ -85,12 +85,12 @@ class Domain:
 
 
 def same(a: Value, b: Value) -> bool:
-    """True is not 1 here."""
+    """Equality that also compares types: True is not 1."""
     return type(a) is type(b) and a == b
 
 
 def nearest(word: object, words: Iterable[str]) -> str:
-    """The valid word most like ``word``, or "" if none is alike."""
+    """The valid word most similar to ``word``, or "" if none is close."""
     import difflib
 
     close = difflib.get_close_matches(str(word).lower(), list(words), 1)
@@ -102,26 +102,24 @@ class Start:
     """What a process is started with."""
 
     argv: tuple[str, ...]
-    env: Mapping[str, str]  # all of its variables
+    env: Mapping[str, str]  # the complete environment
     workdir: str  # absolute
 
 
 class EntryModule(Protocol):
-    """A top-level module the job calls in training, with the places where knobs may act on it."""
+    """A top-level module that the job calls in training, with hooks through which knobs act on it."""
 
     @property
     def module(self) -> Any: ...
 
     def set_compiled(self, mode: str | None) -> None:
-        """Run forward through ``torch.compile(mode=mode)``; None takes it back and resets dynamo."""
+        """Run forward through ``torch.compile(mode=mode)``; None undoes this and resets dynamo."""
 
     def compiled_graphs(self) -> int:
         """Graphs compiled since the last :meth:`set_compiled`; 0 means compilation did nothing."""
 
     def set_channels_last(self, on: bool) -> None:
-        """Hold parameters, optimizer state and 4-D inputs in channels_last (or in the default
-        format).
-        """
+        """Keep parameters, optimizer state and 4-D inputs in channels_last (or the default format)."""
 
 
 class LoaderControl(Protocol):
@@ -129,36 +127,36 @@ class LoaderControl(Protocol):
 
     def set(self, **settings: Any) -> None:
         """Override constructor arguments: num_workers, prefetch_factor, persistent_workers,
-        pin_memory, batch_size, in_order. ``None`` gives an argument back to the job's own value.
-        own_batch_size: batch_size is only for loaders that the job builds with that one."""
+        pin_memory, batch_size, in_order. ``None`` restores the job's own value. own_batch_size:
+        apply batch_size only to loaders that the job builds with this batch size."""
 
     def own(self, setting: str) -> Any:
         """The value the job itself built the DataLoader with."""
 
 
 class Control(Protocol):
-    """One switch in the running job: see the files of autotune_trials/agent/controls for their
-    names, values and what they do.
+    """One switch in the running job. The files in autotune_trials/agent/controls document names,
+    values and effects.
     """
 
     def set(self, value: Any) -> None:
-        """Called between two optimizer steps, inside a forward pass or as a step begins.
-        Idempotent; the job's own value restores the job exactly.
+        """Set the value. Called between two optimizer steps, inside a forward pass or as a step
+        begins. Idempotent; the job's own value restores the job exactly.
         """
 
     def effect(self) -> str | None:
-        """Why nothing has changed since :meth:`set`, or None (also where that cannot be told)."""
+        """Why :meth:`set` has changed nothing; None if it did, or if that cannot be determined."""
 
 
 class LiveJob(Protocol):
     """What a knob may touch in the running job. Implemented by the agent.
 
-    Every setter is idempotent, and every setter given the job's own value restores the job exactly.
+    Every setter is idempotent; given the job's own value, it restores the job exactly.
     """
 
     torch: Any
     device: str
-    cuda: Any  # the torch.device trained on, with its index, if it is a GPU; else None
+    cuda: Any  # the torch.device used for training, with its index, if it is a GPU; else None
 
     @property
     def loader(self) -> LoaderControl | None: ...
@@ -174,42 +172,41 @@ class LiveJob(Protocol):
         """The DistributedDataParallel modules the job built."""
 
     def control(self, name: str) -> Control:
-        """The switch of that name, see :class:`Control`. Raises KeyError for what is none."""
+        """The switch ``name``, see :class:`Control`. Raises KeyError if there is none."""
 
 
 class Knob(ABC):
     """One runtime setting. Subclasses are stateless; one instance serves many jobs."""
 
     name: str
-    # how the user's own runs have it: a live knob is held by the agent or by code, a process knob
-    # set before the start
+    # how it is set in the user's own runs: a live knob by the agent or in code, a process knob
+    # before the start
     scope: Scope
-    # of a process knob: those that the search can switch a running job to, and back
+    # values of a process knob that the search can set in a running job, and undo
     live_values: tuple[Value, ...] = ()
-    # a running job shows less of those than a fresh one: what they lack there is no proof
+    # a running job shows less of their gain than a fresh one: a missing live gain proves nothing
     live_errs_against: bool = False
     numerics: Numerics
     card: Card
-    # paths of the fingerprint this knob is meant to change, e.g. "optimizers.*.lr"
+    # fingerprint paths that this knob changes on purpose, e.g. "optimizers.*.lr"
     declares: tuple[str, ...] = ()
-    # True if dropout draws other random numbers: its job is then compared as under another random
-    # stream
+    # True if dropout draws other random numbers: losses are then compared as "random-stream"
     redraws: bool = False
     # True if it costs seconds at start (compile, cuDNN search): reported as break-even
     start_up_cost: bool = False
-    # True if switching it takes seconds in a running job: a new source of batches
+    # True if switching it in a running job takes seconds: a new source of batches
     dear: bool = False
-    loader: bool = False  # True if it acts on how batches come, not on what is computed with them
-    in_graph: bool = False  # True if compiled code holds it: switching it compiles anew
+    loader: bool = False  # True if it affects how batches are delivered, not the computation
+    in_graph: bool = False  # True if compiled code depends on it: switching it recompiles
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
-    example: Value = True  # another value than the usual one: for the card, and for tests
-    # options a user may give, and the values each may have
+    example: Value = True  # a value other than the usual one, for the card and for tests
+    # options a user may give, and the allowed values of each
     accepts: Mapping[str, tuple[Value, ...]] = {}
     # values that prepare() sets from what it finds on the machine: environment() alone may miss it
     looked_up: tuple[Value, ...] = ()
 
     def __init__(self, values: Sequence[Value] | None = None, **options: Value) -> None:
-        """``values``: what the user wants tried instead of the knob's own choice; ``options``: e.g.
+        """``values``: the user's values, tried instead of the knob's own choice; ``options``: e.g.
         lr_scaling.
         """
         self.values = None if values is None else tuple(values)
@@ -221,15 +218,17 @@ class Knob(ABC):
 
     @abstractmethod
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        """Values worth trying here, in order; raises :class:`NotApplicable` with the reason if
-        there are none.
+        """Values worth trying here, in order.
+
+        Raises:
+            NotApplicable: there are none; ``str()`` is the reason.
         """
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
-        """Candidates (or the user's values) and the job's own value.
+        """Candidates (or the user's values) plus the job's own value.
 
         Raises:
-            NotApplicable: the knob does not apply, or nothing but the job's own value is left.
+            NotApplicable: the knob does not apply, or only the job's own value is left.
         """
         candidates = list(self.candidates(machine, job))
         own = self.current(machine, job)
@@ -256,13 +255,11 @@ class Knob(ABC):
     ordered: bool = True
 
     def scope_of(self, value: Value) -> Scope:
-        """Whether ``value`` can be tried in a running job, or only in one that is started with it."""
+        """Whether ``value`` can be tried in a running job, or only in one started with it."""
         return Scope.LIVE if value in self.live_values else self.scope
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
-        """Why ``value`` cannot be used by this job on this machine, asked for or not; None if it
-        can.
-        """
+        """Why this job cannot use ``value`` on this machine, even on request; None if it can."""
         return None
 
     def redraws_on(self, device: str) -> bool:
@@ -270,14 +267,14 @@ class Knob(ABC):
         return self.redraws
 
     def parse(self, value: Value) -> Value:
-        """``value`` as it was meant: YAML reads an unquoted ``off`` as False, and knobs with that
-        word undo it.
+        """``value`` as the user meant it: YAML reads an unquoted ``off`` as False, and knobs that
+        have this word turn it back.
         """
         return value
 
     def check_value(self, value: Value) -> str | None:
-        """Why ``value`` can never be right for this knob (wrong type, unknown word), or None. Needs
-        no job.
+        """Why ``value`` is never valid for this knob (wrong type, unknown word), or None. Needs no
+        job.
         """
         return None
 
@@ -288,64 +285,65 @@ class Knob(ABC):
         return True
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        """Set ``value`` in the running job. The job's own value restores it. Live knobs implement
-        this, and process knobs with :attr:`live_values`."""
+        """Set ``value`` in the running job; the job's own value restores it. Implemented by live
+        knobs, and by process knobs with :attr:`live_values`."""
         raise TypeError(f"{self.name} is set before the process starts, not in a running job")
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        """After some iterations with ``value``: why it had no effect, or None if it took hold (or
-        cannot tell).
+        """After some iterations with ``value``: why it had no effect; None if it did, or if that
+        cannot be determined.
         """
         return None
 
     def environment(self, value: Value) -> dict[str, str]:
-        """Environment variables that set ``value``. Process knobs implement this."""
+        """Environment variables that set ``value``. Implemented by process knobs."""
         return {}
 
     def survey(self, start: Start) -> Any:
-        """What the knob has to look up where sessions run: JSON data, which :meth:`candidates`
-        finds in ``JobFacts.surveys``.
+        """Look up what the knob needs to know on the machine where sessions run, as JSON data;
+        :meth:`candidates` finds it in ``JobFacts.surveys``.
 
-        ``start`` is the unchanged job's. Never raises; may take seconds, while no session runs.
+        ``start`` is that of the unchanged job. Never raises; may take seconds. No session runs
+        meanwhile.
         """
         return None
 
     def prepare(self, start: Start, value: Value) -> Start:
-        """``start`` with the variables that set ``value`` (:meth:`command` has been asked before).
-        Called before every process that is started with ``value``.
+        """``start`` with the variables that set ``value``; called after :meth:`command`, before
+        every process that is started with ``value``.
 
         Raises:
-            NotApplicable: it cannot be set here, now.
+            NotApplicable: it cannot be set here and now.
         """
         return replace(start, env={**start.env, **self.environment(value)})
 
     def at_start(self, environ: Mapping[str, str]) -> None:
-        """Carry out :meth:`environment` when a Python process of the command starts. The variable
-        that asks for it is ``AUTOTUNE_KNOB_`` and the knob's name in capitals."""
+        """Act on :meth:`environment` when a Python process of the command starts. Called if the
+        variable ``AUTOTUNE_KNOB_<NAME OF THE KNOB>`` is set."""
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        """Carry out :meth:`environment` right after ``import torch``, for variables that torch
-        itself does not read.
+        """Act on :meth:`environment` right after ``import torch``, for variables that torch itself
+        does not read.
         """
 
     def command(self, argv: Sequence[str], value: Value) -> list[str]:
-        """The job's command line with ``value`` set. ``via:`` knobs implement this."""
+        """The job's command line with ``value`` set. Implemented by ``via:`` knobs."""
         return list(argv)
 
     def remark(self, value: Value, own: Value) -> str:
-        """What someone who adopts ``value`` instead of ``own`` should look at in their job, one
-        sentence; "" for nothing.
+        """One sentence on what a user who adopts ``value`` instead of ``own`` should check in their
+        job; "" for nothing.
         """
         return ""
 
     def snippet(self, value: Value) -> str:
-        """The Python a user would write in their own source to get this; "" if there is none."""
+        """Python code with which users set ``value`` in their own source; "" if there is none."""
         return ""
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """``preset``: its name, or "custom" for a mapping of knobs without one. ``knobs``: in order."""
+    """The knobs to search, in order. ``preset``: its name, or "custom" for a mapping without one."""
 
     preset: str
     knobs: tuple[Knob, ...]

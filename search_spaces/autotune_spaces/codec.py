@@ -1,8 +1,8 @@
-"""Frozen dataclasses to plain JSON data and back.
+"""Convert frozen dataclasses to plain JSON data and back.
 
-The three packages speak to each other, and to the disk, in JSON. One pair of functions does the
-translation so that no class carries its own ``to_dict``. Standard library only: this module is
-imported inside the user's training process.
+The three packages exchange and store data as JSON. This pair of functions does the conversion, so
+that no class needs its own ``to_dict``. Standard library only: this module is imported inside the
+user's training process.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(cls: type[T], data: Any) -> T:
-    """Rebuild a dataclass ``cls`` from what :func:`encode` made of it.
+    """Rebuild a dataclass ``cls`` from the output of :func:`encode`.
 
-    Unknown keys are ignored, so that an older reader survives a newer writer; a missing key takes
-    the field's default.
+    Unknown keys are ignored, so that older code can read data written by newer code; a missing key
+    gets the field's default.
 
     Raises:
         TypeError: a field without default is missing.
@@ -65,7 +65,7 @@ def _decode(hint: Any, data: Any) -> Any:
     if origin in (frozenset, set):
         return origin(_decode(args[0], v) for v in data)
     if origin in (dict, Mapping):
-        # JSON has only text for keys: Mapping[int, ...] gets its numbers back
+        # JSON keys are always strings: convert them back for Mapping[int, ...]
         key = int if args[0] is int else str
         return {key(k): _decode(args[1], v) for k, v in data.items()}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -92,8 +92,8 @@ def _decode_union(args: tuple[Any, ...], data: Any) -> Any:
 
 
 def fits(hint: Any, value: Any, *, loose: bool = False) -> bool:
-    """Whether ``value`` is of the type that ``hint`` declares, at any depth. ``loose``: one kind of
-    number passes for another, None for a number.
+    """Whether ``value`` has the type that ``hint`` declares, at any depth. ``loose``: any kind of
+    number, or None, is accepted as a number.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     inside = partial(fits, loose=loose)

@@ -1,9 +1,8 @@
-"""DistributedDataParallel as its knobs see it: what the job asked for, and arguments given in the
-job's stead.
+"""DistributedDataParallel for its knobs: the job's own arguments, and how to override them.
 
-torch reads no variable for these arguments, and they count only while the module is built. So a
-knob puts its value into a variable, and right after ``import torch`` the constructor is told to use
-it, whoever calls it:
+torch reads no environment variable for these arguments, and they only matter at construction. So a
+knob puts its value into a variable of its own, and right after ``import torch`` the constructor is
+patched to use that value, whoever calls it:
 
     AUTOTUNE_KNOB_…=50 ─▶ at_import ─▶ give(torch, "bucket_cap_mb", 50) ─▶ DistributedDataParallel(model, …) of the job,
                                                                           of accelerate, Lightning
@@ -25,10 +24,10 @@ _GIVEN = "_autotune_given"  # attribute of the class: argument -> value
 
 
 def ddp_of(job: JobFacts) -> DdpFacts:
-    """The job's DistributedDataParallel; of several that are built alike the largest.
+    """The job's DistributedDataParallel; the largest if it builds several with equal arguments.
 
     Raises:
-        NotApplicable: it builds none, or unlike ones.
+        NotApplicable: it builds none, or several with different arguments.
     """
     if not job.ddp:
         raise NotApplicable(_without(job))
@@ -39,8 +38,8 @@ def ddp_of(job: JobFacts) -> DdpFacts:
     if len(kinds) > 1:
         sites = ", ".join(dict.fromkeys(d.site for d in job.ddp))
         raise NotApplicable(
-            f"the job builds several DistributedDataParallel with unlike arguments ({sites}), and a"
-            " knob would make them alike"
+            "the job builds several DistributedDataParallel modules with different"
+            f" arguments ({sites}), and a knob would make them the same"
         )
     return max(job.ddp, key=lambda d: d.gradients_mib)
 
@@ -48,8 +47,8 @@ def ddp_of(job: JobFacts) -> DdpFacts:
 def _without(job: JobFacts) -> str:
     if job.sharded:
         return (
-            "the job shards its parameters (FSDP), which DistributedDataParallel's arguments do not"
-            " reach"
+            "the job shards its parameters (FSDP), to which DistributedDataParallel's"
+            " arguments do not apply"
         )
     if job.world_size > 1:
         return f"the job trains in {job.world_size} processes, but not with DistributedDataParallel"
@@ -57,7 +56,7 @@ def _without(job: JobFacts) -> str:
 
 
 def give(torch: Any, name: str, value: Any) -> None:
-    """From now on DistributedDataParallel is built with ``name=value``, whatever the caller says.
+    """Make every later DistributedDataParallel use ``name=value``, whatever the caller passes.
     Idempotent.
     """
     cls = torch.nn.parallel.DistributedDataParallel
@@ -70,8 +69,8 @@ def give(torch: Any, name: str, value: Any) -> None:
 
 
 def _built_with(original: Any, given: dict[str, Any]) -> Any:
-    """A constructor that puts ``given`` in the place of what it is called with; the signature stays
-    (Lightning reads it).
+    """A constructor that overrides its arguments with ``given``; it keeps the signature, which
+    Lightning reads.
     """
     signature = inspect.signature(original)
 
@@ -87,7 +86,7 @@ def _built_with(original: Any, given: dict[str, Any]) -> Any:
 
 
 def unlike(live: LiveJob, wanted: Any, found: Any) -> str | None:
-    """Why a value did not take hold, or None. ``found``: reads it back from a
+    """Why a value did not take effect, or None. ``found`` reads it back from a
     DistributedDataParallel.
     """
     replicas = list(live.replicas)
@@ -98,7 +97,7 @@ def unlike(live: LiveJob, wanted: Any, found: Any) -> str | None:
 
 
 class DdpSwitch(Knob):
-    """An argument of DistributedDataParallel that is false or true; the knob has its name."""
+    """A boolean argument of DistributedDataParallel; the knob has the argument's name."""
 
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING

@@ -1,4 +1,4 @@
-"""docs/knobs.md, made from the cards.
+"""Generate docs/knobs.md from the knob cards.
 
 python -m autotune_spaces.docs docs/knobs.md           write it
 python -m autotune_spaces.docs --check docs/knobs.md   exit with 1 if it is out of date
@@ -16,11 +16,11 @@ from autotune_spaces.knobs import get, names
 HEAD = """\
 # The knobs
 
-<!-- Made from the cards in search_spaces/autotune_spaces/knobs by `python -m autotune_spaces.docs docs/knobs.md`. -->
+<!-- Generated from the cards in search_spaces/autotune_spaces/knobs by `python -m autotune_spaces.docs docs/knobs.md`. -->
 
 *Scope* says when a knob can be set: `live` between two blocks of iterations of a running job, `process` before it starts.
-*Numerics* says what a knob may change: `exact` (the same arithmetic), `rounding` (the same mathematics, rounded otherwise),
-`statistical` (another training trajectory); it decides what the loss check must show.
+*Numerics* says what a knob may change: `exact` (the same arithmetic), `rounding` (the same mathematics, rounded differently),
+`statistical` (a different training trajectory); it decides what the loss check must show.
 """
 
 PARTS = (
@@ -33,7 +33,7 @@ PARTS = (
 VIA = """\
 ## Knobs of your own
 
-Any flag or environment variable of the job can be a knob. `default` is what the job uses when left alone (found in the
+Any flag or environment variable of the job can be a knob. `default` is what the unchanged job uses (read from the
 command if the flag is there); `numerics` is `statistical` unless declared otherwise.
 
 ```yaml
@@ -41,11 +41,11 @@ search_space:
   preset: auto
   dtype: {via: "--dtype {}", values: [float32, bfloat16], default: float32, numerics: rounding}
   omp_schedule: {via: env OMP_SCHEDULE, values: [static, dynamic], default: static, numerics: exact}
-  tf32: {via: "--tf32", numerics: rounding}      # a switch: there or not
+  tf32: {via: "--tf32", numerics: rounding}      # a switch: present or absent
 ```
 
-Without `via`, the value is put wherever the command holds the knob's name in braces: `python train.py --width {width}`.
-No shell reads the value. `true` and `false` are booleans; quote them to pass the words.
+Without `via`, the value replaces the knob's name in braces in the command: `python train.py --width {width}`.
+No shell interprets the value. `true` and `false` are booleans; quote them to pass the words.
 """
 
 
@@ -66,13 +66,13 @@ def first_sentence(knob: Knob) -> str:
 
 
 def example(knob: Knob) -> tuple[Value, str] | None:
-    """A value and the Python for it, for the card; None if it has none."""
+    """The card's example: a value and the Python code that sets it; None if there is no code."""
     code = knob.snippet(knob.example)
     return (knob.example, code) if code else None
 
 
 def live_values(knob: Knob) -> str:
-    """ " (live: retain)" of a process knob with such values."""
+    """The knob's live values, such as " (live: retain)"; "" if it has none."""
     return f" (live: {', '.join(map(str, knob.live_values))})" if knob.live_values else ""
 
 
@@ -111,9 +111,9 @@ def render() -> str:
 def write_page(
     module: str, render: Callable[[], str], arguments: Sequence[str] | None = None
 ) -> int:
-    """The command of every page written from the code: ``python -m module [--check] FILE`` writes
-    it, or says whether it is as
-    the code would write it. The exit code: 0, 1 (out of date) or 2 (used wrongly)."""
+    """Command line shared by all generated pages: ``python -m module [--check] FILE`` writes the
+    page, or checks that it is up to date. Returns the exit code: 0, 1 (out of date) or 2 (usage
+    error)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     files = [Path(w) for w in words if w != "--check"]
     if len(files) != 1:

@@ -1,4 +1,4 @@
-"""Small pieces that several knobs' domains are made of."""
+"""Small helpers shared by the domains of several knobs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 
 def doubling(limit: int) -> list[int]:
-    """1, 2, 4 … up to ``limit``, and ``limit`` itself."""
+    """Powers of two up to ``limit``, and ``limit`` itself."""
     values = [1 << i for i in range(max(1, limit).bit_length()) if 1 << i <= limit]
     return values if limit in values or limit < 1 else [*values, limit]
 
 
 def ranks_here(machine: Machine, job: JobFacts) -> int:
-    """Ranks that share this machine: one a device on CUDA, since world_size may span machines; at
-    least 1.
+    """Ranks that share this machine: at most one per device on CUDA, since world_size may span
+    machines; at least 1.
     """
     return max(
         1,
@@ -25,7 +25,7 @@ def ranks_here(machine: Machine, job: JobFacts) -> int:
 
 
 def cores_per_rank(machine: Machine, job: JobFacts) -> int:
-    """Cores one rank may use when the ranks of this machine share them evenly; at least 1."""
+    """Cores per rank if the ranks on this machine share them evenly; at least 1."""
     return max(1, machine.cores // ranks_here(machine, job))
 
 
@@ -37,9 +37,9 @@ def loader_of(job: JobFacts) -> LoaderFacts:
     """
     if job.loader is None and job.unseen_loader:
         raise NotApplicable(
-            f"the job's DataLoader ({job.unseen_loader}) makes its iterators itself, where autotune"
-            " can neither count nor change its batches; a flag of the job's for this setting can be"
-            " a knob (via:)"
+            f"the job's DataLoader ({job.unseen_loader}) makes its iterators itself, so"
+            " autotune can neither count nor change its batches; if the job has a flag"
+            " for this setting, it can be a knob (via:)"
         )
     if job.loader is None:
         raise NotApplicable("the job reads its training data without a torch DataLoader")
@@ -59,20 +59,20 @@ def need_convolutions(job: JobFacts) -> None:
 
 
 def one_of(value: Value, words: Iterable[str]) -> str | None:
-    """Why ``value`` is none of ``words``, or None if it is one."""
+    """Why ``value`` is not one of ``words``, or None if it is."""
     words = list(words)
     return None if value in words else f"{value!r} is not one of {', '.join(words)}"
 
 
 def whole(value: Value, least: int) -> str | None:
-    """Why ``value`` is not a whole number from ``least`` up, or None if it is one."""
+    """Why ``value`` is not a whole number of at least ``least``, or None if it is."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return None
-    return f"{value!r} is not a whole number from {least} up"
+    return f"{value!r} is not a whole number ≥ {least}"
 
 
 def true_or_false(value: Value) -> str | None:
-    """Why ``value`` is no truth value, or None if it is one."""
+    """Why ``value`` is not a boolean, or None if it is."""
     return None if isinstance(value, bool) else f"{value!r} is neither true nor false"
 
 

@@ -1,7 +1,7 @@
-"""What is known about the machine and about the job, as plain data.
+"""Facts about the machine and the job, as plain data.
 
-A knob decides from these facts alone what it may be set to. They are gathered inside the user's
-process (only there can the job's own torch be asked) and travel to the tuner as JSON.
+Knobs choose their values from these facts alone. The facts are collected inside the user's process
+(the only place with the job's own torch) and sent to the tuner as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autotune_spaces.sites import JobSites
 class Machine:
     """The hardware and software a trial runs on."""
 
-    cores: int  # cores this process may use (affinity and cgroup quota), not the cores of the board
+    cores: int  # cores this process may use (affinity and cgroup quota), not the machine's total
     memory_gib: float
     shm_gib: float  # free space in /dev/shm, where DataLoader workers hand over batches
     device: str  # "cpu" or "cuda"
@@ -25,7 +25,7 @@ class Machine:
     torch_version: str
     python_version: str
     cpu_model: str = ""
-    # of the flags knobs ask for, e.g. "avx512_bf16", "amx_bf16"
+    # those that knobs check, e.g. "avx512_bf16", "amx_bf16"
     cpu_flags: frozenset[str] = frozenset()
     device_count: int = 0
     device_memory_gib: float = 0.0
@@ -35,7 +35,7 @@ class Machine:
     nccl_version: tuple[int, ...] = ()
     cxx_compiler: str = ""  # what torch.compile would use on a CPU; "" if there is none
     platform: str = ""
-    # memory not in use, what only caches files counted as such; 0: not known
+    # free memory, file caches included; 0: unknown
     available_gib: float = 0.0
 
 
@@ -45,61 +45,60 @@ class LoaderFacts:
 
     dataset: str  # class name
     site: str  # "file.py:12", where it was constructed
-    key: str  # identifies this DataLoader among all the job builds, the same in every run
-    batch_size: int | None  # None: batch_size=None, or a batch sampler of the job's own
+    key: str  # identifies this DataLoader among all that the job builds, the same in every run
+    batch_size: int | None  # None: batch_size=None, or the job has its own batch sampler
     num_workers: int
     prefetch_factor: int | None
     persistent_workers: bool
     pin_memory: bool
     drop_last: bool
     iterable: bool  # IterableDataset
-    length: int | None  # batches an epoch
+    length: int | None  # batches per epoch
     samples: int | None  # len(dataset)
     custom_batch_sampler: bool
     in_order: bool = True
-    # an IterableDataset that asks get_worker_info(); True for map-style
+    # whether an IterableDataset calls get_worker_info(); True for map-style datasets
     worker_sharding: bool = True
-    # workers would run the job's script again from its top, and why; "": they would not
+    # why workers would run the job's script again from the top; "" if they would not
     starts_anew: str = ""
-    batch_sampler: str = ""  # class of a batch sampler of the job's own
-    # samples an epoch of each rank's sampler, in the order of ranks; (): not known
+    batch_sampler: str = ""  # class of the job's own batch sampler
+    # samples per epoch of each rank's sampler, in rank order; (): unknown
     rank_samples: tuple[int, ...] = ()
-    batch_mib: float = 0.0  # tensors of one batch; 0: not known
+    batch_mib: float = 0.0  # size of one batch's tensors; 0: unknown
     batch_tensors: int = 0
 
 
 @dataclass(frozen=True)
 class ReaderFacts:
-    """How fetching the training DataLoader's batches spends its time, measured in the unchanged
-    job.
+    """Where the time goes while the training DataLoader fetches batches, in the unchanged job.
 
-    Fetching is what one process does for one batch: ``__getitem__`` for each sample, and the
+    A fetch is what one process does for one batch: ``__getitem__`` for each sample, plus the
     collate function.
     """
 
-    fetch_s: float  # wall time of one batch, without what the process waited for a CPU
-    cpu_s: float  # CPU time of it
-    # of the model, for one batch, if batches were always ready; 0: not known
+    fetch_s: float  # wall time per batch, without the time spent waiting for a CPU
+    cpu_s: float  # CPU time per batch
+    # the model's time per batch if batches were always ready; 0: unknown
     compute_s: float = 0.0
 
     @property
     def cpu_share(self) -> float:
-        """0: it waits (for storage, a server); 1: it computes."""
+        """0: the fetch only waits (for storage, a server); 1: it only computes."""
         return min(1.0, self.cpu_s / self.fetch_s) if self.fetch_s > 0 else 1.0
 
     @property
     def workers_needed(self) -> float | None:
-        """Workers that fetch as fast as the model computes, if nothing else limits them; None if
-        that is not known.
+        """Number of workers that keep up with the model if nothing else limits them; None if
+        unknown.
         """
         return self.fetch_s / self.compute_s if self.compute_s > 0 else None
 
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """The training process, and what the system grants it. Zeros: not known."""
+    """The training process and its system limits. 0: unknown."""
 
-    memory_gib: float = 0.0  # of its own, what it only maps from files not counted
+    memory_gib: float = 0.0  # its own, without memory-mapped files
     open_files: int = 0
     most_files: int = 0  # RLIMIT_NOFILE
 
@@ -109,9 +108,9 @@ class OptimizerFacts:
     """One optimizer of the job."""
 
     name: str  # class name
-    implementation: str  # "default", "for-loop", "foreach" or "fused": what the job asked for
+    implementation: str  # "default", "for-loop", "foreach" or "fused", as the job requested
     supported: tuple[str, ...]  # implementations this optimizer can be switched to here
-    lr: tuple[float, ...]  # one a param group
+    lr: tuple[float, ...]  # one per param group
     parameters: int
 
 
@@ -121,26 +120,26 @@ class ModelFacts:
 
     name: str
     parameters: int
-    convolutions: int  # Conv2d/Conv3d layers, what channels_last is for
-    dropouts: int = 0  # layers that drop something at random in training
-    # such as the layers of a transformer, which can be compiled one by one
+    convolutions: int  # Conv2d/Conv3d layers, which channels_last is for
+    dropouts: int = 0  # dropout layers of any kind
+    # such as transformer layers, which can be compiled one by one
     repeated_blocks: int = 0
-    input_shapes: int = 1  # different ones that it was called with in warm-up
+    input_shapes: int = 1  # number of different input shapes seen in warm-up
 
 
 @dataclass(frozen=True)
 class DdpFacts:
-    """One DistributedDataParallel, as the job asked for it."""
+    """One DistributedDataParallel, with the arguments the job passed."""
 
     site: str  # "file.py:12", where it was constructed
     gradients_mib: float  # of all parameters it synchronises
-    bucket_cap_mb: float | None = None  # None: left to torch
+    bucket_cap_mb: float | None = None  # None: torch's default
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
     find_unused_parameters: bool = False
-    # by its own count the same parameters took part in every iteration so far
+    # by DDP's own count, the same parameters were used in every iteration so far
     seen_static: bool = True
-    own_buckets: bool = False  # the job gives every bucket a size of its own (bucket_cap_mb_list)
+    own_buckets: bool = False  # the job sets every bucket's size itself (bucket_cap_mb_list)
 
 
 @dataclass(frozen=True)
@@ -156,8 +155,8 @@ class JobFacts:
     own_scaler: bool = False
     own_compile: bool = False
     double_backward: bool = False  # backward(create_graph=True) was seen
-    double_precision: bool = False  # all that is trained is float64
-    # from one step to the next: zero_grad(set_to_none=False)
+    double_precision: bool = False  # all trained parameters are float64
+    # gradient tensors survive from step to step: zero_grad(set_to_none=False)
     keeps_gradients: bool = False
     matmul_precision: str = "highest"
     cudnn_benchmark: bool = False
@@ -166,30 +165,29 @@ class JobFacts:
     backwards_per_step: float = 1.0
     manual: bool = False  # iterations are marked by autotune.step()
     world_size: int = 1
-    # what its ranks talk through: "nccl", "cpu:gloo,cuda:nccl"; "" for one process
+    # communication backend of its ranks: "nccl", "cpu:gloo,cuda:nccl"; "" for a single process
     backend: str = ""
     samples_per_step: float = 1.0
-    sample_unit: str = "samples"  # "samples", or "iterations" where no batch could be counted
-    ddp: tuple[DdpFacts, ...] = ()  # in the order they were built
+    sample_unit: str = "samples"  # "samples", or "iterations" if batches could not be counted
+    ddp: tuple[DdpFacts, ...] = ()  # in construction order
     sharded: bool = False  # its parameters are sharded over the ranks (FSDP)
-    # further calls the job makes itself, e.g. {"set_num_threads": "train.py:9"}
+    # other settings the job makes itself, e.g. {"set_num_threads": "train.py:9"}
     own_settings: dict[str, str] = field(default_factory=dict)
-    # how the loss compares the samples of a batch with each other (contrastive losses), "" if it is
-    # not seen to
+    # how the loss compares samples within a batch (contrastive losses); "" if that was not seen
     compares_samples: str = ""
     # fused kernels that scaled_dot_product_attention ran: "flash", "efficient", "cudnn"
     attention: tuple[str, ...] = ()
-    # "batches of several DataLoaders together" (or "in turn"), where it trains on such
+    # "batches of several DataLoaders together" (or "in turn") if it trains on a mixture
     mixture: str = ""
-    # class of a DataLoader of the job's that makes its iterators itself, where no other is seen
+    # class of a job's DataLoader that builds its iterators itself, if no other one was seen
     unseen_loader: str = ""
     # knob -> what its survey() found; filled in by the tuner
     surveys: Mapping[str, Any] = field(default_factory=dict)
-    sites: JobSites = JobSites()  # where in the source all this stands
+    sites: JobSites = JobSites()  # where in the source all of this is
     process: ProcessFacts = ProcessFacts()
-    # of an iteration that copies to the device take; filled in by the tuner
+    # share of an iteration spent on copies to the device; filled in by the tuner
     copy_share: float = 0.0
-    # most that it reserves of the device's memory, 0..1; filled in by the tuner
+    # largest share of the device's memory it reserves, 0..1; filled in by the tuner
     device_memory_share: float = 0.0
-    # filled in by the tuner once it has measured; None: nothing is known of it
+    # filled in by the tuner once measured; None: unknown
     reader: ReaderFacts | None = None

@@ -1,17 +1,18 @@
-"""glibc's malloc in this process: whether it hands out the memory, and its thresholds, set and
-given back (mallopt(3)).
+"""Detect whether this process uses glibc's malloc; set and restore its thresholds (mallopt(3)).
 
-    a block of mmap_threshold or more   gets a mapping of its own, which goes back to the system when the block is freed
-    more than trim_threshold free       at the heap's end goes back to the system
-    so each step of a training loop     may have the kernel map and clear the same pages again: page faults
+    a block of mmap_threshold or more   gets its own mapping, which is returned to the system when the block is freed
+    more than trim_threshold free       at the end of the heap is returned to the system
+    so each step of a training loop     may make the kernel map and clear the same pages again: page faults
 
-By itself glibc raises the first to the largest such block that was freed (up to 32 MiB), and the
-second to twice that. The first
-mallopt call ends this for good, and there is no call to read them: what mmap_threshold was is found
-by asking for blocks before it. What the heap has grown by meanwhile stays free in it where a block
-in use lies above, and would serve large blocks without a mapping; so when the thresholds are given
-back, as much of it is taken out of use (held, not written to) as was not there before.
-One thing cannot be given back: blocks that the job would have freed later might have raised the
+By default glibc raises the first to the size of the largest such block freed so far (up to 32 MiB),
+and the second to twice that. The first mallopt call disables this for good, and the thresholds
+cannot be read: mmap_threshold is found beforehand by allocating blocks of different sizes.
+
+Memory by which the heap has grown meanwhile stays in it, free, if a block in use lies above it, and
+would serve large blocks without a mapping. So when the thresholds are restored, all of it that was
+not there before is taken out of use (allocated, not written to).
+
+One thing cannot be restored: blocks that the job would have freed later might have raised the
 threshold further.
 """
 
@@ -25,26 +26,27 @@ ALLOCATOR = re.compile(
     r"lib(jemalloc|tcmalloc|mimalloc|tbbmalloc|hoard|snmalloc)\w*(?:[-.][\w.-]*)?\.so[\w.]*$"
 )
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-IS_MMAPPED = 2  # in the size that stands before each block
+IS_MMAPPED = 2  # flag in the size field before each block
 KIB, MIB = 2**10, 2**20
-# What glibc starts with: DEFAULT_MMAP_THRESHOLD, DEFAULT_TOP_PAD in malloc.c.
+# glibc's initial values: DEFAULT_MMAP_THRESHOLD, DEFAULT_TOP_PAD in malloc.c.
 FIRST_THRESHOLD, FIRST_PAD = 128 * KIB, 128 * KIB
-# The most that mallopt takes: an int, and half a thread's heap. The pad keeps the empty heaps of
-# threads, too: they are that large.
+# The largest values that mallopt accepts: an int, and half a thread's heap. The pad also keeps the
+# empty heaps of threads, which are that large.
 MOST_TRIM, MOST_MMAP, MOST_PAD = 2**31 - 1, 32 * MIB, 64 * MIB
 PAGE = 4 * KIB
-MOST_TRIES = 50_000  # blocks of one size that free memory may hold; that is 6 GiB and more
+MOST_TRIES = 50_000  # most blocks of one size to look for in free memory: 6 GiB or more
 
 
 def foreign() -> str | None:
-    """Why glibc's malloc does not hand out this process's memory; None if it does."""
+    """Why this process does not allocate with glibc's malloc; None if it does."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     if match := next((found for line in lines if (found := ALLOCATOR.search(line))), None):
         return (
-            f"lib{match[1]} is in the job's process, and hands out memory instead of the C library"
+            f"lib{match[1]} is loaded in the job's process and allocates memory instead of"
+            " the C library"
         )
     import ctypes
 
@@ -54,18 +56,17 @@ def foreign() -> str | None:
     homes = {
         name: _home(lib, name) for name in ("malloc", "gnu_get_libc_version", "Py_IsInitialized")
     }
-    # A program that is linked to a fixed address has a stand-in for malloc of its own, which leads
-    # to the library's.
+    # A program linked to a fixed address has its own stub for malloc, which jumps to the library's.
     own = homes["malloc"] in (homes["gnu_get_libc_version"], homes["Py_IsInitialized"])
     return (
         None
         if own
-        else "another library in the job's process hands out memory instead of the C library"
+        else "another library in the job's process allocates memory instead of the C library"
     )
 
 
 def _home(lib: Any, name: str) -> int | None:
-    """Where the library or program begins that ``name`` lies in."""
+    """Base address of the library or program that contains the symbol ``name``."""
     import ctypes
 
     class Info(ctypes.Structure):
@@ -82,8 +83,8 @@ def _home(lib: Any, name: str) -> int | None:
 
 
 def retains() -> bool:
-    """A block just below the highest threshold comes from the heap. Only where :func:`foreign` has
-    nothing to say.
+    """Whether a block just below the highest threshold comes from the heap. Call it only where
+    :func:`foreign` returns None.
     """
     blocks = _Blocks()
     block = blocks.get(MOST_MMAP - MIB)
@@ -93,20 +94,18 @@ def retains() -> bool:
 
 
 class Heap:
-    """The thresholds, set and given back; nothing happens where glibc's malloc does not hand out
-    the memory.
-    """
+    """Sets and restores the thresholds; does nothing where another malloc is in use."""
 
     def __init__(self) -> None:
-        # mmap_threshold, bytes, before we set it for the first time
+        # mmap_threshold in bytes, before we first set it
         self.own_threshold: int | None = None
         self.retaining = False
-        self._own_free = 0  # blocks of that size that free memory had room for then
-        # those that it has room for beyond that, while the thresholds are given back
+        self._own_free = 0  # number of blocks of that size that fitted into free memory then
+        # blocks that fit beyond these, allocated while the thresholds are restored
         self._held: list[int] = []
 
     def retain(self) -> None:
-        """Keep what is freed."""
+        """Make malloc keep freed memory."""
         if self.retaining or foreign():
             return
         self.retaining = True
@@ -117,12 +116,12 @@ class Heap:
             self._own_free = len(served)
             blocks.free(served)
         self._set(MOST_MMAP, MOST_TRIM, MOST_PAD)
-        blocks.free(blocks.mappings)  # only now: freed before, they would have raised the threshold
+        blocks.free(blocks.mappings)  # not earlier: that would have raised the threshold
         blocks.free(self._held)
         self._held = []
 
     def give_back(self) -> None:
-        """The thresholds as they were."""
+        """Restore the original thresholds."""
         if self.retaining and self.own_threshold is not None:
             self.retaining = False
             self._set(self.own_threshold, 2 * self.own_threshold, FIRST_PAD)
@@ -142,8 +141,8 @@ class Heap:
 
 
 class _Blocks:
-    """Blocks asked of malloc, never written to. ``mappings``: those that got one of their own, to
-    be freed by who asked.
+    """Blocks allocated by malloc, never written to. ``mappings``: those that got their own mapping;
+    the caller frees them.
     """
 
     def __init__(self) -> None:
@@ -157,7 +156,7 @@ class _Blocks:
         self.mappings: list[int] = []
 
     def get(self, size: int) -> int:
-        """Its address; 0: there is none."""
+        """Allocate a block and return its address; 0 on failure."""
         return self._lib.malloc(size) or 0
 
     def mapped(self, block: int) -> bool:
@@ -168,10 +167,8 @@ class _Blocks:
             self._lib.free(block)
 
     def threshold(self) -> int:
-        """mmap_threshold in bytes: always whole pages, for it is the size of a mapping that was
-        freed.
-        """
-        # the lowest size that is mapped lies in here
+        """mmap_threshold in bytes: always whole pages, as it is the size of a freed mapping."""
+        # invariant: the smallest size that gets a mapping lies in this range
         low, high = FIRST_THRESHOLD // PAGE, MOST_MMAP // PAGE
         while low < high:
             middle = (low + high) // 2
@@ -181,12 +178,12 @@ class _Blocks:
         return low * PAGE
 
     def trim(self) -> None:
-        """Free memory goes back to the system, as far as it is whole pages."""
+        """Return free memory to the system, in whole pages."""
         self._lib.malloc_trim(0)
 
     def served(self, size: int) -> list[int]:
-        """Blocks that take ``size``, as many as free memory has room for. The next one gets a
-        mapping, or makes the heap grow.
+        """Allocate as many blocks of ``size`` as fit into free memory, until one gets a mapping or
+        makes the heap grow.
         """
         found: list[int] = []
         for _ in range(MOST_TRIES):

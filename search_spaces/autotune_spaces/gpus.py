@@ -1,12 +1,12 @@
-"""Which CPUs lie near each GPU: those of the NUMA node of its PCI slot, as Linux and NVIDIA's
-driver show it.
+"""Which CPUs are near each GPU: those on the NUMA node of its PCI slot, according to Linux and
+NVIDIA's driver.
 
     /proc/driver/nvidia/gpus/0000:19:00.0/information    "GPU UUID: GPU-5fd4…", "Device Minor: 0"
     /sys/bus/pci/devices/0000:19:00.0/numa_node          "1"; "-1" where the firmware does not say
     /sys/bus/pci/devices/0000:19:00.0/local_cpulist      "32-63", the CPUs of that node
 
-Read from files, since cores are chosen before torch is imported, and CUDA, once started, does not
-survive a fork. What cannot be read is left out.
+Read from files, because cores are chosen before torch is imported, and CUDA does not survive a fork
+once it is initialised. What cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def near_gpus(environ: Mapping[str, str]) -> tuple[frozenset[int], ...]:
-    """CPUs near each GPU that CUDA shows to a process with these variables, in CUDA's order.
+    """CPUs near each GPU that CUDA shows to a process with this environment, in CUDA's order.
 
-    No CPUs for a GPU of which the node is not known; () if it is not known which GPUs there are.
+    An empty set for a GPU whose node is unknown; () if the GPUs themselves are unknown.
     """
     return tuple(near(slot) for slot in visible(environ))
 
 
 def near(slot: str) -> frozenset[int]:
-    """CPUs of the NUMA node of a PCI slot ("0000:19:00.0"); none if the system does not say."""
+    """CPUs on the NUMA node of a PCI slot ("0000:19:00.0"); none if the system does not say."""
     try:
         if int((PCI / slot / "numa_node").read_text(encoding="ascii")) < 0:
             return frozenset()
@@ -43,9 +43,9 @@ def near(slot: str) -> frozenset[int]:
 
 
 def visible(environ: Mapping[str, str]) -> list[str]:
-    """PCI slots of the GPUs that CUDA shows to a process with these variables, in CUDA's order.
+    """PCI slots of the GPUs that CUDA shows to a process with this environment, in CUDA's order.
 
-    Parts of a GPU (MIG) are not told apart: [] for them.
+    MIG instances are not distinguished: [] for them.
     """
     slots = _slots()
     if VISIBLE not in environ:
@@ -60,13 +60,13 @@ def visible(environ: Mapping[str, str]) -> list[str]:
         ]
         named += list(slots)[index : index + 1] if index >= 0 else []
         if not named:
-            break  # as CUDA does: what follows a word that means nothing does not count
+            break  # like CUDA, which ignores everything after an invalid entry
         found.append(named[0])
     return found
 
 
 def slot_of(properties: Any) -> str:
-    """The PCI slot of torch's device properties; "" from a torch that does not know it."""
+    """The PCI slot in torch's device properties; "" from a torch version that lacks it."""
     if not hasattr(properties, "pci_bus_id"):
         return ""
     return (
@@ -76,9 +76,7 @@ def slot_of(properties: Any) -> str:
 
 
 def _slots() -> dict[str, str]:
-    """Slot -> UUID of this machine's GPUs, in the order of slots; those given to other containers
-    left out.
-    """
+    """Slot -> UUID of this machine's GPUs, sorted by slot, without those of other containers."""
     found = {}
     try:
         for folder in sorted(DRIVER.iterdir()):

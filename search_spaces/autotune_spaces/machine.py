@@ -1,7 +1,7 @@
-"""What this machine is: :func:`probe` fills in :class:`~autotune_spaces.facts.Machine`.
+"""Describe this machine: :func:`probe` fills in :class:`~autotune_spaces.facts.Machine`.
 
-Read where the job runs, with the job's own torch. Linux; elsewhere what cannot be read is left at 0
-or "".
+Runs where the job runs, with the job's own torch. Written for Linux; on other systems whatever
+cannot be read stays 0 or "".
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def probe(device: Any = None) -> Machine:
-    """The machine this process runs on. Imports torch if it is installed; starts CUDA if there is
-    any.
+    """The machine this process runs on. Imports torch if installed; initialises CUDA if available.
 
-    ``device``: the CUDA device trained on, as a torch.device; None: the current one.
+    ``device``: the CUDA device used for training, as a torch.device; None: the current one.
     """
     model, flags = cpu()
     facts: dict[str, Any] = {
@@ -55,9 +54,7 @@ def probe(device: Any = None) -> Machine:
 
 
 def cores() -> int:
-    """Cores this process may keep busy: its affinity mask, cut by the cgroup's CPU quota; at least
-    1.
-    """
+    """Cores this process may use, by its affinity mask and its cgroup's CPU quota; at least 1."""
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -68,7 +65,7 @@ def cores() -> int:
 
 
 def memory_gib() -> float:
-    """Memory this process may use: the machine's, cut by the cgroup's limit."""
+    """Memory this process may use: the machine's, limited by the cgroup's limit."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     files = [d / "memory.max" for d in _cgroup_dirs("")] + [
         d / "memory.limit_in_bytes" for d in _cgroup_dirs("memory")
@@ -78,8 +75,8 @@ def memory_gib() -> float:
 
 
 def available_gib() -> float:
-    """Memory this process could still take without anything being swapped or killed; 0 if the
-    system does not say.
+    """Memory this process can still allocate without swapping or kills; 0 if the system does not
+    say.
     """
     found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
     free = [int(found[1]) * 1024] if found else []
@@ -97,7 +94,7 @@ def shm_gib() -> float:
 
 
 def cpu() -> tuple[str, frozenset[str]]:
-    """(model, the flags that knobs ask for)."""
+    """(model, the flags that knobs check)."""
     fields: dict[str, str] = {}
     for line in _read(Path("/proc/cpuinfo")).splitlines():
         if not line.strip() and fields:
@@ -114,10 +111,9 @@ def cpu() -> tuple[str, frozenset[str]]:
 
 
 def cxx_compiler() -> str:
-    """Path of the C++ compiler torch.compile would use on a CPU, or "" if it could not build
-    anything.
+    """Path of the C++ compiler that torch.compile would use on a CPU; "" if it could not build.
 
-    Inductor takes CXX, else g++ (torch._inductor.config.cpp.cxx), and its kernels include Python.h.
+    Inductor uses CXX, else g++ (torch._inductor.config.cpp.cxx), and its kernels include Python.h.
     """
     if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         return ""
@@ -148,8 +144,8 @@ def _nccl(torch: Any) -> tuple[int, ...]:
 
 
 def _cgroup_dirs(controller: str) -> list[Path]:
-    """Directories of this process's cgroup and its parents ("" is version 2), as far as they can be
-    seen.
+    """Directories of this process's cgroup and its visible parents; ``controller`` "" means cgroup
+    version 2.
     """
     path = ""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
@@ -163,8 +159,8 @@ def _cgroup_dirs(controller: str) -> list[Path]:
 
 
 def _cgroup_room(directory: Path) -> int | None:
-    """Bytes left below this cgroup's limit (version 2), its file cache counted as free, since the
-    kernel gives it up first.
+    """Bytes left below this cgroup's limit (version 2). Its file cache counts as free, because the
+    kernel reclaims it first.
     """
     limit, used = _read(directory / "memory.max"), _read(directory / "memory.current")
     if not (limit.isdigit() and used.isdigit()):

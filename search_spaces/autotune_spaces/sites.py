@@ -1,9 +1,9 @@
-"""Where in somebody's source the job does what a knob is about: its DataLoader, its optimizers, the
+"""Where in the source code the job does what knobs control: its DataLoader, its optimizers, the
 forward region.
 
-Gathered in warm-up, so that a person (or a patch of the source) finds the place again. Files of the
-job's own are named relative to the directory it was started in, where they lie below it; library
-files relative to where libraries are installed.
+Collected during warm-up, so that a person (or a source patch) can find the place again. The job's
+own files are named relative to the directory it was started in, if they lie below it; library files
+relative to the directory that libraries are installed in.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SourceCall:
-    """One call expression, exactly as it stood."""
+    """One call expression, exactly as written."""
 
     file: str
     line: int  # from 1
-    column: int  # in characters, from 0; -1 where Python keeps no columns (PYTHONNODEBUGRANGES)
+    column: int  # in characters, from 0; -1 if Python records no columns (PYTHONNODEBUGRANGES)
     end_line: int
     end_column: int  # one past its last character
-    text: str  # the call as it stood, so that a later change of the file is noticed
-    function: str  # qualified name of the function it stands in, "<module>" at top level
+    text: str  # the call as written, to detect later changes of the file
+    function: str  # qualified name of the enclosing function, "<module>" at top level
     own: bool  # the job's own source, not a library's
-    # in a ForwardSite: what the module is called there ("model", "self.net"), "" if it has no name
+    # in a ForwardSite: the module's name there ("model", "self.net"), "" if it has none
     binding: str = ""
 
 
@@ -33,18 +33,17 @@ class BuiltSite:
 
     call: SourceCall
     kind: str  # its class, "torch.optim.adamw.AdamW"
-    # of its constructor, in order; "*" before those that take no position, "**": any other keyword
-    # too
+    # constructor parameters in order; "*" precedes keyword-only ones, "**": any other keyword too
     parameters: tuple[str, ...] = ()
-    others: int = 0  # objects for other data that the same call built
-    # of an optimizer: its default learning rate, None if it has none or a group has its own
+    others: int = 0  # objects for other data built by the same call
+    # an optimizer's default learning rate; None if it has none or a group has its own
     lr: float | None = None
 
 
 @dataclass(frozen=True)
 class ForwardSite:
-    """A call of a top-level module in training. ``stack``: the call first, then the job's own calls
-    that led to it, innermost first.
+    """A call of a top-level module in training. ``stack``: that call, then the job's own calls that
+    led to it, innermost first.
     """
 
     module: str  # class name
@@ -55,8 +54,8 @@ class ForwardSite:
 
 @dataclass(frozen=True)
 class BackwardSite:
-    """A call that differentiates. ``stack`` as in ForwardSite: where a library makes the call, that
-    one comes first.
+    """A call that starts a backward pass. ``stack`` as in ForwardSite: if a library makes the call,
+    the library's line comes first.
     """
 
     stack: tuple[SourceCall, ...]
@@ -66,7 +65,7 @@ class BackwardSite:
 
 @dataclass(frozen=True)
 class SettingSite:
-    """The job's own call of a global switch of torch."""
+    """The job's own call that sets a global torch switch."""
 
     name: str  # "set_num_threads", "set_float32_matmul_precision"
     call: SourceCall
@@ -74,11 +73,11 @@ class SettingSite:
 
 @dataclass(frozen=True)
 class JobSites:
-    program: str = ""  # the file the process was started with; "" if none of the job's own
+    program: str = ""  # the file the process was started with; "" if it is not the job's own
     loader: BuiltSite | None = None
     optimizers: tuple[BuiltSite, ...] = ()
     forwards: tuple[ForwardSite, ...] = ()
     backwards: tuple[BackwardSite, ...] = ()
-    steps: tuple[SourceCall, ...] = ()  # calls of an optimizer's step
+    steps: tuple[SourceCall, ...] = ()  # optimizer.step() calls
     transfers: tuple[SourceCall, ...] = ()  # copies of tensors to the GPU
     settings: tuple[SettingSite, ...] = ()

@@ -1,8 +1,8 @@
-"""The search space of a job: the value of ``search_space`` in job.yaml, turned into knobs.
+"""Parse a job's search space, the value of ``search_space`` in job.yaml, into knobs.
 
     auto                                            a preset
-    {preset: auto, exclude: [compile_mode],         a preset, less some knobs,
-     num_workers: [0, 4, 8]}                          and some set otherwise
+    {preset: auto, exclude: [compile_mode],         a preset, without some knobs
+     num_workers: [0, 4, 8]}                          and with some redefined
     {num_workers: auto, batch_size: {values: [32, 64], lr_scaling: sqrt},
      dtype: {via: "--dtype {}", values: [float32, bfloat16], default: float32, numerics: rounding}}
 
@@ -26,13 +26,13 @@ _UNSET: Any = object()
 
 
 class SpaceError(Exception):
-    """The search space cannot be read.
+    """The search space is invalid.
 
     Args:
-        path: keys and indexes from the value of ``search_space`` to the place of the mistake.
-        found: what is wrong, one sentence.
-        expected: what would have been right.
-        nearest: the valid word most like what was found, or "".
+        path: keys and indexes that lead from the value of ``search_space`` to the mistake.
+        found: what is wrong, in one sentence.
+        expected: what would be valid.
+        nearest: the valid word closest to what was found, or "".
 
     ``others`` are the mistakes in other knobs of the same search space.
     """
@@ -58,13 +58,13 @@ class Preset:
 
 
 def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpace:
-    """The knobs that ``definition``, the parsed value of ``search_space``, asks for.
+    """The search space described by ``definition``, the parsed value of ``search_space``.
 
-    ``command`` is the job's own: in it the present value of a ``via`` flag and ``{name}``
-    placeholders are found.
+    ``command`` is the job's own; current values of ``via`` flags and ``{name}`` placeholders are
+    read from it.
 
     Raises:
-        SpaceError: the first mistake of every knob, or what is wrong with the whole.
+        SpaceError: the first mistake of each knob, or one in the definition as a whole.
     """
     if definition is None or isinstance(definition, str):
         preset = load_preset(definition or "auto", ())
@@ -78,7 +78,7 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpace:
     excluded = _excluded(entries.pop("exclude", _UNSET), entries)
     if name is None and excluded:
         raise SpaceError(
-            ("exclude",), "exclude without a preset to exclude from", "preset: auto beside it"
+            ("exclude",), "exclude without a preset to exclude from", "preset: auto next to it"
         )
     merged: dict[str, Any] = {} if name is None else dict(load_preset(name, ("preset",)).knobs)
     for knob, description in entries.items():
@@ -111,7 +111,7 @@ def load_preset(name: Any, path: Sequence[str | int] = ()) -> Preset:
     """A shipped preset.
 
     Raises:
-        SpaceError: there is none of that name; ``path`` says where it was asked for.
+        SpaceError: there is none with this name; ``path`` says where it was requested.
     """
     known = preset_names()
     if name not in known:
@@ -135,11 +135,9 @@ def _read_preset(name: str) -> Preset:
 
 
 def command_line(argv: Sequence[str], knobs: Iterable[Knob], config: Config) -> list[str]:
-    """The job's command under ``config``: flags of ``via`` knobs set, ``{name}`` placeholders
-    filled.
+    """The job's command under ``config``: ``via`` flags set, ``{name}`` placeholders filled in.
 
-    A placeholder whose knob is not in ``config`` gets the job's own value; everything else is left
-    as it is.
+    A placeholder whose knob is not in ``config`` gets the job's own value; the rest is unchanged.
     """
     words = list(argv)
     for knob in knobs:
@@ -214,8 +212,8 @@ def _knob(
     if "via" in description:
         raise SpaceError(
             (*path, "via"),
-            f"{name} is a knob of autotune's own",
-            "another name for a setting of the job",
+            f"{name} is one of autotune's own knobs",
+            "a different name for the job's setting",
         )
     knob, options = get(name), {}
     for key, value in description.items():
@@ -251,9 +249,7 @@ def _knob(
 def _values(
     knob: Knob, raw: Sequence[Any], path: tuple[str | int, ...], listed: bool
 ) -> tuple[Value, ...]:
-    """``raw`` checked one by one; ``listed`` says that a mistake has an index of its own in the
-    file.
-    """
+    """``raw``, each value checked. ``listed``: the file has a list, so errors give an index."""
     if not raw:
         raise SpaceError(path, f"{knob.name} has an empty list of values", knob.range)
     values: list[Value] = []
@@ -305,12 +301,12 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
         raise SpaceError(
             (*path, "via"),
             str(error),
-            '"--flag {}", "--flag={}", "--flag" (there or not), or "env NAME"',
+            '"--flag {}", "--flag={}", "--flag" (present or absent), or "env NAME"',
         ) from None
     if is_shell(command) and knob.words:
         raise SpaceError(
             (*path, "via"),
-            "the command is a line for a shell, to which no flag can be added",
+            "the command is a shell line, to which no flag can be added",
             f"{{{name}}} in the command, and no via",
         )
     values = _via_values(knob, description, path)
@@ -340,7 +336,7 @@ def _via_default(
     command: Sequence[str],
     path: tuple[str | int, ...],
 ) -> Value:
-    """The job's own value: as declared, else as the command gives it."""
+    """The job's own value: as declared, else as found in the command."""
     if "default" in description:
         default: Value = description["default"]
         reason = knob.check_value(default)
@@ -348,7 +344,7 @@ def _via_default(
             raise SpaceError(
                 (*path, "default"),
                 f"{knob.name}: {reason}",
-                "the value the job uses when left alone",
+                "the value that the unchanged job uses",
             )
         return default
     if knob.switch:
@@ -357,8 +353,6 @@ def _via_default(
     text = knob.value_in(command)
     if text is None:
         raise SpaceError(
-            path,
-            f"{knob.name} does not say what the job uses when left alone",
-            "default: that value",
+            path, f"{knob.name} does not say what the unchanged job uses", "default: that value"
         )
     return next((v for v in values if str(v) == text), text)

@@ -1,10 +1,10 @@
-"""Which hardware threads share a core, and which lie on one NUMA node: as Linux shows it under
+"""Which hardware threads share a core, and which share a NUMA node, read from Linux's
 /sys/devices/system.
 
     cpu/cpu3/topology/core_cpus_list      "3,67"       hardware threads of one core (older kernels: thread_siblings_list)
     node/node1/cpulist                    "32-63"      hardware threads of one node
 
-A pure reader over a directory. What cannot be read is left out: a machine that shows nothing is one
+Only reads a directory. What cannot be read is left out: a machine that shows nothing counts as one
 node without shared cores.
 """
 
@@ -20,15 +20,15 @@ SYSTEM = Path("/sys/devices/system")
 
 @dataclass(frozen=True)
 class Topology:
-    """CPUs are hardware threads, by the kernel's numbers; offline ones may be among them."""
+    """CPUs are hardware threads, numbered as in the kernel; offline ones may be included."""
 
     cores: tuple[frozenset[int], ...] = ()
     nodes: tuple[frozenset[int], ...] = ()  # those that have CPUs, in the kernel's order
-    # CPUs near each GPU, in CUDA's order; none: not known (gpus.py)
+    # CPUs near each GPU, in CUDA's order; empty: unknown (gpus.py)
     gpus: tuple[frozenset[int], ...] = ()
 
     def first_of_each_core(self, allowed: Collection[int]) -> frozenset[int]:
-        """One hardware thread, the lowest, of each core that ``allowed`` has a part in."""
+        """The lowest allowed hardware thread of each core that has any in ``allowed``."""
         known = {cpu for core in self.cores for cpu in core}
         firsts = {
             min(core.intersection(allowed)) for core in self.cores if core.intersection(allowed)
@@ -36,7 +36,7 @@ class Topology:
         return frozenset(firsts | (set(allowed) - known))
 
     def nodes_of(self, allowed: Collection[int]) -> tuple[frozenset[int], ...]:
-        """The part of ``allowed`` on each node, nodes without any left out."""
+        """The CPUs of ``allowed`` on each node, without nodes that have none."""
         return tuple(part for node in self.nodes if (part := node.intersection(allowed)))
 
 
@@ -58,22 +58,22 @@ def read(system: Path = SYSTEM) -> Topology:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """CPUs in the kernel's way of listing them: "0-3,8,10-11".
+    """Parse the kernel's CPU list format: "0-3,8,10-11".
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: ``text`` is not such a list.
     """
     cpus: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():
         found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
         if found is None or int(found[2] or found[1]) < int(found[1]):
-            raise ValueError(f"{text!r} is no list of CPUs such as 0-3,8")
+            raise ValueError(f"{text!r} is not a list of CPUs such as 0-3,8")
         cpus.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     return frozenset(cpus)
 
 
 def as_list(cpus: Iterable[int]) -> str:
-    """The reverse of :func:`parse_list`, as short as can be."""
+    """The inverse of :func:`parse_list`, as short as possible."""
     parts: list[list[int]] = []
     for cpu in sorted(cpus):
         if parts and cpu == parts[-1][1] + 1:
@@ -84,7 +84,7 @@ def as_list(cpus: Iterable[int]) -> str:
 
 
 def _numbered(directory: Path, word: str) -> list[Path]:
-    """``directory``/``word``N, in the order of N."""
+    """All ``directory``/``word``N, sorted by N."""
     try:
         found = [
             (int(match[1]), path)

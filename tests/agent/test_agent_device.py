@@ -209,7 +209,7 @@ def test_a_job_that_copies_no_batch_of_a_loader_is_told(tuner: Tuner) -> None:
     source = STAGED.replace('y.to("cuda:1")', "y").replace("assert x", "x = buffer")
     start(tuner, source, mode="fixed", knobs={"non_blocking": True}, steps=8)
     tuner.receive()
-    assert "no pinned batch" in tuner.receive().no_effect["non_blocking"]
+    assert "never moves a pinned DataLoader batch" in tuner.receive().no_effect["non_blocking"]
 
 
 CAPTURE = (

@@ -244,7 +244,7 @@ def test_a_stream_that_does_not_share_its_data_out_gets_no_workers(
         for _ in range(2):
             assert train_over(stream, model, optimizer) == [2] * 10
         told = capsys.readouterr().err
-        assert told.count("read once by each worker") == 1 and "num_workers=2" in told
+        assert told.count("every worker would read every sample") == 1 and "num_workers=2" in told
     finally:
         agent.stop()
 
@@ -279,7 +279,7 @@ def test_a_batch_size_is_for_the_loader_it_was_found_for(
         other = DataLoader(TensorDataset(torch.ones(10, 8)), batch_size=1)
         assert train_over(other, model, optimizer) == [1] * 10
         assert rates[3:] == pytest.approx([0.01] * 7)
-        assert "found for batches of 2" in capsys.readouterr().err
+        assert "tuned for a loader with batch_size=2" in capsys.readouterr().err
     finally:
         agent.stop()
 

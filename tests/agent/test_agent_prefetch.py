@@ -110,7 +110,7 @@ def test_it_is_switched_there_and_back(tuner: Tuner) -> None:
     ("change", "said"),
     [
         (("pretend_cuda\n", "pretend_cuda; pretend_cuda.PINNED = False\n", 1), "pinned"),
-        (('batch["x"].to(device)', '(batch["x"] + 0).to(device)'), "moves no tensor"),
+        (('batch["x"].to(device)', '(batch["x"] + 0).to(device)'), "never moves a batch tensor"),
     ],
 )
 def test_why_it_does_nothing_is_told(tuner: Tuner, change: tuple[Any, ...], said: str) -> None:

@@ -151,7 +151,7 @@ def test_alike_blocks_are_compiled_once_and_taken_back(tuner: Tuner) -> None:
 def test_without_repeated_blocks_it_makes_no_graph(tuner: Tuner) -> None:
     source = JOB.replace("range(4)", "range(1)") + LOOP
     reports, _ = run_live(tuner, source, block("c", compile_mode="regional"), block("b"))
-    assert "made no graph" in reports[0].no_effect["compile_mode"] and reports[1].error == ""
+    assert "produced no graph" in reports[0].no_effect["compile_mode"] and reports[1].error == ""
 
 
 # ------------------------------------------------------------------ jobs that do more than call

@@ -101,7 +101,7 @@ def test_a_trial_needs_room_and_a_choice(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert trial(small_adam(differentiable=True)) == {}, "there is nothing to choose"
     monkeypatch.setattr(optimizer_trial, "_free_gib", lambda *_: 0.0)
-    assert "no room" in trial(small_adam())["untried"]
+    assert "not enough free memory" in trial(small_adam())["untried"]
 
 
 def test_governors_are_read_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ STYLES = [
     Style("functional", withdrawn={"optimizer_impl": ""}, optimizers=()),
     Style(
         "raw_tensors",
-        withdrawn={"optimizer_impl": "", "amp_dtype": "forward begins", **NO_LOADER},
+        withdrawn={"optimizer_impl": "", "amp_dtype": "forward pass begins", **NO_LOADER},
         unit="iterations",
         backwards=2,
         optimizers=(),
@@ -272,7 +272,7 @@ def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_rea
     assert (
         refused.window is None
         and refused.error.startswith("knob:")
-        and "from its top again" in refused.error
+        and "each worker would re-run the whole training script" in refused.error
         and "__main__" in refused.error
     )
     assert usual.error == "" and len(usual.window.times_s) == 10
@@ -287,7 +287,7 @@ def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
         )
     tuner.close()
     assert report.error == later.error == "" and len(later.window.times_s) == 40
-    assert cached.window is None and "walked together" in cached.error
+    assert cached.window is None and "several DataLoaders together" in cached.error
     assert set(report.window.samples) == {32.0}
 
 

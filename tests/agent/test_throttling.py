@@ -29,7 +29,7 @@ def test_what_grew_during_the_window_is_told_once_for_all_cores(tmp_path: Path) 
     before = read(None, str(tmp_path))
     assert in_words(before, read(None, str(tmp_path))) == ""
     write(tmp_path, cpu0_core="8", cpu0_package="43", cpu1_package="43")
-    assert in_words(before, read(None, str(tmp_path))) == "the CPU was throttled for heat 3 times"
+    assert in_words(before, read(None, str(tmp_path))) == "the CPU was thermally throttled 3 times"
 
 
 def test_what_cannot_be_read_is_no_limit(tmp_path: Path) -> None:
@@ -83,9 +83,7 @@ def test_reasons_of_the_device_are_put_in_words_and_idleness_is_none(
     nvml.reasons = 0x01 | 0x02  # idle, clocks set by the user
     assert in_words(read(GPU, str(tmp_path)), read(GPU, str(tmp_path))) == ""
     nvml.reasons = 0x08 | 0x40
-    held_down = (
-        "the GPU's clock was held down by a hardware slowdown and its temperature (hardware)"
-    )
+    held_down = "the GPU's clock was reduced by hardware slowdown and hardware thermal slowdown"
     assert in_words(Limits(), read(GPU, str(tmp_path))) == held_down
     assert read(None, str(tmp_path)).reasons == 0
 

@@ -73,7 +73,7 @@ def folder(job: Job) -> Path:
 
 def test_the_screen_says_what_a_person_asks(done: subprocess.CompletedProcess[str]) -> None:
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("job · profiled as it is in ")
+    assert lines[0].startswith("job · profiled unchanged in ")
     assert "% of the time is spent" in lines[1]  # the bottleneck, with its figure
     for title in (
         "Where the time goes",
@@ -93,7 +93,7 @@ def test_the_screen_says_what_a_person_asks(done: subprocess.CompletedProcess[st
 def test_what_the_job_wrote_is_put_back_and_told(
     done: subprocess.CompletedProcess[str], job: Job
 ) -> None:
-    assert "Files that the job wrote: removed again: started.txt." in " ".join(done.stdout.split())
+    assert "Files that the job wrote: removed: started.txt." in " ".join(done.stdout.split())
     assert not (job.folder / "started.txt").exists()
     assert json.loads((folder(job) / "summary.json").read_text())["written"]["removed"] == [
         "started.txt"
@@ -105,9 +105,9 @@ def test_tools_that_cannot_serve_get_one_line_each(
 ) -> None:
     said = " ".join(done.stdout.split())
     for tool in ("Nsight Systems", "Nsight Compute"):
-        assert said.count(f"{tool} was asked for, but the job computes on the CPU") == 1
+        assert said.count(f"{tool} was requested, but it profiles only GPUs") == 1
     notes = json.loads((folder(job) / "summary.json").read_text())["explanation"]["notes"]
-    assert len(notes) == 2 and all("torch.profiler served" in note for note in notes)
+    assert len(notes) == 2 and all("torch.profiler was used" in note for note in notes)
 
 
 def test_summary_json_has_every_figure(done: subprocess.CompletedProcess[str], job: Job) -> None:

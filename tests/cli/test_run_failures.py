@@ -70,7 +70,7 @@ def ends_with(job: Job, code: int, words: list[str]) -> str:
     assert finished.returncode == code, finished.stderr
     for word in words:
         assert word in finished.stderr
-    assert "defect of autotune" not in finished.stderr
+    assert "bug in autotune" not in finished.stderr
     assert not (job.run_dir / "result.json").exists()
     assert not job.left_over()
     return finished.stderr
@@ -90,7 +90,7 @@ def test_a_job_whose_epochs_a_live_session_stretches_is_refused_before_the_searc
             "too short",
             "25 optimizer steps",
             "at least 40",
-            "raise its number of epochs",
+            "increase the number of epochs",
             "python mine.py",
         ]:
             assert word in finished.stderr

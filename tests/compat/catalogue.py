@@ -139,7 +139,7 @@ SENTENCES = Program(
     (8,) * 60,
     files=("sentences.py",),
     maker="tiny_bert.py",
-    withdrawn={"batch_size": "batch sampler of its own"},
+    withdrawn={"batch_size": "its own batch sampler"},
 )
 SKORCH = Program(
     "skorch",
@@ -239,7 +239,7 @@ OPACUS = Program(
     (16,) * 25,
     drawn=True,
     files=("private.py",),
-    withdrawn={"batch_size": "batches differ in size from step to step"},
+    withdrawn={"batch_size": "the batch size varies from step to step"},
 )
 MACE = Program(
     "mace",

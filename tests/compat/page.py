@@ -31,7 +31,7 @@ CAUSES = (
             "a loop without torch.optim in which no update is seen: weights that are other tensors"
             " after each step"
         ),
-        "after 50 backwards: no update of the parameters was seen",
+        "after 50 backwards: no parameter update was seen",
         "mark the iterations, two lines: `import autotune`, `autotune.step(loss=loss, samples=n)`",
     ),
     (
@@ -39,7 +39,7 @@ CAUSES = (
             "a loss that compares the samples of a batch (contrastive, distances, correlation over"
             " the batch)"
         ),
-        "`batch_size` is withdrawn: with another batch size it is another loss",
+        "`batch_size` is withdrawn: a different batch size would change the loss itself",
         (
             "none is needed; comparisons written with broadcasting are not seen: leave `batch_size`"
             " out of the search space there"
@@ -68,7 +68,7 @@ CAUSES = (
     ),
     (
         "batches that Opacus draws by Poisson sampling",
-        "`batch_size` is withdrawn: batches differ in size, and another size is another privacy",
+        "`batch_size` is withdrawn: the batch size varies, and a larger one guarantees less privacy",
         "none is needed",
     ),
     (
@@ -112,8 +112,8 @@ CAUSES = (
     ),
     (
         "an IterableDataset that makes its batches itself, in a job without workers",
-        "`num_workers` is withdrawn: what each worker would read cannot be checked",
-        "give the job one worker, if the dataset shares its data out rightly",
+        "`num_workers` is withdrawn: it cannot be checked what each worker would read",
+        "set `num_workers=1` in the job, if the dataset splits its data between workers correctly",
     ),
     (
         "autocast, a GradScaler or torch.compile of the job's own",

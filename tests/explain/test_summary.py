@@ -130,7 +130,7 @@ def test_the_table_puts_both_sides_beside_each_other() -> None:
     assert rows["device utilisation"] == ("75 %", "75 %")
     # a row of dashes says nothing
     assert not any("host to device" in label or "FLOP" in label for label in rows)
-    assert any("computes on the CPU" in sentence for sentence in table.foot)
+    assert any("runs on the CPU" in sentence for sentence in table.foot)
 
 
 def test_one_side_alone_is_simply_now() -> None:

@@ -151,7 +151,7 @@ def test_an_allocator_is_looked_up_where_the_job_starts(folder: Path, value: str
         assert "value: " + value in text and "export LD_PRELOAD" not in text, name
     for name in ("torchrun", "accelerate"):
         text = FORMATS[name].write(config)
-        assert "export LD_PRELOAD" not in text and "has no switch for the following" in text, name
+        assert "export LD_PRELOAD" not in text and "has no option for the following" in text, name
 
 
 def test_a_line_for_a_shell_takes_no_words(folder: Path, tmp_path: Path) -> None:
@@ -164,9 +164,10 @@ def test_a_line_for_a_shell_takes_no_words(folder: Path, tmp_path: Path) -> None
         for words in ([], ["--epochs", "20"])
     ]
     assert runs[0].stdout == "trained\n"
-    assert (runs[1].returncode, runs[1].stdout) == (2, "") and "no words can be added" in runs[
-        1
-    ].stderr
+    assert (runs[1].returncode, runs[1].stdout) == (
+        2,
+        "",
+    ) and "arguments cannot be appended" in runs[1].stderr
 
 
 def test_shell_scripts_pass_exit_codes(folder: Path, tmp_path: Path) -> None:
@@ -249,7 +250,7 @@ def test_torchrun(folder: Path) -> None:
         "$@",
     ]
     assert "\nexport OMP_NUM_THREADS=1\n" in script
-    said, _, unsaid = script.partition("has no switch for the following")
+    said, _, unsaid = script.partition("has no option for the following")
     assert "set below: intra_op_threads" in said
     for name in ("num_workers", "amp_dtype", "compile_mode", "batch_size"):
         assert name in unsaid and f"set below: {name}" not in said
@@ -313,7 +314,7 @@ def test_accelerate(folder: Path) -> None:
         "$@",
     ]
     assert "Accelerator()" in script
-    assert "num_workers" in script.partition("has no switch for the following")[2]
+    assert "num_workers" in script.partition("has no option for the following")[2]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_words_that_would_be_lost_are_refused(tmp_path: Path) -> None:
     assert launch(path, tmp_path).stdout == "trained\n"
     done = launch(path, tmp_path, "--", "--epochs", "20")
     assert done.returncode == 2 and done.stdout == ""
-    assert "no words can be added" in done.stderr and "-- --epochs 20" in done.stderr
+    assert "arguments cannot be appended" in done.stderr and "-- --epochs 20" in done.stderr
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 130])
@@ -180,7 +180,7 @@ def test_a_directory_with_a_blank_in_a_line_for_a_shell(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     path = job(tmp_path, SHOW, "--out={trial_dir}")
     done = launch(path, tmp_path, "--out", str(path))
-    assert done.returncode == 2 and f"{path} cannot be made: File exists" in done.stderr
+    assert done.returncode == 2 and f"{path} cannot be created: File exists" in done.stderr
     tuned = TunedConfig("x", (sys.executable, "t.py", "{trial_dir}"), tmp_path / "gone")
     write_tuned(tuned, path)
     done = launch(path, tmp_path)

@@ -312,19 +312,19 @@ def test_float16_without_anything_between(tmp_path: Path) -> None:
             "loss = model(x)\nloss.backward()\nif n % 4 == 0:\n    optimizer.step()",
             "loss.backward()",
             "optimizer.step()",
-            "of the block of backward",
+            "in the same block as backward",
         ),
         (
             "loss = model(x)\nloss.backward()\noptimizer.step(closure)",
             "loss.backward()",
             "optimizer.step(closure)",
-            "of the block of backward",
+            "in the same block as backward",
         ),
         (
             "loss = model(x)\nif a:\n    loss.backward()\noptimizer.step()",
             "loss.backward()",
             "optimizer.step()",
-            "as a statement beside the forward",
+            "as a statement in the forward's block",
         ),
         (
             "loss = model(x)\nloss.backward()\nopt.step()",
@@ -358,9 +358,9 @@ def test_float16_that_is_refused(
         (
             "out = model(x)\nif a:\n    loss = f(out)\n    loss.backward()",
             "loss.backward()",
-            "lie in different blocks (train.py:7 and train.py:10)",
+            "are in different blocks (train.py:7 and train.py:10)",
         ),
-        ("loss.backward()\nloss = model(x)", "loss.backward()", "goes around a loop"),
+        ("loss.backward()\nloss = model(x)", "loss.backward()", "spans loop iterations"),
     ],
 )
 def test_regions_that_are_refused(tmp_path: Path, body: str, backward: str, reason: str) -> None:
@@ -383,7 +383,7 @@ def test_a_generator_that_a_loop_runs_is_no_changed_file(tmp_path: Path) -> None
     (forward,) = sites.forwards
     sites = replace(sites, forwards=(replace(forward, stack=(*forward.stack, loop)),))
     assert (
-        "train.py:9 runs it without a call of its own"
+        "train.py:9 runs it implicitly, with no call to edit"
         in refusals(tmp_path, source, sites, {"amp_dtype": "bfloat16"})["amp_dtype"]
     )
 
@@ -399,21 +399,21 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
         backwards=(BackwardSite((gradient, outer), 0),),
     )
     assert (
-        "stands in the library transformers"
+        "is in the library transformers"
         in refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})["amp_dtype"]
     )
     (missing,) = make_patch(tuned(tmp_path, found, {"amp_dtype": "float16"}, "cuda")).unwritten
     assert missing.instead == "its own option: TrainingArguments(fp16=True)"
     mine = replace(found, forwards=(ForwardSite("Bert", (outer,)),))
     (missing,) = make_patch(tuned(tmp_path, mine, {"amp_dtype": "bfloat16"})).unwritten
-    assert "`loss.backward()` stands in the library lightning" in missing.reason
+    assert "`loss.backward()` is in the library lightning" in missing.reason
     assert missing.instead == 'its own option: Trainer(precision="bf16-mixed")'
     nobodys = replace(mine, backwards=(BackwardSite((outer,), 0),))
     assert (
-        "no function of your source makes both"
+        "no function in your source calls both"
         in refusals(tmp_path, text, nobodys, {"amp_dtype": "bfloat16"})["amp_dtype"]
     )
     assert (
-        "no call of the model with a backward"
+        "no call of the model followed by a backward"
         in refusals(tmp_path, text, JobSites(), {"amp_dtype": "bfloat16"})["amp_dtype"]
     )

@@ -247,7 +247,7 @@ def test_a_patched_source_is_not_patched_again(tmp_path: Path) -> None:
     diff = export(tmp_path)
     subprocess.run(["patch", "-p1", "--quiet"], cwd=tmp_path, input=diff, text=True, check=True)
     source = (tmp_path / "train.py").read_text()
-    with pytest.raises(InputError, match="or a patch was applied already") as caught:
+    with pytest.raises(InputError, match="or is already patched") as caught:
         FORMATS["diff"].write(tuned(tmp_path, sites(), {"num_workers": 2, "amp_dtype": "bfloat16"}))
     assert "autotune launch" in str(caught.value) and caught.value.exit_code == 2
     assert (tmp_path / "train.py").read_text() == source
@@ -282,7 +282,7 @@ def test_the_command(tmp_path: Path) -> None:
     )
     partly = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert partly.stdout.splitlines()[1:] == [
-        "not in it: non_blocking; its first lines say why, and what to do"
+        "not in the patch: non_blocking; its header says why, and what to do"
     ]
     subprocess.run(["git", "apply", "tuned.diff"], cwd=tmp_path, check=True)
     after = (tmp_path / "train.py").read_text()
@@ -365,5 +365,5 @@ def test_sites_that_were_written_by_hand_are_checked(tmp_path: Path) -> None:
     ):
         assert old in text
         path.write_text(text.replace(old, new, 1))
-        with pytest.raises(InputError, match="'sites' is not as it was written"):
+        with pytest.raises(InputError, match="'sites' is malformed"):
             load_tuned(path)

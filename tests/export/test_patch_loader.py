@@ -177,7 +177,7 @@ def test_a_partial_that_gave_it_in_order_is_left_alone(tmp_path: Path) -> None:
     )
     source = source.replace("ds, 16", "*given")
     assert (
-        "what it gives already"
+        "whose bound arguments are unclear"
         in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"num_workers": 2})[
             "num_workers"
         ]
@@ -320,10 +320,7 @@ def test_an_optimizers_own_expression_is_named(tmp_path: Path) -> None:
     sites = JobSites("train.py", optimizers=(optimizer(source, "Adam(p, fused=args.fused)"),))
     [written] = make_patch(tuned(tmp_path, sites, {"optimizer_impl": "foreach"})).written
     assert written.change.notes == (
-        (
-            "the optimizer's fused stands where `args.fused` stood, which decides nothing there any"
-            " more"
-        ),
+        ("the optimizer's fused replaces `args.fused`, which no longer has any effect there"),
     )
 
 
@@ -371,6 +368,6 @@ def test_what_is_refused_says_why(tmp_path: Path) -> None:
     )
     other = loader(source.replace("rest", "more"), "DataLoader(ds, *more)")
     assert (
-        "`DataLoader(ds, *more)` stood there"
+        "`DataLoader(ds, *more)` was there"
         in refusals(tmp_path, source, other, {"num_workers": 2})["num_workers"]
     )

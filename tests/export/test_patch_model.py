@@ -73,7 +73,7 @@ def test_after_the_model_has_its_final_value(tmp_path: Path, body: str) -> None:
             text, patched(tmp_path, text, sites(text), {"compile_mode": mode})
         ) == [f"model.compile({argument})"]
     assert (
-        "which modules the repeated blocks are"
+        "which modules are the repeated blocks"
         in refusals(tmp_path, text, sites(text), {"compile_mode": "regional"})["compile_mode"]
     )
     lines = after.splitlines()
@@ -253,7 +253,7 @@ def test_what_is_refused_says_why(tmp_path: Path) -> None:
         images=(("0", 4),),
     )
     assert (
-        "is not written out there"
+        "is not explicit there"
         in refusals(tmp_path, text, found, {"channels_last": True})["channels_last"]
     )
     volumes = replace(found, forwards=(replace(found.forwards[0], images=(("0", 5),)),))
@@ -271,8 +271,7 @@ def test_what_is_refused_says_why(tmp_path: Path) -> None:
     )
     reason = refusals(tmp_path, nameless, found, {"compile_mode": "default"})["compile_mode"]
     assert (
-        reason
-        == "it cannot be seen where the model is made: no assignment to `net` was found before"
+        reason == "it is unclear where the model is made: no assignment to `net` was found before"
         " train.py:6"
     )
     theirs = JobSites(

@@ -117,13 +117,10 @@ def test_expressions_that_decide_nothing_any_more_are_named(tmp_path: Path) -> N
         )
     )
     assert [note for written in patch.written for note in written.change.notes] == [
+        ("set_num_threads(2) replaces `args.threads`, which no longer has any effect there"),
         (
-            "set_num_threads(2) stands where `args.threads` stood, which decides nothing there any"
-            " more"
-        ),
-        (
-            "torch.backends.cudnn.benchmark = True stands where `args.fast` stood, which decides"
-            " nothing there any more"
+            "torch.backends.cudnn.benchmark = True replaces `args.fast`, which no longer has"
+            " any effect there"
         ),
     ]
 
@@ -181,13 +178,13 @@ def test_what_is_refused_says_why(tmp_path: Path) -> None:
         "the library ultralytics" in refusals(tmp_path, text, theirs, threads)["intra_op_threads"]
     )
     for name, reason in (
-        ("/elsewhere/train.py", "lies outside the job's directory"),
-        ("../t.py", "lies outside"),
+        ("/elsewhere/train.py", "is outside the job's directory"),
+        ("../t.py", "is outside"),
         ("gone.py", "No such file"),
     ):
         assert reason in refusals(tmp_path, text, JobSites(name), threads)["intra_op_threads"]
     assert (
-        "imports nothing at its head"
+        "has no imports at the top"
         in refusals(tmp_path, "def f():\n    import torch\n", ONLY, threads)["intra_op_threads"]
     )
     assert "cannot be parsed" in refusals(tmp_path, "import (\n", ONLY, threads)["intra_op_threads"]
@@ -211,7 +208,7 @@ def test_knobs_that_are_set_before_the_first_line(tmp_path: Path) -> None:
     missing = {item.knob: item for item in make_patch(own).unwritten}
     assert (
         set(missing) == set(knobs)
-        and "the job file sets PYTORCH_ALLOC_CONF already" in missing["cuda_alloc_conf"].reason
+        and "the job file already sets PYTORCH_ALLOC_CONF" in missing["cuda_alloc_conf"].reason
     )
     assert (
         "LD_PRELOAD" in missing["malloc"].reason

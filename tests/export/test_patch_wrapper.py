@@ -43,7 +43,7 @@ def test_its_calls_get_the_argument(tmp_path: Path, before: str, after: str) -> 
 def test_a_program_without_it_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     context = Context(tuned(tmp_path, JobSites("train.py"), {}), SourceTree(tmp_path))
-    with pytest.raises(Refused, match="no call of DistributedDataParallel was found"):
+    with pytest.raises(Refused, match="no call to DistributedDataParallel was found"):
         wrapper_argument(context, BUCKET)
 
 

@@ -322,17 +322,17 @@ GOOD = to_yaml(
         ("value: 2", "value: many", "num_workers: ", "value: many"),
         ("    value: 2\n", "", "has no value", "num_workers:"),
         ("command:\n", "comand:\n", "unknown key 'comand'", "comand:"),
-        ("name: x", "name: [x]", "not one value", "name: [x]"),
+        ("name: x", "name: [x]", "not a single value", "name: [x]"),
         ("name: x", "name: x: y", "not valid YAML", "name: x: y"),
         (
             "name: x",
             "name: !!python/object/apply:os.system [ls]",
-            "only plain data is read",
+            "only plain data is allowed",
             "name: !!",
         ),
-        ("workdir: /tmp", "workdir: /tmp\nworkdir: /", "stands here again", "workdir: /\n"),
-        ("env: {}", "env: {A: {b: c}}", "'A' is not one value", "env:"),
-        ("env: {}", 'env: {"A=B": 1}', "'A=B' cannot be the name of a variable", "env:"),
+        ("workdir: /tmp", "workdir: /tmp\nworkdir: /", "occurs again", "workdir: /\n"),
+        ("env: {}", "env: {A: {b: c}}", "'A' is not a single value", "env:"),
+        ("env: {}", 'env: {"A=B": 1}', "'A=B' is not a valid variable name", "env:"),
     ],
 )
 def test_mistakes_are_named_with_their_line(
@@ -374,13 +374,13 @@ def test_nearest_word(tmp_path: Path) -> None:
 
 def test_a_knob_of_another_version(tmp_path: Path) -> None:
     (tmp_path / "tuned.yaml").write_text(GOOD.replace("  num_workers:", "  loader_magic:"))
-    with pytest.raises(InputError, match="take out what another version .* wrote, or tune again"):
+    with pytest.raises(InputError, match="remove what another version .* wrote, or tune again"):
         load_tuned(tmp_path)
 
 
 def test_no_file_and_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="no such file(.|\\n)*`autotune run job.yaml` makes one"):
+    with pytest.raises(InputError, match="no such file(.|\\n)*`autotune run job.yaml` creates one"):
         load_tuned(tmp_path / "none.yaml")
     (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
     with pytest.raises(InputError, match="no such file(.|\\n)*did you mean autotune-runs/digits"):

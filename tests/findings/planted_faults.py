@@ -65,7 +65,7 @@ PLANTED = (
         "page-faults",
         costed=False,
         placed=False,
-        says=("page faults an iteration", "in the kernel"),
+        says=("page faults per iteration", "in the kernel"),
     ),
     Planted("array_copies", "array-copies"),
     Planted("lists", "tensor-readout"),

@@ -75,7 +75,7 @@ def test_one_that_stays_is_told_once_with_what_it_still_costs() -> None:
     ).findings
     assert not found.cured
     assert found.cost_s == 0.05 and found.cost_after_s == 0.03
-    assert "After tuning it still costs 30.0 ms an iteration." in found.evidence
+    assert "After tuning it still costs 30.0 ms per iteration." in found.evidence
 
 
 def test_findings_at_other_lines_are_other_findings() -> None:
@@ -149,7 +149,7 @@ def test_one_cause_is_told_once(particular_s: float | None, left_s: float | None
         assert "general" not in told
     else:
         assert told["general"].cost_s == pytest.approx(left_s)
-        assert "40.0 ms of it are reported under another finding." in told["general"].evidence
+        assert "40.0 ms of it is reported under another finding." in told["general"].evidence
 
 
 @pytest.mark.parametrize("place", [None, replace(HERE, line=99), HERE])
@@ -164,7 +164,7 @@ def test_what_has_no_cost_hides_nothing_but_its_own_line(place: Place | None) ->
         assert "general" not in told
     else:
         assert told["general"].cost_s == 0.1
-        assert 'Part of it may be "One", whose cost is not known.' in told["general"].evidence
+        assert 'Part of it may be due to "One", whose cost is unknown.' in told["general"].evidence
 
 
 def test_no_side_no_judgement() -> None:

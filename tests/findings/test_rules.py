@@ -52,7 +52,7 @@ def parts(minor_faults: float, system_s: float, user_s: float = 0.06) -> Anatomy
 
 def test_memory_that_is_mapped_anew_in_every_step_is_told_with_its_share() -> None:
     (found,) = ask("page-faults", case(anatomy=parts(5000, 0.012)))
-    assert "5,000 page faults an iteration" in found.evidence and "17%" in found.evidence
+    assert "5,000 page faults per iteration" in found.evidence and "17%" in found.evidence
     assert found.cost_s == pytest.approx(0.03 / 6) and found.knob == "malloc"
     assert "MALLOC_TRIM_THRESHOLD_=2147483647" in found.advice
     (still,) = ask("page-faults", case(anatomy=parts(5000, 0.012), defaults={"malloc": "tcmalloc"}))
@@ -113,11 +113,11 @@ def test_without_a_loader_there_is_nothing_to_judge() -> None:
 
 
 def test_nothing_watched_nothing_judged() -> None:
-    blind = Evidence(blind={"everything": "the job ended before its iterations could be watched"})
+    blind = Evidence(blind={"everything": "the job ended before its iterations could be observed"})
     for name in ("loader-bound", "launch-bound", "eager-optimizer"):
         assert (
             refusal(name, case(seen=blind))
-            == "the job ended before its iterations could be watched"
+            == "the job ended before its iterations could be observed"
         )
 
 
@@ -223,7 +223,7 @@ def test_blank_time_names_the_frames() -> None:
     assert found.cost_s == pytest.approx(0.03)
     assert found.place == LINE and "train.py:17 (20.0 ms an iteration)" in found.evidence
     assert ask("host-bound", gpu_case(side=Side(idle_share=0.1))) == []
-    assert "host and device are one" in refusal("host-bound", case())
+    assert "host and device are the same" in refusal("host-bound", case())
     assert "does not show" in refusal("host-bound", gpu_case())
 
 
@@ -385,7 +385,7 @@ def test_float8_is_for_hopper_and_comes_after_16_bits() -> None:
     assert "older than Hopper" in refusal(
         "float8", gpu_case(side=wide(), machine=gpu_machine(compute_capability=(8, 0)))
     )
-    assert "bfloat16 comes first" in refusal("float8", gpu_case(side=wide(config={})))
+    assert "try bfloat16 first" in refusal("float8", gpu_case(side=wide(config={})))
 
 
 def test_padding_is_told_from_the_masks_of_the_batches() -> None:
@@ -412,7 +412,7 @@ def test_graph_breaks_have_dynamos_reason_and_place() -> None:
     measured, unmeasured = ask("graph-break", case(seen=evidence(breaks=breaks, frames=standing)))
     assert measured.cost_s == pytest.approx(0.01), "without what torch did in it"
     assert measured.place == LINE and "call to print" in measured.evidence
-    assert unmeasured.cost_s is None and "cannot be told" in unmeasured.evidence
+    assert unmeasured.cost_s is None and "cannot be measured" in unmeasured.evidence
     assert ask("graph-break", case()) == []
 
 
@@ -481,10 +481,12 @@ def test_an_optimizer_that_could_not_be_tried() -> None:
         {
             "class": "Mine",
             "tensors": 400,
-            "untried": "there is no room for a copy of its parameters",
+            "untried": "not enough free memory to copy its parameters",
         },
     )
-    assert "no room" in refusal("eager-optimizer", case(seen=evidence(optimizers=told)))
+    assert "not enough free memory" in refusal(
+        "eager-optimizer", case(seen=evidence(optimizers=told))
+    )
 
 
 # ---------------------------------------------------------------- the machine, the ranks

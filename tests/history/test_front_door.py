@@ -62,7 +62,7 @@ def test_the_second_run_proves_the_answer_of_the_first(tmp_path: Path) -> None:
     first, _ = _run(tmp_path)
     assert first["knobs"] == {"num_workers": 2}, first["reason"]
     _, said = _run(tmp_path)
-    assert "this job is tuned already" in said and "num_workers=2" in said
+    assert "this job has already been tuned" in said and "num_workers=2" in said
     second, said = _run(tmp_path, "--run-dir", "again")
     assert "its answer is proven again" in said
     assert second["knobs"] == first["knobs"] and second["trials"] == [], second["rejected"]

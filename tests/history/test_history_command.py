@@ -51,11 +51,11 @@ def test_exported_runs_can_be_imported_and_forgotten(
     ("words", "told"),
     [
         (["lst"], "did you mean 'list'?"),
-        (["show"], "no run is named"),
+        (["show"], "no run given"),
         (["forget", "zz"], "no run 'zz'"),
         (["forget", ""], "no run ''"),
         (["forget", "b"], "the IDs of 2 runs begin with b"),
-        (["import"], "no file is named"),
+        (["import"], "no file given"),
     ],
 )
 def test_wrong_words(

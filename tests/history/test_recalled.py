@@ -219,7 +219,7 @@ def test_an_answer_that_compiles_is_charged_its_first_start(
     second = Played(tmp_path / "second", table, store, seed=1, **COMPILED).result
     if cold_s > 30:
         assert second.recalled.outcome == "not proven"
-        assert "10000 s of start-up pay back only after" in second.rejected[0].reason
+        assert "10000 s of start-up are paid back only after" in second.rejected[0].reason
         return
     assert second.recalled.outcome == "proven anew" and second.confirmation is not None
     assert {g.knob: g.start_up_s for g in second.gains} == {"amp_dtype": 0, "compile_mode": cold_s}

@@ -198,7 +198,7 @@ def test_a_teams_store_is_read_and_never_written(tmp_path: Path) -> None:
     try:
         team = Store(folder / "history.sqlite", read_only=True)
         assert team.runs() == [RUN]
-        with pytest.raises(StoreError, match="only read"):
+        with pytest.raises(StoreError, match="read-only"):
             team.add([replace(RUN, id="c3")])
         assert [p.name for p in folder.iterdir()] == ["history.sqlite"]
     finally:

@@ -41,8 +41,8 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
         ("'trails'", "minutes, trials", "did you mean 'trials'?"),
     ),
     "number-key": (GOOD + "7: x\n", 2, ("unknown key",)),
-    "key-twice": (GOOD + "name: a\nname: b\n", 3, ("'name' stands here again", "first on line 2")),
-    "inner-key-twice": (GOOD + "env:\n  A: 1\n  B: 2\n  A: 3\n", 5, ("'A' stands here again",)),
+    "key-twice": (GOOD + "name: a\nname: b\n", 3, ("'name' occurs again", "first on line 2")),
+    "inner-key-twice": (GOOD + "env:\n  A: 1\n  B: 2\n  A: 3\n", 5, ("'A' occurs again",)),
     "tab": (GOOD + "budget:\n\tminutes: 3\n", 3, ("tab",)),
     "not-closed": (GOOD + "budget: {minutes: 3\n", 3, ("not valid YAML",)),
     "python-object": (
@@ -84,7 +84,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "placeholder": (
         "command: python train.py --out {trial_dri}\n",
         1,
-        ("nothing fills {trial_dri}", "{seed}", "did you mean '{trial_dir}'?"),
+        ("unknown placeholder {trial_dri}", "{seed}", "did you mean '{trial_dir}'?"),
     ),
     "no-program": (
         "command: pyhton train.py\n",
@@ -159,16 +159,16 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "objective-three": (
         GOOD + "objective: [throughput, energy, time_to_train]\n",
         2,
-        ("names 3", "one objective, or two different ones"),
+        ("lists 3", "one objective, or two different ones"),
     ),
     "objective-twice": (GOOD + "objective: [energy, energy]\n", 2, ("two different ones",)),
     "objective-alike": (
         GOOD + "objective: [cost, time_to_train]\n",
         2,
-        ("cost and time_to_train", "a price times a time"),
+        ("cost and time_to_train", "cost is price times time"),
     ),
     "objective-in-list": (GOOD + "objective: [througput]\n", 2, ("did you mean 'throughput'?",)),
-    "objective-cost": (GOOD + "objective: cost\n", 2, ("there is no price", "costs an hour")),
+    "objective-cost": (GOOD + "objective: cost\n", 2, ("there is no price", "costs per hour")),
     "price": (GOOD + "price: 0\n", 2, ("price is 0",)),
     "executor-ray": (
         GOOD + "executor:\n  ray: {adress: auto}\n",
@@ -189,7 +189,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "executor-ray-shared": (
         GOOD + "executor:\n  ray: {workdir: shared}\n",
         2,
-        ("put back", "slots: 1"),
+        ("would undo what the others write", "slots: 1"),
     ),
     "executor-ray-nodes": (
         GOOD + "executor:\n  ray: {nodes_per_slot: 2}\n",
@@ -199,7 +199,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "executor-ray-nodes-said-twice": (
         "command: torchrun --nnodes=2 train.py\nexecutor:\n  ray: {nodes_per_slot: 2}\n",
         1,
-        ("says --nnodes itself", "leave out --nnodes"),
+        ("sets --nnodes itself", "leave out --nnodes"),
     ),
     "executor-ray-nodes-and-shares": (
         "command: torchrun train.py\nexecutor:\n  ray: {nodes_per_slot: 2, gpus_per_slot: 1}\n",
@@ -212,7 +212,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
             " slots: 1}\n"
         ),
         2,
-        ("put back",),
+        ("would undo what the others write",),
     ),
     "executor-local": (GOOD + "executor: {local: 3}\n", 2, ("no settings",)),
     "executor": (GOOD + "executor: lokal\n", 2, ("did you mean 'local'?",)),
@@ -344,7 +344,7 @@ def test_a_byte_that_is_no_text_is_named_and_refused(text: str, found: str, fold
     (folder / "job.yaml").write_text(text)
     check_refused(
         autotune("check", "job.yaml", cwd=folder),
-        (found, "\\udc80", "bytes that stand for no character"),
+        (found, "\\udc80", "text without invalid characters"),
     )
 
 

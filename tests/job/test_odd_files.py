@@ -93,14 +93,14 @@ FOUND = {
     "a-name-too-long": (GOOD + f"workdir: {'a' * 5000}\n", "no directory"),
     "repeats-too-often": (
         GOOD + 'convergence: {metrics: {a: "(a{99999999999})"}}\n',
-        "no regular expression",
+        "not a regular expression",
     ),
     "half-a-character": (GOOD + 'workdir: "\\ud800"\n', "half of a character"),
     "no-text-in-a-choice": (GOOD + 'objective: "\\udc80"\n', "objective is '\\udc80'"),
     "no-text-in-a-variable's-name": (GOOD + 'env: {"\\0\\udc80": 1}\n', "\\udc80"),
     "no-text-in-a-pattern": (
         GOOD + 'convergence: {metrics: {a: "(\\udc80"}}\n',
-        "no regular expression",
+        "not a regular expression",
     ),
     "no-such-character": (GOOD + 'workdir: "\\UFFFFFFFF"\n', "not valid YAML"),
     "a-bool-that-is-none": (GOOD + "shell: !!bool maybe\n", "the tag !!bool"),

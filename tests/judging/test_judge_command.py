@@ -256,11 +256,11 @@ def test_a_side_that_fails_is_named(repository: Path) -> None:
     ("words", "said"),
     [
         ([], ["there is no B", "--base-ref"]),
-        (["job/job.yaml", "--base-ref", "base"], ["exclude each other"]),
+        (["job/job.yaml", "--base-ref", "base"], ["cannot be combined"]),
         (["--base-ref", "nowhere"], ["nowhere", "no such commit"]),
         (["--base-ref", "-h"], ["-h", "no such commit"]),
         (["--b-env", "OMP"], ["--b-env OMP", "NAME=VALUE"]),
-        (["--b-python", "/nowhere/python"], ["no interpreter", "/nowhere/python"]),
+        (["--b-python", "/nowhere/python"], ["not an executable file", "/nowhere/python"]),
         (["--b-command", "python nowhere.py"], ["nowhere.py"]),
         (["--b-command", "python 'train.py"], ["quotes do not match"]),
         (["--b-env", "A=1", "--loss", "alike"], ["--loss", "random-stream"]),

@@ -137,7 +137,7 @@ def test_a_hang_is_told_with_the_stacks_of_all_ranks(start: Start) -> None:
     session = start(job={"after": "if n == 60 and rank == 1: time.sleep(300)"}, hang_timeout_s=3.0)
     session.wait_hello()
     failure, took_s = failure_of(session.run_plan, [Block("b", (), 1000, max_seconds=2.0)])
-    assert failure.kind == "hang" and "rank 1 is what the others wait for" in failure.detail
+    assert failure.kind == "hang" and "the other processes are waiting for rank 1" in failure.detail
     assert failure.where == line_of(session, "time.sleep(300)")
     assert "rank 1:" in failure.log_tail and "rank 0 (waits for others):" in failure.log_tail
     assert (
@@ -260,7 +260,7 @@ def test_a_knob_that_one_rank_alone_cannot_set_keeps_nobody_waiting(
     failure, took_s = failure_of(session.run_plan, [block("c", iterations=500, intra_op_threads=2)])
     assert (
         failure.kind == "crash"
-        and "rank 1 gave up what the other ranks went on with" in failure.detail
+        and "rank 1 aborted a block that the other ranks continued" in failure.detail
     )
     assert "ZeroDivisionError" in failure.detail
     assert took_s < QUICK_S

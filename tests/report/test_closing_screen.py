@@ -51,7 +51,7 @@ def test_a_gain_that_a_running_job_understates_is_a_lower_bound() -> None:
     gains = tuple(replace(gain, at_least=gain.knob == "amp_dtype") for gain in result.gains)
     text = screen(replace(result, gains=gains))
     assert "amp_dtype off → bfloat16 at least 1.24×" in text and "(1.17–1.31)" not in text
-    assert "amp_dtype gives more in a process of its own" in text
+    assert "amp_dtype gains more in a fresh process" in text
     assert "num_workers 0 → 2 1.71× (1.60–1.83)" in text
 
 
@@ -79,7 +79,7 @@ def test_a_job_whose_batches_cannot_be_counted_is_told_in_iterations() -> None:
     )
     assert (
         told.count("iterations/s") == 3
-        and "in iterations a second" in told
+        and "in iterations per second" in told
         and "samples/s" not in told
     )
 
@@ -162,9 +162,13 @@ def test_a_run_after_which_there_is_nothing_to_type_is_shown(tmp_path: Path) -> 
 
 
 def test_a_changed_setting_found_without_training_names_no_steps() -> None:
-    loss = LossVerdict("changed", "settings differ that no knob declares: dropout p of net.3", 1, 0)
+    loss = LossVerdict(
+        "changed", "settings differ beyond what the knobs declare: dropout p of net.3", 1, 0
+    )
     text = screen(replace(undecided(), loss=loss))
-    assert "Loss changed. Settings differ that no knob declares: dropout p of net.3." in text
+    assert (
+        "Loss changed. Settings differ beyond what the knobs declare: dropout p of net.3." in text
+    )
     assert "steps" not in text.split("Loss check")[1].split("Where the time goes")[0]
 
 

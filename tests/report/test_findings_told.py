@@ -40,7 +40,7 @@ def test_the_page_tells_place_cost_evidence_and_cure() -> None:
     for said in (
         "1 finding left after tuning, 1 fixed by it; 17 rules checked.",
         "Waiting for batches",
-        "cured: by num_workers=2",
+        "fixed: by num_workers=2",
         "58.0 ms per iteration (60 %)",
         "train.py:41 in main",
         "loader = DataLoader(data)",
@@ -61,7 +61,7 @@ def test_the_closing_screen_has_a_line_for_each() -> None:
         "The host waits for the device, train.py:77 in main: 4.00 ms per iteration after tuning"
         in text
     )
-    assert "cured: Waiting for batches (58.0 ms per iteration (60 %)): by num_workers=2" in text
+    assert "fixed: Waiting for batches (58.0 ms per iteration (60 %)): by num_workers=2" in text
 
 
 def test_the_closing_screen_shows_three_at_most() -> None:
@@ -88,7 +88,7 @@ def test_show_findings_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture[
     for said in (
         "train.py:77 in main    total += loss.item()",
         "Knob: num_workers.",
-        "cured: by num_workers=2",
+        "fixed: by num_workers=2",
         "Not judged",
         "The device sits idle: the job computes on the CPU: host and device are one",
     ):
@@ -97,7 +97,7 @@ def test_show_findings_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture[
     log = json.loads(capsys.readouterr().out)
     assert log["version"] == "2.1.0" and {r["ruleId"] for r in log["runs"][0]["results"]}
     assert main(["show", str(tmp_path), "--findings", "--json"]) == 2
-    assert "--findings and --json exclude each other" in capsys.readouterr().err
+    assert "--findings and --json cannot be combined" in capsys.readouterr().err
 
 
 def test_hostile_words_reach_neither_terminal_nor_page() -> None:

@@ -62,7 +62,7 @@ def test_gains_are_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "keep", "--gains"]) == 0
     said = capsys.readouterr().out
     assert "How the gain builds up" not in said
-    assert "Not judged" in said
+    assert "Not computed" in said
 
 
 def test_all_is_everything_in_the_order_of_the_page(
@@ -119,9 +119,9 @@ def test_a_directory_in_which_no_run_was_made_names_the_known_ones(
     (runs / "autotune-runs/digits/journal.jsonl").touch()
     assert main(["show", "."]) == 2
     said = capsys.readouterr().err
-    assert ".: no run was made in this directory" in said
+    assert ".: there is no run in this directory" in said
     assert "runs here: digits" in said
-    assert "carries on" not in said
+    assert "continues where" not in said
 
 
 def test_an_unfinished_run_says_how_far_it_came(
@@ -134,7 +134,7 @@ def test_an_unfinished_run_says_how_far_it_came(
     journal = directory / "journal.jsonl"
     journal.write_text("".join(json.dumps(e) + "\n" for e in entries))
     assert main(["show", str(directory)]) == 2
-    assert "the job was not fully observed yet" in capsys.readouterr().err
+    assert "the job has not been fully observed yet" in capsys.readouterr().err
     entries.append({"kind": "observation", "key": "", "elapsed_s": 20.0, "data": {}})
     entries += [
         {"kind": "trial", "key": str(n), "elapsed_s": 30.0 + n, "data": {}} for n in range(3)
@@ -156,15 +156,15 @@ def test_a_profile_is_not_taken_for_a_run_that_stopped(
     (directory / "summary.json").write_text("{}")
     assert main(["show", "digits-profile"]) == 2
     said = capsys.readouterr().err
-    assert "this is a profile" in said and "profile.html" in said and "carries on" not in said
+    assert "this is a profile" in said and "profile.html" in said and "continues where" not in said
     assert main(["export", str(directory)]) == 2
     said = capsys.readouterr().err
-    assert "this is a profile" in said and "carries on" not in said
+    assert "this is a profile" in said and "continues where" not in said
 
 
 def test_two_forms_at_once_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "tuned", "--json", "--trials"]) == 2
-    assert "exclude each other" in capsys.readouterr().err
+    assert "cannot be combined" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": 99}'])

@@ -89,7 +89,7 @@ def test_the_page_has_it_and_what_nsight_saw(tmp_path: Path) -> None:
         "Performance summary",
         "58.0 ms",
         "17.6 ms",
-        "at work 50 % of 100 ms",
+        "busy 50 % of 100 ms",
         "40 MB copied to the device at 4 GB/s",
         "80 % and 40 %",
     ):

@@ -22,8 +22,7 @@ def test_what_was_put_back_is_one_quiet_line() -> None:
     )
     assert not urgent
     assert (
-        line
-        == "Files that trials wrote: put back as they were: ckpt.pt; removed again: runs/0, runs/1,"
+        line == "Files that trials wrote: restored: ckpt.pt; removed: runs/0, runs/1,"
         " runs/2, runs/3 and 5 more."
     )
 

@@ -109,7 +109,7 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
     assert status(cluster, folder, second) == "PENDING", "two runs at once on one worker"
     assert "waiting for a free node" in cluster.asked("logs", second, cwd=folder).stderr
 
-    assert "ends when its turn comes" in cluster.asked("stop", second, cwd=folder).stdout
+    assert "it will stop when it gets one" in cluster.asked("stop", second, cwd=folder).stdout
     asked_s = time.monotonic()
     assert cluster.asked("stop", first, cwd=folder).stdout == f"{first}: stopped\n"
     assert time.monotonic() - asked_s < 30, "Ray had to kill it"
@@ -117,7 +117,7 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
     assert "stopped on request" in log and log.endswith(f"{first} ended with exit code 130\n")
     assert cluster.processes("forever.py") == []
     wait_until(cluster, second, "STOPPED")
-    assert "has ended already" in cluster.asked("stop", first, cwd=folder).stdout
+    assert "has already ended" in cluster.asked("stop", first, cwd=folder).stdout
     assert (cluster.folder / "runs" / first / "journal.jsonl").exists()
 
     third = submitted(cluster.asked("submit", "job.yaml", "--resume", first, cwd=folder))
@@ -198,10 +198,10 @@ def test_the_wrong_token_and_the_wrong_id(cluster: RayCluster, tmp_path: Path) -
     wrong = tmp_path / "token"
     wrong.write_text("0" * 32)
     refused = cluster.asked("jobs", "--token-file", str(wrong), cwd=tmp_path)
-    assert refused.returncode == 2 and "refuses the token of --token-file" in refused.stderr
+    assert refused.returncode == 2 and "rejects the token from --token-file" in refused.stderr
     for command in ("logs", "stop"):
         unknown = cluster.asked(command, "nobody-1", cwd=tmp_path)
-        assert unknown.returncode == 2 and "knows no run 'nobody-1'" in unknown.stderr
+        assert unknown.returncode == 2 and "has no run 'nobody-1'" in unknown.stderr
 
 
 # A measurement of it takes 12 steps, so 48 seconds.

@@ -89,7 +89,7 @@ def test_a_cluster_that_asks_for_a_token(
 ) -> None:
     assert main([*command, "--address", door.address]) == 2  # type: ignore[attr-defined]
     said = capsys.readouterr().err
-    assert "asks for a token, and none was given" in said
+    assert "requires a token, and none was given" in said
     assert "RAY_AUTH_TOKEN_PATH" in said
     assert door.asked == [("/api/version", "")]
 
@@ -102,7 +102,7 @@ def test_a_token_that_is_refused_is_not_shown(
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", door.address)  # type: ignore[attr-defined]
     assert main(["jobs"]) == 2
     said = capsys.readouterr().err
-    assert "refuses the token of RAY_AUTH_TOKEN (HTTP 403)" in said
+    assert "rejects the token from RAY_AUTH_TOKEN (HTTP 403)" in said
     assert TOKEN not in said
     assert door.asked == [("/api/version", f"Bearer {TOKEN}")]
 
@@ -152,7 +152,7 @@ def test_a_proxy_with_tls_must_be_known(
         assert door.asked == [], "the token went to a server nobody knows"
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
         assert main(["jobs", "--address", address]) == 2
-        assert "refuses the token" in capsys.readouterr().err
+        assert "rejects the token" in capsys.readouterr().err
         assert door.asked == [("/api/version", f"Bearer {TOKEN}")]
     finally:
         server.shutdown()
@@ -239,7 +239,7 @@ def test_a_token_file_that_holds_none(
         code = main(["jobs"])
     said = capsys.readouterr().err
     assert code == 2
-    assert f"{by}: {file}" in said or f"{by}: the token holds" in said
+    assert f"{by}: {file}" in said or f"{by}: the token contains" in said
     assert found in said
 
 
@@ -282,7 +282,7 @@ def test_a_folder_apart_from_the_job_file_cannot_be_sent(
 
 def test_leaving_out_the_job_file_itself(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "job.yaml", "--exclude", "*.yaml", "--dry-run"]) == 2
-    assert "what is left out holds the job file itself" in capsys.readouterr().err
+    assert "the exclude patterns leave out the job file itself" in capsys.readouterr().err
 
 
 def test_a_dry_run_says_what_would_be_sent_and_no_secret(

@@ -167,7 +167,7 @@ def test_a_launcher_that_goes_on_without_its_training_process(make_session, monk
             time.sleep(60)
             """)
     )
-    assert failure.kind == "ended" and "while the command goes on" in failure.detail
+    assert failure.kind == "ended" and "while the command keeps running" in failure.detail
 
 
 def test_an_agent_that_hangs_up_while_its_job_goes_on(make_session, monkeypatch):
@@ -178,7 +178,7 @@ def test_an_agent_that_hangs_up_while_its_job_goes_on(make_session, monkeypatch)
             " Agent()\nagent.plan()\nagent.socket.shutdown(2)\nforever()"
         )
     )
-    assert failure.kind == "agent" and "hung up" in failure.detail
+    assert failure.kind == "agent" and "closed its connection before" in failure.detail
 
 
 def test_the_agents_own_fault(make_session):
@@ -276,20 +276,24 @@ def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
     ("argv", "cause", "remedy"),
     [
         (["true"], "no Python process", "autotune.step("),
-        ([sys.executable, "-I", "-c", "pass"], "-I makes Python ignore", "Take -I out"),
+        (
+            [sys.executable, "-I", "-c", "pass"],
+            "-I makes Python ignore",
+            "Remove -I from the command",
+        ),
         (
             [sys.executable, "-u", "-Es", "-c", "pass"],
             "-Es (E) makes Python ignore",
-            "Take -Es out",
+            "Remove -Es from the command",
         ),
         (
             [sys.executable, "-W", "ignore", "-S", "-c", "pass"],
             "-S makes Python ignore",
-            "Take -S out",
+            "Remove -S from the command",
         ),
         (
             ["env", "-i", "true"],
-            "env -i starts the job without this environment",
+            "env -i starts the job without the environment variables",
             "the command that env -i runs",
         ),
         ([sys.executable, "-c", "print('-I')"], "never imported torch", "autotune.step("),
@@ -318,7 +322,7 @@ def test_an_isolating_first_line_of_a_script(make_session, tmp_path):
     [
         (("python", "torch"), "neither backward() nor an optimizer"),
         (("python", "torch", "loader"), "neither backward() nor an optimizer"),
-        (("python", "torch", "backward"), "no other update of the parameters"),
+        (("python", "torch", "backward"), "no other parameter update was seen"),
     ],
 )
 def test_how_far_the_markers_go(tmp_path, markers, cause):
@@ -342,7 +346,7 @@ def test_backward_without_steps_is_not_waited_for_to_the_end(make_session):
     failure = failure_of(session)
     assert (
         failure.kind == "unhooked"
-        and "no other update of the parameters" in failure.detail
+        and "no other parameter update was seen" in failure.detail
         and time.monotonic() - begin < 40
     )
 

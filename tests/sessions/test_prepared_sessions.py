@@ -154,7 +154,7 @@ def test_what_the_job_undoes_is_said(make, tmp_path: Path) -> None:
     record = executor.run_fixed(
         FixedRun({"cpu_affinity": one, "malloc": "jemalloc"}, seed=0, steps=8)
     )
-    assert "it chooses its cores itself" in record.no_effect["cpu_affinity"]
+    assert "it sets its CPU affinity itself" in record.no_effect["cpu_affinity"]
     assert "drops LD_PRELOAD" in record.no_effect["malloc"]
 
 

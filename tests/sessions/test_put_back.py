@@ -572,7 +572,7 @@ def test_an_original_of_which_a_spoilt_log_says_nothing_is_told(ledger, home):
     (home / "mine.txt").unlink()
     (home / "session" / "written" / "log").write_bytes(bytes(100))
     ((_, why, kept),) = put_back(str(home / "session"))["failed"]
-    assert "cannot be read" in why and Path(kept).read_text().startswith("the user's own")
+    assert "log entry is unreadable" in why and Path(kept).read_text().startswith("the user's own")
 
 
 def test_nothing_is_put_back_while_a_process_of_the_trial_still_runs(ledger, home):
@@ -994,7 +994,7 @@ def test_what_was_written_since_is_not_touched(killed):
     ((path, why, kept),) = outcome["failed"]
     assert (
         path == str(killed / "mine.txt")
-        and "written again" in why
+        and "modified after the session ended" in why
         and Path(kept).read_text().startswith("the user's own")
     )
     assert leftovers(str(run)) == [found], "it is told again until somebody has chosen"

@@ -188,7 +188,7 @@ def test_a_job_with_fewer_steps_than_the_warm_up(make_session):
     [
         ("print('no torch here')", "never imported torch"),
         ("import torch\ntorch.ones(1)", "neither backward() nor an optimizer"),
-        slow(job(epochs=1, step="pass"), "no other update of the parameters"),
+        slow(job(epochs=1, step="pass"), "no other parameter update was seen"),
     ],
 )
 def test_unhooked(make_session, source, cause):
@@ -202,7 +202,7 @@ def test_python_that_ignores_us(make_session, tmp_path):
     (tmp_path / "train.py").write_text(job(epochs=1))
     session = start(make_session, [sys.executable, "-I", "train.py"])
     failure = failure_of(session.wait_hello)
-    assert failure.kind == "unhooked" and "Take -I out" in failure.detail
+    assert failure.kind == "unhooked" and "Remove -I from the command" in failure.detail
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ def test_two_runs_of_which_one_works_inside_the_others_directory(
 
     tuner = executor(first)
     try:
-        assert ("inside it" if inner_first else f"in {home}, which holds") in start(second)
+        assert ("inside it" if inner_first else f"in {home}, which contains") in start(second)
         assert bool(start(beside)) is not inner_first, "siblings do not disturb each other"
     finally:
         tuner.close()

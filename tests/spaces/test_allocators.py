@@ -131,7 +131,7 @@ print((after - before) // 20, get("malloc").effect(None, "retain") or "in force"
         seen.append((int(faults), said))
     (faults, said), (retained, nothing) = seen
     assert nothing == "in force" and retained < 10, seen
-    assert "does not take the settings" in said and faults > 1000, seen
+    assert "did not apply the settings" in said and faults > 1000, seen
 
 
 THERE_AND_BACK = """

@@ -177,7 +177,7 @@ def shares(*samples: int, **loader: Any) -> Any:
 def test_a_batch_size_at_which_ranks_have_unlike_numbers_of_batches_is_left_out() -> None:
     knob = create("batch_size", values=[25, 33, 50])
     assert knob.domain(CPU, shares(100, 99, batch_size=32)).values == (25, 32, 50)
-    assert "some ranks have 3 of them an epoch and some 4" in str(
+    assert "some ranks have 3 batches per epoch and others 4" in str(
         knob.unusable(33, CPU, shares(100, 99, batch_size=32))
     )
     assert knob.domain(CPU, shares(100, 100, batch_size=32)).values == (25, 32, 33, 50)

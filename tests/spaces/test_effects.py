@@ -112,7 +112,7 @@ def test_compile_without_a_graph_has_no_effect() -> None:
     job, knob = SmallJob(Unfollowable()), get("compile_mode")
     knob.apply(job, "default")
     job.step()
-    assert "made no graph" in str(knob.effect(job, "default"))
+    assert "produced no graph" in str(knob.effect(job, "default"))
     knob.apply(job, "off")
     assert knob.effect(job, "off") is None
 

@@ -130,7 +130,7 @@ def test_where_there_is_nothing_to_choose(tmp_path: Path) -> None:
         values(flat, values=["node-1"])
     with pytest.raises(NotApplicable, match="GOMP_CPU_AFFINITY"):
         values(job(SURVEYED, own_settings={"cpus": "0-7", "GOMP_CPU_AFFINITY": "0-3"}))
-    with pytest.raises(NotApplicable, match="does not say"):
+    with pytest.raises(NotApplicable, match="does not report which cores"):
         values(JOB)
 
 
@@ -267,7 +267,7 @@ def test_a_gpu_whose_node_does_not_matter_or_is_not_known(
     look_at(with_gpus(tmp_path / "unknown", TWO_NODES, [0, -1]), monkeypatch)
     unknown = on_gpus(tmp_path / "unknown", "0-7")
     assert values(unknown) == ("all", "node-0", "node-1", "spare-1")
-    with pytest.raises(NotApplicable, match="does not say which NUMA node"):
+    with pytest.raises(NotApplicable, match="does not report the GPU's NUMA node"):
         values(unknown, values=["gpu-node"])
     look_at(with_gpus(tmp_path / "one", {0: "0-7"}, [0]), monkeypatch)
     with pytest.raises(NotApplicable, match="all on one NUMA node"):

@@ -62,7 +62,7 @@ def test_few_planned_steps_send_it_back(tmp_path: Path) -> None:
     result = tuned_on_a_gpu(tmp_path, planned_steps=200)
     gain = next(g for g in result.gains if g.knob == "cudnn_benchmark")
     assert not gain.kept
-    assert "start-up pay back only after" in gain.reason
+    assert "start-up are paid back only after" in gain.reason
     assert dict(result.knobs) == {"num_workers": 2}
 
 
@@ -74,7 +74,7 @@ def test_time_to_train_counts_the_start_up(tmp_path: Path) -> None:
 
 
 def test_a_process_knob_that_did_nothing_is_no_candidate(tmp_path: Path) -> None:
-    why = "something on the way drops LD_PRELOAD"
+    why = "something drops LD_PRELOAD before it starts"
 
     def useless(request: FixedRun, record: Record) -> Record:
         return replace(record, no_effect={"malloc": why}) if request.config else record

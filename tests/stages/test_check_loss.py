@@ -142,4 +142,4 @@ def test_float16s_first_gradient_may_be_no_worse_than_bfloat16s(
     runs.gradient = gradient
     verdict = check_loss(runs, ROUNDING)
     assert verdict.verdict == state
-    assert ("small gradients vanish" in verdict.reason) == (state == "changed")
+    assert ("small gradients underflow" in verdict.reason) == (state == "changed")

@@ -172,7 +172,7 @@ def test_a_configuration_that_takes_machine_after_machine_with_it_is_given_up(
     trials = trials_of(tmp_path, Several(*lanes, at_first=1))
     fatal = [t for t in trials if t.config == {"num_workers": 4}]
     assert len(fatal) == 1 and fatal[0].state == "failed"
-    assert f"{MOST_LOST} times the machine was lost" in fatal[0].reason
+    assert f"its machine was lost {MOST_LOST} times" in fatal[0].reason
     assert any(t.state == "complete" for t in trials)
 
 
@@ -281,6 +281,6 @@ def test_a_plot_that_takes_machine_after_machine_with_it_is_given_up(tmp_path: P
     trials = trials_of(tmp_path, Several(*lanes, at_first=1), trials=1000, kind="model")
     fatal = [t for t in trials if t.config.get("num_workers") == 4]
     assert fatal and all(
-        t.state == "failed" and f"{MOST_LOST} times the machine was lost" in t.reason for t in fatal
+        t.state == "failed" and f"its machine was lost {MOST_LOST} times" in t.reason for t in fatal
     )
     assert any(t.state == "complete" for t in trials)

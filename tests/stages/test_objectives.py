@@ -81,10 +81,12 @@ def test_of_two_the_first_decides_and_both_are_told(tmp_path: Path, search: str)
     assert frozenset({"num_workers", "amp_dtype", "optimizer_impl"}) in unbeaten
     assert frozenset({"amp_dtype", "optimizer_impl"}) in unbeaten
     assert frozenset({"num_workers"}) not in unbeaten and frozenset() not in unbeaten
-    assert any("the samples a joule; that decided nothing" in line for line in evidence(result))
+    assert any(
+        "the samples per joule; not part of the decision" in line for line in evidence(result)
+    )
     page, screen = render(result, tmp_path / "run"), closing_text(result, tmp_path / "run")
     for text in (page, screen):
-        assert "Both objectives" in text and "× the samples a joule" in text
+        assert "Both objectives" in text and "× the samples per joule" in text
     assert len(unbeaten_rows(result)) == len(unbeaten)
 
 
@@ -156,6 +158,6 @@ def test_cost_is_the_whole_training_at_a_price(tmp_path: Path) -> None:
 
 def test_a_machine_that_counts_no_energy_is_told_before_the_search(tmp_path: Path) -> None:
     machine = Powered(counts=False)
-    with pytest.raises(InputError, match="this machine counts none that can be read"):
+    with pytest.raises(InputError, match="this machine has no readable energy counter"):
         run(tmp_path, machine, job(tmp_path, SPACE, "objective: energy\n"))
     assert {request.label for request in machine.requests} == {"first-run"}

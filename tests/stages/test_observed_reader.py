@@ -113,7 +113,7 @@ def test_a_dataset_that_computes_keeps_the_cores(tmp_path: Path, workers: int) -
 def test_short_epochs_are_named_by_their_ends(tmp_path: Path) -> None:
     found = observed(tmp_path, "ready", 2, length=5 * 16)
     assert found.bottleneck == "epoch ends"
-    assert "every 5 iterations, where its workers are started anew" in found.bottleneck_why
+    assert "every 5 iterations, where its workers are restarted" in found.bottleneck_why
     assert (
         found.ceiling is not None
         and found.ceiling > 2

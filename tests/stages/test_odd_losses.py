@@ -87,13 +87,13 @@ def test_a_harmless_change_passes_whatever_the_loss_looks_like(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("unseen", "mark it with autotune.step(loss=…)"),
-        ("nan", "the job's own loss is not a finite number at step 1"),
+        ("unseen", "report it with autotune.step(loss=…)"),
+        ("nan", "the job's own loss is NaN or infinite at step 1"),
         (
             "constant",
             (
                 "the job's own loss stays at 1: it cannot show whether anything changed."
-                " Placeholder data"
+                " Possible causes: placeholder data"
             ),
         ),
         ("no_progress", "does not move"),

@@ -147,7 +147,7 @@ def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(
 def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
     with (
         comparing(tmp_path, ShortJob(table(), steps=9)) as live,
-        pytest.raises(BaselineError, match="ends before one block"),
+        pytest.raises(BaselineError, match="ended before one block"),
     ):
         live.reference({})
 
@@ -161,7 +161,7 @@ def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_err
     machine = ShortJob(table(cost_s=2e-5), steps=30, how="crash")
     with comparing(tmp_path, machine) as live:
         live.reference({})
-        with pytest.raises(BaselineError, match="the job fails before one block") as caught:
+        with pytest.raises(BaselineError, match="the job failed before one block") as caught:
             live.reference({})
     assert str(caught.value).startswith("train.py:7: "), "where it fails, not the command"
     assert "Traceback of the job" in str(caught.value)
@@ -178,7 +178,7 @@ def test_a_candidate_that_outlasts_the_job_costs_the_trial_and_not_the_run(tmp_p
     machine = Longer(table(), steps=10_000)
     with comparing(tmp_path, machine) as live:
         live.reference({})
-        with pytest.raises(BlockFailed, match="ends before one block"):
+        with pytest.raises(BlockFailed, match="ended before one block"):
             live.compare(FASTER, {})
         assert live.reference({}) > 0
 
@@ -260,7 +260,7 @@ class Killed(ShortJob):
                     "knob: loader settings: DataLoader worker (pid 7) is killed by signal: Killed."
                 ),
             )
-        raise SessionFailed("killed", "killed by the system (SIGKILL)")
+        raise SessionFailed("killed", "killed (SIGKILL)")
 
 
 @pytest.mark.parametrize("only_worker", [False, True])
@@ -300,7 +300,7 @@ class Planned(Machine):
     def report(self, block: Block, config: Config) -> BlockReport:
         self.asked.append(block)
         if len(self.asked) == 3:
-            raise SessionFailed("killed", "killed by the system (SIGKILL)")
+            raise SessionFailed("killed", "killed (SIGKILL)")
         return super().report(block, config)
 
 
@@ -350,7 +350,7 @@ class FailsOnce(Machine):
         if config or not block.id.startswith("p"):
             return super().report(block, config)
         self.report = super().report  # type: ignore[method-assign]
-        return BlockReport(block.id, 0, None, error="no iteration was finished")
+        return BlockReport(block.id, 0, None, error="no iteration finished")
 
 
 def test_after_a_failed_block_of_the_unchanged_job_the_same_command_goes_on(tmp_path: Path) -> None:

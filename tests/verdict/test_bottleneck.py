@@ -95,12 +95,12 @@ def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
     _, why = name_bottleneck(parts(0.05, epoch_end_s=15.0), 4.06, 0.005, restarts_workers=True)
     assert (
         why == "75% of the time is lost at epoch ends, 15 s every 5 iterations, where its workers"
-        " are started anew; with an infinitely fast loader it would run 4.06× as fast"
+        " are restarted; with an infinitely fast loader it would run 4.06× as fast"
     )
     assert "workers" not in name_bottleneck(parts(0.05, epoch_end_s=15.0), 4.06, 0.005)[1]
     _, why = name_bottleneck(parts(0.5), 1.0, 0.005)
     assert why.endswith(
-        "50% of it is spent on the loader, and the loader is not the limit: with an"
+        "50% of it is spent on the loader, but the loader is not the limit: with an"
         " infinitely fast one it would run no faster"
     )
     _, why = name_bottleneck(parts(0.03), 2.1, 0.005)

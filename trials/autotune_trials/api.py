@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-MARKING = (  # said where a job needs it
-    "mark the iterations yourself, two lines in the training script:\n"
+MARKING = (  # shown when a job needs it
+    "mark the iterations yourself with two lines in the training script:\n"
     "    import autotune\n"
-    "    autotune.step(loss=loss, samples=len(batch))   # once an iteration, after the update"
+    "    autotune.step(loss=loss, samples=len(batch))   # once per iteration, after the update"
 )
 
 
 class Receiver(Protocol):
-    """Who listens: the agent of a session."""
+    """What the calls are passed to: the agent of a session."""
 
     def on_manual_step(self, loss: Any, samples: float | None) -> None: ...
 
@@ -33,21 +33,21 @@ receiver: Receiver | None = None
 
 
 def step(loss: Any = None, samples: float | None = None) -> None:
-    """One iteration of training has ended.
+    """Mark the end of one training iteration.
 
-    Once this is called, iterations are counted by it alone and no longer by ``optimizer.step()``.
+    After the first call, only these calls count as iterations; ``optimizer.step()`` no longer does.
 
     Args:
         loss: the iteration's loss, a number or a scalar tensor.
-        samples: samples consumed by the iteration. None: what the DataLoader gave, or one where
-            none is seen.
+        samples: samples consumed by the iteration. None: as many as the DataLoader delivered, or
+            one if there is no DataLoader.
     """
     if receiver is not None:
         receiver.on_manual_step(loss, samples)
 
 
 def metric(name: str, value: Any) -> None:
-    """Record ``value`` under ``name``, e.g. an accuracy. What is neither a number nor a tensor with
-    one is left out."""
+    """Record ``value`` under ``name``, e.g. an accuracy. Values that are neither a number nor a
+    one-element tensor are ignored."""
     if receiver is not None:
         receiver.on_metric(name, value)

@@ -1,16 +1,16 @@
-"""Every file name of a session, in one class.
+"""The paths of all files of a session, in one class.
 
-<session>/session.json       what the agent is told
+<session>/session.json       instructions for the agent
 <session>/stdout.log, stderr.log
-<session>/agent.log          the agent's own troubles
-<session>/supervisor.log     the supervisor's, if it had any
+<session>/agent.log          the agent's own errors
+<session>/supervisor.log     the supervisor's errors, if any
 <session>/markers/<what>-<pid>   empty files: how far each process of the command came
 <session>/stacks-<pid>.txt   written by the hang watchdog
 <session>/trace-<rank>.json.gz
-<session>/nsight.nsys-rep, nsight.ncu-rep   what a tool around the command wrote
+<session>/nsight.nsys-rep, nsight.ncu-rep   report of a profiler wrapped around the command
 <session>/out/               {trial_dir}: where the job may write
-<session>/written/           what it wrote elsewhere, until that is put back (see recorder.py)
-<session>/written.json       and what became of it
+<session>/written/           ledger of its other writes, until they are undone (see recorder.py)
+<session>/written.json       the outcome of undoing it
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class SessionPaths:
 
 
 def sessions_of(run_dir: Path) -> list[Path]:
-    """The directories of a run's sessions, the first one first."""
+    """The session directories of a run, oldest first."""
     folder = run_dir / "sessions"
     return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def new_session(run_dir: Path, label: str, ending: str = "") -> SessionPaths:
-    """Make ``<run>/sessions/<number>-<label><ending>``, numbered on from those that are there."""
-    import re  # the agent, too, imports this module
+    """Create ``<run>/sessions/<number>-<label><ending>`` with the next free number."""
+    import re  # imported here because the agent also loads this module
 
     numbers = [
         int(found[1]) for path in sessions_of(run_dir) if (found := re.match(r"(\d+)-", path.name))
@@ -103,7 +103,7 @@ def new_session(run_dir: Path, label: str, ending: str = "") -> SessionPaths:
 
 
 def publish(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to ``path`` so that no reader ever sees half of it (write, flush, rename)."""
+    """Write ``content`` to ``path`` atomically: write a temporary file, flush, rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
@@ -111,14 +111,14 @@ def publish(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:  # also Ctrl-C: nothing half-written stays
+    except BaseException:  # Ctrl-C too: leave no half-written file behind
         temporary.unlink(missing_ok=True)
         raise
 
 
 def publish_copy(source: Path, path: Path) -> None:
-    """Copy ``source`` to ``path`` so that no reader ever sees half of it, also if the disk is full."""
-    import shutil  # the agent, too, imports this module
+    """Copy ``source`` to ``path`` atomically; a full disk leaves no partial file behind."""
+    import shutil  # imported here because the agent also loads this module
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -130,23 +130,22 @@ def publish_copy(source: Path, path: Path) -> None:
 
 
 def append_whole(file: FileIO, line: bytes) -> None:
-    """Append ``line`` to an unbuffered file and wait until the disk has it; or leave the file as it
-    was.
+    """Append ``line`` to an unbuffered file and fsync it, or leave the file unchanged.
 
-    Half a line would spoil the next one as well, and a buffer would write the rest of it later, as
-    if nothing had happened.
+    A partial line would corrupt the next one too, and a buffered file would write the missing part
+    later, as if nothing had happened.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: the write failed.
     """
     before = os.fstat(file.fileno()).st_size
     try:
-        # a disk takes what it has room for, and says why not more when it is asked for the rest
+        # a nearly full disk first writes what fits; only the next write raises the error
         while line:
             line = line[file.write(line) :]
         os.fsync(file.fileno())
     except OSError as error:
-        # where not even that can be written, whoever opens the file next finds no end of a line
+        # if truncating fails too, the next process to open the file finds an unterminated line
         with suppress(OSError):
             file.truncate(before)
         raise OSError(error.errno, error.strerror, file.name) from error

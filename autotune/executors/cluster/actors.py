@@ -1,5 +1,6 @@
-"""A slot's processes on the cluster: its actor, and where it has several nodes one on each of the
-others, all of them or none.
+"""A slot's processes on the cluster: its actor, and one on each further node it has.
+
+All of them start, or none.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.slot import Slot
 from autotune.job.spec import JobSpec
 
-NODE_LABEL = "ray.io/node-id"  # which every node has
+NODE_LABEL = "ray.io/node-id"  # a label that every node has
 
 
 @dataclass(frozen=True)
 class Actors:
-    """``slot`` is who is asked; ``group`` holds the nodes where there are several, ``outposts`` are
-    the actors on the others.
+    """``slot`` is the actor to call, ``outposts`` are the actors on its other nodes.
+
+    ``group`` holds the nodes if there are several.
     """
 
     slot: Any
@@ -27,7 +29,7 @@ class Actors:
     outposts: tuple[Any, ...] = ()
 
     def end(self) -> None:
-        """Whatever they do: their guards clean up after them."""
+        """Kill them, whatever they are doing: their guards clean up after them."""
         import ray
 
         ray.kill(self.slot)
@@ -36,7 +38,7 @@ class Actors:
 
 
 def start(place: Place, spec: JobSpec, inside: str | None, run_dir: Path) -> Actors:
-    """Ask Ray for the actors of ``place``; they come when its nodes are free."""
+    """Request the actors of ``place`` from Ray; they start when its nodes are free."""
     import ray
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import (

@@ -1,4 +1,4 @@
-"""What a slot answers: a value, or how a session failed, or what the user has to put right."""
+"""What a slot answers: a value, how a session failed, or what the user has to put right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune_spaces.facts import Machine
 from autotune_trials.protocol.failures import SessionFailed
 
 T = TypeVar("T")
-CHUNK_BYTES = 8 << 20  # of a packed directory, an answer
+CHUNK_BYTES = 8 << 20  # of a packed directory, per answer
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,10 @@ class Answer:
     error: SessionFailed | InputError | None = None
 
     def get(self) -> Any:
-        """Raises:
-        SessionFailed, InputError
+        """Return the value or raise the error.
+
+        Raises:
+            SessionFailed, InputError
         """
         if self.error is not None:
             raise self.error
@@ -32,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class SlotFacts:
-    """What a slot says of itself when it has started."""
+    """What a slot reports about itself once it has started."""
 
     pid: int
     machine: Machine
@@ -43,7 +45,7 @@ class SlotFacts:
 
 
 def answered(do: Callable[[], Any]) -> Answer:
-    """What ``do`` returns or raises, as an answer."""
+    """Wrap what ``do`` returns or raises in an answer."""
     try:
         return Answer(do())
     except (SessionFailed, InputError) as error:
@@ -51,9 +53,7 @@ def answered(do: Callable[[], Any]) -> Answer:
 
 
 def relocated(value: T, names: Mapping[str, str]) -> T:
-    """A record with directories of the slot's machine called as they are called where the tuner
-    runs.
-    """
+    """Return a record with the slot's directories renamed to their names where the tuner runs."""
     text = json.dumps(encode(value))
     for there, here in names.items():
         text = text.replace(json.dumps(there)[1:-1], json.dumps(here)[1:-1])
@@ -61,6 +61,6 @@ def relocated(value: T, names: Mapping[str, str]) -> T:
 
 
 def first_line(error: Exception) -> str:
-    """How an error of Ray's begins, which goes on for pages."""
+    """First line of an error of Ray's, which can be pages long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""The way into a Ray cluster, with its mistakes in words a user can act on."""
+"""Connects to a Ray cluster, and explains failures in words a user can act on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.errors import InputError
 from autotune.executors.cluster.workdir import runtime_environment, too_large
 from autotune.job.spec import JobSpec
 
-# of a cluster of our own: answers are small, and /dev/shm belongs to the job's workers
+# of a cluster we start: answers are small, and the job's workers need /dev/shm
 OBJECT_STORE_BYTES = 128 << 20
 CONNECT_S = 10.0
 
@@ -22,7 +22,7 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
     """Become a driver of the cluster that ``spec`` names.
 
     Raises:
-        InputError: it is not there, does not let us in, or the job's directory cannot be shipped.
+        InputError: it is not there, refuses us, or the job's directory cannot be shipped.
     """
     address = str(spec.executor.options["address"])
     _require_client(address)
@@ -50,22 +50,25 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
             logging_level=logging.ERROR,
             **own,
         )
-    except Exception as error:  # Ray raises of all kinds here, plain RuntimeError among them
+    except Exception as error:  # Ray raises many kinds here, plain RuntimeError among them
         ray.shutdown()
         raise (too_large(error, spec.workdir) or _unreachable(address, error)) from error
 
 
 def _require_client(address: str) -> None:
-    """Raises:
-    InputError: a cluster is to be reached from outside, and what that takes is not installed.
+    """Check that Ray's client is installed if ``address`` needs it.
+
+    Raises:
+        InputError: the cluster is reached from outside, and it is not installed.
     """
     if not address.startswith("ray://"):
         return
-    # read at import: a client that has lost its server would become a driver, and wait for ever
+    # read at import; without it, a client that lost its server would become a driver and wait
+    # forever
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     if importlib.util.find_spec("grpc") is None:
         raise InputError(
-            f"{address} is reached by Ray's client, which is not installed here",
+            f"{address} needs Ray's client, which is not installed here",
             where="executor.ray.address",
             expected="the package grpcio",
             remedy=(
@@ -76,10 +79,10 @@ def _require_client(address: str) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes, and prints what it finds.
+    """Check that something listens there: Ray itself tries for minutes, and prints what it finds.
 
     Raises:
-        InputError: nobody listens there.
+        InputError: nothing does.
     """
     host, sign, port = address.removeprefix("ray://").rpartition(":")
     if not sign:
@@ -92,28 +95,27 @@ def _check_reachable(address: str) -> None:
 
 def _unreachable(address: str, error: Exception) -> InputError:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    # a traceback of the server's, perhaps
+    # perhaps a traceback from the server
     said = f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") and lines[1:] else lines[0]
     if "auth" in type(error).__name__.lower() or "token" in said.lower():
         return InputError(
-            f"the cluster does not let us in: {said}",
+            f"the cluster refused access: {said}",
             where="executor.ray.address",
-            expected="this cluster's token",
-            remedy="set RAY_AUTH_TOKEN_PATH to a file that holds it (and RAY_AUTH_MODE=token)",
+            expected="the cluster's token",
+            remedy="set RAY_AUTH_TOKEN_PATH to a file that contains it (and RAY_AUTH_MODE=token)",
         )
     where_to_look = {
         "auto": (
-            "start one with `ray start --head`, run this on one of its machines, or write its"
-            " address"
+            "start one with `ray start --head`, run this on one of its machines, or set its address"
         ),
         "local": "see the message above; `executor: local` needs no Ray",
     }
     return InputError(
         f"no Ray cluster answers at {address}: {said}",
         where="executor.ray.address",
-        expected="a running cluster of the same version of Ray and Python",
+        expected="a running cluster with the same Ray and Python versions",
         remedy=where_to_look.get(
             address,
-            "check the address; ray://HOST:10001 from outside the cluster, HOST:6379 from inside",
+            "check the address: ray://HOST:10001 from outside the cluster, HOST:6379 from inside",
         ),
     )

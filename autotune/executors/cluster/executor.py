@@ -1,7 +1,7 @@
 """The executor ``ray``: the slots of a cluster, as many sessions at a time as there are.
 
 look ──▶ places the nodes have ──▶ an actor for each ──▶ like the first ones? ──▶ a lane
-  └ again and again: nodes come and go                    └ no: left out, and said so
+  └ repeatedly: nodes come and go                         └ no: left out, with a warning
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from autotune_spaces.facts import Machine
 from autotune_trials.protocol.messages import Record
 
 LOOK_S = 2.0  # between two looks at the nodes
-# at the start: for nodes to come, and for others than the first, before it is settled which kind of
-# machine is used
+# at the start: to wait for nodes, and for more than the first before the kind of machine is chosen
 GATHER_S = 10.0
-# for slots to end by themselves when the head is gone: Ray will end us before long
+# for slots to end by themselves when the head is gone: Ray will soon end this process
 HEADLESS_S = 8.0
 PATIENCE_S = 300.0  # without any slot, before the run is given up
-MOST_STARTS = 3  # of a slot's process in a row that end without a finished session
-MOST_LOST = 3  # slots in a row that one fixed run loses
+MOST_STARTS = 3  # consecutive starts of a slot's process that end without a finished session
+MOST_LOST = 3  # consecutive slots that one fixed run may lose
 
 
 Tell = Callable[[str], None]
@@ -47,7 +46,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Starting:
-    """A slot whose actors have been asked for."""
+    """A slot whose actors have been requested."""
 
     place: Place
     actors: Actors
@@ -64,13 +63,12 @@ def open_executor(
 class RayExecutor(Executor):
     """Sessions on the slots of a Ray cluster.
 
-    As an executor of its own it runs one session after the other on whichever slot is there: what
-    several lanes cannot do side by side.
+    As an executor itself, it runs one session after the other on any slot: work that lanes cannot
+    share.
 
     Args:
-        like: the machine an earlier process of this run measured on; None: the kind of which there
-            are most.
-        say, warn: told what a person should know: slots that come; that are left out or lost.
+        like: the machine an earlier process of this run measured on; None: the most common kind.
+        say, warn: called with what a person should know: slots that join, are left out or are lost.
 
     Raises (besides what its methods say):
         InputError: no cluster, no slot, or nothing there that can be compared.
@@ -94,16 +92,16 @@ class RayExecutor(Executor):
         self._sessions = Sessions(self._run_dir)
         self._inside = inside_shipped(spec.workdir) if self._options["workdir"] == "ship" else None
         self._starting: dict[Place, Starting] = {}
-        # started, while it is not settled which kind is used
+        # started, until the kind of machine is chosen
         self._waiting: list[tuple[Place, Actors, SlotFacts]] = []
         self._slots: dict[Place, Slot] = {}
         self._out: dict[Place, str] = {}  # place -> why it is not used
         self._starts: Counter[Place] = Counter()
-        # every process that ran sessions, by the name of its slot
+        # every process that ran sessions, with the name of its slot
         self._used: list[tuple[str, SlotFacts]] = []
         self._turn = threading.RLock()
         self._looked_s = self._seen_s = time.monotonic()
-        self._gathers_s: float | None = None  # since when
+        self._gathers_s: float | None = None  # when the wait for the kind of machine began
         connect(spec, self._run_dir)
         import ray
 
@@ -111,7 +109,7 @@ class RayExecutor(Executor):
         try:
             self._look()
             self._await_slot()
-        except BaseException:  # also Ctrl-C: nobody has this executor yet, to close it
+        except BaseException:  # also Ctrl-C: no caller has this executor yet to close it
             self.close()
             raise
 
@@ -175,8 +173,10 @@ class RayExecutor(Executor):
             self._waiting.clear()
 
     def _leave_cluster(self) -> None:
-        """Of all slots, and of the cluster. Without its head nobody ends their processes for us:
-        they do when they are done with what they are at.
+        """Leave all slots and the cluster.
+
+        Without its head nobody ends their processes for us: they end when their current work is
+        done.
         """
         import ray
 
@@ -186,10 +186,10 @@ class RayExecutor(Executor):
                 Slot.end_all(slots, HEADLESS_S if self._head.gone else SLOT_END_S)
                 for starting in self._starting.values():
                     starting.actors.end()
-                # else Ray asks it once more, in vain, which it does at our exit anyway
+                # with the head gone, Ray would only wait for it, as it does at our exit anyway
                 if not self._head.gone:
                     ray.shutdown()
-        # of all kinds, where Ray's client has lost its server together with the head
+        # of any kind, if Ray's client has lost its server together with the head
         except Exception:
             if not self._head.gone:
                 raise
@@ -198,18 +198,18 @@ class RayExecutor(Executor):
         return Slot(place, asked, facts, self._sessions, self, self._head)
 
     def _anywhere(self, do: Callable[[Slot], Any]) -> Any:
-        """On a slot; on another one where that is lost."""
+        """Call ``do`` on a slot, and on another one if that is lost."""
         for _ in range(MOST_LOST - 1):
             try:
                 return do(self._await_slot())
             except SessionFailed as failure:
                 if failure.kind != "lost":
                     raise
-                self._warn(f"{failure.detail}: what was being measured there is measured again")
+                self._warn(f"{failure.detail}; repeating the measurement that was running there")
         return do(self._await_slot())
 
     def _await_slot(self) -> Slot:
-        """One that is there; waits for it.
+        """Return a slot, waiting for one if necessary.
 
         Raises:
             InputError, ClusterLost: none comes.
@@ -232,7 +232,7 @@ class RayExecutor(Executor):
             return [slot for slot in self._slots.values() if not slot.gone]
 
     def _look(self) -> None:
-        """Ask for an actor on every place that has none, and see which have started."""
+        """Request an actor for every place without one, and see which have started."""
         self._looked_s = time.monotonic()
         there = self._places(self._head.nodes())
         for place, slot in list(self._slots.items()):
@@ -240,7 +240,7 @@ class RayExecutor(Executor):
                 self._starts[place] = 0 if slot.finished else self._starts[place]
                 slot.gone = True
                 del self._slots[place]
-        # it would wait for a node that is gone, and hold its others
+        # it would wait for a lost node and hold its other nodes
         for place in [place for place in self._starting if place not in there]:
             self._starting.pop(place).actors.end()
         wanted = self._options.get("slots")
@@ -278,7 +278,7 @@ class RayExecutor(Executor):
         self._starting[place] = Starting(place, asked, asked.slot.describe.remote())
 
     def _collect(self) -> None:
-        """Slots that have started, and starts that have failed."""
+        """Take slots that have started, and handle starts that have failed."""
         import ray
         from ray.exceptions import ActorUnschedulableError, RayError
 
@@ -298,8 +298,10 @@ class RayExecutor(Executor):
         self._admit()
 
     def _could_not_start(self, place: Place, error: Exception) -> None:
-        """The node may be gone, or something is wrong there that will be wrong the next time as
-        well.
+        """Leave the place out if its starts keep failing.
+
+        The node may just be gone, or something is wrong there that will be wrong the next time,
+        too.
         """
         if self._starts[place] >= MOST_STARTS:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -309,7 +311,7 @@ class RayExecutor(Executor):
             )
 
     def _admit(self) -> None:
-        """Take in what has started, once it is settled which kind of machine is used."""
+        """Admit slots that have started, once the kind of machine is chosen."""
         if not self._waiting:
             return
         if self.like is None:
@@ -328,7 +330,7 @@ class RayExecutor(Executor):
                 self._slots[place] = slot
                 self._used.append((slot.node, facts))
                 self._say(
-                    f"slot {slot.node} is there: {facts.machine.cores} cores,"
+                    f"slot {slot.node} is ready: {facts.machine.cores} cores,"
                     f" {facts.machine.device_name}"
                 )
 
@@ -348,12 +350,12 @@ class RayExecutor(Executor):
         found = "; ".join(f"{place.name}: {why}" for place, why in self._out.items())
         if self._used:
             return ClusterLost(
-                f"no slot of the cluster is left, and none has come for {PATIENCE_S:.0f}"
+                f"no slot of the cluster is left, and none was added within {PATIENCE_S:.0f}"
                 f" s{f' ({found})' if found else ''}; everything measured so far is saved",
                 where="executor.ray",
                 remedy=(
-                    "the same command carries on from here as soon as there is one; `ray status`"
-                    " lists what the nodes have"
+                    "run the same command again to resume once there is one; `ray status` lists"
+                    " the nodes' resources"
                 ),
             )
         if self._out:
@@ -365,16 +367,16 @@ class RayExecutor(Executor):
         if self._starting:
             names = ", ".join(place.name for place in self._starting)
             return InputError(
-                f"no slot of the cluster came free within {PATIENCE_S:.0f} s: {names}",
+                f"no slot of the cluster became free within {PATIENCE_S:.0f} s: {names}",
                 where="executor.ray",
-                expected="a node that nothing else runs on: a slot is held for us alone",
-                remedy="`ray status` says what holds them",
+                expected="a free node: autotune needs exclusive use of a slot",
+                remedy="`ray status` shows what is using them",
             )
         return InputError(
             "the cluster has no node with a slot",
             where="executor.ray",
             expected=_wanted(self._options),
-            remedy="`ray status` lists what the nodes have",
+            remedy="`ray status` lists the nodes' resources",
         )
 
 
@@ -386,6 +388,6 @@ def _wanted(options: Mapping[str, Any]) -> str:
     ]
     words += [f"the resource {options['resource']!r}"] if options.get("resource") else []
     nodes = options.get("nodes_per_slot") or 1
-    return ("a node with " if nodes == 1 else f"{nodes} nodes of one kind, each with ") + (
+    return ("a node with " if nodes == 1 else f"{nodes} nodes of the same kind, each with ") + (
         " and ".join(words) or "at least one core"
     )

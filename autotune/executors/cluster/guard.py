@@ -1,11 +1,11 @@
-"""Sees to it that nothing of a slot outlives its actor, whatever ended that.
+"""Ensures that nothing of a slot outlives its actor, whatever ended that.
 
     actor ──▶ guard (its parent is init) ── waits for the actor's end
                  └─▶ supervisors end their trees │ sweep by mark │ put back │ remove files
 
-Each session has its supervisor, which ends the process tree and puts the files back as soon as the
-actor is gone. But Ray, when it ends a worker process, first kills its direct children: the
-supervisors. So this process, which is nobody's child, looks after what is left.
+Each session has a supervisor, which ends the process tree and puts files back as soon as the actor
+is gone. But when Ray ends a worker process, it first kills its direct children: the supervisors. So
+this process, which is nobody's child, cleans up what is left.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from autotune_trials.file_restore.restore import leftovers, put_back
 from autotune_trials.session.launch_environment import socket_folders
 from autotune_trials.supervisor import process_tags, procfs
 
-PREFIX = "autotune-slot-"  # of a slot's own directory; the mark of its process follows
+PREFIX = "autotune-slot-"  # of a slot's own directory; its process's mark follows
 PATIENCE_S = 20.0  # for supervisors that end their trees by themselves: TERM, grace, KILL
 POLL_S = 0.05
 
 
 def new_scratch() -> Path:
-    """A directory for a slot's sessions and its copy of the job, found and removed by its mark
-    should all else fail.
+    """Make a directory for a slot's sessions and its copy of the job.
+
+    Its mark lets it be found and removed if all else fails.
     """
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{process_tags.new_mark()}-"))
 
 
 def start(scratch: Path) -> None:
-    """Have this process watched; ``scratch`` is removed when it is gone."""
+    """Start a guard that watches this process and removes ``scratch`` when it is gone."""
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from autotune.executors.cluster.guard import"
         " main; main()"
@@ -55,16 +56,17 @@ def start(scratch: Path) -> None:
 
 
 def main() -> None:
-    """In a process of its own: detach, wait, clean up."""
+    """Run the guard, in a process of its own: detach, wait, clean up."""
     if os.fork():
-        return  # whoever started this goes on, and the child is nobody's
+        return  # whoever started this continues, and the child is orphaned
     _wait_for_end(int(sys.argv[1]))
     clean_up(Path(sys.argv[2]))
 
 
 def clean_up(scratch: Path) -> None:
-    """End what is left of the slot that worked in ``scratch``, put back what that changed, remove
-    its files. Its process is gone.
+    """End what is left of the slot in ``scratch``, undo its changes and remove its files.
+
+    Its process must be gone.
     """
     _wait_until(lambda: not supervisors_of(scratch), PATIENCE_S)
     process_tags.sweep_stale()
@@ -75,15 +77,16 @@ def clean_up(scratch: Path) -> None:
 
 
 def remove(scratch: Path) -> None:
-    """Delete a slot's directory, unless originals of files lie in it that could not be put back:
-    the next slot here tries again.
+    """Delete a slot's directory, unless it holds originals of files that could not be put back.
+
+    In that case, the next slot here tries again.
     """
     if not leftovers(str(scratch)):
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def clean_up_after_others() -> None:
-    """What slots left behind on this machine whose guard was killed with them."""
+    """Clean up after slots on this machine whose guard was killed with them."""
     folder = Path(tempfile.gettempdir())
     for name in os.listdir(folder):
         found = re.match(re.escape(PREFIX) + r"(\d+-\d+-\d+-[0-9a-f]+)-", name)
@@ -92,7 +95,7 @@ def clean_up_after_others() -> None:
 
 
 def supervisors_of(scratch: Path) -> set[int]:
-    """Supervisors of sessions in ``scratch`` that are at work: their log lies there."""
+    """Running supervisors of sessions in ``scratch``, recognised by their log there."""
     found = set()
     for pid in procfs.all_pids():
         try:

@@ -1,16 +1,15 @@
-"""The head of the cluster, asked again and again what nodes there are, and missed before Ray ends
-us for it.
+"""Polls the cluster's head for its nodes, and notices its loss before Ray ends this process.
 
     head     answer   answer   answer ✗
-    run      ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒│ ClusterLost │ farewell to the slots, exit
+    run      ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒█ ▒▒▒│ ClusterLost │ end the slots, exit
     Ray                               └─────── 60 s ──────────────────────────────────────┴▶ ends every process of the cluster, this one too
 
-A question to a head that is gone is not answered, and does not fail either: so it is asked in a
-thread of its own. What goes on between this process and the slots needs no head, and a head that
-comes back in time (Ray's fault tolerance) is not missed at all.
+A question to a lost head is neither answered nor fails, so it is asked in a separate thread.
+Traffic between this process and the slots needs no head, and a head that returns in time (Ray's
+fault tolerance) is not missed at all.
 
-Source: src/ray/gcs_rpc_client/rpc_client.h, ``server_unavailable_timeout_callback``: ``_Exit``, so
-that nobody can say what happened.
+Source: src/ray/gcs_rpc_client/rpc_client.h, ``server_unavailable_timeout_callback``: ``_Exit``,
+which leaves no chance to say what happened.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from typing import Any
 from autotune.errors import ClusterLost
 from autotune.executors.cluster.answers import first_line
 
-ASK_S = 2.0  # between two questions, if nobody wants to know before
-FRESH_S = 1.0  # who wants to know waits so long for the answer
+ASK_S = 2.0  # between two questions, if no caller wants to know sooner
+FRESH_S = 1.0  # a caller waits this long for a new answer
 # Ray's own setting, of which ours is a share
 RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 RAYS_PATIENCE_S = 60.0
-# the rest is for the end: slots, tracking, and Ray's own leave, which takes up to 25 s without a
+# the rest is for shutting down: slots, tracking, and leaving Ray, which takes up to 25 s without a
 # head
 SHARE = 1 / 3
-CLOSED = "closed channel"  # of gRPC, while Ray's client looks for its server
-LAST_CHANCE_S = 2.0  # for an answer, should this process have been stopped as a whole
+CLOSED = "closed channel"  # gRPC's message while Ray's client looks for its server
+LAST_CHANCE_S = 2.0  # for an answer, in case this whole process was suspended
 
 Nodes = Sequence[Mapping[str, Any]]
 
 
 class Head:
-    """Asked from the moment it is made.
+    """Polls the head from its creation on.
 
     Args:
         ask: :func:`ray.nodes`.
-        patience_s: without an answer, before it is taken for lost; None: a share of Ray's.
+        patience_s: without an answer, until it counts as lost; None: a share of Ray's.
     """
 
     def __init__(self, ask: Callable[[], Nodes], patience_s: float | None = None) -> None:
@@ -52,7 +51,7 @@ class Head:
         self._patience_s = rays_patience_s() * SHARE if patience_s is None else patience_s
         self._news = threading.Condition()
         self._nodes: Nodes | None = None
-        # the latter: the question that was answered last
+        # _asked_s: of the question that was answered last
         self._heard_s = self._asked_s = time.monotonic()
         self._lost = False
         self._wanted, self._closing = threading.Event(), threading.Event()
@@ -60,7 +59,7 @@ class Head:
         self._thread.start()
 
     def nodes(self) -> Nodes:
-        """What it answers now; if it does not, what it answered last.
+        """The head's current answer; if there is none, its last one.
 
         Raises:
             ClusterLost
@@ -76,25 +75,26 @@ class Head:
 
     @property
     def gone(self) -> bool:
-        """Nothing has been heard of it for too long, or the way to it is cut. As it was when
-        :meth:`close` was called.
+        """Whether nothing was heard from the head for too long, or the connection is cut.
+
+        It does not change after :meth:`close`.
         """
         return self._lost or (not self._closing.is_set() and self._silent())
 
     def check(self) -> None:
-        """Raises:
-        ClusterLost: it is gone.
+        """Raise if the head is gone.
+
+        Raises:
+            ClusterLost
         """
         if self._silent():
             with self._news:
                 if not self._news.wait_for(lambda: not self._silent(), LAST_CHANCE_S):
-                    raise self._missed(
-                        f"nothing was heard of it for {time.monotonic() - self._heard_s:.0f} s"
-                    )
+                    raise self._missed(f"no answer for {time.monotonic() - self._heard_s:.0f} s")
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """What Ray's client raises when it has lost its server (on the head, too), told as that.
+        """Turn what Ray's client raises without its server (which is on the head) into ClusterLost.
 
         Raises:
             ClusterLost
@@ -111,7 +111,7 @@ class Head:
             raise self._missed(first_line(error)) from error
 
     def close(self) -> None:
-        """No further question. Before Ray is left: it would be asked in vain."""
+        """Stop polling. To be called before leaving Ray: later questions would not be answered."""
         self._lost = self.gone
         self._closing.set()
         self._wanted.set()
@@ -126,17 +126,14 @@ class Head:
         return ClusterLost(
             f"the head of the Ray cluster is gone ({why}); everything measured so far is saved",
             where="executor.ray",
-            remedy=(
-                "the same command carries on from here as soon as there is a cluster at this"
-                " address"
-            ),
+            remedy="run the same command again to resume once there is a cluster at this address",
         )
 
     def _ask(self) -> None:
         while not self._closing.is_set():
             self._wanted.clear()
             asked_s = time.monotonic()
-            with suppress(Exception):  # of all kinds: it counts as no answer
+            with suppress(Exception):  # of any kind: it counts as no answer
                 nodes = self._question()
                 with self._news:
                     self._nodes, self._asked_s, self._heard_s = nodes, asked_s, time.monotonic()
@@ -145,7 +142,7 @@ class Head:
 
 
 def rays_patience_s() -> float:
-    """How long Ray's processes go on without a head."""
+    """Seconds that Ray's processes continue without a head."""
     try:
         return float(os.environ.get(RAYS_PATIENCE, RAYS_PATIENCE_S))
     except ValueError:

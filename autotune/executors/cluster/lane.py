@@ -20,19 +20,19 @@ from autotune_spaces.base import Config
 from autotune_trials.paths import new_session
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
-LOOK_S = 1.0  # between two looks at the cluster's head, while a slot works
+LOOK_S = 1.0  # between two checks of the cluster's head while a slot works
 SLOT_END_S = 20.0  # for a slot to end by itself, before it is killed
 
 
 class Sessions:
-    """``<run>/sessions``, filled from all slots: one numbering for all."""
+    """``<run>/sessions``, filled from all slots, with one numbering."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._turn = threading.Lock()
 
     def new(self, label: str, node: str) -> Path:
-        """``<number>-<label>@<node>``: made, and empty until the session is brought home."""
+        """Make ``<number>-<label>@<node>``, which is empty until the session is brought home."""
         with self._turn:
             return new_session(
                 self._run_dir, label, f"@{re.sub(r'[^A-Za-z0-9_.-]+', '-', node)}"
@@ -40,13 +40,14 @@ class Sessions:
 
 
 class Slot(Executor):
-    """Sessions on one slot. Whatever is asked of it may raise :class:`SessionFailed` ``lost``: its
-    machine or its process is gone.
+    """Sessions on one slot.
+
+    Any call may raise :class:`SessionFailed` ``lost``: its machine or its process is gone.
 
     Args:
         actors: with the handle of its :class:`autotune.executors.cluster.slot.Slot`.
-        owner: whose ``loader_key`` is the sessions' too.
-        head: of the cluster; that it is gone is noticed while a slot works as well.
+        owner: its ``loader_key`` and ``first_epoch_s`` apply to these sessions, too.
+        head: of the cluster; its loss is noticed while a slot works, too.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class Slot(Executor):
         self._head = head
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Have the slot do something, and wait.
+        """Call a method of the slot and wait for the answer.
 
         Raises:
             SessionFailed, InputError
-            ClusterLost: the cluster is, as a whole.
+            ClusterLost: the cluster as a whole is gone.
         """
         import ray
         from ray.exceptions import RayError, RayTaskError
@@ -87,13 +88,13 @@ class Slot(Executor):
                 while not ray.wait([asked], timeout=LOOK_S)[0]:
                     self._head.check()
                 answer = ray.get(asked)
-        except RayTaskError:  # our own defect there
+        except RayTaskError:  # our own bug there
             raise
         except RayError as error:
             self._give_up()
             raise self._lost(first_line(error)) from error
         except KeyboardInterrupt:
-            self._give_up()  # what it is asked to end would wait for what it still does
+            self._give_up()  # a request to end would wait for its current work
             raise
         finally:
             self._busy = False
@@ -139,10 +140,10 @@ class Slot(Executor):
         return dict(self.ask("measure_peaks", threads, device, again))
 
     def bring(self, method: str, home: Path) -> None:
-        """Have the session's directory packed (by ``method``, which may end the session first), and
-        unpack it at ``home``.
+        """Have the session's directory packed by ``method``, and unpack it at ``home``.
 
-        A slot that is gone has taken it with it: the directory stays empty.
+        ``method`` may end the session first. If the slot is gone, the directory is gone, too, and
+        ``home`` stays empty.
         """
         try:
             size = self.ask(method)
@@ -159,14 +160,12 @@ class Slot(Executor):
                 raise
 
     def close(self) -> None:
-        """End the slot's sessions and its process. Idempotent; from any thread, also while it
-        works.
-        """
+        """End the slot's sessions and its process. Idempotent; from any thread, even in use."""
         self.end_all([self])
 
     @staticmethod
     def end_all(slots: Sequence[Slot], patience_s: float = SLOT_END_S) -> None:
-        """End several at once."""
+        """End several slots at once."""
         import ray
 
         here = [slot for slot in slots if not slot.gone]
@@ -177,8 +176,9 @@ class Slot(Executor):
             slot._give_up()
 
     def _give_up(self) -> None:
-        """Its processes are killed: should it only be out of reach, it must not hold its nodes for
-        ever. The guard on each node ends the session and puts files back.
+        """Kill its processes: if it is only out of reach, it must not hold its nodes forever.
+
+        The guard on each node ends the session and puts files back.
         """
         self.gone = True
         self._actors.end()

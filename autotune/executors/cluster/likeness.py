@@ -1,4 +1,4 @@
-"""Unlike hardware is never mixed: what was found on one kind of machine says nothing of another."""
+"""Keeps unlike hardware apart: results from one kind of machine say nothing about another."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from dataclasses import asdict
 from autotune.export.fingerprint import COMPARED, compared
 from autotune_spaces.facts import Machine
 
-MEMORY_SHARE = 0.1  # machines of one kind differ by what their firmware and kernel keep
+MEMORY_SHARE = 0.1  # machines of one kind differ by what their firmware and kernel reserve
 
 
 def unlike(then: Machine, now: Machine) -> str:
-    """In what two machines differ, in words; "" if figures of both may stand beside each other."""
+    """How two machines differ, in words; "" if their figures are comparable."""
     if then.device != now.device:
-        return f"device: {then.device} on the other slots, {now.device} there"
+        return f"device: {then.device} on the other slots, {now.device} on this one"
     found = [
-        f"{word}: {before} on the other slots, {after} there"
+        f"{word}: {before} on the other slots, {after} on this one"
         for word, before, after in compared(asdict(then), now, gpu=then.device == "cuda")
     ]
     if abs(then.memory_gib - now.memory_gib) > MEMORY_SHARE * max(then.memory_gib, now.memory_gib):
         found.append(
-            f"memory: {then.memory_gib:.0f} GiB on the other slots, {now.memory_gib:.0f} GiB there"
+            f"memory: {then.memory_gib:.0f} GiB on the other slots, {now.memory_gib:.0f} GiB on"
+            " this one"
         )
     return "; ".join(found)
 
 
 def largest_group(machines: Sequence[Machine]) -> Machine:
-    """A machine of the kind of which there are most; of several such kinds, the one that was there
-    first.
-    """
+    """A machine of the most common kind; in a tie, of the kind that was there first."""
     kinds = Counter(_kind(machine) for machine in machines)
     most = max(kinds.values())
     return next(machine for machine in machines if kinds[_kind(machine)] == most)

@@ -17,12 +17,12 @@ class Place:
     of: int  # how many slots the node has
     cpus: float
     gpus: float
-    resource: str = ""  # one unit of it as well
+    resource: str = ""  # of which the slot takes one unit, too
     others: tuple[str, ...] = ()  # further nodes of the slot, with the same share of each
 
     @property
     def name(self) -> str:
-        """How people are told of it; the same as long as the node is part of the cluster."""
+        """Its name for people; the same as long as the node is part of the cluster."""
         return (
             f"{self.host}-{self.node_id[:6]}"
             + (f".{self.index}" if self.of > 1 else "")
@@ -34,17 +34,13 @@ class Place:
         return (self.node_id, *self.others)
 
     def cores(self, cores: Sequence[int]) -> tuple[int, ...]:
-        """Its part of the node's ``cores``: neighbours, which share caches and the memory they
-        stand beside.
-        """
+        """Its part of the node's ``cores``: neighbours, which share caches and nearby memory."""
         each = max(1, len(cores) // self.of)
         return tuple(cores[self.index * each : (self.index + 1) * each])
 
 
 def places(nodes: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Iterator[Place]:
-    """The slots of ``nodes`` (as :func:`ray.nodes` gives them), those of the same node one after
-    the other.
-    """
+    """The slots of ``nodes`` (as :func:`ray.nodes` gives them), node by node."""
     for node in nodes:
         if not node.get("Alive"):
             continue
@@ -63,8 +59,9 @@ def places(nodes: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> It
 
 
 def groups(there: Iterable[Place], size: int, held: Iterable[Place]) -> Iterator[Place]:
-    """Slots of ``size`` nodes each, all of one kind. Those in ``held`` stay as they are, as long as
-    all their nodes are ``there``.
+    """Slots of ``size`` nodes each, all of one kind.
+
+    Those in ``held`` stay as they are, as long as all their nodes are ``there``.
     """
     free = {place.node_id: place for place in there}
     for group in held:

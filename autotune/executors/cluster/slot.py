@@ -1,12 +1,11 @@
-"""One slot, in a process on its node: a local executor that is asked from elsewhere. The class of
-the Ray actor.
+"""One slot, in a process on its node: a local executor used from elsewhere. The Ray actor's class.
 
     <tmp>/autotune-slot-<mark>-…/
-      work/       the slot's own copy of the job's directory (workdir: ship)
-      sessions/   until they are brought home
-      outbox/     a session's directory, packed
+      work/            the slot's own copy of the job's directory (workdir: ship)
+      sessions/        until they are brought home
+      outbox.tar.gz    a session's directory, packed
 
-Nothing of Ray is imported here, unless the slot has several nodes. Answers are
+Ray is not imported here, unless the slot has several nodes. Answers are
 :class:`~autotune.executors.cluster.answers.Answer`.
 """
 
@@ -42,11 +41,11 @@ class Slot:
 
     Args:
         spec: the job; its ``workdir`` is where the tuner runs.
-        place: what of the node is ours.
-        inside: where the job's directory lies in the directory that Ray has shipped; None: it is on
-            a shared file system.
+        place: our share of the node.
+        inside: where the job's directory is within the one that Ray has shipped; None: it is on a
+            shared file system.
         run_dir: where the tuner writes, which may be on that file system too.
-        outposts: actors on the other nodes, where the slot has several.
+        outposts: actors on the other nodes, if the slot has several.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Slot:
     def open_live(
         self, process_config: Config, loader_key: str, first_epoch_s: float, home: str
     ) -> Answer:
-        """A session is started; ``home``: what its directory will be called where the tuner runs."""
+        """Start a session; ``home``: what its directory will be called where the tuner runs."""
 
         def do() -> Hello:
             self._local.loader_key, self._local.first_epoch_s = loader_key, first_epoch_s
@@ -114,7 +113,7 @@ class Slot:
         return self._told(do, "")
 
     def close_live(self) -> Answer:
-        """The session ends; the answer is how many bytes its packed directory has."""
+        """End the session; the answer is the size of its packed directory in bytes."""
 
         def do() -> int:
             if self._live is not None:
@@ -125,7 +124,7 @@ class Slot:
         return answered(do)
 
     def run_fixed(self, request: FixedRun, loader_key: str, home: str) -> Answer:
-        """(record, hello)"""
+        """Make a fixed run; the answer is (record, hello)."""
 
         def do() -> tuple[Record, Hello]:
             self._local.loader_key = loader_key
@@ -136,11 +135,11 @@ class Slot:
         return self._told(do, home)
 
     def pack(self) -> Answer:
-        """The latest session's directory is packed; the answer is how many bytes it has."""
+        """Pack the latest session's directory; the answer is its size in bytes."""
         return answered(self._packed)
 
     def chunk(self, offset: int) -> bytes:
-        """A part of what was packed last."""
+        """Return a part of what was packed last."""
         with open(self._outbox, "rb") as file:
             file.seek(offset)
             return file.read(CHUNK_BYTES)
@@ -152,15 +151,16 @@ class Slot:
         return answered(lambda: dict(self._local.measure_peaks(threads, device, again)))
 
     def close(self) -> None:
-        """End everything and remove all files; the guard has nothing left to do."""
+        """End everything and remove all files, so that nothing is left for the guard."""
         self._local.close()
         guard.remove(self._scratch)
 
     # ---------------------------------------------------------------------------------- directories
 
     def _copy(self, inside: str) -> Path:
-        """The job's directory as it was shipped. A copy for this slot alone: Ray's is shared by all
-        on the node, and by those who come later.
+        """Copy the job's directory as it was shipped, for this slot alone.
+
+        Ray's copy is shared by all slots on the node, also later ones.
         """
         work = self._scratch / "work"
         shutil.copytree(Path.cwd() / inside, work, symlinks=True)
@@ -174,7 +174,7 @@ class Slot:
         return max(sessions_of(self._scratch), default=None)
 
     def _told(self, do: Any, home: str) -> Answer:
-        """The answer of ``do``, with the names that directories have where the tuner runs."""
+        """The answer of ``do``, with directories named as they are where the tuner runs."""
         answer = answered(do)
         session = self._latest()
         if home and session is not None:
@@ -202,14 +202,14 @@ class Slot:
             for path in sorted(session.iterdir()):
                 if path not in (paths.out, paths.written):
                     archive.add(path, arcname=path.name)
-        # else something could not be put back, and its original lies there
+        # otherwise a file could not be put back, and its original is in there
         if not paths.written.exists():
             shutil.rmtree(session, ignore_errors=True)
-            session.mkdir()  # its number is taken
+            session.mkdir()  # it keeps its number taken
         return self._outbox.stat().st_size
 
     def _forget_own_copy(self, session: Path) -> None:
-        """What the job wrote to the slot's own copy of its directory concerns nobody."""
+        """Drop changes to the slot's own copy of the job's directory from the session's reports."""
         if self._spec.workdir == self._home:
             return
         for name in (SessionPaths(session).outcome.name, NOTICED):
@@ -234,9 +234,11 @@ class Slot:
 
 
 def drop_rays_own() -> None:
-    """Take out of this process's environment what Ray put there for its own tasks and the job would
-    inherit: a number of threads it did not ask for, and the shipped directory as a place for
-    imports."""
+    """Remove what Ray put into this process's environment for its own tasks.
+
+    The job would inherit it: a number of threads it did not ask for, and the shipped directory as
+    an import path.
+    """
     try:
         given = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:

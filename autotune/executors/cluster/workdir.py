@@ -1,6 +1,4 @@
-"""The job's directory on the nodes: shipped by Ray's runtime environment, or found on a shared file
-system.
-"""
+"""Gets the job's directory to the nodes: by Ray's runtime environment or a shared file system."""
 
 from __future__ import annotations
 
@@ -16,14 +14,15 @@ from typing import Any
 from autotune.errors import InputError
 from autotune.job.sending import NEVER
 
-HOPELESS_BYTES = 4 << 30  # Ray takes 500 MiB, compressed
-# set where this process is itself the entry point of a submitted job
+HOPELESS_BYTES = 4 << 30  # Ray accepts 500 MiB, compressed
+# set if this process is itself the entry point of a submitted job
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def runtime_environment(workdir: Path, run_dir: Path) -> dict[str, Any]:
-    """What :func:`ray.init` is given so that ``workdir`` gets to every node. {}: it is there
-    already, shipped with a submitted job.
+    """What :func:`ray.init` needs so that ``workdir`` gets to every node.
+
+    {}: it is there already, shipped with a submitted job.
 
     Raises:
         InputError: it is far too large.
@@ -38,7 +37,7 @@ def runtime_environment(workdir: Path, run_dir: Path) -> dict[str, Any]:
 
 
 def inside_shipped(workdir: Path) -> str:
-    """Where the job's directory lies in what is shipped.
+    """Path of the job's directory within what is shipped.
 
     Raises:
         InputError: it is not part of it.
@@ -52,7 +51,7 @@ def inside_shipped(workdir: Path) -> str:
             "the job's directory is not part of what was submitted, so the nodes do not have it",
             where=str(workdir),
             expected=f"a directory below {Path.cwd()}",
-            remedy="submit from a directory that holds it, or set workdir: shared",
+            remedy="submit from a directory that contains it, or set workdir: shared",
         ) from None
 
 
@@ -66,21 +65,20 @@ def shipped_with_job() -> bool:
 
 
 def enter_again(directory: Path) -> None:
-    """Be in ``directory``, where this process was begun as a submitted job, by its name.
+    """Change to ``directory``, where this process started as a submitted job, by its name.
 
-    Ray unpacks what was submitted anew for each of its nodes. Where several are on one machine they
-    have one place for that: the directory this process was in is then gone, and another one has its
-    name.
+    Ray unpacks a submission again for each of its nodes. Several nodes on one machine share the
+    place for that: the directory this process was in is then gone, and another one has its name.
     """
     if shipped_with_job():
         os.chdir(directory)
 
 
 def digest_of(workdir: Path) -> str:
-    """What tells one directory from another of the same name: names, sizes and times of the files
-    directly in it.
+    """Tells directories of the same name apart: a digest of the files directly in it.
 
-    Hidden files and our own output change while we look, and do not count. "": it cannot be read.
+    Names, sizes and times count. Hidden files and our own output change meanwhile, and do not. "":
+    it cannot be read.
     """
     try:
         entries = sorted(
@@ -94,9 +92,7 @@ def digest_of(workdir: Path) -> str:
 
 
 def too_large(error: Exception, workdir: Path) -> InputError | None:
-    """Ray's refusal to ship a directory, as it is told to the user; None if ``error`` is another
-    one.
-    """
+    """Ray's refusal to ship a directory, in words for the user; None if it is another error."""
     found = re.search(
         r"Package size \([^)]*\) exceeds the maximum size of [\d.]+\s?\w+", str(error)
     )
@@ -104,8 +100,9 @@ def too_large(error: Exception, workdir: Path) -> InputError | None:
 
 
 def check_size(workdir: Path, most_bytes: int = HOPELESS_BYTES) -> None:
-    """Ray packs a directory before it looks at the size. Where nothing is left out by name, it need
-    not try with what is far too large.
+    """Refuse a directory that is far too large: Ray would pack it before it looks at the size.
+
+    Not checked if .gitignore or .rayignore may leave files out.
 
     Raises:
         InputError
@@ -127,11 +124,11 @@ def _cannot_be_shipped(why: str, workdir: Path) -> InputError:
         f"the job's directory cannot be shipped to the nodes: {why}",
         where=str(workdir),
         expected=(
-            "a directory of at most 500 MiB: the program and its settings; data belong to a place"
-            " that the nodes have"
+            "at most 500 MiB, with only code and configuration; keep data on storage that the nodes"
+            " can reach"
         ),
         remedy=(
-            "name what need not be shipped in .gitignore or .rayignore, or put the directory on a"
+            "list what the nodes do not need in .gitignore or .rayignore, or put the directory on a"
             " shared file system and set executor: {ray: {workdir: shared}}"
         ),
     )

@@ -1,4 +1,4 @@
-"""The registry: a new format adds a file here and a line below."""
+"""The registry of export formats: a new format adds a file here and its name below."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 
 from autotune.export.formats.base import Format
 
-# Of formats: each in the module of its name, as a constant of its name
+# Format names: each is a constant of that name in the module of that name
 _NAMES = """
     yaml shell torchrun accelerate sbatch k8s kubeflow skypilot python diff training-arguments
     lightning
@@ -18,8 +18,10 @@ FORMATS: dict[str, Format] = {
 
 
 def format_named(name: str) -> Format:
-    """Raises:
-    InputError: there is no such format.
+    """Return the format called ``name``.
+
+    Raises:
+        InputError: there is no such format.
     """
     from autotune.errors import InputError
     from autotune.job.mistakes import listing, nearest

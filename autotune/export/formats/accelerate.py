@@ -1,4 +1,4 @@
-"""The job under accelerate launch."""
+"""Exports the job as a script that runs it under accelerate launch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune_spaces.base import Value
 
 PRECISION = {"bfloat16": "bf16", "float16": "fp16", "off": "no"}
 
-DYNAMO: dict[Value, list[str]] = {  # in place of a mode; static is what accelerate does of itself
+DYNAMO: dict[Value, list[str]] = {  # instead of a mode; static is accelerate's default
     "regional": ["--dynamo_use_regional_compilation"],
     "dynamic": ["--dynamo_use_dynamic"],
     "static": [],
@@ -21,7 +21,7 @@ DYNAMO: dict[Value, list[str]] = {  # in place of a mode; static is what acceler
 
 
 def flags(name: str, value: Value) -> list[str]:
-    """How accelerate spells a knob; [] if it has no word for it."""
+    """accelerate's options for a knob value; [] if it has none."""
     if name == "amp_dtype" and value in PRECISION:
         return [f"--mixed_precision={PRECISION[str(value)]}"]
     if name == "compile_mode":
@@ -56,7 +56,7 @@ def write(tuned: TunedConfig) -> str:
     if native & {"amp_dtype", "compile_mode"}:
         title += comment(
             "--mixed_precision and --dynamo_… reach a program through its accelerate.Accelerator();"
-            " one that has none ignores them."
+            " a program without one ignores them."
         )
     return script(
         tuned,
@@ -69,7 +69,7 @@ def write(tuned: TunedConfig) -> str:
 
 
 def _without(options: Sequence[str], names: Sequence[str]) -> list[str]:
-    """``options`` less those of ``names``, written --a=b or --a b, with dashes or underscores."""
+    """``options`` without ``names``, whether written --a=b or --a b, with dashes or underscores."""
     kept: list[str] = []
     skip = False
     for index, option in enumerate(options):

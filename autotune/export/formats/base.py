@@ -1,4 +1,4 @@
-"""What an export format is."""
+"""Defines an export format."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from autotune.export.tuned import TunedConfig
 
 @dataclass(frozen=True)
 class Format:
-    """``write`` gives the whole file; ``executable``: the file is a program; ``remark``: what to
-    tell who has it written to a file unseen.
+    """``write`` returns the whole file; ``executable``: the file is a program.
+
+    ``remark``: a note, made from the text, for a user who has it written to a file.
     """
 
     name: str

@@ -1,5 +1,6 @@
-"""A unified diff of the user's own source, for `patch -p1` and `git apply`: afterwards the job
-needs no wrapper.
+"""Exports a unified diff of the user's source, for `patch -p1` and `git apply`.
+
+With the diff applied, the job needs no wrapper.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MISSING = "Not in this patch."
 
 
 def write(tuned: TunedConfig) -> str:
-    """The diff, with a header that both programs skip.
+    """The diff, with a header that both patch and git ignore.
 
     Raises:
         InputError: no knob can be written into the source.
@@ -34,7 +35,7 @@ def write(tuned: TunedConfig) -> str:
             where=tuned.name,
             expected="tuned settings",
         )
-    # a parser of Python, which no other format needs
+    # imports libcst, which no other format needs
     from autotune.export.patch.plan import make_patch
 
     patch = make_patch(tuned)
@@ -79,11 +80,11 @@ def _header(tuned: TunedConfig, patch: Patch) -> list[str]:
         lines += [
             "#",
             *comment(
-                f"{MISSING} Do this by hand, or leave the source as it is and keep `autotune"
+                f"{MISSING} Do this by hand, or leave the source unchanged and keep using `autotune"
                 " launch`, which sets everything"
             ),
         ]
-        lines += comment("(a patched source under `autotune launch` would get some of it twice):")
+        lines += comment("(`autotune launch` on a patched source would set some of it twice):")
     for missing in patch.unwritten:
         lines += comment(
             f"  {in_words(missing.knob, tuned.knobs[missing.knob])}: {one_line(missing.reason)}."
@@ -94,7 +95,7 @@ def _header(tuned: TunedConfig, patch: Patch) -> list[str]:
 
 def _diffs(patch: Patch) -> Iterator[str]:
     for name, (before, after) in sorted(patch.files.items()):
-        # without it, patch takes a name to end at its first space
+        # without a tab, patch ends a file name at its first space
         end = "\t" if " " in name else ""
         lines = difflib.unified_diff(
             _lines(before), _lines(after), f"a/{name}{end}", f"b/{name}{end}", n=CONTEXT_LINES
@@ -104,20 +105,20 @@ def _diffs(patch: Patch) -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """At line feeds only: Python's splitlines also splits at form feeds and the like, which no
-    patch program does.
-    """
+    """Split at line feeds only: str.splitlines also splits at form feeds etc., unlike patch."""
     return [line + "\n" for line in text.split("\n")[:-1]] + (
         [text.rpartition("\n")[2]] if not text.endswith("\n") and text else []
     )
 
 
 def remark(text: str) -> str:
-    """Which settings are not in the diff ``text``, by its header; "" if all are."""
+    """A note on the settings missing from the diff ``text``, from its header; "" if none are."""
     _, _, missing = text.partition("\n--- ")[0].partition(f"# {MISSING}")
     names = re.findall(r"^#   (\S+) = ", missing, re.MULTILINE)
     return (
-        f"not in it: {', '.join(names)}; its first lines say why, and what to do" if names else ""
+        f"not in the patch: {', '.join(names)}; its header says why, and what to do"
+        if names
+        else ""
     )
 
 

@@ -1,4 +1,4 @@
-"""The settings as arguments of a framework's own Trainer: only what changed, the rest as comments."""
+"""Exports the settings as arguments of a framework's Trainer; those it lacks become comments."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Arguments = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Framework:
-    """``spell`` gives group -> arguments of a knob's value; {} where the framework has no word for
-    it.
-    """
+    """A framework. ``spell``: argument group -> arguments for a knob value; {} if it has none."""
 
     name: str  # of the format
     title: str
-    libraries: tuple[str, ...]  # that build the loader or run the loop in the job's place
+    libraries: tuple[str, ...]  # packages that build the loader or run the loop for the job
     usage: tuple[str, ...]
     spell: Callable[[str, Value], Mapping[str, Arguments]]
 
 
 def write(framework: Framework, tuned: TunedConfig) -> str:
-    """Raises:
-    InputError: the job does not train with this framework.
+    """The file's text: one dict per argument group, everything else as comments.
+
+    Raises:
+        InputError: the job does not train with this framework.
     """
     _check(framework, tuned.provenance.sites)
     groups: dict[str, dict[str, Value]] = {}
@@ -58,9 +58,10 @@ def write(framework: Framework, tuned: TunedConfig) -> str:
     if "batch_size" in tuned.knobs:
         _, *scaling = knobs["batch_size"].snippet(tuned.knobs["batch_size"].value).splitlines()
         lines += comment(
-            "The learning rate belongs to the batch size; it was proven with"
+            "The learning rate depends on the batch size; it was proven with"
             if scaling
-            else "Another batch size wants another learning rate: see `autotune knobs batch_size`."
+            else "The learning rate usually has to change with the batch size: see `autotune knobs"
+            " batch_size`."
         )
         lines += [text for line in scaling for text in comment(line, "#     ")]
     for group, arguments in groups.items():

@@ -1,8 +1,8 @@
-"""The job as a Kubernetes Job, started by a script in it.
+"""Exports the job as a Kubernetes Job with an inline start script.
 
-Nobody but its owner knows the image. Its place holds a mapping where a string belongs, which every
-kubectl and every API server refuses by type, so that a forgotten one is no Job that waits for an
-image that does not exist.
+Only the user knows the image. The placeholder is a mapping where a string is required, which
+kubectl and the API server reject by type; a forgotten placeholder therefore fails at once instead
+of waiting for an image that does not exist.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ IMAGE = {"FILL-IN": "the image that holds the job and its Python environment"}
 def write(tuned: TunedConfig) -> str:
     name = slug(tuned.name)
     title = [*head(tuned, "run with tuned settings, under Kubernetes"), *knob_comments(tuned)]
-    title += ["#", *comment("Fill in the image; kubectl refuses the Job until you have.")]
+    title += ["#", *comment("Fill in the image; kubectl rejects the Job until you do.")]
     title += comment(
-        f"It must hold a shell and the job at {tuned.workdir}"
+        f"It must contain a shell and the job at {tuned.workdir}"
         + (
-            ", and autotune-torch, which applies the settings made in the running job."
+            ", and autotune-torch, which applies settings inside the running job."
             if uses_launch(tuned)
             else "."
         )
@@ -39,7 +39,7 @@ def write(tuned: TunedConfig) -> str:
 
 
 def manifest(title: Sequence[str], document: Mapping[str, Any]) -> str:
-    """The file: comments, then the document as YAML."""
+    """The file's text: comments, then the document as YAML."""
     dumped = yaml.dump(
         document,
         Dumper=_Dumper,
@@ -75,7 +75,7 @@ def _job(tuned: TunedConfig, name: str) -> dict[str, Any]:
 
 
 def secrets_comment(tuned: TunedConfig, name: str) -> list[str]:
-    """How the Secret is made; [] where the job has none."""
+    """Comment on how to create the Secret; [] if the job has no secrets."""
     if not tuned.env_from_launch:
         return []
     return comment(
@@ -85,7 +85,7 @@ def secrets_comment(tuned: TunedConfig, name: str) -> list[str]:
 
 
 def secrets(tuned: TunedConfig, name: str) -> list[dict[str, Any]]:
-    """Variables that come from a Secret."""
+    """Environment entries whose values come from the Secret."""
     return [
         {"name": secret, "valueFrom": {"secretKeyRef": {"name": f"{name}-secrets", "key": secret}}}
         for secret in tuned.env_from_launch
@@ -93,21 +93,18 @@ def secrets(tuned: TunedConfig, name: str) -> list[dict[str, Any]]:
 
 
 def literal(text: str) -> str:
-    """``text``, of which Kubernetes expands nothing."""
+    """``text`` escaped so that Kubernetes expands nothing in it."""
     return text.replace("$(", "$$(")
 
 
 def shared_memory(wanted: Resources) -> dict[str, Any]:
-    """A volume for /dev/shm, where DataLoader workers hand batches over: a container has 64 MiB of
-    it unless it is told otherwise."""
+    """A volume for /dev/shm, through which data loader workers pass batches (default: 64 MiB)."""
     limit = f"{max(1, wanted.memory_gib // 2)}Gi"
     return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
 
 
 def resources(wanted: Resources) -> dict[str, Any]:
-    """Memory and GPUs as limits: beyond them there is nothing to be had. Cores as a request: a
-    limit would throttle workers in bursts.
-    """
+    """Memory and GPUs as hard limits; cores only as a request, as a limit would throttle bursts."""
     memory = {"memory": f"{wanted.memory_gib}Gi"} if wanted.memory_gib else {}
     gpus = {"nvidia.com/gpu": str(wanted.gpus)} if wanted.gpus else {}
     limits = {**memory, **gpus}
@@ -118,7 +115,7 @@ def resources(wanted: Resources) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks, as people write them."""
+    """Dumps multi-line strings as block scalars."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

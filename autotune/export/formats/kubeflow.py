@@ -1,8 +1,7 @@
-"""The job as a TrainJob of Kubeflow Trainer, on its runtime for torch: which tells torchrun, by
-variables, how the nodes find each other.
+"""Exports the job as a Kubeflow Trainer TrainJob on its torch runtime.
 
-A script starts the job, since a TrainJob has no working directory. The image is left open as in
-k8s.py.
+That runtime sets the variables that tell torchrun how the nodes find each other. A script starts
+the job, since a TrainJob has no working directory. The image is a placeholder as in k8s.py.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from autotune.export.launching import uses_launch
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
-RUNTIME = "torch-distributed"  # one that Kubeflow Trainer comes with
-NODE = "node"  # its job and container that train
+RUNTIME = "torch-distributed"  # ships with Kubeflow Trainer
+NODE = "node"  # name of the runtime's training job and container
 
 
 def write(tuned: TunedConfig) -> str:
     name = slug(tuned.name)
     title = [*head(tuned, "run with tuned settings, by Kubeflow Trainer"), *knob_comments(tuned)]
-    title += ["#", *comment("Fill in the image; kubectl refuses the TrainJob until you have.")]
+    title += ["#", *comment("Fill in the image; kubectl rejects the TrainJob until you do.")]
     title += comment(
-        f"It must hold bash and the job at {tuned.workdir}"
+        f"It must contain bash and the job at {tuned.workdir}"
         + (
-            ", and autotune-torch, which applies the settings made in the running job."
+            ", and autotune-torch, which applies settings inside the running job."
             if uses_launch(tuned)
             else "."
         )
@@ -78,10 +77,10 @@ def _train_job(tuned: TunedConfig, name: str) -> dict[str, Any]:
 
 
 def _patch(pod: dict[str, Any]) -> dict[str, Any]:
-    """Of the pods that train."""
+    """The patch for the pods that train."""
     return {"name": NODE, "template": {"spec": {"template": {"spec": pod}}}}
 
 
 KUBEFLOW = Format(
-    "kubeflow", "a TrainJob of Kubeflow Trainer that runs the job with its tuned settings", write
+    "kubeflow", "a Kubeflow Trainer TrainJob that runs the job with its tuned settings", write
 )

@@ -1,4 +1,4 @@
-"""What torchrun and accelerate have in common: another launcher in front of the same program."""
+"""Shared by torchrun and accelerate: puts another launcher in front of the same program."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 @dataclass(frozen=True)
 class Parts:
-    """A command taken apart: who starts it, with what options, and what is started."""
+    """A command split into launcher, launcher options and program."""
 
     launcher: str  # "python", "torchrun", "accelerate"
     options: tuple[str, ...]  # of the launcher
     program: tuple[str, ...]  # script or "-m", module; then its arguments
 
 
-# Options of python and of the launchers that take the next word as their value are needed to find
-# the script behind them.
+# To find the script, we must know which options take the next word as their value.
+# Options of python that do:
 _PYTHON_VALUES = {"-W", "-X", "--check-hash-based-pycs"}
-# Of torchrun and of accelerate launch, which take dashes for underscores.
+# Options of torchrun and accelerate launch that do not (both also accept dashes for underscores):
 _FLAGS_ALONE = """
     --standalone --no_python --run_path --use_env --virtual_local_rank --cpu --multi_gpu --tpu
     --use_deepspeed --use_fsdp --debug --quiet -q --same_network --dynamo_use_fullgraph
@@ -47,11 +47,10 @@ _FLAGS_ALONE = """
 
 
 def take_apart(words: Sequence[str], format_name: str) -> Parts:
-    """The command as a launcher and a program.
+    """Split the command into launcher and program.
 
     Raises:
-        InputError: it is neither python, torchrun nor accelerate launch, or runs no script or
-            module.
+        InputError: it is not python, torchrun or accelerate launch, or runs no script or module.
     """
     name = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*", name):
@@ -67,7 +66,7 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
         parts = Parts("accelerate", *_split(words[2:]))
     else:
         raise InputError(
-            f"the command starts '{words[0]}', which {format_name} cannot start for it",
+            f"the command starts '{words[0]}', which {format_name} cannot launch",
             where="command",
             expected="python SCRIPT, torchrun … or accelerate launch …",
             remedy="use --format shell, which runs any command",
@@ -85,7 +84,10 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
 def _split(
     words: Sequence[str], with_value: Collection[str] = (), *, everything: bool = True
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(options, the script or -m module and what follows)."""
+    """(options, script or -m module with its arguments).
+
+    ``everything``: every option takes a value except those in ``_FLAGS_ALONE``.
+    """
     index = 0
     while index < len(words):
         word = words[index]
@@ -111,7 +113,7 @@ def script(
     own_exports: dict[str, str],
     who: str,
 ) -> str:
-    """A shell script: title, what ``who`` cannot say as comments, set-up, command.
+    """A shell script: title, comments on what ``who`` cannot set, set-up, command.
 
     Args:
         native: knobs that ``command`` or ``own_exports`` already set.
@@ -139,13 +141,11 @@ def script(
         lines += [
             "#",
             *comment(
-                f"{who} has no switch for the following. Write them into your program, or keep"
+                f"{who} has no option for the following. Write them into your program, or keep"
                 " using"
             ),
         ]
-        lines += comment(
-            "`autotune launch` (--format shell), which sets them without a change to it."
-        )
+        lines += comment("`autotune launch` (--format shell), which sets them without changing it.")
     for words, snippet in unsaid:
         lines += [*comment(f"  {words}"), *comment(snippet or "no code for it", "#       ")]
     lines += ["set -eu", *set_up(tuned), *settings]

@@ -1,6 +1,4 @@
-"""The settings as arguments of lightning.Trainer and of the DataLoader it is given. Names as in
-Lightning 2.
-"""
+"""Exports the settings as arguments of lightning.Trainer and its DataLoader (Lightning 2 names)."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ LIGHTNING = format_of(
         "lightning",
         "lightning.Trainer",
         ("lightning", "pytorch_lightning"),
-        (
-            "Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER): those of the two that appear below.",
-        ),
+        ("Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), whichever appear below.",),
         spell,
     )
 )

@@ -1,4 +1,4 @@
-"""The lines to write into one's own program, to be rid of any launcher."""
+"""Exports the settings as code to paste into one's own program, so no launcher is needed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
 
 _DDP = "DistributedDataParallel(..., "
-# Calls that several knobs write an argument of: how such a snippet begins, and how the whole call
-# is written.
+# Calls that several knobs add arguments to: start of such a snippet -> (variable, place)
 _CALLS = {
     "DataLoader(..., ": ("loader", "Where the training data is read."),
-    _DDP: ("model", "Where the model is given to the ranks."),
+    _DDP: ("model", "Where the model is wrapped."),
 }
-# Where a snippet belongs, by how it begins; in the order of a program.
+# Start of a snippet -> where it belongs; in program order.
 _PLACES = (
     ("os.", "Before torch is imported."),
     ("# before Python", "Before Python starts."),
     ("torch.", "Once, at the start."),
-    ("data =", "Before the data are read."),
-    ("gc.", "Once, when model and data are built."),
+    ("data =", "Before the data is read."),
+    ("gc.", "Once, after model and data are built."),
     ("model", "Where the model is made."),
     ("optimizer =", "Where the optimizer is made."),
     ("", "In the training loop."),
@@ -35,7 +34,7 @@ def write(tuned: TunedConfig) -> str:
         *comment("Pieces to paste, not a program: ... stands for what your code has there."),
     ]
     pieces: dict[str, list[str]] = {}
-    # beginning of a call -> its arguments, gathered from several knobs
+    # start of a call -> its arguments, collected from several knobs
     arguments: dict[str, list[str]] = {}
     notes: dict[str, list[str]] = {}
     other: list[str] = []
@@ -103,7 +102,7 @@ def _elsewhere(knob: object, value: object) -> str:
             f"  set it on the command line or in the environment: {knob.via or knob.name} ->"
             f" {value}"
         )
-    return "  nothing to write: this is what a program does that says nothing about it"
+    return "  nothing to write: this is the default"
 
 
 def _valid(snippet: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a cluster has to be asked for, from what the job took where it was tuned."""
+"""Resources to request from a cluster, derived from what the job used where it was tuned."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from autotune.export.formats.launchers import Parts, take_apart
 from autotune.export.shell_words import words_of
 from autotune.export.tuned import Footprint, TunedConfig
 
-HEADROOM = 1.5  # of the memory that was seen: another epoch, another batch, may take more
+HEADROOM = 1.5  # times the memory seen: other epochs or batches may need more
 LEAST_MEMORY_GIB = 4
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one node, but ``nodes``."""
+    """Resources per node, except ``nodes``."""
 
     nodes: int
-    processes: int  # that train
+    processes: int  # training processes
     cpus: int
     gpus: int
-    memory_gib: int  # 0: not known
+    memory_gib: int  # 0: unknown
 
 
 def resources_of(tuned: TunedConfig) -> Resources:
-    """A core for every DataLoader worker and computing thread, but no more than there were; a GPU
-    for every process that had one.
+    """One core per data loader worker and compute thread, at most those of the tuning machine.
+
+    One GPU per training process if the job used GPUs.
     """
     p, parts = tuned.provenance, _parts(tuned)
     nodes = _number(parts, ("--nnodes",)) or p.footprint.nodes
@@ -67,7 +68,7 @@ def _memory_gib(tuned: TunedConfig, processes: int) -> int:
 
 
 def _known(machine: Mapping[str, Any], name: str) -> float:
-    """A positive number of the machine's; 0.0 where the file holds none."""
+    """A positive number from the machine facts; 0.0 if there is none."""
     value = machine.get(name)
     return (
         float(value)
@@ -85,11 +86,11 @@ def _parts(tuned: TunedConfig) -> Parts | None:
     try:
         return take_apart(words_of(tuned), "")
     except InputError:
-        return None  # another program, which may start anything
+        return None  # another program: unknown what it starts
 
 
 def _number(parts: Parts | None, names: Sequence[str]) -> int:
-    """The number an option of the launcher gives; 0 if it gives none ("auto", "1:4")."""
+    """The number given by a launcher option; 0 if there is none ("auto", "1:4")."""
     options = list(parts.options) if parts is not None else []
     for word, after in zip(options, [*options[1:], ""], strict=False):
         name, equals, value = word.partition("=")
@@ -99,7 +100,7 @@ def _number(parts: Parts | None, names: Sequence[str]) -> int:
 
 
 def names_rendezvous(tuned: TunedConfig) -> bool:
-    """Whether the launcher is told where its nodes meet."""
+    """Whether the launcher's options name a rendezvous or master address."""
     parts = _parts(tuned)
     return parts is not None and any(
         re.match(r"--(rdzv|master|main_process_ip|main-process-ip)", option)
@@ -108,5 +109,5 @@ def names_rendezvous(tuned: TunedConfig) -> bool:
 
 
 def slug(name: str, longest: int = 50) -> str:
-    """``name`` as DNS labels and Slurm's job names allow it."""
+    """``name`` reduced to what DNS labels and Slurm job names allow."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower())[:longest].strip("-") or "job"

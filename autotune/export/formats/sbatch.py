@@ -1,7 +1,7 @@
-"""A batch script for Slurm that runs the job with its tuned settings and needs no other file.
+"""Exports a self-contained Slurm batch script that runs the job with its tuned settings.
 
-As the shell format: settings that need the agent travel as tuned.yaml within the script, in an
-environment variable, because srun passes no open files on to other nodes.
+As in the shell format, settings that need the agent are embedded as tuned.yaml. Here the text is
+passed in an environment variable, because srun does not pass open files to other nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autotune.export.formats.whole_script import a_python, meeting, places, whol
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
-FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'  # node
+FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'  # first node
 
 
 def write(tuned: TunedConfig) -> str:
@@ -26,23 +26,21 @@ def write(tuned: TunedConfig) -> str:
         *head(tuned, "run with tuned settings, under Slurm"),
         *knob_comments(tuned),
     ]
-    lines += ["#", *comment("Add what your cluster asks for: --time, --partition, --account.")]
+    lines += ["#", *comment("Add what your cluster requires: --time, --partition, --account.")]
     spread = tuned.provenance.footprint.nodes > 1 and not names_rendezvous(tuned)
     if wanted.nodes > 1 and not names_rendezvous(tuned) and not spread:
         lines += comment(
-            f"The command uses {wanted.nodes} nodes but does not say where they meet: add"
+            f"The command uses {wanted.nodes} nodes but names no rendezvous: add"
             " --rdzv-endpoint to it."
         )
-    # Since 22.05 srun does not take the number of cores from sbatch by itself.
+    # Since Slurm 22.05, srun no longer inherits --cpus-per-task from sbatch.
     lines += ["set -euo pipefail", 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"']
     lines += meeting(wanted.nodes, "$SLURM_JOB_ID", FIRST) if spread else []
     return whole_script(tuned, lines, "srun", partial(_through_launch, places(tuned)))
 
 
 def _directives(tuned: TunedConfig, wanted: Resources) -> list[str]:
-    """One task a node: what starts several processes (torchrun, accelerate, the program itself)
-    starts them there.
-    """
+    """One task per node: torchrun, accelerate or the program itself starts the processes there."""
     options = [
         f"--job-name={slug(tuned.name)}",
         f"--nodes={wanted.nodes}",

@@ -1,8 +1,7 @@
-"""A script that runs the job with its tuned settings and needs no other file.
+"""Exports a self-contained shell script that runs the job with its tuned settings.
 
-Where every knob can be said in the environment or on the command line, it is a plain script. Else
-it carries tuned.yaml within itself and hands it to ``autotune launch`` on descriptor 3, so that
-stdin stays the job's.
+If every knob can be set by environment or command line, it is a plain script. Otherwise it embeds
+tuned.yaml and passes it to ``autotune launch`` on descriptor 3, which leaves stdin to the job.
 """
 
 from __future__ import annotations

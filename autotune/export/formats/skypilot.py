@@ -1,7 +1,7 @@
-"""The job as a SkyPilot task, for `sky launch`: its directory is copied to the machine that is rented,
-to the same place.
+"""Exports the job as a SkyPilot task for `sky launch`.
 
-Which GPU is for its owner to say: SkyPilot knows none of the name that stands in its place.
+The job's directory is copied to the same path on the rented machine. The user must choose the GPU:
+SkyPilot rejects the placeholder name.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from autotune.export.tuned import TunedConfig
 
 GPU = "FILL-IN"
 SETUP = "pip install FILL-IN\n"
-FIRST = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'  # node
+FIRST = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'  # first node
 
 
 def write(tuned: TunedConfig) -> str:
     title = [*head(tuned, "run with tuned settings, by SkyPilot"), *knob_comments(tuned), "#"]
     if resources_of(tuned).gpus:
-        title += comment(
-            f"Replace {GPU} with the kind of GPU; SkyPilot refuses the task until then."
-        )
-    title += comment("Add to setup: what the job's environment needs.")
+        title += comment(f"Replace {GPU} with the GPU type; SkyPilot rejects the task until then.")
+    title += comment("Add to setup what the job's environment needs.")
     if uses_launch(tuned):
         title += comment("Replace FILL-IN there with a wheel or a clone of autotune-torch.")
     for secret in tuned.env_from_launch:
-        title += comment(f"sky launch --secret {secret} hands on the secret of your shell.")
+        title += comment(f"sky launch --secret {secret} passes on the secret from your shell.")
     return manifest(title, _task(tuned))
 
 

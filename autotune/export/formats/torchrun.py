@@ -1,4 +1,4 @@
-"""The job under torchrun."""
+"""Exports the job as a script that runs it under torchrun."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(tuned: TunedConfig) -> str:
             )
     exports = {}
     if "intra_op_threads" in tuned.knobs:
-        # torchrun sets it to 1 if nobody does
+        # torchrun sets it to 1 if it is unset
         exports["OMP_NUM_THREADS"] = str(tuned.knobs["intra_op_threads"].value)
     native = {"intra_op_threads"} & set(tuned.knobs)
     return script(tuned, title, ["torchrun", *options, *parts.program], native, exports, "torchrun")

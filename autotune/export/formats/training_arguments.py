@@ -1,5 +1,6 @@
-"""The settings as arguments of transformers.TrainingArguments. Names as in transformers 5; 4 has
-them all but dataloader_in_order and ddp_static_graph.
+"""Exports the settings as arguments of transformers.TrainingArguments.
+
+Names are those of transformers 5; 4 lacks dataloader_in_order and ddp_static_graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What shell and sbatch have in common: a script that needs no other file.
+"""Builds the self-contained scripts of the shell, sbatch and cluster formats.
 
 every knob is a variable or a word     set-up, exports, the command
-else                                   tuned.yaml as a here-document, handed to ``autotune launch``
+otherwise                              tuned.yaml as a here-document, passed to ``autotune launch``
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from autotune.export.shell_words import ask_for_secrets, exports, line, set_up, 
 from autotune.export.tuned import TunedConfig, embedded_yaml
 from autotune_spaces.knobs.via import is_shell
 
-# What comes behind the line of `sh -c LINE` is not added to it, but lost.
-NO_WORDS = """[ "$#" -eq 0 ] || { echo "$0: the job is a line for a shell, to which no words can be added: change it in this file" >&2; exit 2; }"""
+# Words after the line of `sh -c LINE` are not appended to it but lost.
+NO_WORDS = """[ "$#" -eq 0 ] || { echo "$0: the job is a shell command line; arguments cannot be appended to it: edit it in this file" >&2; exit 2; }"""
 Launching = Callable[[str, str], Sequence[str]]
 
 
@@ -24,9 +24,9 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
     """The script's text.
 
     Args:
-        head: its first lines, up to where the job is set up.
-        start: the word before the job's command, where that can be run as it is.
-        launching: (here-document's text, the word that ends it) -> the lines that hand it to
+        head: its first lines, up to the set-up of the job.
+        start: the word before the job's command if that can be run directly.
+        launching: (here-document's text, its end marker) -> the lines that pass it to
             ``autotune launch``.
     """
     knobs = knobs_of(tuned)
@@ -50,13 +50,15 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
 
 
 def through_launch(tuned: TunedConfig, python: str = sys.executable) -> Launching:
-    """How a shell hands tuned.yaml to ``autotune launch``: on descriptor 3, so that stdin stays the
-    job's. ``python``: the one that has autotune, where the caller names none."""
+    """Lines that pass tuned.yaml to ``autotune launch`` on descriptor 3, leaving stdin to the job.
+
+    ``python``: the default Python with autotune installed.
+    """
 
     def lines(text: str, end: str) -> list[str]:
         return [
             a_python(python=python),
-            # -P: the directory this is called from may hold something called autotune
+            # -P: the current directory may contain a module called autotune
             (
                 'exec "$AUTOTUNE_PYTHON" -P -m autotune launch /dev/fd/3'
                 f"{places(tuned)} -- \"$@\" 3<<'{end}'"
@@ -69,8 +71,9 @@ def through_launch(tuned: TunedConfig, python: str = sys.executable) -> Launchin
 
 
 def places(tuned: TunedConfig) -> str:
-    """Options of ``autotune launch`` for what ``{seed}`` and ``{trial_dir}`` stand for: as in a
-    script without it, the variables SEED and TRIAL_DIR say so.
+    """Options of ``autotune launch`` that set ``{seed}`` and ``{trial_dir}``.
+
+    As in a plain script, the values come from the variables SEED and TRIAL_DIR.
     """
     everything = " ".join([*tuned.command, *tuned.env.values()])
     return (' --seed "${SEED:-0}"' if "{seed}" in everything else "") + (
@@ -79,11 +82,11 @@ def places(tuned: TunedConfig) -> str:
 
 
 def meeting(nodes: int, number: str, first: str) -> list[str]:
-    """What torchrun is told in the place of words, so that its nodes find each other.
+    """Environment variables, instead of options, that let torchrun's nodes find each other.
 
     Args:
-        number: of this start of the job, for a shell to fill in.
-        first: the first node's name, for a shell to fill in.
+        number: shell expression for an id unique to this start of the job.
+        first: shell expression for the first node's name.
     """
     return [
         "# torchrun reads its options from these, so that its nodes find each other.",
@@ -94,9 +97,7 @@ def meeting(nodes: int, number: str, first: str) -> list[str]:
 
 
 def a_python(where: str = "", python: str = sys.executable) -> str:
-    """The assignment that says which Python runs ``autotune launch``; the caller's own choice comes
-    first.
-    """
+    """Assigns the Python that runs ``autotune launch``; a value set by the caller wins."""
     return (
         f"AUTOTUNE_PYTHON=${{AUTOTUNE_PYTHON:-{shlex.quote(python)}}}  # a Python that has"
         f" autotune-torch{where}"

@@ -1,4 +1,4 @@
-"""tuned.yaml itself."""
+"""Exports tuned.yaml itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A patch of the user's own source: the tuned settings written at the places the agent saw.
+"""Patches the user's own source: writes the tuned settings at the places the agent saw.
 
-Source files are parsed into concrete syntax trees (libcst), so that formatting and comments stay,
-and changed at exactly the calls recorded in tuned.yaml (:mod:`autotune_spaces.sites`). One module a
-transformation; :mod:`.plan` puts them together.
+Source files are parsed into concrete syntax trees (libcst), which keeps formatting and comments,
+and changed only at the calls recorded in tuned.yaml (:mod:`autotune_spaces.sites`). Each
+transformation has its own module; :mod:`.plan` combines them.
 """

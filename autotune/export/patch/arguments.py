@@ -1,4 +1,4 @@
-"""Arguments of a call set or taken out, written the way its other arguments are.
+"""Sets or removes arguments of a call, in the formatting of its other arguments.
 
 DataLoader(ds, batch_size=32)          num_workers=2       DataLoader(ds, batch_size=32, num_workers=2)
 DataLoader(ds, 32, True)               batch_size=64       DataLoader(ds, 64, True)
@@ -18,9 +18,7 @@ from autotune.export.patch.source import Refused
 
 @dataclass(frozen=True)
 class Absent:
-    """The argument is not to be given; ``instead``: what says the same where it may hide in
-    ``**options``.
-    """
+    """The argument must be absent; ``instead``: an equivalent value where it cannot be removed."""
 
     instead: str
 
@@ -29,10 +27,10 @@ New = str | cst.BaseExpression | Absent  # an expression, or no argument at all
 
 
 def find(call: cst.Call, parameters: Sequence[str], name: str) -> cst.Arg | None:
-    """The argument of ``call`` for the parameter ``name``, given by name or by position.
+    """The argument that ``call`` passes for the parameter ``name``, by name or by position.
 
     Raises:
-        Refused: it may come from ``*arguments``.
+        Refused: it may be among ``*arguments``.
     """
     for arg in call.args:
         if arg.keyword is not None and arg.keyword.value == name:
@@ -56,12 +54,14 @@ def find(call: cst.Call, parameters: Sequence[str], name: str) -> cst.Arg | None
 def with_arguments(
     call: cst.Call, parameters: Sequence[str], values: Mapping[str, New], kind: str
 ) -> cst.Call:
-    """``call`` with ``values``; ``parameters`` and ``kind``: those of what is called, () if not
-    known.
+    """Set ``values`` in ``call``.
+
+    Args:
+        parameters: of the callable; () if unknown.
+        kind: the callable's name, for messages.
 
     Raises:
-        Refused: what is called takes no such argument, or it cannot be told whether the call gives
-            it.
+        Refused: the callable takes no such argument, or it is unclear whether the call passes it.
     """
     hidden: dict[str, New] = {}
     expands = any(arg.star == "**" for arg in call.args)
@@ -94,7 +94,7 @@ def _expression(value: New) -> cst.BaseExpression:
 
 
 def _without(call: cst.Call, arg: cst.Arg) -> cst.Call:
-    """The last argument's end (a comma and a line of its own, or neither) is the new last one's."""
+    """Remove ``arg``; if it was last, the new last argument takes over its comma and whitespace."""
     args = [a for a in call.args if a is not arg]
     if arg is call.args[-1] and args:
         args[-1] = args[-1].with_changes(
@@ -142,7 +142,7 @@ def _appended(call: cst.Call, name: str, value: New) -> cst.Call:
 def _as(
     between: cst.BaseParenthesizableWhitespace, end: cst.BaseParenthesizableWhitespace
 ) -> cst.BaseParenthesizableWhitespace:
-    """``between`` two arguments, with the comment that stood behind the one that was last."""
+    """The separator ``between``, with the comment that followed the previously last argument."""
     bare = _bare(between)
     if isinstance(end, cst.ParenthesizedWhitespace) and (end.first_line.comment or end.empty_lines):
         inner = (
@@ -162,14 +162,14 @@ def _bare(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWh
 
 
 def _extended(first: cst.Dict, second: cst.Dict) -> cst.Dict:
-    """The elements of both in one; the later of two with the same key wins."""
+    """Concatenate the elements of both; of two with the same key the later one wins."""
     *others, last = first.elements
     joined = last.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
     return first.with_changes(elements=[*others, joined, *second.elements])
 
 
 def _into_expansion(call: cst.Call, values: Mapping[str, New]) -> cst.Call:
-    """All ``**expansions`` become one, in which ``values`` win."""
+    """Merge all ``**expansions`` into one, in which ``values`` take precedence."""
     stars = [a for a in call.args if a.star == "**"]
     pairs = ", ".join(f'"{name}": {shown(_expression(value))}' for name, value in values.items())
     if len(stars) == 1 and isinstance(stars[0].value, cst.Dict) and stars[0].value.elements:

@@ -1,17 +1,14 @@
-"""``torch.autocast`` around the forward region: from the first call of a model up to, not
-including, the backward of its loss.
+"""Wraps ``torch.autocast`` around the forward region: from a model's first call to its backward.
 
-That is the region the agent used. Where the two calls lie in different functions, it is found in
-the function that (indirectly) makes both; where in different blocks of it, in the block that holds
-both.
+This is the region the agent used. If the two calls are in different functions, the region is in the
+function that makes both, directly or not; if in different blocks, in the block that contains both.
 
     out = model(x)                        with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
     loss = criterion(out, y)                  out = model(x)
     loss.backward()                           loss = criterion(out, y)
                                           loss.backward()
 
-Where the loss has no name, it is given one: ``criterion(model(x), y).backward()`` becomes two
-statements.
+If the loss has no name, it gets one: ``criterion(model(x), y).backward()`` becomes two statements.
 """
 
 from __future__ import annotations
@@ -34,8 +31,9 @@ from autotune_spaces.sites import SourceCall
 
 @dataclass(frozen=True)
 class Region:
-    """Statements of one block: ``first`` to ``last`` are the forward, ``backward`` comes after
-    them.
+    """Statements of one block: ``first`` to ``last`` make the forward, ``backward`` follows them.
+
+    It is ``first`` itself if forward and backward are one statement.
     """
 
     file: SourceFile
@@ -43,14 +41,15 @@ class Region:
     first: Statement
     last: cst.BaseStatement
     backward: Statement
-    call: cst.Call  # of backward
+    call: cst.Call  # the backward call
 
 
 def autocast(context: Context) -> Change:
     """A ``with`` for every region, and gradient scaling for float16.
 
     Raises:
-        Refused: a region is no run of statements of one block.
+        Refused: a region is not a run of statements in one block, two regions overlap, or
+            gradients cannot be scaled.
     """
     regions = _regions(context)
     edits: list[Edit] = []
@@ -67,8 +66,8 @@ def autocast(context: Context) -> Change:
     if context.value("amp_dtype") == "float16":
         if len(regions) > 1:
             raise Refused(
-                "the loss goes backward in several places, and gradient scaling has to be thought"
-                " out for each"
+                "backward() is called in several places; gradient scaling must be written by hand"
+                " for each"
             )
         edits += scaled(context, regions[0].file, regions[0].block, regions[0].call)
     return change(edits, where)
@@ -91,7 +90,7 @@ def _written(region: Region, header: str) -> Edit:
 
 
 def _named(statement: cst.SimpleStatementLine, header: str, name: str) -> list[cst.BaseStatement]:
-    """``EXPRESSION.backward()`` in two: the expression gets a name, under ``header``."""
+    """Split ``EXPRESSION.backward()``: assign the expression to ``name`` under ``header`` first."""
     call = cst.ensure_type(cst.ensure_type(statement.body[0], cst.Expr).value, cst.Call)
     method = cst.ensure_type(call.func, cst.Attribute)
     loss = method.value
@@ -118,7 +117,7 @@ def _regions(context: Context) -> list[Region]:
         if 0 <= b.forward < len(sites.forwards)
     ]
     if not pairs:
-        raise Refused("the run recorded no call of the model with a backward after it")
+        raise Refused("the run recorded no call of the model followed by a backward")
     found = {}
     for forward, backward in pairs:
         region = _region(context, forward, backward)
@@ -156,19 +155,17 @@ def _region(
     body = list(block.body)
     if body.index(first) > body.index(last):
         raise Refused(
-            f"backward comes before the forward in the source ({where}), so the region goes around"
-            " a loop"
+            f"backward comes before the forward in the source ({where}), so the region spans"
+            " loop iterations"
         )
     if last is not file.statement(gradient) and not _leads(last, gradient, file):
-        raise Refused(f"the forward and its backward lie in different blocks ({where})")
+        raise Refused(f"the forward and its backward are in different blocks ({where})")
     inside = _forward(body[body.index(first) : body.index(last)], gradient)
     return Region(file, block, first, inside[-1], last, gradient)
 
 
 def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient: cst.Call) -> bool:
-    """Whether ``statement`` is nothing but ``EXPRESSION.backward()`` with the model's call in the
-    expression.
-    """
+    """Whether ``statement`` is ``EXPRESSION.backward()`` with the model's call in EXPRESSION."""
     if not m.matches(statement, BACKWARD) or gradient.func not in file.parents(model):
         return False
     return cst.ensure_type(statement, cst.SimpleStatementLine).body[0] is next(
@@ -177,8 +174,9 @@ def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient:
 
 
 def _forward(statements: list[cst.BaseStatement], gradient: cst.Call) -> list[cst.BaseStatement]:
-    """``statements`` without the last ones that have no part in the loss: those after it has its
-    final value, else zero_grad().
+    """Drop trailing statements that do not contribute to the loss.
+
+    If the loss has a name, everything after its last assignment; otherwise zero_grad() calls.
     """
     loss = (
         gradient.func.value
@@ -218,7 +216,7 @@ ZERO_GRAD = m.SimpleStatementLine(
 def _parting(
     context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]
 ) -> tuple[SourceCall, SourceCall]:
-    """The two calls of one running function from which forward and backward were reached."""
+    """The calls in one function at which the stacks of forward and backward part."""
     down, back = ([site for site in reversed(stack) if site.own] for stack in (forward, backward))
     for begin, end in zip(down, back, strict=False):
         if (begin.file, begin.function) != (end.file, end.function):
@@ -226,8 +224,8 @@ def _parting(
         if _place(begin) != _place(end):
             return begin, end
     for site in (*forward[:1], *backward[:1]):
-        context.tree.file(site)  # a library's call: says whose
-    raise Refused("no function of your source makes both the forward and the backward")
+        context.tree.file(site)  # if a library makes the call, this raises and names it
+    raise Refused("no function in your source calls both the forward and the backward")
 
 
 def _place(site: SourceCall) -> tuple[int, int, int, int]:
@@ -237,7 +235,7 @@ def _place(site: SourceCall) -> tuple[int, int, int, int]:
 def _common(
     file: SourceFile, model: cst.Call, gradient: cst.Call
 ) -> tuple[Block, Statement, Statement]:
-    """The innermost block around both, and its statements that hold one and the other."""
+    """The innermost block around both calls, and its statements that contain each of them."""
     behind = dict(file.blocks(gradient))
     for block, statement in file.blocks(model):
         if block in behind:
@@ -248,8 +246,9 @@ def _common(
 
 
 def _leads(statement: Statement, gradient: cst.Call, file: SourceFile) -> bool:
-    """Whether nothing of the forward can come before ``gradient`` within the compound
-    ``statement``: it is first in each block.
+    """Whether ``gradient`` comes first in every block inside the compound ``statement``.
+
+    Then no forward code can precede it there.
     """
     return all(
         block.body[0] is inner

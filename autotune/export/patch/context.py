@@ -1,4 +1,4 @@
-"""What every transformation is given, and what it hands back."""
+"""The input and output of every transformation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune_spaces.sites import JobSites
 
 @dataclass(frozen=True)
 class Context:
-    """``tree``: the job's files as they are now."""
+    """The input of a transformation. ``tree``: the job's files as they are now."""
 
     tuned: TunedConfig
     tree: SourceTree
@@ -31,7 +31,7 @@ class Context:
         return self.tuned.knobs[knob].value
 
     def own_files(self) -> list[SourceFile]:
-        """The program's file and those that anything was recorded in, as far as they can be read."""
+        """The program's file and the job's files with recorded calls, if they can be read."""
         sites = self.sites
         calls = [
             *(b.call for b in sites.optimizers),
@@ -54,8 +54,9 @@ class Context:
 
 @dataclass(frozen=True)
 class Change:
-    """Edits that belong together: all are made, or none. ``where``: "train.py:12", for people;
-    ``notes``: what they should know.
+    """Edits that are applied together or not at all.
+
+    ``where`` ("train.py:12") and ``notes`` are shown to the user.
     """
 
     edits: tuple[Edit, ...]
@@ -64,9 +65,7 @@ class Change:
 
 
 def change(edits: Iterable[Edit], where: Iterable[str], notes: Iterable[str] = ()) -> Change:
-    """A Change in which nothing stands twice: a call that was recorded for two objects is changed
-    once.
-    """
+    """A Change without duplicates: a call recorded for two objects is changed only once."""
     distinct = {
         (edit.node if isinstance(edit, Replace) else edit): edit for edit in reversed(list(edits))
     }
@@ -76,16 +75,14 @@ def change(edits: Iterable[Edit], where: Iterable[str], notes: Iterable[str] = (
 
 
 def put_aside(setting: str, node: cst.BaseExpression) -> list[str]:
-    """What to note where ``setting`` takes the place of ``node``: nothing of a number or a text,
-    which anybody can read in the diff.
-    """
+    """Notes for replacing ``node`` by ``setting``; none for a literal, which the diff shows."""
     literal = isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or m.matches(
         node, m.Name("True") | m.Name("False") | m.Name("None")
     )
     return (
         []
         if literal
-        else [f"{setting} stands where `{shown(node)}` stood, which decides nothing there any more"]
+        else [f"{setting} replaces `{shown(node)}`, which no longer has any effect there"]
     )
 
 

@@ -1,5 +1,6 @@
-"""Changes to a parsed file, collected first and carried out in one pass, so that every
-transformation sees the file as it was.
+"""Edits to a parsed file: collected first, then applied in one pass.
+
+That way every transformation sees the original file.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ Node = TypeVar("Node", bound=cst.CSTNode)
 
 @dataclass(frozen=True)
 class Replace:
-    """``node`` becomes ``change(node)``, which is given the node with the changes below it already
-    made.
-    """
+    """Replace ``node`` by ``change(node)``; inner changes come first."""
 
     file: SourceFile
     node: cst.CSTNode
@@ -28,7 +27,7 @@ class Replace:
 
 @dataclass(frozen=True)
 class Insert:
-    """New lines before or after a statement of a block; ``blank``: with an empty line in front."""
+    """Insert lines before or after a statement; ``blank``: preceded by an empty line."""
 
     file: SourceFile
     beside: cst.BaseStatement
@@ -39,7 +38,7 @@ class Insert:
 
 @dataclass(frozen=True)
 class Wrap:
-    """The statements ``first`` to ``last`` of one block go into ``with header:``."""
+    """Wrap the statements ``first`` to ``last`` of one block in ``with header:``."""
 
     file: SourceFile
     first: cst.BaseStatement
@@ -49,9 +48,7 @@ class Wrap:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A statement of a block becomes the statements ``change(statement)``, which is given it with
-    the changes inside already made.
-    """
+    """Replace a statement by the statements ``change(statement)``; inner changes come first."""
 
     file: SourceFile
     statement: cst.BaseStatement
@@ -62,7 +59,7 @@ Edit = Replace | Insert | Wrap | Rewrite
 
 
 def apply(file: SourceFile, edits: Sequence[Edit]) -> str:
-    """The text of ``file`` with ``edits``, which must all be edits of it; equal ones are made once."""
+    """The text of ``file`` with ``edits``, all of this file; equal edits are applied once."""
     changed = file.module.visit(_Editor(list(dict.fromkeys(edits))))
     assert isinstance(changed, cst.Module)
     return changed.code
@@ -89,7 +86,7 @@ class _Editor(cst.CSTTransformer):
         return updated_node
 
     def _body(self, before: Sequence[Any], after: Sequence[Any]) -> list[Any] | None:
-        """The statements of a block with what is inserted and wrapped; None where nothing is."""
+        """A block's statements with inserts, wraps and rewrites applied; None if it has none."""
         here = set(before)
         inserts = [e for e in self.inserts if e.beside in here]
         wraps = [e for e in self.wraps if e.first in here]
@@ -112,9 +109,7 @@ class _Editor(cst.CSTTransformer):
 def _lines(
     inserts: Sequence[Insert], beside: cst.BaseStatement, after: bool
 ) -> list[cst.BaseStatement]:
-    """What is inserted there; of several with an empty line in front, which come last, the first
-    has it.
-    """
+    """The statements to insert there: ``blank`` ones last, with one empty line before the first."""
     mine = [e for e in inserts if e.beside is beside and e.after is after]
     plain, set_off = (
         [cst.parse_statement(line) for e in mine if e.blank is blank for line in e.lines]
@@ -134,7 +129,7 @@ def _lines(
 
 
 def within(header: str, statements: Sequence[Any]) -> cst.With:
-    """``with header:`` around ``statements``; comments above the first stay above the whole."""
+    """``with header:`` around ``statements``; comments above the first one stay above the with."""
     first, *rest = statements
     wrapped = cst.ensure_type(cst.parse_statement(f"with {header}:\n    pass\n"), cst.With)
     body = [first.with_changes(leading_lines=()), *rest]

@@ -1,4 +1,4 @@
-"""New expressions around ones that stand in the source already, which keep their own formatting."""
+"""Builds new expressions around existing ones, which keep their formatting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATOMS = (
 
 
 def around(text: str, *nodes: cst.BaseExpression) -> cst.BaseExpression:
-    """The expression ``text`` with ``nodes`` for the names NODE0, NODE1 …"""
+    """Parse ``text`` and substitute ``nodes`` for the names NODE0, NODE1 …"""
     expression: cst.CSTNode = cst.parse_expression(text)
     for index, node in enumerate(nodes):
         replaced = m.replace(expression, m.Name(f"NODE{index}"), node)
@@ -30,12 +30,12 @@ def around(text: str, *nodes: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def atom(node: cst.BaseExpression) -> cst.BaseExpression:
-    """``node``, in parentheses where an operator or a dot beside it would tear it apart."""
+    """``node``, in parentheses if an adjacent operator or dot would bind into it."""
     if isinstance(node, ATOMS) or node.lpar:
         return node
     return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 def shown(node: cst.CSTNode) -> str:
-    """``node`` as one line of text, for people."""
+    """``node`` as one line of text, for display."""
     return " ".join(cst.Module([]).code_for_node(node).split())

@@ -1,6 +1,4 @@
-"""What to say where a library holds the place that a setting belongs to: whose it is, and which
-option of its own does the same.
-"""
+"""Names the library that owns the code a setting belongs in, and its own equivalent option."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _TRAINER = {
     "optimizer_impl": 'TrainingArguments(optim="adamw_torch_fused") for fused AdamW',
 }
 _LIGHTNING = {"amp_dtype": 'Trainer(precision="{lightning}-mixed")'}
-# Library -> knob -> the option of its own. Names as in transformers 4 and 5, Lightning 2,
+# Library -> knob -> the library's own option. Names as in transformers 4 and 5, Lightning 2,
 # accelerate 1.
 OPTIONS: dict[str, dict[str, str]] = {
     "transformers": _TRAINER,
@@ -35,9 +33,9 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 def owner_of(file: str) -> str:
-    """Whose code ``file`` is: a library by its name, or where generated code says it comes from."""
+    """Who owns ``file``: a library by name, another program, or code generated at run time."""
     if file.startswith("<"):
-        return f"code made while the job ran ({file})"
+        return f"code generated while the job ran ({file})"
     parts = PurePath(file).parts
     return (
         f"the library {parts[0].removesuffix('.py')}"
@@ -47,7 +45,7 @@ def owner_of(file: str) -> str:
 
 
 def option(file: str, knob: str, value: object) -> str:
-    """How the library that ``file`` belongs to is told ``value``; "" where that is not known here."""
+    """How to set ``value`` in the library that owns ``file``; "" if unknown."""
     template = OPTIONS.get(PurePath(file).parts[0] if file else "", {}).get(knob, "")
     if knob == "compile_mode" and value not in ("default", *MODES):
         return ""

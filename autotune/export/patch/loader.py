@@ -1,4 +1,4 @@
-"""Arguments of the training DataLoader, where it is built."""
+"""Sets arguments of the training DataLoader in the call that builds it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KNOBS = (
     "pin_memory",
     "in_order",
 )
-# Without workers torch refuses them, some in the call and some when it is iterated.
+# torch rejects these without workers, some in the call and some on iteration.
 OF_WORKERS: dict[str, New] = {
     "prefetch_factor": Absent("None"),
     "persistent_workers": Absent("False"),
@@ -32,10 +32,10 @@ OF_WORKERS: dict[str, New] = {
 
 
 def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
-    """All of ``knobs``, which are of KNOBS.
+    """Set all of ``knobs``, a subset of KNOBS.
 
     Raises:
-        Refused: the DataLoader is a library's, or its call cannot take them.
+        Refused: a library builds the DataLoader, or its call cannot take them.
     """
     site = context.sites.loader
     if site is None:
@@ -50,7 +50,7 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
     values: dict[str, New] = {name: repr(context.value(name)) for name in knobs}
     if values.get("num_workers") == "0":
         values |= OF_WORKERS
-    # what is wrong with it shows here already
+    # raise Refused now rather than when the edit is applied
     with_arguments(call, site.parameters, values, site.kind)
     edits: list[Edit] = [
         Replace(file, call, lambda c: with_arguments(c, site.parameters, values, site.kind))
@@ -71,12 +71,12 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
             notes += put_aside(f"{name}={value}", arg.value)
     if values.get("persistent_workers") == "True":
         notes.append(
-            "with persistent_workers torch draws one random number less an epoch: from the second"
-            " on, shuffling is that of another seed"
+            "with persistent_workers torch draws one random number fewer per epoch, so from epoch 2"
+            " on the shuffle order differs, as with another seed"
         )
     if any(arg.star == "**" for arg in call.args):
         notes.append(
-            f"the settings win over what the call's ** gives it ({site.call.file}:{site.call.line})"
+            f"the settings override what the call's ** passes ({site.call.file}:{site.call.line})"
         )
     if site.others:
         notes.append(

@@ -1,9 +1,8 @@
-"""``torch.compile`` and ``channels_last``: one statement after the line that gives the model its
-final value.
+"""Inserts ``torch.compile`` or ``channels_last`` after the statement that makes the final model.
 
 Both act on the module in place (``model.compile()``, ``model.to(memory_format=…)``), so names,
-checkpoints and the optimizer stay as
-they are. The outermost function that has the model under a plain name is preferred: it runs once.
+checkpoints and the optimizer stay as they are. The outermost function that has the model under a
+plain name is preferred, because it runs once.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from autotune_spaces.sites import ForwardSite, SourceCall
 
 
 def compiled(context: Context) -> Change:
-    """``model.compile(…)`` for every module that training calls.
+    """``model.compile(…)`` for every top-level module called in training.
 
     Raises:
-        Refused: it cannot be seen where one is made.
+        Refused: the source does not show where one of them is made, or the mode is "regional".
     """
     mode = context.value("compile_mode")
     if mode == REGIONAL:
         raise Refused(
-            "the source does not show which modules the repeated blocks are: `for block in"
+            "the source does not show which modules are the repeated blocks: `for block in"
             " model.blocks: block.compile()`"
         )
     argument = ", ".join(
@@ -43,23 +42,24 @@ def compiled(context: Context) -> Change:
         found.edits,
         found.where,
         [
-            "dropout in compiled code draws other random numbers than without it",
-            "evaluation runs compiled, too, and is compiled when it first comes",
+            "dropout draws different random numbers in compiled code",
+            "evaluation also runs compiled; its first run includes compilation",
         ],
     )
 
 
 def channels_last(context: Context) -> Change:
-    """The model's parameters, and the images it is called with, in channels_last.
+    """Put the model's parameters and the images it is called with in channels_last.
 
     Raises:
-        Refused: it cannot be seen where a model is made or what images it gets.
+        Refused: an input has 5 dimensions, or the source does not show where a model is made or
+            which images it gets.
     """
     if any(
         dimensions != 4 for forward in context.sites.forwards for _, dimensions in forward.images
     ):
         raise Refused(
-            "the model is given volumes (5 dimensions), whose memory format is another one"
+            "the model's input is volumes (5 dimensions), which need another memory format"
         )
     made = _after_making(
         context,
@@ -80,7 +80,7 @@ def _image(context: Context, site: SourceCall, name: str) -> tuple[Replace, str]
     arg = _argument(call, name)
     if arg is None or arg.star:
         raise Refused(
-            f"argument {name} of the model's call at {at(file, site.line)} is not written out there"
+            f"argument {name} of the model's call at {at(file, site.line)} is not explicit there"
         )
     to = f".to(memory_format={file.torch_name() or 'torch'}.channels_last)"
 
@@ -107,7 +107,7 @@ def _argument(call: cst.Call, name: str) -> cst.Arg | None:
 
 
 def _after_making(context: Context, line: Callable[[SourceFile, str], str]) -> Change:
-    """A line after each model is made; ``line``: (file, what the model is called) -> the statement."""
+    """Insert a line after each model is made; ``line``: (file, model's name) -> the statement."""
     if not context.sites.forwards:
         raise Refused("the run recorded no call of the model in training")
     edits: list[Edit] = []
@@ -120,14 +120,14 @@ def _after_making(context: Context, line: Callable[[SourceFile, str], str]) -> C
 
 
 def _made(context: Context, forward: ForwardSite) -> tuple[SourceFile, Statement, str]:
-    """(file, the statement after which the model is what it will be, what it is called there)."""
+    """(file, the statement after which the model is final, the model's name there)."""
     own = [site for site in forward.stack if site.own]
     for site in forward.stack[:1] if not own else ():
-        context.tree.file(site)  # says whose it is
+        context.tree.file(site)  # raises Refused, naming the owner
     trouble = (
-        f"what the program calls {forward.module} at {own[0].file}:{own[0].line} has no name there"
+        f"{forward.module}, called at {own[0].file}:{own[0].line}, has no name there"
         if own
-        else "no line of yours calls it"
+        else "your code never calls it"
     )
     for site in [
         *(s for s in reversed(own) if s.binding and "." not in s.binding),
@@ -138,13 +138,11 @@ def _made(context: Context, forward: ForwardSite) -> tuple[SourceFile, Statement
         if statement is not None:
             return file, statement, site.binding
         trouble = f"no assignment to `{site.binding}` was found before {at(file, site.line)}"
-    raise Refused(f"it cannot be seen where the model is made: {trouble}")
+    raise Refused(f"it is unclear where the model is made: {trouble}")
 
 
 def _assigned(file: SourceFile, call: cst.Call, name: str) -> Statement | None:
-    """The statement of a block around ``call`` that holds the last assignment to ``name`` before
-    it.
-    """
+    """The statement, in a block around ``call``, with the last assignment to ``name`` before it."""
     function = file.function(call)
     if "." in name:
         owner = next((p for p in file.parents(function) if isinstance(p, cst.ClassDef)), None)
@@ -162,8 +160,12 @@ def _assigned(file: SourceFile, call: cst.Call, name: str) -> Statement | None:
 
 
 def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statement | None:
-    """The statement of a method of ``owner`` that sets the attribute ``name`` last: of
-    ``__init__``, or of the only one that does.
+    """The statement in a method of ``owner`` that sets the attribute ``name`` last.
+
+    The method is ``__init__``, or else the only one that sets it.
+
+    Raises:
+        Refused: several methods other than ``__init__`` set it.
     """
     methods: dict[object, cst.CSTNode] = {
         file.function(node): node for node in _assignments(owner, name, nested=True)
@@ -175,7 +177,7 @@ def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statemen
     ]
     if not first and len(methods) > 1:
         raise Refused(
-            f"several methods of {owner.name.value} set `{name}`, so it cannot be seen which one"
+            f"several methods of {owner.name.value} set `{name}`, so it is unclear which one"
             " makes the model"
         )
     chosen = first or list(methods.values())
@@ -183,8 +185,9 @@ def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statemen
 
 
 def _assignments(scope: cst.CSTNode, name: str, nested: bool = False) -> Iterator[cst.CSTNode]:
-    """Assignments to ``name`` in ``scope``, in order; in functions within it only if ``nested``.
-    ``name = None`` makes no model.
+    """Assignments to ``name`` in ``scope``, in order, except ``name = None``.
+
+    Nested functions and classes are searched only if ``nested``.
     """
     for child in scope.children:
         if isinstance(child, (cst.Assign, cst.AnnAssign)) and any(

@@ -1,5 +1,6 @@
-"""Arguments of the optimizers, where they are built: the implementation, and the learning rate that
-goes with a batch size.
+"""Sets arguments of optimizers in the calls that build them.
+
+These are the implementation (foreach, fused), and the learning rate scaled for a new batch size.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ IMPLEMENTATIONS: dict[object, dict[str, New]] = {
 
 
 def optimizer_implementation(context: Context) -> Change:
-    """foreach= and fused= of every optimizer.
+    """Set foreach= and fused= of every optimizer.
 
     Raises:
-        Refused: an optimizer is a library's, or its call cannot take them.
+        Refused: a library builds an optimizer, or its call cannot take them.
     """
     wanted = IMPLEMENTATIONS[context.value("optimizer_impl")]
     written = _each(
@@ -50,11 +51,11 @@ def optimizer_implementation(context: Context) -> Change:
 
 
 def scaled_learning_rate(context: Context) -> Change:
-    """lr= of every optimizer, multiplied as the batch_size knob's rule says; no edits where it says
-    nothing.
+    """Scale lr= of every optimizer by the batch_size knob's rule; no edits without a rule.
 
     Raises:
-        Refused: a learning rate is not given in the optimizer's call.
+        Refused: the learning rate is set elsewhere than in the optimizer's call, or the job's own
+            batch size is unknown.
     """
     factor = _factor(context)
     if factor is None:
@@ -68,7 +69,7 @@ def scaled_learning_rate(context: Context) -> Change:
 
 
 def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> Change:
-    """``new`` (site, call) for every optimizer."""
+    """Replace every optimizer's call by ``new(site, call)``."""
     sites = context.sites.optimizers
     if not sites:
         raise Refused("the run did not record where the optimizer is built")
@@ -76,14 +77,14 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
     for site in sites:
         file = context.tree.file(site.call)
         call, site = file.call(site.call), replace(site, parameters=file.parameters(site))
-        new(site, call)  # what is wrong with it shows here already
+        new(site, call)  # raise Refused now rather than when the edit is applied
         edits.append(Replace(file, call, partial(new, site)))
         where.append(at(file, site.call.line))
     return change(edits, where)
 
 
 def _factor(context: Context) -> str | None:
-    """The factor as an expression; None where the learning rate stays."""
+    """The factor as an expression; None if the learning rate is unchanged."""
     choice = context.tuned.knobs["batch_size"]
     rule = choice.options.get("lr_scaling", "none")
     own = choice.options.get("own_batch_size") or choice.was
@@ -91,7 +92,7 @@ def _factor(context: Context) -> str | None:
     if rule == "none":
         return None
     if not isinstance(own, int) or not isinstance(new, int):
-        raise Refused(f"lr_scaling {rule} needs the job's own batch size, which is not known")
+        raise Refused(f"lr_scaling {rule} needs the job's own batch size, which is unknown")
     if rule == "linear":
         return str(new // own) if new % own == 0 else f"({new} / {own})"
     root = (new / own) ** 0.5

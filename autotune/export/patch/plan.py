@@ -1,4 +1,4 @@
-"""Which transformation writes which knob, and what comes of all of them together.
+"""Maps each knob to its transformation and combines the results into a patch.
 
 knob ──▶ transformation ──▶ Change (edits) ──┐
                 └─ Refused: named in the header, with what to do instead
@@ -41,7 +41,7 @@ TRANSFORMATIONS: dict[str, Callable[[Context], Change]] = {
 
 @dataclass(frozen=True)
 class Written:
-    """Knobs that are in the patch."""
+    """Knobs that the patch sets."""
 
     knobs: tuple[str, ...]
     change: Change
@@ -49,7 +49,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Unwritten:
-    """A knob that is not; ``instead``: what to do about it, "" where nothing more is to be said."""
+    """A knob that the patch does not set; ``instead``: what to do about it, may be ""."""
 
     knob: str
     reason: str
@@ -58,7 +58,7 @@ class Unwritten:
 
 @dataclass(frozen=True)
 class Patch:
-    """``files``: name -> (text before, text after), of those that change."""
+    """The combined result. ``files``: name -> (text before, text after), changed files only."""
 
     files: dict[str, tuple[str, str]]
     written: tuple[Written, ...]
@@ -66,7 +66,7 @@ class Patch:
 
 
 def make_patch(tuned: TunedConfig) -> Patch:
-    """Write what can be written into a copy of the job's files in memory."""
+    """Apply every knob that can be written to an in-memory copy of the job's files."""
     context = Context(tuned, SourceTree(tuned.workdir))
     written: list[Written] = []
     unwritten: list[Unwritten] = []
@@ -86,11 +86,10 @@ def make_patch(tuned: TunedConfig) -> Patch:
 
 
 def _transformations(context: Context) -> list[tuple[tuple[str, ...], Callable[[], Change]]]:
-    """Knobs and what writes them, those of one call together."""
+    """Groups of knobs with their transformation; knobs that share a call form one group."""
     knobs = knobs_of(context.tuned)
     loader = tuple(name for name in knobs if name in LOADER_KNOBS)
-    # Its own transformation, so that it can be refused by itself (a learning rate that is out of
-    # reach).
+    # batch_size is separate, so that it can be refused alone (learning rate not in the call)
     steady = tuple(name for name in loader if name != "batch_size")
     found: list[tuple[tuple[str, ...], Callable[[], Change]]] = []
     for group in (steady, ("batch_size",) if "batch_size" in loader else ()):
@@ -105,16 +104,14 @@ def _transformations(context: Context) -> list[tuple[tuple[str, ...], Callable[[
 
 def _switched_on(context: Context, name: str) -> Change:
     if context.value(name) in ("off", False):
-        raise Refused(
-            "it is off, as in a program that says nothing about it; take out what switches it on"
-        )
+        raise Refused("it is off, which is the default; remove what turns it on")
     return TRANSFORMATIONS[name](context)
 
 
 def _at_start(context: Context, name: str, knob: Knob) -> Change:
     value = context.value(name)
     if isinstance(knob, ViaKnob):
-        raise Refused("it is a setting of the job's own, given from outside of the source")
+        raise Refused("it is a setting of the job's own, given outside the source")
     variables = _variables(knob, value)
     if variables:
         return environment(context, variables)
@@ -123,12 +120,12 @@ def _at_start(context: Context, name: str, knob: Knob) -> Change:
     if ARGUMENT.fullmatch(code):
         return wrapper_argument(context, code)
     if not code.startswith(("torch.", "os.")) or "\n" in code or "..." in code:
-        raise Refused("no rule is known by which it could be written into source")
+        raise Refused("autotune cannot write this setting into source")
     return switch(context, code) if code.startswith("torch.") else before_torch(context, [code])
 
 
 def _variables(knob: Knob, value: Value) -> dict[str, str]:
-    """Environment variables that set the knob, if others than the agent read them."""
+    """Environment variables that set the knob; {} if only the agent reads them."""
     variables = knob.environment(value)
     return {} if any(name.startswith(VARIABLE_PREFIX) for name in variables) else variables
 

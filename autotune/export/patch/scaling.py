@@ -1,8 +1,8 @@
-"""Gradient scaling, which float16 needs: the lines of PyTorch's own recipe.
+"""Adds gradient scaling, which float16 needs, following PyTorch's own recipe.
 
 scaler = torch.amp.GradScaler("cuda")         once, after the imports
 scaler.scale(loss).backward()
-scaler.unscale_(optimizer)                    if something (clipping) looks at the gradients before the step
+scaler.unscale_(optimizer)                    if code (e.g. clipping) stands between backward and step
 scaler.step(optimizer)
 scaler.update()
 """
@@ -30,7 +30,8 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
     """The edits for one backward in ``block``.
 
     Raises:
-        Refused: backward and step are no plain statements of that block.
+        Refused: backward and step are not plain statements in that block, no step was recorded, or
+            both names for the scaler are taken.
     """
     body = list(block.body)
     line = file.statement(backward)
@@ -40,7 +41,7 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
         or any(a.keyword is None for a in backward.args)
     ):
         raise Refused(
-            "gradient scaling needs `loss.backward()` as a statement beside the forward, at"
+            "gradient scaling needs `loss.backward()` as a statement in the forward's block, at"
             f" {at(file, file.line(backward))}"
         )
     steps = _steps(context, file, body, body.index(line))
@@ -69,15 +70,15 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
 def _steps(
     context: Context, file: SourceFile, body: list[cst.BaseStatement], after: int
 ) -> list[tuple[cst.BaseStatement, cst.Call, str]]:
-    """(statement, call, the optimizer's name) of every step that was recorded, in order."""
+    """(statement, call, the optimizer's name) of every recorded step, in source order."""
     found = []
     for site in context.sites.steps:
         call = context.tree.file(site).call(site)
         holder = context.tree.file(site).statement(call)
         if holder not in body[after + 1 :] or not m.matches(holder, STEP):
             raise Refused(
-                "gradient scaling needs `optimizer.step()` as a statement of the block of"
-                f" backward; it stands at {site.file}:{site.line}"
+                "gradient scaling needs `optimizer.step()` as a statement in the same block as"
+                f" backward; it is at {site.file}:{site.line}"
             )
         found.append((holder, call, shown(cst.ensure_type(call.func, cst.Attribute).value)))
     if not found:

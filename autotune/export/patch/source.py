@@ -1,7 +1,6 @@
-"""A file of the user's, parsed so that calls recorded while the job ran are found in it again.
+"""Parses the user's source files to locate the calls recorded while the job ran.
 
-Everything here reads. What a transformation wants to change it says with the edits of
-:mod:`.edits`.
+This module only reads; transformations express changes as the edits of :mod:`.edits`.
 """
 
 from __future__ import annotations
@@ -28,20 +27,21 @@ Function = cst.Module | cst.FunctionDef
 
 
 class Refused(Exception):
-    """Something cannot be written into the source; ``str()`` is the reason, a clause that begins in
-    lower case.
-    """
+    """A setting cannot be written into the source; ``str()`` is the reason, a lower-case clause."""
 
 
 class SourceFile:
-    """One file. ``name`` is relative to the job's directory, with slashes; ``mark`` is what stands
-    before ``text``: a byte order mark or nothing.
+    """One source file.
+
+    ``name`` is relative to the job's directory, with slashes; ``mark`` is the byte order mark
+    before ``text``, or "".
     """
 
     def __init__(self, name: str, data: bytes) -> None:
-        """
+        """Parse the file.
+
         Raises:
-            Refused: it is not Python in UTF-8.
+            Refused: it is not valid Python in UTF-8.
         """
         self.name = name
         try:
@@ -50,7 +50,7 @@ class SourceFile:
             self.mark = whole[: len(whole) - len(self.text)]
             wrapper = MetadataWrapper(cst.parse_module(self.text))
         except UnicodeDecodeError:
-            raise Refused(f"{name} is not written in UTF-8") from None
+            raise Refused(f"{name} is not UTF-8") from None
         except (cst.ParserSyntaxError, SyntaxError, ValueError) as error:
             raise Refused(f"{name} cannot be parsed: {str(error).splitlines()[0]}") from None
         self.module = wrapper.module
@@ -63,12 +63,13 @@ class SourceFile:
         """The call expression that was recorded as ``site``.
 
         Raises:
-            Refused: the file is not what it was when the job ran.
+            Refused: the file has changed since the job ran, no columns were recorded, or there is
+                no call expression at the place.
         """
         where = f"{site.file}:{site.line}"
         if site.column < 0:
             raise Refused(
-                f"the run knows {where} only by its line: Python kept no columns"
+                f"the run recorded only the line of {where}: Python kept no columns"
                 " (PYTHONNODEBUGRANGES, -X no_debug_ranges)"
             )
         around = [
@@ -78,13 +79,15 @@ class SourceFile:
         ]
         if self._between(site)[: len(site.text)] != site.text or not site.text:
             raise Refused(
-                f"{where} has changed since the run, or a patch was applied already:"
-                f" `{_short(site.text)}` stood there"
+                f"{where} has changed since the run, or is already patched:"
+                f" `{_short(site.text)}` was there"
             )
-        if not around:  # the loop that a generator of the job's feeds
-            raise Refused(f"{where} runs it without a call of its own: `{_short(site.text)}`")
-        # The innermost: of a method call over several lines Python records the part from the
-        # method's name on.
+        if not around:  # e.g. a loop fed by one of the job's generators
+            raise Refused(
+                f"{where} runs it implicitly, with no call to edit: `{_short(site.text)}`"
+            )
+        # The innermost enclosing call: for a method call over several lines, Python records only
+        # the part from the method's name on.
         return max(around, key=lambda item: (item[0].start.line, item[0].start.column))[1]
 
     def _between(self, site: SourceCall) -> str:
@@ -113,8 +116,9 @@ class SourceFile:
     # ------------------------------------------------------------------ statements
 
     def blocks(self, node: cst.CSTNode) -> list[tuple[Block, Statement]]:
-        """The blocks around ``node`` within its function, innermost first, each with its statement
-        that holds ``node``.
+        """The blocks around ``node`` within its function, innermost first.
+
+        Each comes with its statement that contains ``node``.
         """
         found: list[tuple[Block, Statement]] = []
         below: cst.CSTNode = node
@@ -127,25 +131,26 @@ class SourceFile:
         return found
 
     def statement(self, node: cst.CSTNode) -> Statement:
-        """The innermost statement of a block that holds ``node``.
+        """The innermost statement of a block that contains ``node``.
 
         Raises:
-            Refused: there is none (a lambda).
+            Refused: there is none (in a lambda).
         """
         found = self.blocks(node)
         if not found:
             raise Refused(
-                f"{self.name}:{self.line(node)} is not part of a statement that could be changed by"
-                " itself"
+                f"{self.name}:{self.line(node)} is not part of a statement that can be changed on"
+                " its own"
             )
         return found[0][1]
 
     def parameters(self, site: BuiltSite) -> tuple[str, ...]:
-        """Those of ``site`` that its call can still give: a ``functools.partial(…)`` of this file
-        that it calls has given the first ones.
+        """The parameters of ``site`` that its call can still pass.
+
+        If it calls a ``functools.partial(…)`` from this file, the first ones are already bound.
 
         Raises:
-            Refused: it cannot be seen how many.
+            Refused: it is unclear how many are bound.
         """
         func = self.call(site.call).func
         partial = m.Call(func=m.Name("partial") | m.Attribute(attr=m.Name("partial")))
@@ -166,8 +171,8 @@ class SourceFile:
         ]
         if any(arg.star for arg in given):
             raise Refused(
-                f"{self.name}:{site.call.line} calls a functools.partial, of which it cannot be"
-                " seen what it gives already"
+                f"{self.name}:{site.call.line} calls a functools.partial whose bound arguments"
+                " are unclear"
             )
         return site.parameters[max(len(given) - 1, 0) :]
 
@@ -176,8 +181,9 @@ class SourceFile:
         return next((p for p in self.parents(node) if isinstance(p, cst.FunctionDef)), self.module)
 
     def head(self) -> Sequence[cst.BaseStatement]:
-        """The module's statements up to the first function, class or other compound statement
-        behind its import of torch, import guards aside.
+        """The module's statements before the first compound one after its import of torch.
+
+        Import guards (``try``) do not count as compound.
         """
         body = list(self.module.body)
         torch, _ = self._torch_import()
@@ -188,11 +194,11 @@ class SourceFile:
         ]
 
     def torch_name(self) -> str:
-        """What torch is called at the top of this file; "" if it is not imported by name."""
+        """The name of torch at the top level of this file; "" if it is not imported by name."""
         return self._torch_import()[1]
 
     def _torch_import(self) -> tuple[cst.BaseStatement | None, str]:
-        """The statement at the top of this file that imports torch by name, and that name."""
+        """The top-level statement of this file that imports torch by name, and that name."""
         for statement in self.module.body:
             for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
                 for alias in small.names if isinstance(small, cst.Import) else ():
@@ -204,7 +210,7 @@ class SourceFile:
 
 
 class SourceTree:
-    """The job's own files, by name; each is read once."""
+    """The job's own files by name; each is read once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -214,11 +220,11 @@ class SourceTree:
         """The file of ``site``.
 
         Raises:
-            Refused: it is a library's, or outside of the job's directory, or cannot be read.
+            Refused: it belongs to a library, is outside the job's directory, or cannot be read.
         """
         if not site.own:
             raise Refused(
-                f"`{_short(site.text)}` stands in {owner_of(site.file)} ({site.file}:{site.line}),"
+                f"`{_short(site.text)}` is in {owner_of(site.file)} ({site.file}:{site.line}),"
                 " not in your own source"
             )
         return self.open(site.file)
@@ -228,8 +234,8 @@ class SourceTree:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
             raise Refused(
-                f"{name} lies outside the job's directory {self.root}; set `workdir` in the job"
-                " file to one that holds it"
+                f"{name} is outside the job's directory {self.root}; set `workdir` in the job"
+                " file to one that contains it"
             )
         if set(name) & set('"\\\n\t'):
             raise Refused(f"a patch cannot name the file {name!r}")

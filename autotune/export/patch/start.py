@@ -1,5 +1,7 @@
-"""What is set once when the program starts: torch's global switches after its imports, environment
-variables before torch is imported.
+"""Writes settings made once at program start.
+
+These are torch's global switches, after the imports, and environment variables, before torch is
+imported.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ TOO_LATE = ("LD_", "MALLOC_", "GLIBC_", "PYTHON", "MIMALLOC_", "TCMALLOC_")
 
 
 def switch(context: Context, code: str) -> Change:
-    """One line ``torch.set_…(value)`` or ``torch.… = value``: where the job has that line itself
-    its value is changed, else it is new.
+    """Write one line ``torch.set_…(value)`` or ``torch.… = value``.
+
+    If the job already has that line, its value is changed; otherwise the line is inserted.
 
     Raises:
-        Refused: the program's own file is not known, or a library sets the same.
+        Refused: the program's own file is unknown, or the job's own call cannot be changed.
     """
     target, _, value = code.partition(" = ")
     if not value:
@@ -62,7 +65,7 @@ def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> 
         call = file.call(site.call)
         if len(call.args) != 1 or call.args[0].star:
             raise Refused(
-                f"{at(file, site.call.line)} sets the same in a way that is not followed here"
+                f"{at(file, site.call.line)} already sets this in a form autotune cannot rewrite"
             )
         edits.append(
             Replace(
@@ -75,17 +78,16 @@ def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> 
 
 
 def environment(context: Context, variables: dict[str, str]) -> Change:
-    """``os.environ[…] = …`` before anything that may import torch.
+    """Write ``os.environ[…] = …`` before anything that may import torch.
 
     Raises:
-        Refused: the program's own file is not known, or a variable is read before a program can set
-            it.
+        Refused: the program's own file is unknown, the job file already sets a variable, or a
+            variable is read before the program can set it.
     """
     own = [name for name in variables if name in context.tuned.env]
     if own:
         raise Refused(
-            f"the job file sets {listing(own)} already, and a line in the source would win over"
-            " that"
+            f"the job file already sets {listing(own)}, and a line in the source would override it"
         )
     late = [name for name in variables if name.startswith(TOO_LATE)]
     if late:
@@ -101,10 +103,10 @@ def environment(context: Context, variables: dict[str, str]) -> Change:
 
 
 def before_torch(context: Context, lines: Sequence[str]) -> Change:
-    """``lines``, which need ``os``, before anything that may import torch.
+    """Insert ``lines``, which need ``os``, before anything that may import torch.
 
     Raises:
-        Refused: the program's own file is not known.
+        Refused: the program's own file is unknown, or it imports only the standard library.
     """
     file = _program(context)
     before, harmless = _before_torch(file)
@@ -132,8 +134,8 @@ def before_torch(context: Context, lines: Sequence[str]) -> Change:
 def _program(context: Context) -> SourceFile:
     if not context.sites.program:
         raise Refused(
-            "the job is started by a program that is not its own source, so no line of yours runs"
-            " first"
+            "the job is started by a program that is not its own source, so none of your lines"
+            " runs first"
         )
     return context.tree.open(context.sites.program)
 
@@ -142,23 +144,23 @@ def after_imports(file: SourceFile) -> cst.BaseStatement:
     """The last import at the head of ``file``.
 
     Raises:
-        Refused: it imports nothing there.
+        Refused: there is none.
     """
     imports = [s for s in file.head() if _imports(s)]
     if not imports:
         raise Refused(
-            f"{file.name} imports nothing at its head, so it cannot be seen where torch may be set"
+            f"{file.name} has no imports at the top, so there is no safe place to set torch options"
         )
     return imports[-1]
 
 
 def need_torch(file: SourceFile) -> list[Edit]:
-    """``import torch`` where ``file`` does not have it."""
+    """The edit that adds ``import torch``; [] if ``file`` already has it."""
     return [] if file.torch_name() else [Insert(file, after_imports(file), ("import torch",))]
 
 
 def _before_torch(file: SourceFile) -> tuple[cst.BaseStatement, list[cst.BaseStatement]]:
-    """(The first statement that may import torch, those before it)."""
+    """(The first statement that may import torch, the statements before it)."""
     harmless: list[cst.BaseStatement] = []
     for statement in file.module.body:
         names = _imports(statement)
@@ -180,7 +182,7 @@ def _docstring(statement: cst.CSTNode) -> bool:
 
 
 def _imports(statement: cst.CSTNode) -> list[str]:
-    """Names of the modules that ``statement`` imports; "os" for nothing but a plain ``import os``."""
+    """Names of the modules that ``statement`` imports; "os" only for a plain ``import os``."""
     found: list[str] = []
     for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
         if isinstance(small, cst.Import):
@@ -197,7 +199,7 @@ def _imports(statement: cst.CSTNode) -> list[str]:
 
 
 def _assignments(file: SourceFile, target: str) -> list[cst.Assign]:
-    """``torch.backends.cudnn.benchmark = …``, torch by whatever name, and ``cudnn.benchmark = …``."""
+    """Assignments to ``target``, whatever torch is called, or short: ``cudnn.benchmark = …``."""
     short = target.removeprefix("torch.backends.")
     wanted = {target, f"{file.torch_name() or 'torch'}.backends.{short}", short}
     found = [

@@ -1,4 +1,4 @@
-"""``non_blocking=True`` on the copies of batches to the GPU."""
+"""Sets ``non_blocking=True`` on the copies of batches to the GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from autotune.export.patch.source import Refused
 
 
 def non_blocking(context: Context) -> Change:
-    """On every copy that was seen.
+    """Change every recorded copy.
 
     Raises:
-        Refused: none was seen, or one is not a plain ``.to(…)`` or ``.cuda(…)`` of the job's own.
+        Refused: none was recorded, or one is not a plain ``.to(…)`` or ``.cuda(…)`` in the job's
+            own source.
     """
     if not context.sites.transfers:
         raise Refused("the run recorded no copy of a batch to the GPU")

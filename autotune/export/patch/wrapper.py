@@ -1,4 +1,4 @@
-"""Arguments of a class that is found by its name: DistributedDataParallel, around a model."""
+"""Sets arguments of a wrapper class found by name: DistributedDataParallel around a model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from autotune.export.patch.source import Refused, SourceFile
 
 # "DistributedDataParallel(..., bucket_cap_mb=50)"
 ARGUMENT = re.compile(r"(\w+)\(\.\.\., (\w+)=(.+)\)")
-SHORT = {"DistributedDataParallel": ("DDP",)}  # what people import it as
+SHORT = {"DistributedDataParallel": ("DDP",)}  # usual import aliases
 
 
 def wrapper_argument(context: Context, code: str) -> Change:
-    """``code``, as ARGUMENT has it, written into every call of that class in the job's own files.
+    """Write the argument in ``code`` (format: ARGUMENT) into every call of that class in own files.
 
     Raises:
-        Refused: there is none.
+        Refused: there is no such call.
     """
     match = ARGUMENT.fullmatch(code)
     assert match is not None
@@ -32,10 +32,10 @@ def wrapper_argument(context: Context, code: str) -> Change:
         for call in _calls(file, (name, *SHORT.get(name, ())))
     ]
     if not found:
-        raise Refused(f"no call of {name} was found in the program's own files")
+        raise Refused(f"no call to {name} was found in the program's own files")
     edits = []
     for file, call in found:
-        # what is wrong with it shows here already
+        # fail now rather than when the edit is applied
         with_arguments(call, (), {argument: value}, name)
         edits.append(Replace(file, call, lambda c: with_arguments(c, (), {argument: value}, name)))
     return change(edits, [at(file, file.line(call)) for file, call in found])

@@ -1,5 +1,6 @@
-"""The comparison of two runs as one self-contained page, in the report's own dress: no script, no
-request to any network.
+"""Renders the comparison of two runs as one self-contained page in the style of the report.
+
+No scripts, no network requests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def write_comparison(it: Comparison, path: Path) -> None:
 
 
 def render(it: Comparison) -> str:
-    """The page as text."""
+    """Return the page's HTML."""
     page = (
         page_environment()
         .get_template("compare.html.j2")

@@ -1,8 +1,8 @@
-"""report.html: the whole result on one self-contained page.
+"""Renders report.html: the whole result on one self-contained page.
 
-No script, no request to any network (a content security policy forbids both), light and dark by the
-reader's setting. Everything that comes from the job is escaped by the template engine; only our own
-SVG is let through as it is.
+No scripts and no network requests (a content security policy forbids both); light or dark follows
+the browser's setting. The template engine escapes everything that comes from the job; only our own
+SVG is inserted unescaped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 FILE_NAME = "report.html"
-# id of a section -> what the navigation calls it
+# section id -> its label in the navigation
 NAVIGATION = {
     "changes": "change",
     "both": "both objectives",
@@ -47,7 +47,7 @@ NAVIGATION = {
     "reproduce": "reproduce",
     "environment": "environment",
 }
-LONGEST_TEXT = 600  # characters of a job's own text in one cell
+LONGEST_TEXT = 600  # characters of job text shown in one cell
 
 
 def write_report(result: Result, run_dir: Path) -> Path:
@@ -62,9 +62,7 @@ def write_report(result: Result, run_dir: Path) -> Path:
 
 
 def page_environment() -> Environment:
-    """The template engine, with the words of :mod:`autotune.words` as filters; it escapes
-    everything.
-    """
+    """The Jinja environment: escapes everything, has :mod:`autotune.words` functions as filters."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
@@ -88,7 +86,7 @@ def page_environment() -> Environment:
 
 
 def render(result: Result, run_dir: Path, template: str = "report.html.j2", **more: Any) -> str:
-    """The page as text. ``more``: what this template needs beside what every page has."""
+    """Return the page's HTML. ``more``: variables only this template needs."""
     from markupsafe import Markup
 
     strips = timeline.strips(result)
@@ -140,8 +138,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             **more,
         )
     )
-    # A path that is not valid UTF-8 was cleaned above; what is left of it anywhere else must not
-    # stop the page.
+    # Paths that are not valid UTF-8 were cleaned above; any that remain must not break the page.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -154,14 +151,15 @@ def _bottleneck(result: Result) -> str:
 
 
 def _top(result: Result) -> float:
-    """The right end of the scale of the gain bars: the largest upper bound there is."""
+    """The right end of the gain bars' scale: the largest upper bound, at least 1.1."""
     bounds = [g.speedup.high for g in result.gains if words.measured(g.speedup)]
     return max([*bounds, 1.1])
 
 
 def _bar(interval: Interval | None, top: float) -> dict[str, float] | None:
-    """Left edge, width and mark of an interval in percent of a scale from 1 (or the lowest bound)
-    to ``top``.
+    """Left edge, width and mark of an interval, in percent of a scale that ends at ``top``.
+
+    The scale starts at 1, or at the lower bound if that is below 1.
     """
     if interval is None or not words.measured(interval):
         return None
@@ -175,7 +173,7 @@ def _bar(interval: Interval | None, top: float) -> dict[str, float] | None:
 
 
 def stacked_bars(sides: Sequence[tuple[str, Anatomy]]) -> dict[str, Any]:
-    """What bars.html.j2 needs: a stacked bar an anatomy, widths in percent of the longest."""
+    """Variables for bars.html.j2: one stacked bar per anatomy, widths in percent of the longest."""
     seconds = [
         {p: s for p, s in anatomy.phases_s.items() if words.known(s) and s > 0}
         for _, anatomy in sides
@@ -202,7 +200,7 @@ def stacked_bars(sides: Sequence[tuple[str, Anatomy]]) -> dict[str, Any]:
 
 
 def axis(whole_s: float) -> list[dict[str, Any]]:
-    """Round ticks of a scale from 0 to ``whole_s``: place in percent, and words."""
+    """Round ticks for a scale from 0 to ``whole_s``: position in percent, and label."""
     from matplotlib.ticker import MaxNLocator
 
     if not words.known(whole_s) or whole_s <= 0:
@@ -224,7 +222,7 @@ def axis(whole_s: float) -> list[dict[str, Any]]:
 
 
 def _shares(result: Result) -> list[dict[str, Any]]:
-    """Rows of the importance bars, the longest one as wide as there is room."""
+    """Rows of the importance bars; the longest takes the full width."""
     shares = {k: v for k, v in result.explanation.importance.items() if words.known(v)}
     top = max(shares.values(), default=0.0)
     return (
@@ -242,8 +240,9 @@ def _shares(result: Result) -> list[dict[str, Any]]:
 
 
 def _sections(body: str) -> list[tuple[str, str]]:
-    """(id, title) of the sections that are there and belong in the navigation. The job's own text
-    is escaped: it holds no tags.
+    """(id, title) of each rendered section that belongs in the navigation.
+
+    Searching for tags is safe: the job's own text is escaped.
     """
     return [
         (place, NAVIGATION[place])
@@ -270,7 +269,7 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Nested mappings as rows: ``machine.cores``, ``2``."""
+    """Flatten nested mappings into rows such as ``machine.cores``, ``2``."""
     for key, value in data.items():
         name = f"{prefix}{words.clean(key, 80)}"
         if isinstance(value, Mapping):
@@ -288,7 +287,5 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]
 
 
 def _masked(command: Iterable[object]) -> str:
-    """A command line without the secrets on it: a page is passed on more easily than a run
-    directory.
-    """
+    """The command line with secrets masked: pages are shared more readily than run directories."""
     return shlex.join(mask_command([str(word) for word in command]))

@@ -1,3 +1,1 @@
-"""The plots of a result, one file each; :mod:`~autotune.report.plots.canvas` is what they are drawn
-on.
-"""
+"""The plots of a result, one file each, drawn on :mod:`~autotune.report.plots.canvas`."""

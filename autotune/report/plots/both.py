@@ -1,4 +1,4 @@
-"""Two objectives: what was measured, and which of it nothing else beats in both."""
+"""Scatter plot of two objectives: every measured configuration, with the Pareto front marked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.results import Point, Result
 
 
 def both_svg(result: Result) -> str:
-    """ "" where there is one objective."""
+    """The plot as SVG; "" if the run has only one objective."""
     return svg(lambda axes: _draw(axes[0], result, MARKS), "both") if result.points else ""
 
 

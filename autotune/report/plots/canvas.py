@@ -1,8 +1,8 @@
-"""What every plot is drawn on: SVG for the page, PNG for the tracking server.
+"""The canvas shared by all plots: SVG for the page, PNG for the tracking server.
 
-An SVG is drawn in colours that are marks only and then given the page's own CSS variables, so that
-one picture serves the light and the dark page. Text of the job goes through :func:`label`:
-matplotlib reads ``$…$`` as mathematics and may raise.
+An SVG is drawn in placeholder colours that are then replaced by the page's CSS variables, so one
+picture works on both the light and the dark page. Draw text that comes from the job with
+:func:`label`: matplotlib otherwise parses ``$…$`` as math and may raise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autotune_trials.paths import publish
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of a plot, by their role on the page."""
+    """The colours of a plot, named by role."""
 
     ink: str
     muted: str
@@ -28,27 +28,28 @@ class Palette:
     good: str
     warn: str
     bad: str
-    scale1: str  # speed-ups, from hardly any to the best
+    scale1: str  # speed-ups, scale1 (smallest) to scale3 (best)
     scale2: str
     scale3: str
 
 
-# Marks, each to become the page's variable of the same name. Nothing else may be drawn in them.
+# Placeholders: each is replaced by the page's CSS variable of the same name. Use them nowhere else.
 MARKS = Palette(
     *"#010101 #020202 #030303 #040404 #050505 #060606 #070707 #010702 #020701 #030702".split()
 )
 ON_WHITE = Palette(
     *"#1c2430 #5b6675 #d8dee6 #2563c9 #0f7b4f #a15c00 #b42331 #9db7dc #4c86d6 #0f7b4f".split()
 )
-WIDTH_IN = 4.4  # small, so that on a phone the text is nearly as large as the page's
+WIDTH_IN = 4.4  # small, so that text on a phone is nearly as large as the page's
 SIZE_IN = (WIDTH_IN, 3.4)
 
 
 def figure(
     palette: Palette, heights: tuple[int, ...] = (1,), size_in: tuple[float, float] = SIZE_IN
 ) -> tuple[Any, list[Any]]:
-    """A figure of panels one above the other, without pyplot: no global state, no display, safe in
-    any thread.
+    """A figure with vertically stacked panels.
+
+    Avoids pyplot: no global state, no display needed, safe in any thread.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -77,7 +78,7 @@ def svg(
     heights: tuple[int, ...] = (1,),
     size_in: tuple[float, float] = SIZE_IN,
 ) -> str:
-    """Draw, and return an ``<svg>`` element in the page's colours, with ids of its own."""
+    """Draw, and return an ``<svg>`` element in the page's colours, ids prefixed with ``name``."""
     from matplotlib import rc_context
 
     with rc_context(
@@ -99,7 +100,7 @@ def svg(
     text = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font-size: \1", text)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    # it would apply to the whole page
+    # a <style> inside the SVG would apply to the whole page
     text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
     for role, mark in asdict(MARKS).items():
         text = text.replace(mark, f"var(--{role})")
@@ -107,7 +108,7 @@ def svg(
 
 
 def legend(axes: Any, palette: Palette, order: Sequence[str] = ()) -> None:
-    """One legend above all panels; the labels of ``order`` first."""
+    """Add one legend above all panels; the labels in ``order`` come first."""
     entries: dict[str, Any] = {}
     for panel in axes.figure.axes:
         entries |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
@@ -132,7 +133,7 @@ def write_png(
     heights: tuple[int, ...] = (1,),
     size_in: tuple[float, float] = SIZE_IN,
 ) -> None:
-    """Draw on white and publish as PNG, by rename.
+    """Draw on white and publish atomically as PNG.
 
     Raises:
         OSError: the directory cannot be written.
@@ -145,5 +146,5 @@ def write_png(
 
 
 def label(axes: Any, x: float, y: float, text: str, palette_color: str, **more: Any) -> Any:
-    """Text of the job, cleaned: drawn as it is, never as mathematics."""
+    """Draw (cleaned) text from the job literally, never parsed as math."""
     return axes.text(x, y, text, color=palette_color, parse_math=False, **more)

@@ -11,7 +11,7 @@ from autotune import words
 from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, legend, svg, write_png
 from autotune.results import Result
 
-PANELS = (2, 1)  # the curves, and below them their difference, which the curves cannot show
+PANELS = (2, 1)  # the curves, and below them their difference, too small to see in the curves
 
 
 def loss_svg(result: Result) -> str:
@@ -28,7 +28,7 @@ def has_loss_curves(result: Result) -> bool:
 
 
 def write_loss_plot(result: Result, path: Path) -> None:
-    """Write the loss plot as PNG, on white; without curves it says so. Published by rename.
+    """Write the loss plot as PNG on white, atomically; without curves, a picture that says so.
 
     Raises:
         OSError: the directory cannot be written.
@@ -64,8 +64,7 @@ def _draw(curves: Any, differences: Any, result: Result, palette: Palette) -> No
             label="with the change",
         )
         inside = [(at, v) for at, v in zip(after_x, after_y, strict=True) if x[0] <= at <= x[-1]]
-        # a changed batch size puts the two curves on different sample counts: compare with the line
-        # between the points
+        # a different batch size puts the curves at different sample counts: interpolate linearly
         difference = [v - float(np.interp(at, x, y)) for at, v in inside]
         differences.plot([at for at, _ in inside], difference, color=palette.accent, linewidth=1.3)
     if loss.margin is not None and words.known(loss.margin):
@@ -83,7 +82,7 @@ def _draw(curves: Any, differences: Any, result: Result, palette: Palette) -> No
 
 
 def _points(curve: Mapping[int, float], drop: bool) -> tuple[list[int], list[float]]:
-    """A curve in order; points that are not finite are left out or become a gap."""
+    """A curve sorted by x; non-finite points are dropped (``drop``) or become a gap."""
     points = [
         (at, v if words.known(v) else math.nan)
         for at, v in sorted(curve.items())

@@ -1,7 +1,6 @@
-"""Parallel coordinates of the trials: a row for each knob, a line for each trial, coloured by its
-speed-up.
+"""Parallel coordinates of the trials: one row per knob, one line per trial, coloured by speed-up.
 
-The rows lie one below the other, so that names and values can be read on a phone.
+The axes are horizontal rows, so that names and values are readable on a phone.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from autotune.results import Result, Trial
 from autotune_spaces.base import Value, same
 
 ROW_IN, FRAME_IN = 0.5, 0.85  # height of a knob's row, and of the legend and the last axis
-MOST_KNOBS = 12  # rows; more are left out, those that moved the figures least first
-CHARACTERS = 34  # of all values of one row together
-FAN = 0.11  # of the width of a row: what lines through one value are spread over
-NAMES = 0.6  # room for the knobs' names, in widths of a row
+MOST_KNOBS = 12  # rows; beyond that, the least important knobs are dropped
+CHARACTERS = 34  # for all values in one row together
+FAN = 0.11  # lines through one value are spread over this share of the row's width
+NAMES = 0.6  # room for the knob names, in row widths
 
 
 def parallel_svg(result: Result) -> str:
-    """ "" if fewer than two trials were measured or no knob was varied."""
+    """The plot as SVG; "" if fewer than two trials were measured or no knob was varied."""
     trials = [
         t
         for t in result.trials
@@ -36,8 +35,9 @@ def parallel_svg(result: Result) -> str:
 
 
 def varied(result: Result, trials: Sequence[Trial]) -> dict[str, list[Value]]:
-    """knob -> the values it had in the trials, the job's own among them, in the order of its
-    domain; what moved the speed most first.
+    """knob -> the values it had in the trials and in the job, in the order of its domain.
+
+    The most important knobs come first; at most :data:`MOST_KNOBS`.
     """
     rows: dict[str, list[Value]] = {}
     for name, default in result.baseline.items():
@@ -55,8 +55,9 @@ def varied(result: Result, trials: Sequence[Trial]) -> dict[str, list[Value]]:
 
 
 def classes(trials: Sequence[Trial], palette: Palette) -> list[tuple[float, str, str]]:
-    """(upper bound, colour, words) of each class of speed-ups: not faster, then thirds of the way
-    to the best.
+    """(upper bound, colour, label) of each speed-up class.
+
+    The first is "not faster"; three equal steps on a log scale lead from 1 to the best.
     """
     best = max(t.speedup or 1.0 for t in trials)
     if best <= 1.0:
@@ -103,7 +104,7 @@ def _draw(
             x = _at(index, len(values))
             axes.plot([x], [row], "|", color=palette.muted, markersize=7, zorder=2)
             text = words.clean(words.value_words(value), max(CHARACTERS // len(values), 3))
-            long = len(text) > 4  # a long word at an end would leave the picture
+            long = len(text) > 4  # a centred long label at either end would run out of the picture
             anchor = (
                 "left"
                 if long and index == 0

@@ -1,4 +1,4 @@
-"""The roofline plot: achieved against arithmetic intensity, both runs, under the measured roof."""
+"""Roofline plot: FLOP/s against arithmetic intensity, both runs, under the measured roof."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autotune.explain.roofline import roof_for
 from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, legend, svg, write_png
 from autotune.words import SIDES as NAMES
 
-POINTS = 12  # of each side, the costliest
+POINTS = 12  # the costliest operators of each side
 SIDES = {"baseline": ("ink", "o"), "winner": ("accent", "D")}
 
 
 def points(side: Side) -> list[Operator]:
-    """The rows that can be drawn: those that compute, were judged, and took the most time."""
+    """The rows to draw: the costliest that have FLOPs, an intensity and an achieved rate."""
     return [row for row in side.operators if row.intensity and row.achieved and row.flops][:POINTS]
 
 
@@ -27,7 +27,7 @@ def can_draw(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> bool:
 
 
 def roofline_svg(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> str:
-    """As SVG in the page's colours; "" if nothing can be drawn."""
+    """The plot as SVG in the page's colours; "" if nothing can be drawn."""
     return (
         svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline", (1,))
         if can_draw(sides, peaks)
@@ -36,7 +36,7 @@ def roofline_svg(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> str:
 
 
 def write_roofline_plot(sides: Mapping[str, Side], peaks: Sequence[Peak], path: Path) -> None:
-    """As PNG on white, published by rename; nothing if nothing can be drawn.
+    """Write the plot as PNG on white, atomically; no file if nothing can be drawn.
 
     Raises:
         OSError: the directory cannot be written.
@@ -47,7 +47,7 @@ def write_roofline_plot(sides: Mapping[str, Side], peaks: Sequence[Peak], path: 
 
 
 def below_roof(row: Operator, measured: Mapping[str, float]) -> float:
-    """FLOP/s of ``row``; of one that works from cache what the roof allows, as its table says."""
+    """FLOP/s of ``row``, capped at the roof: operators that work from cache can exceed it."""
     roof = roof_for(row.dtypes, measured, tf32=True)
     achieved = row.achieved or 0.0
     return (

@@ -17,7 +17,7 @@ STATES = {
 
 
 def trials_svg(result: Result) -> str:
-    """Speed-up of each trial in the order they were run, by state; "" if there was none."""
+    """Speed-up of each trial in the order they were run, by state; "" if there were no trials."""
     return svg(lambda axes: _draw(axes[0], result, MARKS), "trials") if result.trials else ""
 
 
@@ -52,8 +52,7 @@ def _draw(axes: Any, result: Result, palette: Palette) -> None:
         if shown:
             x = [number for number, _ in shown]
             y = [i.estimate for _, i in shown]
-            # an infinite or missing bound is drawn as no bar rather than as a bar over the whole
-            # picture
+            # an infinite or missing bound is drawn as no bar, not as one across the whole picture
             low = [max(i.estimate - i.low, 0.0) if words.known(i.low) else 0.0 for _, i in shown]
             high = [max(i.high - i.estimate, 0.0) if words.known(i.high) else 0.0 for _, i in shown]
             axes.errorbar(
@@ -68,7 +67,7 @@ def _draw(axes: Any, result: Result, palette: Palette) -> None:
             )
         else:
             axes.plot([], [], marker, color=color, markersize=5, label=label)
-    for trial, color, marker in unmeasured:  # on the lower edge: they ran, but have no speed-up
+    for trial, color, marker in unmeasured:  # at the lower edge: they ran, but have no speed-up
         axes.plot(
             [trial.number],
             [0.03],

@@ -1,4 +1,4 @@
-"""How the gain builds up, knob by knob, from the job as it is to the confirmed speed-up."""
+"""Waterfall plot: how the gain builds up, knob by knob, to the confirmed speed-up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from autotune.report.plots.canvas import MARKS, ON_WHITE, WIDTH_IN, Palette, lab
 from autotune.results import Result
 
 ROW_IN, FRAME_IN = 0.44, 0.62  # height of one bar with its label, and of the axis
-BAR = 0.36  # height of a bar in rows
-LONGEST_LABEL = 40  # characters: about two thirds of the width
+BAR = 0.36  # height of a bar, in rows
+LONGEST_LABEL = 40  # characters, about two thirds of the width
 
 
 def waterfall_svg(result: Result) -> str:
-    """One bar a step on a common scale of speed-ups; "" where there is nothing to build up."""
+    """The plot as SVG, one bar per step on a common speed-up scale; "" if there are no steps."""
     steps = drawable(result)
     return (
         svg(lambda axes: _draw(axes[0], result, steps, MARKS), "waterfall", size_in=_size(steps))
@@ -26,7 +26,7 @@ def waterfall_svg(result: Result) -> str:
 
 
 def write_waterfall_plot(result: Result, path: Path) -> bool:
-    """The same as PNG on white; False, and nothing is written, where there is nothing to build up.
+    """Write the plot as PNG on white; if there are no steps, write nothing and return False.
 
     Raises:
         OSError: the directory cannot be written.
@@ -85,7 +85,7 @@ def _draw(axes: Any, result: Result, steps: list[BuildUp], palette: Palette) -> 
         axes.plot(
             [before, before], [row - 1 - BAR / 2, row + BAR / 2], color=palette.muted, linewidth=0.8
         )
-        # the whole up to here in pale, what this step adds in full
+        # pale: the speed-up so far; solid: what this step adds
         axes.barh(
             row,
             min(before, step.cumulative) - left,
@@ -142,7 +142,7 @@ def _row(
     figure: str,
     bold: bool = False,
 ) -> None:
-    """The words above a bar."""
+    """Draw the text above a bar."""
     weight = "bold" if bold else "normal"
     label(
         axes,

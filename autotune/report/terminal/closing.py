@@ -1,5 +1,6 @@
-"""The closing screen: what was found, what to change, how sure it is, what to type next. One
-screen, whatever the verdict.
+"""The closing screen: what was found, what to change, how sure it is, what to type next.
+
+The same screen serves every verdict.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from autotune.report.text.story import headline
 from autotune.report.text.written import written_lines
 from autotune.results import Result
 
-LAST_REJECTED = 4  # more than these are counted, not listed: the page has them all
-MOST_UNBEATEN = 8  # rows; the page has them all
-BAR = 24  # characters the whole iteration is drawn in
+LAST_REJECTED = 4  # rows; the page lists all of them
+MOST_UNBEATEN = 8  # rows; the page lists all of them
+BAR = 24  # width of the whole iteration in characters
 
 
 def closing_text(result: Result, run_dir: Path, width: int = PLAIN_WIDTH) -> str:
-    """The closing screen as plain text, no control codes."""
+    """The closing screen as plain text, without control codes."""
     return text_of(lambda console: print_closing(console, result, run_dir), width)
 
 
 def print_closing(console: Console, result: Result, run_dir: Path) -> None:
-    """Print the closing screen. ``console`` must have markup and emoji off: the job's words are not
-    ours to interpret.
+    """Print the closing screen.
+
+    ``console`` must have markup and emoji off: job text must stay literal.
     """
     console.print(Text(f"{words.clean(result.name)} · {story.tried(result)}", style="dim"))
     console.print(Text(headline(result), style="bold green" if story.tuned(result) else "bold"))
@@ -50,7 +52,7 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
                 )
             )
         changes = table(
-            ("knob", "was → is", "own gain"),
+            ("knob", "was → now", "own gain"),
             [(row.knob, f"{row.was} → {row.now}", row.gain) for row in story.changes(result)],
         )
         section(console, "Change" if story.tuned(result) else "Not adopted", changes, *notes)
@@ -79,9 +81,7 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
 
 
 def print_trials(console: Console, result: Result) -> None:
-    """Every configuration tried, in order, with its live figure, its state and why it ended as it
-    did.
-    """
+    """Print every configuration tried, in order, with its live figure, state and reason."""
     if not result.trials:
         console.print(Text("No configuration was tried."))
         return
@@ -105,7 +105,7 @@ def print_trials(console: Console, result: Result) -> None:
 def _loss(console: Console, result: Result) -> None:
     loss = story.loss_story(result)
     if loss.title == "Loss check not needed" and not result.knobs:
-        return  # nothing is changed, so there is nothing to say about it
+        return  # nothing is changed
     style = "green" if loss.good else "yellow"
     body = [Text.assemble((f"{loss.title}. ", style), loss.said)]
     if loss.limit:
@@ -114,8 +114,9 @@ def _loss(console: Console, result: Result) -> None:
 
 
 def time_section(console: Console, result: Result) -> None:
-    """Where the time of one iteration goes: bars on a common scale, the longer of before and after
-    being the whole.
+    """Print where the time of one iteration goes.
+
+    All bars share one scale: the longer of before and after is the full width.
     """
     before, after = story.anatomies(result)
     rows = story.phase_rows(result)
@@ -164,7 +165,7 @@ def time_section(console: Console, result: Result) -> None:
 
 
 def _bar(before_s: float, after_s: float | None, whole_s: float) -> Text:
-    """What is left after as a full block, what was saved (or added) as a light one."""
+    """A bar for one phase: remaining time solid, saved time light, added time yellow."""
     old = min(round(BAR * before_s / whole_s), BAR)
     if after_s is None:
         return Text("█" * old, style="blue")

@@ -17,13 +17,13 @@ from autotune.results import Result
 
 
 def print_comparison(console: Console, it: Comparison) -> None:
-    """Print it. ``console`` must have markup and emoji off."""
+    """Print the comparison. ``console`` must have markup and emoji off."""
     for name, said in zip("AB", compared.runs_words((it.a, it.b)), strict=True):
         console.print(Text.assemble((f"{name}  ", "bold"), said))
     console.print(Text(compared.said_of_speedups(it), style="bold"))
     if it.differences:
         unlike = [Text(said, style="yellow") for said in it.differences]
-        section(console, "These runs are unlike", *unlike)
+        section(console, "These runs differ", *unlike)
     section(
         console,
         "Figures",
@@ -62,7 +62,7 @@ def print_comparison(console: Console, it: Comparison) -> None:
 
 
 def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
-    """Rows of figures: name, A, B, their ratio with its interval ("" where none is claimed)."""
+    """Rows of figures: name, A, B, and B over A with its interval ("" if no ratio is claimed)."""
     (before_a, after_a), (before_b, after_b) = compared.ends(it.a), compared.ends(it.b)
     unit = words.clean(it.a.observation.job.sample_unit)
 
@@ -92,7 +92,7 @@ def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
 
 
 def speedup_words(result: Result) -> str:
-    """Of a kept baseline there is no speed-up to give an interval to."""
+    """The speed-up with its interval; "none" if the baseline was kept."""
     return words.interval_words(result.speedup) if story.tuned(result) else "none"
 
 
@@ -108,7 +108,7 @@ def phase_rows(it: Comparison) -> list[tuple[str, ...]]:
         for name in names
         if any(side.phases_s.get(name, 0.0) > 0 for side in sides)
     ]
-    return [*rows, ("in all", *(words.duration_words(side.iteration_s) for side in sides))]
+    return [*rows, ("total", *(words.duration_words(side.iteration_s) for side in sides))]
 
 
 def signed_words(seconds: float) -> str:
@@ -116,7 +116,7 @@ def signed_words(seconds: float) -> str:
 
 
 def finding_words(finding: Finding) -> str:
-    """``device-sync at train.py:41, 3.10 ms an iteration: a value is read from the device in every
+    """``device-sync at train.py:41, 3.10 ms per iteration: a value is read from the device in every
     step``
     """
     place = (
@@ -125,7 +125,7 @@ def finding_words(finding: Finding) -> str:
         else ""
     )
     cost = (
-        f", {words.duration_words(finding.cost_s)} an iteration"
+        f", {words.duration_words(finding.cost_s)} per iteration"
         if words.known(finding.cost_s)
         else ""
     )

@@ -1,4 +1,4 @@
-"""Events of a run in words, a line each."""
+"""Events of a run as text, one line each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def observed_words(observation: Observation) -> str:
         f"bottleneck {words.clean(observation.bottleneck)}:"
         f" {words.clean(observation.bottleneck_why)}".rstrip(": ."),
         (
-            f"{words.duration_words(anatomy.iteration_s)} an iteration,"
+            f"{words.duration_words(anatomy.iteration_s)} per iteration,"
             f" {words.number_words(anatomy.samples_per_s)}"
             f" {words.clean(observation.job.sample_unit)}/s"
         ),
@@ -82,7 +82,5 @@ def confirmed_words(confirmation: Confirmation) -> str:
         f"{said} {words.config_words(confirmation.config)}:"
         f" {words.interval_words(confirmation.speedup)}"
     )
-    text += (
-        f" in {words.plural(confirmation.pairs, 'fresh process', 'fresh processes')} of each side"
-    )
+    text += f" in {words.plural(confirmation.pairs, 'fresh process', 'fresh processes')} per side"
     return text + (f"; {words.clean(confirmation.reason)}" if confirmation.reason else "")

@@ -1,4 +1,4 @@
-"""How the gain builds up and which knobs mattered, in the terminal."""
+"""Terminal view of how the gain builds up and which knobs mattered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.report.terminal.layout import bare_table, indented
 from autotune.report.text import story
 from autotune.results import Interval, Result
 
-BAR = 30  # characters the longest bar is drawn in
+BAR = 30  # width of the longest bar in characters
 SOURCES = {
     "live": "live",
     "search": "live, from the search",
@@ -22,7 +22,7 @@ SOURCES = {
 
 
 def print_gains(console: Console, result: Result) -> None:
-    """The waterfall and the knob importance. ``console`` must have markup and emoji off."""
+    """Print the waterfall and the knob importance. ``console`` must have markup and emoji off."""
     steps = drawable(result)
     if steps:
         console.print(Text("How the gain builds up", style="bold"))
@@ -59,7 +59,7 @@ def print_gains(console: Console, result: Result) -> None:
             _bar(0.0, share, max(shares.values())),
         )
     console.print(indented(table))
-    said = "share of the differences between the trials, up or down; not what is gained"
+    said = "share of the differences between trials, up or down; not the gain"
     console.print(indented(Text(said, style="dim")))
 
 
@@ -73,7 +73,7 @@ def _table() -> Table:
 
 
 def _bar(start: float, end: float, top: float) -> Text:
-    """What was there before in pale, what this adds (or takes) in full."""
+    """A bar for one step: the part before it pale, what it adds (or takes away) solid."""
     low, high = (round(BAR * max(min(v, top), 0.0) / top) for v in sorted((start, end)))
     return Text("░" * low, style="dim") + Text(
         "█" * (high - low), style="green" if end >= start else "yellow"

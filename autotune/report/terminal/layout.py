@@ -1,4 +1,4 @@
-"""How screens are laid out in a terminal."""
+"""Layout helpers for terminal screens."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_WIDTH = 100  # of a log file, which has no width of its own
+PLAIN_WIDTH = 100  # columns, for log files, which have no width of their own
 
 
 def text_of(
     write: Callable[[Console], None], width: int | None = PLAIN_WIDTH, *, terminal: bool = False
 ) -> str:
-    """What ``write`` prints. Markup and emoji are off: the job's words are not ours to interpret.
+    """Return what ``write`` prints. Markup and emoji are off: job text must stay literal.
 
     Args:
-        width: None: that of the terminal.
-        terminal: with the colours stdout can show.
+        width: in columns; None for the terminal's width.
+        terminal: use the colours stdout can show.
     """
     console = Console(
         file=None if terminal else io.StringIO(),
@@ -63,7 +63,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def listed(console: Console, rows: Sequence[tuple[str, str]]) -> list[Text]:
-    """What can be copied, unbroken, and what it is: beside it where all fit, else below."""
+    """Rows of copyable text (never wrapped) with descriptions: beside if all fit, else below."""
     column = max((len(left) for left, _ in rows), default=0)
     wide = column + 5 + max((len(what) for _, what in rows), default=0) <= console.width
     lines = []

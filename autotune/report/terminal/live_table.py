@@ -1,14 +1,13 @@
 """The live table on a terminal.
 
-    digits-cnn is being tuned                         search · 4:07 of 20:00
-    ┃ # ┃ knobs                            ┃ speed-up        ┃
-      6   num_workers=2                      1.43× ± 3 %
-      7   num_workers=2, amp_dtype=bfloat16  1.83× ± 4 %  best
-    now: trial 8, compile_mode=default
+    trial  knobs                                 speed-up
+        6  num_workers=2                      1.43× ± 3 %
+        7  num_workers=2, amp_dtype=bfloat16  1.83× ± 4 %  best
+    search · 15:53 left of 20:00 · 7 trials · measuring trial 8: compile_mode=default
 
-Drawn anew once a second at most: the terminal is drawn on the machine that is being measured. What
-is worth keeping (stages, warnings, verdicts) scrolls by above the table; trials do not, the last
-few stand in it.
+Redraws on events and once a second otherwise: drawing costs CPU on the machine being measured.
+Stages, warnings and verdicts stay in the scrollback above the table; trials do not, the table shows
+the last few.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ class RichProgress(Progress):
     """A live table; finished stages and verdicts stay in the scrollback.
 
     Args:
-        budget_s: for the clock in the title.
+        budget_s: the time the run may take, for the clock in the footer.
         stream: a terminal.
-        spent_s: of the budget, by earlier processes that worked on the run.
+        spent_s: budget already spent by earlier processes on this run.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class RichProgress(Progress):
     def __enter__(self) -> RichProgress:
         try:
             self._live.start()
-        except Exception:  # a terminal we cannot draw on: print what scrolls, without the table
+        except Exception:  # cannot draw on this terminal: print the scrolling lines only
             pass
         return self
 
@@ -91,7 +90,7 @@ class RichProgress(Progress):
             self._add(event.source["trial"], event.source["best"])
         else:
             self._keep(_style(event), f"  {event_words(event)}")
-        self._live.refresh()  # now, between two measurements, rather than within one
+        self._live.refresh()  # redraw now, between two measurements, rather than during one
 
     def _add(self, trial: Trial, best: Trial | None) -> None:
         self._trials.append(trial)
@@ -113,11 +112,10 @@ class RichProgress(Progress):
         print_closing(self._console, event.source["result"], event.source["run_dir"])
 
     def _view(self) -> Any:
-        """What stands below the scrollback now. Runs in the refresh thread as well."""
+        """The live part below the scrollback. Also runs in the refresh thread."""
         try:
             return self._table()
-        # in that thread it would end the refreshing, and in this one the run; the next events draw
-        # it again
+        # raising would end the refresh thread, or here the run; the next event redraws the table
         except Exception:
             return Text("")
 

@@ -1,5 +1,6 @@
-"""Progress shown as plain lines, as JSON, or hardly at all; and which way is taken. The live table
-stands in live_table.py.
+"""Progress as plain lines, JSON, warnings only or nothing, and the choice between all displays.
+
+The live table is in live_table.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ EVENT_SCHEMA_VERSION = 2
 
 
 class QuietProgress(Progress):
-    """Warnings on stderr, and the closing screen at the end."""
+    """Prints warnings to stderr and the closing screen at the end."""
 
     def show(self, event: Event) -> None:
         from autotune.report.terminal.closing import closing_text
@@ -30,15 +31,16 @@ class QuietProgress(Progress):
 
 
 class SilentProgress(Progress):
-    """Nothing, for callers from Python."""
+    """Prints nothing, for calls from Python."""
 
     def show(self, event: Event) -> None:
         pass
 
 
 class JsonProgress(Progress):
-    """One JSON object a line: ``event``, ``time_s`` and the fields docs/events.md lists. ASCII, no
-    NaN.
+    """Prints one JSON object per line: ``event``, ``time_s`` and the fields in docs/events.md.
+
+    ASCII, no NaN.
     """
 
     def __init__(self, stream: IO[str] | None = None) -> None:
@@ -54,8 +56,9 @@ class JsonProgress(Progress):
 
 
 class PlainProgress(Progress):
-    """One plain line an event, no control codes: for logs and pipes. The closing screen follows at
-    the end.
+    """Prints one plain line per event and the closing screen at the end, without control codes.
+
+    For logs and pipes.
     """
 
     def show(self, event: Event) -> None:
@@ -71,16 +74,17 @@ class PlainProgress(Progress):
 def open_progress(
     kind: str, budget_s: float, stream: IO[str] | None = None, spent_s: float = 0.0
 ) -> Progress:
-    """The progress for ``kind``: "auto" (a live table on a terminal, else plain lines), "quiet",
-    "silent" or "json".
+    """Create the progress display for ``kind``: "auto", "quiet", "silent" or "json".
+
+    "auto" is a live table on a terminal, else plain lines.
 
     Args:
         budget_s: the time the run may take, for the clock.
-        stream: where to; stdout if None.
-        spent_s: of that time, by earlier processes that worked on the run.
+        stream: output stream; None for stdout.
+        spent_s: budget already spent by earlier processes on this run.
 
     Raises:
-        ValueError: another word.
+        ValueError: ``kind`` is unknown.
     """
     stream = sys.stdout if stream is None else stream
     if kind == "quiet":
@@ -90,7 +94,7 @@ def open_progress(
     if kind == "json":
         return JsonProgress(stream)
     if kind != "auto":
-        raise ValueError(f"{kind!r} is not a way to show progress: auto, quiet, silent or json")
+        raise ValueError(f"{kind!r} is not a progress display: auto, quiet, silent or json")
     if _can_draw(stream):
         from autotune.report.terminal.live_table import RichProgress
 
@@ -99,7 +103,7 @@ def open_progress(
 
 
 def _can_draw(stream: IO[str]) -> bool:
-    """A terminal that moves its cursor and can show the signs we use."""
+    """Whether ``stream`` is a terminal with cursor movement and UTF-8."""
     try:
         terminal = stream.isatty()
     except (AttributeError, ValueError):

@@ -1,1 +1,1 @@
-"""Results in words and rows, for every way of showing them."""
+"""Results as text and table rows, shared by terminal and page."""

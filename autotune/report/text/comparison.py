@@ -1,10 +1,9 @@
-"""Two finished runs beside each other: what can be compared, and how sure it is.
+"""Compares two finished runs: what can be compared, and with what certainty.
 
-    speed-ups      each has an interval from fresh processes: their ratio gets one too
-    absolute times each comes from another day of the machine: only as sure as both runs' noise, if
-        that is known at all
+    speed-ups       each has an interval from fresh processes, so their ratio gets one too
+    absolute times  measured on different days: only as certain as the noise of both runs, if known
 
-Runs of other hardware, another torch or another command are unlike; that is asked first
+Runs on different hardware, with a different torch or command are unlike; that is checked first
 (:func:`unlike`).
 """
 
@@ -21,8 +20,8 @@ from autotune.export.fingerprint import COMPARED
 from autotune.report.text import story
 from autotune.results import Anatomy, Interval, Result
 
-MOST_OPERATORS = 8  # that changed most
-OF_GPUS = ("device_name", "device_count", "cuda_version")  # compared where the job runs on one
+MOST_OPERATORS = 8  # rows, those that changed most
+OF_GPUS = ("device_name", "device_count", "cuda_version")  # compared only if both jobs run on a GPU
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,7 @@ class KnobRow:
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """About how long an iteration spends in one operator: its share of the profile, of a timed
-    iteration.
-    """
+    """Estimated time per iteration in one operator: its profile share times the timed iteration."""
 
     name: str
     a_s: float
@@ -50,9 +47,9 @@ class Comparison:
     b: Result
     differences: tuple[str, ...]  # what makes them unlike; () if they are alike
     speedups: Interval | None  # speed-up of B over that of A
-    # samples/s of the unchanged job, B over A; None: the noise of one of them is unknown
+    # samples/s of the unchanged job, B over A; None: a rate or the noise of a run is unknown
     baselines: Interval | None
-    tuned: Interval | None  # samples/s with the answer, B over A
+    tuned: Interval | None  # samples/s after tuning, B over A
     knobs: tuple[KnobRow, ...]
     operators: tuple[OperatorRow, ...]
     only_a: tuple[Finding, ...]
@@ -77,15 +74,13 @@ def compare(a: Result, b: Result) -> Comparison:
 
 
 def unlike(a: Result, b: Result) -> list[str]:
-    """What is different about the machine, the software or the job, in words; in the terms of
-    `autotune launch`.
-    """
+    """Differences in machine, software or job as text, in the terms `autotune launch` uses."""
     one, other = a.observation, b.observation
     found = []
     on_gpus = [o.job.device == "cuda" for o in (one, other)]
     if on_gpus[0] != on_gpus[1]:
         found.append(
-            "device of the job: "
+            "job device: "
             + ", ".join(
                 f"{'GPU' if gpu else 'CPU'} in {name}"
                 for gpu, name in zip(on_gpus, "AB", strict=True)
@@ -112,14 +107,15 @@ def unlike(a: Result, b: Result) -> list[str]:
 
 
 def ends(result: Result) -> tuple[Anatomy, Anatomy]:
-    """The job as it was and as it is after the run; the same where the baseline was kept."""
+    """Anatomies of the job before and after tuning; equal if the baseline was kept."""
     before, after = story.anatomies(result)
     return before, after or before
 
 
 def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
-    """``b`` over ``a``; their errors are independent, so they add in squares on the log scale.
-    None: one is not measured.
+    """``b`` over ``a``; None if one was not measured.
+
+    Their errors are independent, so they add in quadrature on the log scale.
     """
     if not all(words.measured(i) and i.low > 0 for i in (a, b)):
         return None
@@ -128,11 +124,11 @@ def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
 
 
 def ratio_of_rates(a: float, b: float, noise_a: float, noise_b: float) -> Interval | None:
-    """Samples a second of ``b`` over those of ``a``, with both runs' noise (standard deviations of
-    the log time).
+    """Samples/s of ``b`` over ``a``, with an interval from both runs' noise.
 
-    Each counts as one draw of its noise, however many iterations it is the mean of: what the state
-    of the machine in that run has in common does not average away within the run.
+    The noises are standard deviations of the log time. Each rate counts as a single draw of its
+    noise, however many iterations it averages: the machine's state during a run affects all of
+    them alike and does not average out.
     """
     if not all(words.known(x) and x > 0 for x in (a, b, noise_a, noise_b)):
         return None
@@ -140,12 +136,12 @@ def ratio_of_rates(a: float, b: float, noise_a: float, noise_b: float) -> Interv
 
 
 def clear(interval: Interval) -> bool:
-    """Whether there is a difference to speak of."""
+    """Whether the interval excludes 1, so there is a difference to report."""
     return interval.low > 1 or interval.high < 1
 
 
 def knob_rows(a: Result, b: Result) -> tuple[KnobRow, ...]:
-    """Every knob that one of the two changes, with the value it has in each after the run."""
+    """Every knob that either run changes, with its value in each after tuning."""
     names = dict.fromkeys([*a.knobs, *b.knobs])
     rows = []
     for name in names:
@@ -154,7 +150,7 @@ def knob_rows(a: Result, b: Result) -> tuple[KnobRow, ...]:
             for r in (a, b)
         ]
         said = [
-            f"{value}{'' if name in r.knobs else ' (as it was)' if name in r.baseline else ''}"
+            f"{value}{'' if name in r.knobs else ' (unchanged)' if name in r.baseline else ''}"
             for value, r in zip(values, (a, b), strict=True)
         ]
         rows.append(KnobRow(words.clean(name, 60), said[0], said[1], values[0] != values[1]))
@@ -162,7 +158,7 @@ def knob_rows(a: Result, b: Result) -> tuple[KnobRow, ...]:
 
 
 def changed_operators(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[OperatorRow, ...]:
-    """Operators whose seconds an iteration differ most; () if one side has none."""
+    """Operators whose time per iteration differs most; () if one side has none."""
     if not a or not b:
         return ()
     rows = [
@@ -173,7 +169,7 @@ def changed_operators(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[O
 
 
 def _times_s(result: Result) -> dict[str, float]:
-    """Of the operators of the job as it runs after tuning."""
+    """Operator -> estimated seconds per iteration of the job after tuning."""
     sides = result.explanation.sides
     side = sides.get("winner") if result.knobs else sides.get("baseline")
     iteration_s = ends(result)[1].iteration_s
@@ -188,18 +184,19 @@ def _share(row: Operator) -> float:
 
 
 def findings_apart(a: Result, b: Result) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Findings that stand after the run in one of the two only. A line that moved is the same place
-    if its function is.
+    """Findings still open after tuning in only one of the two runs.
+
+    A finding whose line moved within the same function counts as the same.
     """
     if not all(r.explanation.rules or r.explanation.findings for r in (a, b)):
-        return (), ()  # one of them was never looked through: what it lacks says nothing
+        return (), ()  # one run was never checked, so findings missing from it mean nothing
     return apart(a.explanation.findings, b.explanation.findings)
 
 
 def apart(
     a: Sequence[Finding], b: Sequence[Finding]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Findings that stand in one of two lists only."""
+    """Open findings that are in only one of the two lists."""
     left, right = _standing(a), _standing(b)
     return tuple(f for key, f in left.items() if key not in right), tuple(
         f for key, f in right.items() if key not in left
@@ -207,7 +204,7 @@ def apart(
 
 
 def _standing(findings: Sequence[Finding]) -> dict[tuple[str, str, str | int], Finding]:
-    """What is not cured: a finding of both sides is told once, as one of the baseline's."""
+    """Uncured findings by rule and place; of duplicates (baseline and winner) the first is kept."""
     found: dict[tuple[str, str, str | int], Finding] = {}
     for finding in findings:
         if not finding.cured:
@@ -220,23 +217,21 @@ def _standing(findings: Sequence[Finding]) -> dict[tuple[str, str, str | int], F
 
 
 def said_of_speedups(comparison: Comparison) -> str:
-    """The first sentence: which run gained more, if that can be told."""
+    """The opening sentence: which run gained more, if that is clear."""
     ratio = comparison.speedups
     if ratio is None:
         return "One of the two speed-ups was not measured, so they cannot be compared."
     figures = words.interval_words(ratio)
     if not clear(ratio):
-        return f"Which of them gained more cannot be told: B's speed-up is {figures} A's."
+        return f"Neither run clearly gained more: B's speed-up is {figures} that of A."
     more = "B" if ratio.estimate > 1 else "A"
-    return f"{more} gained more: B's speed-up is {figures} A's."
+    return f"{more} gained more: B's speed-up is {figures} that of A."
 
 
 def said_of_times(comparison: Comparison) -> list[str]:
-    """What the absolute figures say, and how little that may be."""
+    """What the absolute times show, and how far they can be trusted."""
     if comparison.baselines is None or comparison.tuned is None:
-        return [
-            "The noise of one of the runs is not known, so no ratio is claimed between their times."
-        ]
+        return ["The noise of one of the runs is unknown, so no ratio of their times is given."]
     noises = " and ".join(
         f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b)
     )
@@ -245,21 +240,20 @@ def said_of_times(comparison: Comparison) -> list[str]:
     if clear(base) and not comparison.differences:
         said.append(
             f"The unchanged job itself ran {words.interval_words(base)} as fast in B as in A: the"
-            " machine, the data or the code was not the same. Compare the speed-ups, not the"
-            " times."
+            " machine, the data or the code differed. Compare the speed-ups, not the times."
         )
     else:
         tuned = comparison.tuned
-        verb = "runs" if clear(tuned) else "cannot be told apart in speed from A: it runs"
+        verb = "runs" if clear(tuned) else "is neither clearly faster nor slower: it runs"
         said.append(
             f"After tuning, B {verb} {words.interval_words(tuned)} as fast as A, in"
-            f" {words.clean(comparison.a.observation.job.sample_unit)} a second."
+            f" {words.clean(comparison.a.observation.job.sample_unit)} per second."
         )
     return [
         *said,
         (
-            f"Times of two runs are only as sure as the noise of both ({noises} between stretches"
-            " of the unchanged job), and know nothing of what changed on the machine between them."
+            f"Times from two runs are only as certain as the noise of both ({noises} between blocks"
+            " of the unchanged job) and do not account for changes to the machine in between."
         ),
     ]
 

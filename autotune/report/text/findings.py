@@ -1,8 +1,6 @@
-"""Findings in words: rows for the page, lines for the closing screen, the whole list for ``autotune
-show --findings``.
+"""Findings as text: page rows, closing-screen lines, the list of ``autotune show --findings``.
 
-All that comes from the job (paths, lines of code, dynamo's reasons) goes through
-:func:`words.clean`.
+Everything from the job (paths, lines of code, dynamo's reasons) goes through :func:`words.clean`.
 """
 
 from __future__ import annotations
@@ -28,13 +26,11 @@ TOP = 3  # findings on the closing screen
 
 @dataclass(frozen=True)
 class PlaceRow:
-    """``where``: "train.py:41 in main"; ``full``: the whole path; ``code``: the line itself, "" if
-    it could not be read.
-    """
+    """A place in the source; ``own``: it is in the job's own code."""
 
-    where: str
-    full: str
-    code: str
+    where: str  # "train.py:41 in main"
+    full: str  # full path and line
+    code: str  # the line of code; "" if it could not be read
     own: bool
 
 
@@ -42,23 +38,21 @@ class PlaceRow:
 class FindingRow:
     title: str
     rule: str
-    cost: str  # "27.0 ms an iteration (34 %)"; "" if it was not measured
+    cost: str  # "27.0 ms per iteration (34 %)"; "" if it was not measured
     width: float  # share of the iteration in percent, for the bar
-    after: str  # what is left in the winner, "" if nothing can be said
+    after: str  # the cost left in the winner; "" if cured or unknown
     evidence: str
     advice: str
     knob: str
     cured: str  # "by num_workers=4"; "" if it is still there
-    new: bool  # only the answer has it
+    new: bool  # found only in the winner
     places: tuple[PlaceRow, ...]
     more: int  # places left out
 
 
 @dataclass(frozen=True)
 class FindingsStory:
-    """``summary``: one sentence; "" if nothing was judged at all, and then there is nothing to
-    show.
-    """
+    """``summary``: one sentence; "" if no rule was evaluated, so there is nothing to show."""
 
     summary: str
     open: tuple[FindingRow, ...]
@@ -152,9 +146,7 @@ def _place(place: Place, workdir: str) -> PlaceRow:
 
 
 def findings_lines(result: Result) -> list[Text]:
-    """The closing screen's: at most three that are left, a line each, and what the answer already
-    cured.
-    """
+    """Lines for the closing screen: at most three open findings, and all that tuning cured."""
     told = findings_story(result)
     if not told.summary:
         return []
@@ -167,19 +159,19 @@ def findings_lines(result: Result) -> list[Text]:
         lines.append(Text(f"and {len(told.open) - TOP} more, in the report", style="dim"))
     for row in told.cured:
         cost = f" ({row.cost})" if row.cost else ""
-        lines.append(Text.assemble(("cured: ", "green"), f"{row.title}{cost}: {row.cured}"))
+        lines.append(Text.assemble(("fixed: ", "green"), f"{row.title}{cost}: {row.cured}"))
     return lines or [Text(told.summary, style="dim")]
 
 
 def findings_group(result: Result) -> Group:
-    """All findings, what is left first. The console must have markup and emoji off."""
+    """All findings, open ones first. The console must have markup and emoji off."""
     told = findings_story(result)
     if not told.summary:
         return Group(Text(words.why_not_profiled(result.explanation)))
     lines: list[RenderableType] = [Text(told.summary, style="bold")]
     for row in (*told.open, *told.cured):
         style = "green" if row.cured else "yellow"
-        badge = f"  cured: {row.cured}" if row.cured else "  only after tuning" if row.new else ""
+        badge = f"  fixed: {row.cured}" if row.cured else "  only after tuning" if row.new else ""
         lines += [Text(), Text.assemble((row.title, f"bold {style}"), (badge, style))]
         body = [Text(", ".join(filter(None, (row.cost, row.after))))] if row.cost else []
         for place in row.places:

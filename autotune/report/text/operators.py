@@ -1,4 +1,4 @@
-"""The operators of a result, in words: for the page and for the terminal."""
+"""The operators of a result as text, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.report.plots.roofline import roofline_svg
 from autotune.words import SIDES, scaled_words
 
 FIGURES = ("self", "share", "total", "calls", "mean", "min", "max")
-TOP = 5  # of each side; the CSV has them all
+TOP = 5  # operators per side; the CSV lists all of them
 BOUND_WORDS = {
     "compute": "compute-bound",
     "memory": "memory-bound",
@@ -23,15 +23,13 @@ BOUND_WORDS = {
     "": "not judged",
 }
 BEYOND = {
-    "cache": "at the roof (works from cache)",
-    "fewer products": "at the roof (fewer products than counted)",
+    "cache": "at the roof (runs from cache)",
+    "fewer products": "at the roof (fewer multiplications than counted)",
 }
 
 
 def section(explanation: Explanation) -> dict[str, Any] | None:
-    """What the page's part on operators shows (``operators.html.j2``); None if nothing was
-    profiled.
-    """
+    """Variables for the page's operator section (``operators.html.j2``); None if not profiled."""
     from markupsafe import Markup
 
     sides = [
@@ -56,7 +54,7 @@ def section(explanation: Explanation) -> dict[str, Any] | None:
 
 
 def row_words(row: Operator) -> dict[str, Any]:
-    """One row, every figure in words."""
+    """One operator as text: every column of the table."""
     verdict = BOUND_WORDS.get(row.bound, row.bound)
     if row.of_roof is not None and row.bound in ("compute", "memory"):
         verdict += (
@@ -91,14 +89,14 @@ def row_words(row: Operator) -> dict[str, Any]:
 
 
 def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
-    """Measured beside the maker's, the share reached, and where the maker's figure is from."""
+    """Rows of peaks: measured, the vendor's figure with the share reached, and its source."""
     rows = []
     for peak in peaks:
         unit = UNITS.get(peak.name)
         if unit is None:
             rows.append(
                 {
-                    "name": "a call that does nothing",
+                    "name": "an empty call",
                     "measured": words.duration_words(peak.value),
                     "vendor": "",
                     "source": "",
@@ -109,9 +107,9 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
             f"{scaled_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f} %"
             " reached)"
             if peak.vendor
-            else "not known"
+            else "unknown"
         )
-        name = "memory" if peak.name == "memory" else f"{peak.name} products"
+        name = "memory" if peak.name == "memory" else f"{peak.name} matmul"
         rows.append(
             {
                 "name": name,
@@ -124,7 +122,7 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
 
 
 def print_operators(console: Console, explanation: Explanation, run_dir: str = "") -> None:
-    """The same in the terminal."""
+    """Print the operators and peaks in the terminal."""
     if not any(side.operators for side in explanation.sides.values()):
         console.print(words.why_not_profiled(explanation))
         return

@@ -1,6 +1,4 @@
-"""How to get to the same result again: commands, versions, places, and what tuned.yaml is pinned
-to.
-"""
+"""How to reproduce a result: command, versions, files, and what tuned.yaml is pinned to."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ FILES = {
 
 
 def reproduce(result: Result, run_dir: Path) -> dict[str, Any]:
-    """What the section says, cleaned."""
+    """The content of the page's "reproduce" section, cleaned."""
     environment = result.environment
     return {
         "command": words.clean(_again(environment)),
@@ -41,7 +39,7 @@ def reproduce(result: Result, run_dir: Path) -> dict[str, Any]:
 
 
 def versions(result: Result) -> list[tuple[str, object]]:
-    """(name, version) of what the figures depend on first."""
+    """(name, version) of what the figures depend on, most important first."""
     machine = result.observation.machine
     packages = result.environment.get("packages", {})
     rows: list[tuple[str, object]] = [
@@ -70,12 +68,13 @@ def versions(result: Result) -> list[tuple[str, object]]:
         )
     )
     seed = result.environment.get("seed")
-    return [*rows, *([("seed of the search", seed)] if seed is not None else [])]
+    return [*rows, *([("search seed", seed)] if seed is not None else [])]
 
 
 def pinned(result: Result) -> list[str]:
-    """``torch 2.13.0``, ``4 cores`` …: what `autotune launch` compares
-    (:data:`autotune.export.fingerprint.COMPARED`).
+    """What `autotune launch` compares, as text: ``torch 2.13.0``, ``4 cores`` …
+
+    See :data:`autotune.export.fingerprint.COMPARED`.
     """
     machine = result.observation.machine
     on_gpu = result.observation.job.device == "cuda"

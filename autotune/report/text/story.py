@@ -1,7 +1,7 @@
-"""What a result says, in words and rows: told once, shown by the closing screen and by the page.
+"""A result as sentences and table rows, shared by the closing screen and the page.
 
-Every sentence here must be true of every result: nothing measured, nothing gained, a loss check
-that could not decide, a machine too noisy to tell.
+Every sentence must hold for every result: nothing measured, nothing gained, an undecided loss
+check, a machine too noisy to tell.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PHASE_WORDS = {
     "optimizer": "optimizer",
     "other": "other",
 }
-SHOWS_LESS = "gives more in a process of its own: a running job shows less of it"
+SHOWS_LESS = "gains more in a fresh process; a running job shows only part of it"
 LOSS_TITLES = {
     "unchanged": "Loss unchanged",
     "changed": "Loss changed",
@@ -51,9 +51,7 @@ LOSS_TITLES = {
 
 @dataclass(frozen=True)
 class LossStory:
-    """``title`` in three words, ``said`` what was found, ``limit`` what it does not say ("" if
-    nothing was claimed).
-    """
+    """The loss check in words. ``limit``: what is not certified ("" if nothing was claimed)."""
 
     title: str
     said: str
@@ -63,7 +61,7 @@ class LossStory:
 
 @dataclass(frozen=True)
 class Change:
-    """One knob of the answer: what it was, what it is now, what it gives by itself."""
+    """One tuned knob: its old value, its new value, and its own gain."""
 
     knob: str
     was: str
@@ -113,7 +111,7 @@ def faster_words(interval: Interval, better: str = "faster") -> str:
 
 
 def evidence(result: Result) -> list[str]:
-    """One sentence each on how the verdict was come by, and on what makes it weak."""
+    """Sentences on how the verdict was reached and what weakens it."""
     lines = []
     confirmation = result.confirmation
     if confirmation is not None:
@@ -124,7 +122,7 @@ def evidence(result: Result) -> list[str]:
             objective = str(result.environment.get("second_objective"))
             lines.append(
                 f"In the same processes, {words.interval_words(confirmation.second)}"
-                f" {FACTOR.get(objective, objective)}; that decided nothing."
+                f" {FACTOR.get(objective, objective)}; not part of the decision."
             )
     elif result.trials:
         lines.append("Nothing was confirmed in fresh processes, so there is no speed-up to report.")
@@ -141,8 +139,9 @@ def evidence(result: Result) -> list[str]:
 
 
 def unbeaten_rows(result: Result) -> list[tuple[str, str, str]]:
-    """(knobs, factor by the first objective, by the second) of what no other configuration beats in
-    both; [] where there is one objective.
+    """(knobs, factor by first objective, by second) of each configuration on the Pareto front.
+
+    [] if the run has only one objective.
     """
     return [
         (
@@ -156,7 +155,7 @@ def unbeaten_rows(result: Result) -> list[tuple[str, str, str]]:
 
 
 def objective_words(result: Result) -> tuple[str, str]:
-    """What the two factors of :func:`unbeaten_rows` count."""
+    """Column headings for the two factors of :func:`unbeaten_rows`."""
     first, second = (
         FACTOR.get(str(result.environment.get(name)), "")
         for name in ("objective", "second_objective")
@@ -165,7 +164,7 @@ def objective_words(result: Result) -> tuple[str, str]:
 
 
 def whole_training(result: Result) -> str:
-    """How long the planned training takes with the answer, and what that costs."""
+    """How long the planned training takes with the adopted settings, and what it costs."""
     training = result.confirmation.training if result.confirmation else None
     if training is None:
         return words.NOT_MEASURED
@@ -174,20 +173,21 @@ def whole_training(result: Result) -> str:
 
 
 def priced(seconds: float, price: object) -> str:
-    """``1 h 05 min (2.71)``; ``price``: of the machine, an hour; None: not known."""
+    """``1 h 05 min (2.71)``; ``price``: machine price per hour, None if unknown."""
     cost = f" ({words.number_words(price * seconds / 3600)})" if words.known(price) else ""
     return f"{words.duration_words(seconds)}{cost}"
 
 
 def training_words(training: TrainingTime, price: object = None) -> str:
-    """``All 20,000 planned steps: about 7 min 40 s before, 3 min 55 s after.`` ``price``: as of
-    :func:`priced`.
+    """``All 20,000 planned steps, start to end: about 7 min 40 s before, 3 min 55 s after.``
+
+    ``price``: see :func:`priced`.
     """
     before, after, cold = (
         priced(seconds, price) for seconds in (training.before_s, training.after_s, training.cold_s)
     )
     first = f" ({cold} the first time, while it compiles)" if cold != after else ""
-    without = "" if training.whole else ", evaluation and saving not counted: none was seen"
+    without = "" if training.whole else ", not counting evaluation and saving (none was seen)"
     return (
         f"All {training.steps:,} planned steps, start to end: about {before} before, {after}"
         f" after{first}{without}."
@@ -197,8 +197,8 @@ def training_words(training: TrainingTime, price: object = None) -> str:
 def _confirmed(result: Result, confirmation: Confirmation) -> str:
     runs = words.plural(confirmation.pairs, "fresh process", "fresh processes")
     if tuned(result):
-        how = "in slices of a second or two" if confirmation.interleaved else "one after the other"
-        said = f"Measured in {runs} of each side, alternating {how}, with the knobs set from the start."
+        how = "in slices of a second or two" if confirmation.interleaved else "run by run"
+        said = f"Measured in {runs} per side, alternating {how}, with the knobs set from the start."
         return f"{said} {FIRST_EPOCH}" if confirmation.first_epoch_only else said
     reason = words.clean(confirmation.reason).rstrip(".")
     config = words.config_words(confirmation.config)
@@ -208,9 +208,9 @@ def _confirmed(result: Result, confirmation: Confirmation) -> str:
         )
     said = (
         f"The last finalist, {config}, came to {words.interval_words(confirmation.speedup)} in"
-        f" {runs} of each side"
+        f" {runs} per side"
     )
-    # the run's own reason often is this one: once is enough
+    # often the same as the run's own reason: do not repeat it
     return (
         f"{said}." if not reason or reason in words.clean(result.reason) else f"{said}: {reason}."
     )
@@ -249,9 +249,7 @@ def tried(result: Result) -> str:
 
 
 def loss_story(result: Result) -> LossStory:
-    """What was certified and what was not, in the words of
-    :func:`~autotune.verdict.words.certificate`.
-    """
+    """What was certified and what was not, from :func:`~autotune.verdict.words.certificate`."""
     loss = result.loss
     title = LOSS_TITLES.get(loss.verdict, f"Loss {words.clean(loss.verdict)}")
     said, mark, limit = words.clean(certificate(loss)).partition("Not certified:")
@@ -261,7 +259,7 @@ def loss_story(result: Result) -> LossStory:
 
 
 def changes(result: Result) -> list[Change]:
-    """The knobs of the answer: the smallest change that gives the speed-up."""
+    """The adopted knobs: the smallest change that gives the speed-up."""
     gains = {gain.knob: gain for gain in result.gains}
     return [_change(result, knob, value, gains.get(knob)) for knob, value in result.knobs.items()]
 
@@ -277,8 +275,7 @@ def _change(result: Result, knob: str, value: Value, gain: KnobGain | None) -> C
             else words.interval_words(speedup)
         )
     else:
-        # Of one changed knob the whole speed-up is its own; of several, nobody knows unless it was
-        # measured.
+        # A single changed knob accounts for the whole speed-up; with several, only measuring tells.
         said = "all of it" if len(result.knobs) == 1 else "not measured alone"
     return Change(
         words.clean(knob, 60),
@@ -317,9 +314,7 @@ def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:
 
 
 def given_back(result: Result) -> list[Change]:
-    """Knobs the winner had and that went back to the job's own value, as they gave nothing by
-    themselves.
-    """
+    """Knobs of the winner that were reset to the job's own value, as they gained nothing alone."""
     return [
         _change(result, gain.knob, gain.value, gain)
         for gain in result.gains
@@ -328,7 +323,7 @@ def given_back(result: Result) -> list[Change]:
 
 
 def build_up_words(result: Result) -> str:
-    """What the waterfall shows and how sure its steps are; "" if there is none."""
+    """What the waterfall shows and how certain its steps are; "" if there is none."""
     steps = result.explanation.build_up
     if not steps:
         return ""
@@ -336,7 +331,7 @@ def build_up_words(result: Result) -> str:
     between = {step.source for step in steps[:-1]}
     if between & {"live", "search"}:
         said += (
-            " The steps in between are live figures from one running process, for orientation:"
+            " The steps in between are live figures from one running process, only indicative:"
             " their intervals are too narrow."
         )
     if "fresh" in between:
@@ -345,7 +340,7 @@ def build_up_words(result: Result) -> str:
             " confirmed figure without that knob's own gain."
         )
     if any(step.together_with for step in steps):
-        said += " Knobs in one bar were not measured one by one."
+        said += " Knobs in one bar were not measured separately."
     return said + " The last bar is the confirmed figure, from fresh processes."
 
 
@@ -359,12 +354,13 @@ def no_importance(result: Result) -> str:
         ),
         "",
     )
-    return f"Not judged: {words.clean(said)}." if said else "Not judged in this run."
+    return f"Not computed: {words.clean(said)}." if said else "Not computed in this run."
 
 
 def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
-    """Before and after. Both from fresh processes if the answer was confirmed, else the observed
-    job alone.
+    """Anatomies before and after tuning; after is None unless a tuned result was confirmed.
+
+    Both come from fresh processes if confirmed; otherwise "before" is the observed job.
     """
     confirmation = result.confirmation
     if tuned(result) and confirmation is not None and confirmation.anatomy is not None:
@@ -373,10 +369,9 @@ def anatomies(result: Result) -> tuple[Anatomy, Anatomy | None]:
 
 
 def iteration_words(anatomy: Anatomy, unit: str) -> str:
-    """The spread of one iteration, what of it is the reader's, and over how many iterations all
-    this was measured.
+    """Iteration time spread, the reader's share, throughput, and the number of iterations measured.
 
-    ``unit``: what is counted a second, see :class:`~autotune_spaces.facts.JobFacts`.
+    ``unit``: what throughput counts, see :class:`~autotune_spaces.facts.JobFacts`.
     """
     spread = (
         f"median {words.duration_words(anatomy.median_s)}, from"
@@ -393,13 +388,11 @@ def iteration_words(anatomy: Anatomy, unit: str) -> str:
     )
 
 
-LIKE_SIZES = 1.2  # apart by less, the samples of two iterations may be the same
+LIKE_SIZES = 1.2  # iterations whose sample counts differ by a smaller factor count as equal
 
 
 def unlike_iterations(result: Result) -> str:
-    """That an iteration after is not one before, where the batch has grown or shrunk; "" where it
-    is.
-    """
+    """A warning if iterations are not comparable because the batch size changed; else ""."""
     sizes = [
         side.samples_per_s
         * (side.iteration_s + side.turnover_s / (side.epoch_iterations or math.inf))
@@ -416,7 +409,7 @@ def unlike_iterations(result: Result) -> str:
 
 
 def phase_rows(result: Result) -> list[PhaseRow]:
-    """Seconds of one iteration in each phase, phases that take no time on either side left out."""
+    """Seconds per iteration in each phase; phases that take no time on either side are omitted."""
     before, after = anatomies(result)
     names = [*PHASES, *(p for p in before.phases_s if p not in PHASES)]
     rows = [
@@ -437,8 +430,9 @@ def _seconds(anatomy: Anatomy, phase: str) -> float:
 
 
 def ceiling_words(observation: Observation) -> str:
-    """What an infinitely fast loader would give; "" if unknown, or if the bottleneck's reason holds
-    the figure already.
+    """The speed-up an infinitely fast loader would give.
+
+    "" if unknown or negligible, or if the bottleneck's reason already states it.
     """
     ceiling = observation.ceiling
     if (
@@ -451,8 +445,9 @@ def ceiling_words(observation: Observation) -> str:
 
 
 def rejected_rows(result: Result) -> list[tuple[str, str]]:
-    """(configuration, reason) of what was turned down after the search; the run's own reason, which
-    stands above, in short.
+    """(configuration, reason) of each configuration rejected after the search.
+
+    A reason that the headline already gives is shortened.
     """
     said = headline(result)
     reasons = [(r, words.clean(r.reason)) for r in result.rejected]
@@ -463,7 +458,7 @@ def rejected_rows(result: Result) -> list[tuple[str, str]]:
 
 
 def withdrawn_rows(result: Result) -> list[tuple[str, str]]:
-    """(knobs, why they were left out), one row a reason."""
+    """(knobs, why they were left out), one row per reason."""
     rows: dict[str, list[str]] = {}
     for knob, reason in result.observation.withdrawn.items():
         rows.setdefault(words.clean(reason, 600), []).append(words.clean(knob, 60))
@@ -471,7 +466,7 @@ def withdrawn_rows(result: Result) -> list[tuple[str, str]]:
 
 
 def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
-    """(command, what it does), to be typed as they stand."""
+    """(command, what it does); the commands can be typed as shown."""
     where = shown_path(run_dir)
     lines = []
     if tuned(result):
@@ -484,7 +479,7 @@ def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
         lines.append(
             (
                 f"autotune export {shlex.quote(where)} --format diff",
-                "as a patch of your source; also shell, sbatch …",
+                "as a patch to your source; also shell, sbatch …",
             )
         )
     elif result.trials:
@@ -495,9 +490,7 @@ def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
 
 
 def _in_mlflow(run_dir: Path) -> bool:
-    """False where the run was made without (`tracking: {uri: null}`): there are no pages to look
-    at.
-    """
+    """Whether the run was tracked in MLflow; False with `tracking: {uri: null}`."""
     from autotune.errors import InputError
     from autotune.tracking.sync import target_of
 
@@ -508,17 +501,16 @@ def _in_mlflow(run_dir: Path) -> bool:
 
 
 def shown_path(path: Path) -> str:
-    """``path`` as a person in this directory would type it; without characters that would change
-    the line it stands in.
+    """``path`` as a user would type it here: relative if below this directory, else absolute.
+
+    Characters that would disturb the line it is printed in are removed.
     """
     relative = os.path.relpath(path)
     return words.clean(relative if not relative.startswith("..") else str(Path(path).absolute()))
 
 
 def command_words(result: Result) -> str:
-    """The job's command line without the secrets on it: a page is passed on more easily than a run
-    directory.
-    """
+    """The job's command line with secrets masked: pages are shared more than run directories."""
     command = result.environment.get("command", "")
     if isinstance(command, (list, tuple)):
         return words.clean(shlex.join(mask_command([str(word) for word in command])))
@@ -526,11 +518,11 @@ def command_words(result: Result) -> str:
 
 
 def sentence(text: str) -> str:
-    """``text`` cleaned, beginning with a capital and ending with a full stop; "" stays ""."""
+    """``text`` cleaned, starting with a capital and ending with a full stop; "" stays ""."""
     line = words.clean(text)
     if not line:
         return ""
     first = line.split(" ", 1)[0]
-    if first.isalpha() and first != line:  # a word, not a knob's name or an assignment
+    if first.isalpha() and first != line:  # a word, not a knob name or an assignment
         line = line[0].upper() + line[1:]
     return line if line.endswith((".", "!", "?", "…")) else line + "."

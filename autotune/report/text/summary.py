@@ -1,6 +1,4 @@
-"""The performance summary as rows: before and after side by side, for the terminal and for the
-page.
-"""
+"""The performance summary as rows, before and after side by side, for terminal and page."""
 
 from __future__ import annotations
 
@@ -19,21 +17,21 @@ from autotune.results import Result
 from autotune.words import SIDES, scaled_words
 
 NOTHING = "–"
-TOOLS = ("Nsight",)  # what notes on external profilers begin with, see autotune.explain.nsight
+TOOLS = ("Nsight",)  # prefixes of notes on external profilers, see autotune.explain.nsight
 
 
 @dataclass(frozen=True)
 class SummaryRow:
     label: str
-    cells: tuple[str, ...]  # one a side, in the order of SummaryTable.sides
-    note: str = ""  # what the figure means, where its name does not say it
+    cells: tuple[str, ...]  # one per side, in the order of SummaryTable.sides
+    note: str = ""  # what the figure means, if its name does not say so
 
 
 @dataclass(frozen=True)
 class SummaryTable:
     sides: tuple[str, ...]
     rows: tuple[SummaryRow, ...]
-    foot: tuple[str, ...]  # sentences below it
+    foot: tuple[str, ...]  # sentences below the table
 
 
 def summary_table(
@@ -42,8 +40,8 @@ def summary_table(
     """The table; None if no side has a summary.
 
     Args:
-        unit: what is counted a second: "samples", or "iterations".
-        device: "cpu" or "cuda", to say why there are no copies; "": nothing is said.
+        unit: what throughput counts: "samples" or "iterations".
+        device: "cpu" or "cuda", to explain missing copies; "" for no explanation.
     """
     known = {name: side.summary for name, side in sides.items() if side.summary is not None}
     if not known:
@@ -59,16 +57,16 @@ def summary_table(
     ]
     foot = [
         (
-            "One process a side, timed before anything was watched or profiled. The speed-up comes"
-            " from the fresh processes, not from the ratio of these."
+            "One process per side, timed before any instrumentation or profiling. The speed-up"
+            " comes from the fresh processes, not from the ratio of these."
             if len(known) > 1
-            else "Timed in one process, before anything was watched or profiled."
+            else "Timed in one process, before any instrumentation or profiling."
         )
     ]
     if device == "cpu":
-        foot.append("Nothing is copied to a device: the job computes on the CPU.")
+        foot.append("Nothing is copied to a device: the job runs on the CPU.")
     elif device == "cuda" and all(s.host_to_device_bytes is None for s in summaries):
-        foot.append("Copies to the device were not seen.")
+        foot.append("No copies to the device were seen.")
     return SummaryTable(names, tuple(rows), tuple(foot))
 
 
@@ -120,14 +118,14 @@ def _rows(unit: str) -> tuple[_Spec, ...]:
                 f"{words.number_words(s.peak_memory_gib)} GiB" if s.peak_memory_gib else NOTHING
             ),
         ),
-        _Spec("host to device, a step", lambda s: scaled_words(s.host_to_device_bytes, "B")),
+        _Spec("host to device, per step", lambda s: scaled_words(s.host_to_device_bytes, "B")),
         _Spec(
             "host to device, rate",
             lambda s: scaled_words(s.host_to_device_bytes_per_s, "B/s"),
             lambda _: "while copying",
         ),
         _Spec(
-            "model FLOPs, a step",
+            "model FLOPs, per step",
             lambda s: scaled_words(s.model_flops, "FLOP"),
             lambda _: "forward and backward",
         ),
@@ -150,16 +148,16 @@ def _percent(share: float | None) -> str:
 
 
 def nsight_words(facts: NsightFacts) -> list[str]:
-    """What Nsight Systems saw, a sentence each."""
+    """What Nsight Systems saw, as sentences."""
     said = (
         [
-            f"the device was at work {100 * facts.busy_s / facts.window_s:.0f} % of"
+            f"the device was busy {100 * facts.busy_s / facts.window_s:.0f} % of"
             f" {words.duration_words(facts.window_s)}"
         ]
         if facts.window_s > 0
         else []
     )
-    per_step = f", {facts.launches / facts.steps:,.0f} an iteration" if facts.steps else ""
+    per_step = f", {facts.launches / facts.steps:,.0f} per iteration" if facts.steps else ""
     said.append(f"{words.plural(facts.launches, 'kernel launch', 'kernel launches')}{per_step}")
     if facts.host_to_device_bytes:
         rate = (
@@ -172,7 +170,7 @@ def nsight_words(facts: NsightFacts) -> list[str]:
 
 
 def summary_group(table: SummaryTable) -> Group:
-    """The table in a terminal. The console must have markup and emoji off."""
+    """The table for a terminal. The console must have markup and emoji off."""
     shown = bare_table(header=len(table.sides) > 1)
     shown.add_column("", no_wrap=True)
     for name in table.sides:
@@ -184,14 +182,14 @@ def summary_group(table: SummaryTable) -> Group:
 
 
 def print_result_summary(console: Console, result: Result) -> None:
-    """The summary of a result, or why there is none."""
+    """Print the summary of a result, or why there is none."""
     table = result_summary(result)
     why = words.why_not_profiled(result.explanation)
     console.print(Text(why) if table is None else summary_group(table))
 
 
 def result_summary(result: Result) -> SummaryTable | None:
-    """The table of a result, with what external profilers saw, or why they saw nothing, below it."""
+    """The table of a result; below it, what external profilers saw or why they saw nothing."""
     job = result.observation.job
     table = summary_table(result.explanation.sides, job.sample_unit, job.device)
     return table and replace(table, foot=(*table.foot, *_tools(result.explanation)))
@@ -210,6 +208,6 @@ def _tools(explanation: Explanation) -> list[str]:
                 for c in side.counters[:3]
             ]
             said.append(
-                f"Nsight Compute{of}, share of the card's compute and memory: {'; '.join(top)}."
+                f"Nsight Compute{of}, share of the GPU's compute and memory: {'; '.join(top)}."
             )
     return said

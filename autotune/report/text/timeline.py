@@ -1,9 +1,8 @@
-"""The timeline strip: what happened in a few iterations, before and after, on one scale of seconds.
+"""The timeline strip: what happened in a few iterations, before and after, on one time scale.
 
-One row for the phases of the iteration, and one for each other lane of the spans (device kernels,
-copies, operators).
-Thousands of kernels are narrower than a pixel: neighbours of one kind that nobody could tell apart
-become one stretch.
+One row shows the phases of the iteration, and one row each other lane of spans (device kernels,
+copies, operators). Thousands of kernels are narrower than a pixel, so indistinguishable neighbours
+of one kind are merged into one stretch.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from autotune.report.text.story import PHASE_WORDS
 from autotune.results import Result
 from autotune_trials.protocol.messages import PHASES
 
-WIDTH = 1000  # of the strip in its own units
-MOST_SPANS = 500  # in one row: finer than that no screen shows
-FINEST = 0.5  # units; a stretch is at least this wide
+WIDTH = 1000  # of the strip, in its own units
+MOST_SPANS = 500  # per row; no screen shows more detail
+FINEST = 0.5  # minimum width of a stretch, in units
 LANE_WORDS = {"device": "device", "copy": "copies", "operators": "operators", "cpu": "CPU"}
 KINDS = {
     "matrix": (
         re.compile(
             r"gemm|matmul|\bmm\b|bmm|addmm|linear|conv|cutlass|xmma|attention|fmha", re.IGNORECASE
         ),
-        "products and convolutions",
+        "matmuls and convolutions",
     ),
     "move": (
         re.compile(r"copy|memcpy|memset|clone|contiguous|\bcat\b|_to\b|::to\b", re.IGNORECASE),
@@ -44,7 +43,7 @@ KIND_WORDS = {
 
 @dataclass(frozen=True)
 class Stretch:
-    """A rectangle of the strip, in its units."""
+    """A rectangle in the strip, in the strip's units."""
 
     kind: str
     x: float
@@ -53,7 +52,7 @@ class Stretch:
 
 
 def strips(result: Result) -> list[dict[str, Any]]:
-    """One strip a profiled side that has a timeline, in the order before, after."""
+    """One strip per profiled side that has a timeline, before first."""
     sides = {name: side for name, side in result.explanation.sides.items() if _spans(side)}
     whole_s = whole(result)
     if whole_s <= 0:
@@ -73,18 +72,18 @@ def strips(result: Result) -> list[dict[str, Any]]:
 
 
 def whole(result: Result) -> float:
-    """Seconds the strips are drawn in: those of the longer one."""
+    """Length of the common time scale in seconds: that of the longer strip."""
     return max((_end(side) for side in result.explanation.sides.values()), default=0.0)
 
 
 def kinds(strips: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    """(kind, words) of what is drawn, for the legend."""
+    """(kind, label) of every kind drawn, for the legend."""
     used = {span.kind for strip in strips for lane in strip["lanes"] for span in lane["spans"]}
     return [(kind, said) for kind, said in KIND_WORDS.items() if kind in used]
 
 
 def stretches(spans: Sequence[Span], whole_s: float) -> list[Stretch]:
-    """What is drawn of ``spans``: at most :data:`MOST_SPANS`, none narrower than :data:`FINEST`."""
+    """Merge ``spans`` into at most :data:`MOST_SPANS` stretches, at least :data:`FINEST` wide."""
     ordered = sorted(spans, key=lambda s: (s.start_s, -s.duration_s))
     finest_s = FINEST * whole_s / WIDTH
     found = _merged(ordered, finest_s)
@@ -162,5 +161,5 @@ def _end(side: Side) -> float:
 
 
 def _beginnings(side: Side) -> list[float]:
-    """Where an iteration begins: with the wait for its batch."""
+    """The start of each iteration but the first: the start of its wait for data."""
     return sorted({s.start_s for s in _spans(side) if s.lane == "data" and s.start_s > 0})

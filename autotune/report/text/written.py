@@ -1,5 +1,6 @@
-"""What trials wrote, in sentences: what was put back is one quiet line, what was not is said with
-what to do about it.
+"""Sentences on files that trials wrote.
+
+Restored files share one quiet line; each file that was not restored comes with what to do about it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,14 @@ SHOWN = 4  # names in one sentence
 
 
 def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool]]:
-    """(sentence, does somebody have to do something) each. ``who`` wrote: trials, or the job that
-    was profiled.
-    """
+    """(sentence, whether the user has to act). ``who`` wrote: trials, or the profiled job."""
     lines: list[tuple[str, bool]] = []
     quiet = [
         f"{what} {_names(names, written.counts.get(kind, len(names)))}"
         for kind, what, names in (
-            ("restored", "put back as they were:", written.restored),
-            ("removed", "removed again:", written.removed),
-            ("prepared", "prepared before training and left there:", written.prepared),
+            ("restored", "restored:", written.restored),
+            ("removed", "removed:", written.removed),
+            ("prepared", "prepared before training and kept:", written.prepared),
         )
         if names
     ]
@@ -53,7 +52,7 @@ def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool
         lines.append(
             (
                 (
-                    "Changed while a trial ran, by something that could not be watched:"
+                    "Changed while a trial ran, by something autotune could not watch:"
                     f" {_names(written.noticed, len(written.noticed))}. {REMEDY}"
                 ),
                 True,
@@ -61,7 +60,7 @@ def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool
         )
     for path, original in written.failed.items():
         what = (
-            f"what it was before lies in {words.clean(original)}"
+            f"its original content is in {words.clean(original)}"
             if os.path.isabs(original)
             else words.clean(original)
         )

@@ -1,4 +1,4 @@
-"""The leader without what is not worth its price, and what a search could still gain on it."""
+"""The leader without knobs that are not worth their price, and what may still be gained on it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-# standard deviation by which a live session is off, beside what its blocks say; log cost
+# standard deviation of a live session's error beyond the scatter of its blocks; log cost
 LIVE_ERROR = 0.007
-MINIMUM_GAIN = 0.02  # log gain that an answer is expected to have, or nothing is changed
+MINIMUM_GAIN = 0.02  # expected log gain below which the answer is the baseline
 
 
 class Judge:
@@ -25,7 +25,7 @@ class Judge:
         self.evidence = evidence
 
     def price(self, belief: Belief, k: int, v: int) -> float:
-        """Of a value that is not the job's own; the compiled knob's start-up included."""
+        """Price of value ``v`` of knob ``k``, compile start-up included; 0 for the job's own."""
         evidence = self.evidence
         if v == evidence.columns.default[k]:
             return 0.0
@@ -39,7 +39,7 @@ class Judge:
         return price
 
     def answer(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
-        """What is kept; the verdict on each knob of the leader, dropped ones first."""
+        """The configuration to keep; a verdict on each knob of the leader, dropped ones first."""
         index, verdicts = self.worth_their_price(belief)
         if sum(verdict.expected for verdict in verdicts if verdict.kept) < MINIMUM_GAIN:
             return self.evidence.columns.default, [
@@ -48,7 +48,7 @@ class Judge:
         return index, verdicts
 
     def worth_their_price(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
-        """The same, however little it is in all: where a search goes on from."""
+        """Like :meth:`answer` without a minimum gain: the point from which the search continues."""
         columns, index = self.evidence.columns, belief.leader.copy()
         dropped: list[KnobVerdict] = []
         while True:
@@ -63,7 +63,7 @@ class Judge:
             index = self._with(index, worst, int(columns.default[worst]))
 
     def open_regret(self, belief: Belief, index: np.ndarray) -> np.ndarray:
-        """For each knob what its best change of ``index`` may still gain beyond its price."""
+        """For each knob, what its best change to ``index`` may still gain beyond its price."""
         import numpy as np
 
         columns, evidence = self.evidence.columns, self.evidence

@@ -1,12 +1,12 @@
 """Configurations as rows of a design matrix.
 
-    column 0          the baseline's level
-    one a value       of each knob other than the job's own: its main effect
-    one a known pair  where both are changed: what they give beyond their sum, with a tight prior
+    column 0            the baseline's level
+    one per value       of each knob, except the job's own value: its main effect
+    one per known pair  if both are changed: their effect beyond the sum, with a tight prior
 
-A configuration is an index vector in between: for each knob the place of its value, the default's
-where it is not set. A conditional knob counts only where it means something; which those are is
-asked of ``normalise``.
+In between, a configuration is an index vector: for each knob the index of its value, or of the
+default if it is not set. A conditional knob counts only where it has an effect, as ``normalise``
+decides.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 MAIN_SD = 0.15  # of a value's effect on log cost
-LOADER_SD = 0.5  # of a loader knob's where the loader is the bottleneck: 20x was seen
+LOADER_SD = 0.5  # the same for loader knobs if the loader is the bottleneck: 20x was seen
 BASELINE_SD = 0.5
 PAIR_SD = 0.02
-# Known not to be additive; the loader's with compute come on top where it binds.
+# Known not to be additive; if loader-bound, pairs of num_workers with compute knobs are added.
 PAIRS = (("amp_dtype", "compile_mode"), ("amp_dtype", "channels_last"))
-COMPETING_SD = 0.3  # of what workers and threads give beyond their sum, where reading takes long
+COMPETING_SD = 0.3  # of the interaction of workers and threads if reading takes long
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Pair:
     """A column that is 1 where knob ``a`` has a value in ``in_a`` and ``b`` one in ``in_b``."""
 
     a: int
-    in_a: tuple[bool, ...]  # by the place of the value; as long as the longest domain
+    in_a: tuple[bool, ...]  # by index of the value; as long as the longest domain
     b: int
     in_b: tuple[bool, ...]
 
@@ -45,8 +45,8 @@ class Columns:
     """The coding of one search's configurations.
 
     Args:
-        expected: (knob, value) -> effect on log cost that its prior is centred on; elsewhere 0.
-        reading: making batches takes a good part of the time.
+        expected: (knob, value) -> effect on log cost, the centre of its prior; 0 if missing.
+        reading: preparing batches takes a considerable part of the time.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Columns:
         self.place = {knob.name: k for k, knob in enumerate(self.knobs)}
         self.default = np.array([knob.default_index for knob in self.knobs])
         self.most = max(len(knob.values) for knob in self.knobs)
-        self.column = np.full((len(self.knobs), self.most), -1)  # of a value's effect; -1: none
+        self.column = np.full((len(self.knobs), self.most), -1)  # column of each value; -1: none
         prior = [BASELINE_SD]
         for k, knob in enumerate(self.knobs):
             for v in range(len(knob.values)):
@@ -74,7 +74,7 @@ class Columns:
         self.pairs = _known_pairs(self.knobs, bottleneck, self.most)
         self.in_a = np.array([pair.in_a for pair in self.pairs], dtype=bool)
         self.in_b = np.array([pair.in_b for pair in self.pairs], dtype=bool)
-        # (workers, threads), where they matter to each other
+        # (workers, threads), if they compete for cores
         self.competing = (
             (self.place[COMPETING[0]], self.place[COMPETING[1]])
             if reading and self.place.keys() >= set(COMPETING)
@@ -110,7 +110,7 @@ class Columns:
         return index
 
     def decode(self, index: np.ndarray) -> dict:
-        """What differs from the job's own, normalised."""
+        """The normalised configuration: values that differ from the job's own."""
         config = {
             knob.name: knob.values[index[k]]
             for k, knob in enumerate(self.knobs)
@@ -119,11 +119,11 @@ class Columns:
         return dict(self.normalise(config))
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """Design matrix of index vectors, one below the other."""
+        """Design matrix with one row per index vector."""
         import numpy as np
 
         n, count = len(indices), len(self.prior_sd)
-        x = np.zeros((n, count + 1))  # the last one takes what has no column, and goes
+        x = np.zeros((n, count + 1))  # values without a column write to the last one, dropped below
         x[np.arange(n)[:, None], self.column[np.arange(len(self.knobs)), indices]] = 1.0
         x[:, 0] = 1.0
         if self.pairs:
@@ -136,13 +136,13 @@ class Columns:
         return self.rows(index[None, :])[0]
 
     def effects(self, coefficients: np.ndarray) -> np.ndarray:
-        """(knob, value) -> its main effect, 0 for the job's own; one such table for each row."""
+        """(knob, value) -> main effect, 0 for the job's own value; one such table per row."""
         import numpy as np
 
         return np.where(self.column >= 0, coefficients[..., np.maximum(self.column, 0)], 0.0)
 
     def settle(self, indices: np.ndarray) -> np.ndarray:
-        """Index vectors with every knob that means nothing there at its default."""
+        """Index vectors with every knob that has no effect there reset to its default."""
         import numpy as np
 
         out = indices.copy()
@@ -152,7 +152,7 @@ class Columns:
         return out
 
     def _conditions_of(self, k: int) -> list[tuple[int, np.ndarray]]:
-        """(other knob, for each of its values: does knob ``k`` mean anything beside it)."""
+        """(other knob, for each of its values whether knob ``k`` has an effect beside it)."""
         import numpy as np
 
         knob = self.knobs[k]
@@ -180,7 +180,7 @@ def _known_pairs(knobs: Sequence[SearchKnob], bottleneck: str, most: int) -> lis
             for i in _changed(knobs[a]):
                 pairs += [Pair(a, _only(i, most), b, _only(j, most)) for j in _changed(knobs[b])]
     if "num_workers" in names:
-        # One column a value for all counts of workers.
+        # One column per value of the other knob, shared by all worker counts.
         a = names.index("num_workers")
         other = tuple(i in _changed(knobs[a]) for i in range(most))
         for b, knob in enumerate(knobs):

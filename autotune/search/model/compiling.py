@@ -1,9 +1,9 @@
-"""When a compiled graph is bought, and how long a series stays on it.
+"""When to buy a compiled graph, and how long to stay on it.
 
-Compiling takes longer than everything else that is tried, and what is part of a graph cannot be
-flipped on it. So it is bought on the leader, once the knobs of the graph are mostly settled or 30
-% of the time is gone; and again where a new graph promises more than a hundredth. What it costs
-at start counts as if it were spread over the planned steps.
+Compiling takes longer than anything else the search tries, and the knobs that a graph depends on
+cannot be switched without compiling again. So a graph is bought for the leader once these knobs are
+mostly settled or 30 % of the time is used, and another one if it promises a log gain of more than
+0.01. Its start-up cost is spread over the planned steps.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from autotune.search.model.judgement import SLAB_SD, Worth
 if TYPE_CHECKING:
     import numpy as np
 
-SETTLED = 0.006  # what the knobs of the graph may still gain together when it is bought
-LATEST_SHARE = 0.3  # of the search's time
-GAIN_NEEDED = 0.01  # expected log gain for which another graph is bought
-DEAREST = 0.35  # a start-up may cost this share of the time that is left, not more
-STAY = 40  # blocks that are measured on a graph once it is there
+SETTLED = 0.006  # total gain that the graph's knobs may still have when it is bought
+LATEST_SHARE = 0.3  # share of the search's time after which this no longer matters
+GAIN_NEEDED = 0.01  # expected log gain needed to buy a graph
+DEAREST = 0.35  # largest share of the remaining time that a start-up may take
+STAY = 40  # blocks to measure on a graph once it is compiled
 AGAIN = (
-    0.001  # expected gain from knowing better whether compile pays, for which it is bought again
+    0.001  # expected gain from knowing better whether compile pays, needed to buy the graph again
 )
-AGAIN_DEAREST = 0.15  # of the time that is left, its start-up then
+AGAIN_DEAREST = 0.15  # largest share of the remaining time that this start-up may take
 
 
 class Compiling:
@@ -39,7 +39,7 @@ class Compiling:
     def purchase(
         self, belief: Belief, regret: np.ndarray, *, elapsed_share: float, seconds_left: float
     ) -> np.ndarray | None:
-        """The leader with the compiled value that promises most, if it is time to try it."""
+        """The configuration with the most promising compile value, if it is time to try one."""
         evidence, c = self.evidence, self.evidence.compiled
         if c is None:
             return None
@@ -50,12 +50,12 @@ class Compiling:
         best, best_gain = None, GAIN_NEEDED
         for v in self._values():
             if best is not None and not evidence.bought():
-                break  # the first graph is of the guess, if that can be had
+                break  # the first graph uses the guess, if possible
             if v == evidence.columns.default[c] or evidence.excluded[c, v]:
                 continue
             if self.too_dear(v, seconds_left):
                 continue
-            # The first time on what was measured well without it, so that a failure has a name.
+            # The first time, on what worked without it, so that a failure can be attributed.
             index = (
                 belief.leader.copy()
                 if evidence.tried[c, v]
@@ -71,19 +71,19 @@ class Compiling:
         return best
 
     def too_dear(self, v: int, seconds_left: float) -> bool:
-        """Whether starting that value takes too much of the search's time."""
+        """Whether compiling with value ``v`` takes too much of the remaining time."""
         return self._start_up_s.get(v, 0.0) > DEAREST * seconds_left
 
     def _values(self) -> list[int]:
-        """Of the compiled knob, the guess first."""
+        """Values of the compiled knob, the guess first."""
         knob = self.evidence.columns.knobs[self.evidence.compiled or 0]
         return sorted(range(len(knob.values)), key=lambda v: knob.values[v] != knob.guess)
 
     def stays(self, belief: Belief) -> np.ndarray | None:
-        """What the next series runs on its graph; None: it runs without compile.
+        """The leader on the current graph, if the next series stays on it; else None.
 
-        It goes on until there are enough blocks. Everything else is measured as well without
-        compile, and the knobs of the graph only there.
+        It stays for :data:`STAY` blocks. After that, all other knobs are measured just as well
+        without compile, and the graph's own knobs only there.
         """
         evidence, c = self.evidence, self.evidence.compiled
         if c is None or not len(evidence):
@@ -96,7 +96,9 @@ class Compiling:
         return self._on(belief, now) if start < STAY else None
 
     def _worth_buying_again(self, belief: Belief, regret: np.ndarray, seconds_left: float) -> bool:
-        """Compile itself is what is most in doubt, and was measured less than its absence."""
+        """Whether compile is the most doubtful knob, was measured in fewer than half of the blocks,
+        and starts fast enough.
+        """
         evidence, c = self.evidence, self.evidence.compiled
         assert c is not None
         graphs = [evidence.graph_of(index) for index in evidence.indices]
@@ -113,7 +115,7 @@ class Compiling:
         return [graph for graph in graphs if graph is not None][-1]
 
     def _on(self, belief: Belief, graph: tuple[int, ...]) -> np.ndarray:
-        """The leader on that graph."""
+        """The leader on ``graph``."""
         index = belief.leader.copy()
         assert self.evidence.compiled is not None
         for k, v in zip((self.evidence.compiled, *self.evidence.graph), graph, strict=True):
@@ -121,7 +123,7 @@ class Compiling:
         return index
 
     def _expected_gain(self, belief: Belief, index: np.ndarray, v: int) -> float:
-        """Expected gain over what is there already, uncompiled or on a graph that was bought."""
+        """Expected gain over the uncompiled configuration, and over the graphs already bought."""
         evidence, c = self.evidence, self.evidence.compiled
         assert c is not None
         price = self.judge.price(belief, c, v)
@@ -130,7 +132,7 @@ class Compiling:
         if not evidence.tried[c, v]:
             return Worth(1.0, 0.0, SLAB_SD).beyond(
                 price
-            )  # a compiled model is never quite the same
+            )  # a compiled model never has exactly the same speed
         gains = [belief.gain(index, plain)[0] - price]
         for bought in evidence.bought():
             if bought[0] == v:

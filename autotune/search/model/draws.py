@@ -23,11 +23,11 @@ def fastest(
 ) -> np.ndarray:
     """Index vectors, one for each row of ``coefficients``.
 
-    Workers and threads that compete for the cores may be worth nothing but together, which no
-    descent by single knobs finds: it is made with each number of threads.
+    Workers and threads that compete for cores may only pay together, which a descent over single
+    knobs cannot find: it is repeated for each number of threads.
 
     Args:
-        allowed: (knob, value) -> may it be taken.
+        allowed: (knob, value) -> whether it may be used.
         start: index vector from which the descent starts.
         start_up_costs: (knob, value) -> log cost on top of its effect.
         fixed: knobs that stay as in ``start``.
@@ -78,7 +78,7 @@ def _descended(
             cost = effects[:, k, :].copy()
             for p, mine, other, theirs in of_knob[k]:
                 cost += (coefficients[:, p] * theirs[index[:, other]])[:, None] * mine
-            if columns.conditions[k]:  # where it means nothing any value costs the same
+            if columns.conditions[k]:  # where it has no effect, all values cost the same
                 active: np.ndarray = np.ones(count, dtype=bool)
                 for j, means_something in columns.conditions[k]:
                     active &= means_something[index[:, j]]
@@ -94,7 +94,7 @@ def _descended(
 
 
 def _dependents(columns: Columns) -> list[list[tuple[int, np.ndarray]]]:
-    """For each knob those that mean something only beside some of its values."""
+    """For each knob, the knobs that have an effect only beside some of its values."""
     found: list[list[tuple[int, np.ndarray]]] = [[] for _ in columns.knobs]
     for k, conditions in enumerate(columns.conditions):
         for j, means_something in conditions:
@@ -103,7 +103,7 @@ def _dependents(columns: Columns) -> list[list[tuple[int, np.ndarray]]]:
 
 
 def _pairs_of(columns: Columns) -> list[list[tuple[int, np.ndarray, int, np.ndarray]]]:
-    """For each knob its pairs: coefficient, own values in it, the other knob, its values."""
+    """For each knob, its pairs: (coefficient, own values in it, the other knob, its values)."""
     found: list[list[tuple[int, np.ndarray, int, np.ndarray]]] = [[] for _ in columns.knobs]
     in_a, in_b = columns.in_a.astype(float), columns.in_b.astype(float)
     for p, pair in enumerate(columns.pairs):

@@ -1,8 +1,7 @@
-"""What was measured, and what it makes of the knobs: rows in, posterior and leader out.
+"""The measured blocks, and what they say about the knobs: rows in, posterior and leader out.
 
-Rows are kept, not posteriors: all of them are filtered again when the noise is refitted or the
-leader changes, because a block counts the less the more strong effects lie between it and the
-leader.
+Rows are kept, not posteriors: all of them are refitted when the noise is estimated again or the
+leader changes, because a block counts less the more strong effects separate it from the leader.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from autotune_spaces.base import Config
 if TYPE_CHECKING:
     import numpy as np
 
-# Effects are not quite additive: a block is discounted by a share of the strong effects between it
-# and the leader. (share, log cost from which an effect is strong)
+# Effects are not quite additive: a block is discounted by a share of the strong effects that
+# separate it from the leader. (share, log cost from which an effect is strong)
 DISCOUNT = (0.15, 0.05)
-LOADER_DISCOUNT = (0.4, 0.1)  # where the loader binds: compute behind another one shows little
-FIRST_REFIT = 12  # blocks before the noise is fitted; again at sqrt(2) times as many
-CENTRES = 4  # fits until the leader is the one the discount is centred on
+LOADER_DISCOUNT = (0.4, 0.1)  # loader knobs, if loader-bound: slow loading hides compute effects
+FIRST_REFIT = 12  # blocks before the noise is first fitted; then at each sqrt(2) times as many
+CENTRES = 4  # most fits until the discount is centred on the resulting leader
 
 
 @dataclass(frozen=True)
 class Belief:
-    """What is known at one moment."""
+    """What is known at one point of the search."""
 
     columns: Columns
     posterior: regression.Posterior
@@ -39,17 +38,17 @@ class Belief:
     noise: float
 
     def gain(self, index: np.ndarray, over: np.ndarray) -> tuple[float, float, float]:
-        """log(cost of ``over`` / cost of ``index``): mean, sd, and the sd before any block."""
+        """log(cost of ``over`` / cost of ``index``): mean, sd, and prior sd."""
         return self.posterior.of(self.columns.row(over) - self.columns.row(index))
 
     def expected(self, index: np.ndarray, over: np.ndarray) -> float:
-        """The same log gain as it was expected before any block."""
+        """Prior mean of the same log gain."""
         return self.posterior.expected(self.columns.row(over) - self.columns.row(index))
 
     def gains(
         self, indices: np.ndarray, over: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The same of many index vectors."""
+        """:meth:`gain` for many index vectors."""
         import numpy as np
 
         contrasts = self.columns.row(over) - self.columns.rows(indices)
@@ -59,7 +58,7 @@ class Belief:
 
 
 class Evidence:
-    """Blocks so far, what failed, what may not be proposed.
+    """The blocks so far, the failures, and the values excluded from proposals.
 
     Args:
         first_noise: standard deviation of a block's log cost, as seen before the search.
@@ -123,7 +122,7 @@ class Evidence:
 
     @property
     def allowed(self) -> np.ndarray:
-        """(knob, value) -> may be proposed, and was measured well."""
+        """(knob, value) -> whether it was measured successfully and is not excluded."""
         return self.tried & ~self.excluded
 
     @cached_property
@@ -131,7 +130,7 @@ class Evidence:
         return self.columns.row(self.columns.default)
 
     def graph_of(self, index: np.ndarray) -> tuple[int, ...] | None:
-        """Which compiled graph a configuration runs; None: not compiled."""
+        """The compiled graph that a configuration runs; None: not compiled."""
         if self.compiled is None or index[self.compiled] == self.columns.default[self.compiled]:
             return None
         return (int(index[self.compiled]), *(int(index[k]) for k in self.graph))
@@ -142,7 +141,9 @@ class Evidence:
     def mended(
         self, index: np.ndarray, mean: np.ndarray, rng: np.random.Generator | None = None
     ) -> np.ndarray:
-        """``index`` without what is known to fail together, judged by coefficients ``mean``."""
+        """``index`` without combinations known to fail; ``mean``: coefficients that choose what to
+        drop.
+        """
         if not self.failures:
             return index
         mended = self.failures.mended(index, self.columns.effects(mean), rng)
@@ -152,7 +153,8 @@ class Evidence:
         """(knob, value) -> log cost of its start-up, spread over the planned steps.
 
         Args:
-            gain: log gain over the baseline of what is started: the shorter the job, the dearer.
+            gain: log gain of the configuration over the baseline: the shorter the job, the larger
+                the share of its start-up.
         """
         import numpy as np
 
@@ -163,7 +165,7 @@ class Evidence:
         return start_up_costs
 
     def fastest_measured(self, belief: Belief) -> np.ndarray:
-        """Of the configurations that were measured without compile, and may be again."""
+        """The fastest configuration measured without compile whose values are all still allowed."""
         import numpy as np
 
         default = self.columns.default
@@ -191,14 +193,14 @@ class Evidence:
         return Belief(columns, posterior, leader, noise.total)
 
     def _blocks(self, indices: np.ndarray) -> regression.Blocks:
-        """Blocks share a level if they follow each other within the same stretch of time."""
+        """The blocks as regression input; consecutive ones in the same time slot share a level."""
         import numpy as np
 
         stretches = [None if at is None else int(at // regression.LEVEL_S) for at in self.times_s]
         new = [a is None or a != b for a, b in zip(stretches[1:], stretches, strict=False)]
         time = np.cumsum([0, *new])
         x = self.columns.rows(indices)
-        y = np.array(self.log_costs) - x @ self.columns.prior_mean  # what was not expected
+        y = np.array(self.log_costs) - x @ self.columns.prior_mean  # deviation from expectation
         return regression.Blocks(
             x, y - y[0], np.array(self.weights), time, bool(time[-1] < len(y) - 1)
         )
@@ -206,7 +208,7 @@ class Evidence:
     def _centred(
         self, blocks: regression.Blocks, noise: regression.Noise, indices: np.ndarray
     ) -> tuple[regression.Posterior, np.ndarray]:
-        """Fitted with the discount centred on the leader that comes out."""
+        """Posterior and leader, fitted with the discount centred on that same leader."""
         around = self.columns.prior_mean
         posterior = regression.fit(blocks, noise, 0.0, self.columns.prior_sd).around(around)
         leader = self._leader(posterior)
@@ -223,7 +225,7 @@ class Evidence:
         return posterior, leader
 
     def _leader(self, posterior: regression.Posterior) -> np.ndarray:
-        """Fastest by posterior mean among what was tried, start-up included."""
+        """The fastest allowed configuration by posterior mean, start-up included."""
         import numpy as np
 
         columns, mean, allowed = self.columns, posterior.mean, self.allowed
@@ -244,7 +246,7 @@ class Evidence:
     def _discount(
         self, posterior: regression.Posterior, centre: np.ndarray, indices: np.ndarray
     ) -> np.ndarray:
-        """Variance of each block for the strong effects by which it differs from ``centre``."""
+        """Extra variance of each block for the strong effects that separate it from ``centre``."""
         import numpy as np
 
         mean = self.columns.effects(posterior.mean)
@@ -259,7 +261,7 @@ class Evidence:
         return strong[every[None, :], indices].sum(axis=1) ** 2
 
     def _fitted_noise(self, blocks: regression.Blocks, indices: np.ndarray) -> regression.Noise:
-        """From the first 12, 17, 24, 34, 48 … blocks: the last such number that is there."""
+        """Noise fitted to the first 12, 17, 24, 34, 48 … blocks, the largest such number so far."""
         count = FIRST_REFIT
         first = regression.Noise(self.first_noise, 0.0)
         if len(indices) < count:

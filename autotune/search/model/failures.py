@@ -1,9 +1,9 @@
-"""What fails is known by name: a value, or two values that do not go together.
+"""Attribute failures to a value, or to two values that do not work together.
 
-A block that fails blames the value that is new in it, if all the rest was measured well together.
-If nothing in it is new, two of its values do not go together: any pair that no block had so far
-is a suspect. From then on a block has at most one suspect pair; one that fails names it, one that
-does not clears it.
+A failed block blames its new value if all its other values have worked together. If none of its
+values is new, two of them do not work together: every pair that no successful block contained is a
+suspect. From then on a block contains at most one suspect pair: a failure blames that pair, a
+success clears it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Values = frozenset[tuple[int, int]]  # (knob, value), none of them the job's own
 
 
 class Failures:
-    """Combinations that are not to be proposed."""
+    """Combinations that must not be proposed."""
 
     def __init__(self, default: np.ndarray) -> None:
         self._default = default
         self.barred: set[Values] = set()
-        self._open: list[set[Values]] = []  # of each failure that is not explained: the suspects
+        self._open: list[set[Values]] = []  # the suspects of each unexplained failure
 
     def __len__(self) -> int:
         return len(self.barred) + len(self._open)
 
     def values(self, index: np.ndarray) -> Values:
-        """What differs from the job's own."""
+        """The values that differ from the job's own."""
         return frozenset(
             (k, int(v))
             for k, (v, own) in enumerate(zip(index, self._default, strict=True))
@@ -38,7 +38,11 @@ class Failures:
         )
 
     def together(self, index: np.ndarray, measured: Sequence[np.ndarray]) -> Values:
-        """``index`` failed, of values that each work: those that are to blame, or all of them."""
+        """Record that ``index`` failed although each of its values works on its own.
+
+        Returns:
+            The values to blame, or all of them if that is not clear yet.
+        """
         values = self.values(index)
         self.barred.add(values)
         before = {pair for suspects in self._open for pair in suspects if pair <= values}
@@ -58,7 +62,7 @@ class Failures:
         return next(iter(suspects), values)
 
     def worked(self, index: np.ndarray) -> None:
-        """A block that was measured well clears its pairs."""
+        """Clear the pairs of a block that was measured successfully."""
         if not self._open:
             return
         values = self.values(index)
@@ -77,11 +81,11 @@ class Failures:
     def mended(
         self, index: np.ndarray, effects: np.ndarray, rng: np.random.Generator | None
     ) -> np.ndarray:
-        """``index`` without what is barred and with at most one suspect pair.
+        """``index`` without barred combinations and with at most one suspect pair.
 
         Args:
-            effects: (knob, value) -> log cost; of two values the one that gives less goes.
-            rng: pick one by chance instead, so that every pair gets its turn.
+            effects: (knob, value) -> log cost; the value that gains less is dropped.
+            rng: drop a random value instead, so that every pair gets its turn.
         """
         index = index.copy()
         while True:

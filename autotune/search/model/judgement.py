@@ -1,9 +1,9 @@
-"""What a change is worth: most knobs do nothing, some do a lot.
+"""The value of a change, given that most knobs do nothing and some do a lot.
 
-Spike-and-slab (T. Mitchell and J. Beauchamp, J. Am. Stat. Assoc. 83, 1988): a change has an
-effect with probability :data:`SLAB_CHANCE`, of standard deviation :data:`SLAB_SD`; else it has
-none. A gain that is within its error is therefore drawn to nothing, one of several errors hardly
-at all.
+Spike-and-slab (T. Mitchell and J. Beauchamp, J. Am. Stat. Assoc. 83, 1988): with probability
+:data:`SLAB_CHANCE` a change has an effect, of standard deviation :data:`SLAB_SD`; otherwise it has
+none. So a gain within its standard error is shrunk to almost nothing, one of several standard
+errors hardly at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SLAB_CHANCE, SLAB_SD = 0.3, 0.10
 
 @dataclass(frozen=True)
 class Worth:
-    """A gain: nothing, or with probability ``chance`` normal with ``mean`` and ``sd``."""
+    """Distribution of a gain: normal (``mean``, ``sd``) with probability ``chance``, else 0."""
 
     chance: float
     mean: float
@@ -27,7 +27,7 @@ class Worth:
         return self.chance * self.mean
 
     def beyond(self, price: float) -> float:
-        """E[max(0, gain - price)]: the gain if the change were made only where it pays."""
+        """E[max(0, gain - price)]: the expected gain if the change is made only if it pays."""
         excess = self.mean - price
         if self.sd <= 0:
             slab = max(0.0, excess)
@@ -46,15 +46,15 @@ def worth(
     slab: float = SLAB_CHANCE,
     expected: float = 0.0,
 ) -> Worth:
-    """From a normal posterior of a gain to its posterior under spike-and-slab.
+    """Convert a gain's normal posterior into its posterior under spike-and-slab.
 
     Args:
         gain, sd: posterior of the regression.
-        prior_sd: of the same combination of coefficients, before any block; taken out again.
-        live_error: what a live session is off by, beside what its blocks say.
-        expected: the gain before any block; taken out again as well.
+        prior_sd: prior of the same combination of coefficients; its influence is removed.
+        live_error: standard deviation of a live session's error beyond the scatter of its blocks.
+        expected: prior mean of the gain; its influence is removed too.
     """
-    if sd >= prior_sd * (1 - 1e-6):  # no block says anything of it
+    if sd >= prior_sd * (1 - 1e-6):  # no block contains any information on it
         return Worth(slab, 0.0, SLAB_SD)
     of_data = 1 / max(sd, 1e-6) ** 2 - 1 / prior_sd**2
     estimate = (gain / max(sd, 1e-6) ** 2 - expected / prior_sd**2) / of_data
@@ -68,6 +68,6 @@ def worth(
     )
     chance = 1 / (1 + math.exp(-min(log_odds, 700.0))) if log_odds > -700 else 0.0
     share = SLAB_SD**2 / wide
-    # An effect larger than the slab allows for is no smaller for that.
+    # Do not shrink an effect just because it is larger than the slab expects.
     mean = estimate * max(share, 1 - variance / max(estimate**2, 1e-12)) if estimate else 0.0
     return Worth(chance, mean, math.sqrt(share * variance))

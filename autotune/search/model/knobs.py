@@ -15,11 +15,11 @@ class SearchKnob:
     """One knob as the model sees it."""
 
     name: str
-    values: tuple[Value, ...]  # all candidates, from least to most; the default among them
+    values: tuple[Value, ...]  # all candidates, from least to most, including the default
     default: Value  # the job's own
     dear: bool = False  # takes seconds to switch: changed only between series
     compiled: bool = False  # torch.compile: bought, not sampled
-    in_graph: bool = False  # part of a compiled graph: flipped with compile off
+    in_graph: bool = False  # compiled graphs depend on it: switched with compile off
     loader: bool = False  # acts on the loader, not on compute
     price: float = 0.005  # log gain that a change must exceed to be kept
     guess: Value = None  # the value most likely to pay, tried first
@@ -43,39 +43,38 @@ class SearchKnob:
 
     @property
     def ladder(self) -> bool:
-        """Numbers with neighbours that are alike, too dear to visit all of them."""
+        """Whether the values are numbers with similar neighbours, too expensive to try them all."""
         numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in self.values)
         return self.dear and numbers and len(self.values) >= 4
 
 
 @dataclass(frozen=True)
 class Series:
-    """Configurations to be measured one after another in the running job, in this order.
+    """Configurations to measure one after another in the running job, in this order.
 
-    They agree in all dear knobs and in the compiled graph, so that only the first costs seconds.
+    They agree in all dear knobs and in the compiled graph, so that only the first switch takes
+    seconds.
     """
 
-    blocks: tuple[Config, ...]  # only what differs from the job's own; ``{}`` is the baseline
+    blocks: tuple[Config, ...]  # only values that differ from the job's own; ``{}``: the baseline
     purpose: str  # FIRST_LOOK, RECALLED, "sampled", "compile", "leader"
 
 
 @dataclass(frozen=True)
 class KnobVerdict:
-    """What one knob of the leader is worth, beside the rest of the answer at that point."""
+    """What one knob of the leader is worth, given the rest of the answer at that point."""
 
     name: str
     value: Value
     gain: float  # log(cost without / cost with), posterior mean of the regression
     sd: float  # of that, without the live error
-    expected: (
-        float  # gain under spike-and-slab, live error included: what is held against the price
-    )
+    expected: float  # gain under spike-and-slab, live error included: compared with the price
     price: float
     kept: bool
 
     @property
     def reason(self) -> str:
-        """Why it is not kept, in words; "" if it is."""
+        """Why it is not kept, as text; "" if it is."""
         if self.kept:
             return ""
         measured = f"expected gain {self.expected:.1%} (measured {self.gain:+.1%} ± {self.sd:.1%})"
@@ -86,11 +85,9 @@ class KnobVerdict:
 
 @dataclass(frozen=True)
 class Answer:
-    """The leader without what is not worth its price."""
+    """The leader without the knobs that are not worth their price."""
 
     config: Config
     gain: float  # log(baseline cost / cost)
     sd: float
-    knobs: tuple[
-        KnobVerdict, ...
-    ]  # every knob of the leader: what was dropped first, then what is kept
+    knobs: tuple[KnobVerdict, ...]  # every knob of the leader, dropped ones first

@@ -1,8 +1,8 @@
-"""Every value once: in which order, and which need no look.
+"""Try every value once: in which order, and which values can be skipped.
 
-What is expected to gain comes first, then guesses, knobs in the order of the bottleneck. A ladder
-(workers 0, 1, 2 … 64) is climbed by
-evidence: neighbours of its best value so far, nothing beyond a value that is clearly worse.
+Values expected to gain come first, then guesses, with knobs in the order of the bottleneck. On a
+ladder (workers 0, 1, 2 … 64) only neighbours of the best value so far are tried, and nothing beyond
+a value that is clearly worse.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from autotune.search.seeds import ORDER, guess
 if TYPE_CHECKING:
     import numpy as np
 
-EXPECTED = 0.01  # log gain from which on what is expected counts as one
-CLEAR_SD, CLEAR = 3.0, 0.02  # worse by so many standard deviations, and by so much
+EXPECTED = 0.01  # smallest log gain that counts as an expected gain
+CLEAR_SD, CLEAR = 3.0, 0.02  # clearly worse: by this many standard deviations, and this log cost
 
 
 class Looks:
-    """What has not been measured yet."""
+    """The values that have not been measured yet."""
 
     def __init__(self, evidence: Evidence, bottleneck: str) -> None:
         self.evidence, columns = evidence, evidence.columns
@@ -51,7 +51,7 @@ class Looks:
         self._order = sorted(firsts + rest, key=lambda look: round(float(expected[look]), 2))
 
     def open(self, belief: Belief) -> list[tuple[int, int]]:
-        """(knob, value) still to be looked at, in order."""
+        """(knob, value) still to be tried, in order."""
         evidence = self.evidence
         waiting = [
             (k, v)
@@ -61,7 +61,9 @@ class Looks:
         return [(k, v) for k, v in waiting if self._needed(belief, k, v)]
 
     def placed(self, belief: Belief, base: np.ndarray, k: int, v: int) -> np.ndarray | None:
-        """``base`` with that value and with what it needs to mean anything, if it can be had."""
+        """``base`` with value ``v`` of knob ``k`` and what it needs to have an effect; None if that
+        is not allowed.
+        """
         index = base.copy()
         index[k] = v
         for j, means_something in self.evidence.columns.conditions[k]:
@@ -91,7 +93,7 @@ class Looks:
         return self._next_to_best(belief, k, v)
 
     def _next_to_best(self, belief: Belief, k: int, v: int) -> bool:
-        """Is ``v`` the nearest open step from the best, with nothing clearly worse in between."""
+        """Whether ``v`` is the untried step nearest to the best, with nothing worse in between."""
         best = min(
             (
                 u
@@ -103,7 +105,7 @@ class Looks:
         step = 1 if v > best else -1
         for u in range(best + step, v, step):
             if not self.evidence.tried[k, u] and not self.evidence.excluded[k, u]:
-                return False  # a nearer one first
+                return False  # try the nearer one first
             if self.evidence.excluded[k, u] or self._worse(belief, k, u, best):
                 return False
         return True

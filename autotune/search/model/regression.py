@@ -1,19 +1,18 @@
 """Bayesian linear regression of log cost on knob values.
 
     log cost of a block = baseline + effects of its values + the machine's level at that time
-                        + noise / sqrt(weight) + what it is discounted for
+                        + noise / sqrt(weight) + noise from its discount
 
-A residual beyond :data:`CLIP` standard deviations is a burst of other load and counts as much as
-one of that size (P. J. Huber, Robust Statistics, 1981). Effects much larger than their prior
+A residual beyond :data:`CLIP` standard deviations is taken for a burst of other load and counts
+like one of that size (P. J. Huber, Robust Statistics, 1981). Effects much larger than their prior
 widen it: the prior says that most values do little, not that none does much.
 
-Blocks within :data:`LEVEL_S` share the machine's level, a random effect: what changes between
-them is known better than one block, what stays the same over a series (workers, compile) less well
-than their number says. The levels are eliminated before anything is solved, so many of them cost
-nothing.
+Blocks within :data:`LEVEL_S` seconds share the machine's level, a random effect. So values that
+change between them are known better than a single block's noise suggests, and values constant over
+a series (workers, compile) less well than the number of blocks suggests. The levels are eliminated
+before solving, so they cost nothing.
 
-The standard deviations of a block's noise and of the level are those under which all blocks so
-far are most likely.
+The standard deviations of block noise and level come from the likelihood of all blocks so far.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
 CLIP = 3.0
 ROUNDS = 4  # of clipping and widening; further ones change nothing that matters
 LEAST_NOISE, MOST_NOISE, NOISES = 0.002, 0.8, 16
-NOISE_PRIOR_SD = 0.7  # of the log of the noise, about what was seen before the search
+NOISE_PRIOR_SD = 0.7  # of the log of the noise, centred on what was seen before the search
 LEVEL_S = 2.0
-LEVEL_RATIOS = (0.0, 0.5, 1.0, 1.5, 2.5)  # of the level's standard deviation to a block's own
+LEVEL_RATIOS = (0.0, 0.5, 1.0, 1.5, 2.5)  # standard deviation of the level / that of a block
 
 
 @dataclass(frozen=True)
 class Noise:
-    block: float  # standard deviation of a block of weight 1 beside the others of its time
-    level: float  # of the level, from one time to another
+    block: float  # standard deviation of a block of weight 1 around its level
+    level: float  # standard deviation of the level over time
 
     @property
     def total(self) -> float:
@@ -45,13 +44,13 @@ class Noise:
 
 @dataclass(frozen=True)
 class Blocks:
-    """What was measured."""
+    """The measured blocks."""
 
     x: np.ndarray  # design rows
     y: np.ndarray  # log costs
     weight: np.ndarray
     time: np.ndarray  # which blocks share a level: 0, 1, 2 …
-    timed: bool  # False: no block shares its level with another, none is estimated
+    timed: bool  # False: no two blocks share a level, so levels are not estimated
 
     def first(self, count: int) -> Blocks:
         return Blocks(
@@ -61,21 +60,21 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Normal: mean and covariance of the coefficients, and the prior's standard deviations used."""
+    """Normal posterior of the coefficients: mean, covariance, and the prior sds that were used."""
 
     mean: np.ndarray
     factor: np.ndarray  # lower Cholesky factor of the precision
     covariance: np.ndarray
     prior_sd: np.ndarray  # widened where an effect is large
-    counted: np.ndarray  # for each block: 1, or less where it is a burst
-    prior_mean: np.ndarray | float = 0.0  # what was expected before any block
+    counted: np.ndarray  # weight factor of each block: 1, or less for a burst
+    prior_mean: np.ndarray | float = 0.0
 
     def around(self, prior_mean: np.ndarray) -> Posterior:
-        """Of coefficients that were fitted as deviations from ``prior_mean``."""
+        """This posterior shifted by ``prior_mean``, from which deviations were fitted."""
         return replace(self, mean=self.mean + prior_mean, prior_mean=prior_mean)
 
     def expected(self, contrast: np.ndarray) -> float:
-        """Mean of a linear combination before any block."""
+        """Prior mean of a linear combination."""
         return float((contrast * self.prior_mean).sum())
 
     def of(self, contrast: np.ndarray) -> tuple[float, float, float]:
@@ -87,7 +86,7 @@ class Posterior:
         return float(contrast @ self.mean), max(variance, 0.0) ** 0.5, prior**0.5
 
     def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """``count`` draws of the coefficients, one a row."""
+        """``count`` draws of the coefficients, one per row."""
         import numpy as np
 
         z = rng.standard_normal((len(self.mean), count))
@@ -112,8 +111,8 @@ def fit(
     """Posterior after ``blocks``.
 
     Args:
-        discount: variance that each block has on top.
-        like: a fit of the same blocks with other variances: fewer rounds are needed after it.
+        discount: additional variance of each block.
+        like: a fit of the same blocks with other variances: fewer rounds are then needed.
     """
     return _fit(blocks, noise, discount, prior_sd, ROUNDS if like is None else ROUNDS // 2, like)[0]
 
@@ -124,7 +123,7 @@ def most_likely_noise(
     """Posterior mean (of the logarithm) of the noise.
 
     Args:
-        discount: variance that each block has on top.
+        discount: additional variance of each block.
         first: total noise seen before the search; counts like one observation of moderate weight.
         like: a fit of the same blocks.
     """

@@ -1,10 +1,10 @@
-"""Asked for the next series, told every block.
+"""Ask for the next series, tell every block.
 
     recalled │ first look │ first look │ … sampled, sampled, compile, sampled, … │ leader, leader │ stopped
-    what similar jobs had best  every value once    Thompson sampling     last fifth of the time
+    best of similar jobs        every value once    Thompson sampling     last fifth of the time
 
-The caller measures, keeps the rows and the clock; this is a pure function of what it is told and
-of its seed. A resumed run tells the rows again.
+The caller measures, and keeps the rows and the clock; the search depends only on what it is told
+and on its seed. A resumed run tells the rows again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from autotune_spaces.base import Config, Value
 if TYPE_CHECKING:
     import numpy as np
 
-OPEN_REGRET = 0.002  # what the changes of the answer may still gain when the search stops
+OPEN_REGRET = 0.002  # the search stops if changes to the answer may gain less than this in total
 FEWEST_ROWS = 24  # blocks before it may stop for that
-# A measured effect is far from the expected one: by so much, so many standard deviations, and so
-# large a share of it.
+# A measured effect is far from the expected one if it is off by more than this log cost, this many
+# standard deviations, and this share of the expected one.
 FAR, FAR_SD, FAR_SHARE = 0.05, 3.0, 0.5
-LEADER_SHARE = 0.8  # of the time, from when only the leader's doubtful knobs are measured
+LEADER_SHARE = 0.8  # share of the time after which only the leader's doubtful knobs are measured
 
 
 class ModelSearch:
@@ -38,15 +38,15 @@ class ModelSearch:
 
     Args:
         knobs: what is searched.
-        normalise: drops values equal to the default and knobs that mean nothing in a configuration.
+        normalise: drops values equal to the default and knobs without effect in a configuration.
         bottleneck: "loader", "compute", "optimizer" or "overhead".
         seed: the same seed and the same blocks give the same proposals.
         noise: standard deviation of one standard block's log cost, as seen before the search.
         compile_start_up_s: value of the compiled knob -> seconds it takes to compile.
-        planned_s: seconds the planned job takes as it is; start-up is weighed against it.
-        expected: (knob, value) -> effect on log cost that similar jobs showed. It orders what is
-            tried; what a knob is worth in the end is judged without it.
-        reading: making batches takes a good part of the job's time.
+        planned_s: seconds the unchanged planned job takes; start-up is weighed against it.
+        expected: (knob, value) -> effect on log cost seen in similar jobs. It sets the order of
+            trials; the final value of a knob is judged without it.
+        reading: preparing batches takes a considerable part of the job's time.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class ModelSearch:
         switch_s: Mapping[str, float],
         busy: Sequence[Config] = (),
     ) -> Series | None:
-        """What to measure next; None: stop, :attr:`stopped` says why.
+        """The series to measure next; None: stop, :attr:`stopped` says why.
 
         Args:
             elapsed_share: of the search's time, 0 to 1.
             seconds_left: of the search's time.
             block_s: seconds a standard block takes, settling included.
             switch_s: dear knob -> seconds it takes to switch it.
-            busy: configurations that are being measured elsewhere now.
+            busy: configurations being measured elsewhere right now.
         """
         import numpy as np
 
@@ -137,13 +137,13 @@ class ModelSearch:
     def measured(
         self, config: Config, log_cost: float, weight: float = 1.0, at_s: float | None = None
     ) -> None:
-        """One block.
+        """Record one block.
 
         Args:
             log_cost: log of its cost per sample.
             weight: its length relative to a standard block.
-            at_s: when, on any clock that goes on: blocks of the same seconds share the machine's
-                level. None: not known, none is estimated if that is so of all.
+            at_s: its time on any monotonic clock: blocks close in time share the machine's level.
+                None: unknown; if unknown for all blocks, no levels are estimated.
         """
         if not (math.isfinite(log_cost) and weight > 0):
             raise ValueError(f"a block of log cost {log_cost} and weight {weight}")
@@ -152,11 +152,11 @@ class ModelSearch:
         self._forget_recalled(self._columns.encode(config))
 
     def failed(self, config: Config) -> tuple[tuple[str, Value], ...]:
-        """That block failed. What is blamed is never proposed again.
+        """Record that a block failed. Whatever is blamed is never proposed again.
 
         Returns:
-            The value that was new in it, if all the rest was measured well together; else the
-            values that were not, as far as they are known.
+            The block's new value, if all its other values have worked together; else the values
+            that do not work together, as far as known.
         """
         evidence, columns = self._evidence, self._columns
         index = columns.encode(columns.normalise(config))
@@ -178,7 +178,7 @@ class ModelSearch:
             self._evidence.exclude(k, v)
 
     def leader(self) -> dict[str, Value]:
-        """The fastest by posterior mean."""
+        """The fastest configuration by posterior mean."""
         return self._columns.decode(self._evidence.belief().leader)
 
     def gain(self, config: Config) -> tuple[float, float]:
@@ -187,16 +187,16 @@ class ModelSearch:
         return self._evidence.belief().gain(index, self._columns.default)[:2]
 
     def answer(self) -> Answer:
-        """The leader without what is not worth its price, least worth first, anew after each."""
+        """The leader without the knobs not worth their price, dropped one by one, worst first."""
         return self._judge.as_answer(self._evidence.belief())
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a standard block's log cost, as now estimated."""
+        """Current estimate of the standard deviation of a standard block's log cost."""
         return self._evidence.belief().noise
 
     def mispredicted(self) -> tuple[tuple[str, Value], ...]:
-        """Values whose effect, as measured, is far from what was expected of them."""
+        """Values whose measured effect is far from the expected one."""
         belief, columns = self._evidence.belief(), self._columns
         found = []
         for k, v in zip(*self._evidence.tried.nonzero(), strict=True):
@@ -210,7 +210,7 @@ class ModelSearch:
         return tuple(found)
 
     def _expected_best(self) -> np.ndarray | None:
-        """Every knob at its expected best; None where that is the job as it is."""
+        """Every knob at its expected best value; None if that is the unchanged job."""
         columns, index = self._columns, self._columns.default.copy()
         for k, effects in enumerate(columns.effects(columns.prior_mean)):
             if effects.min() < -max(EXPECTED, columns.knobs[k].price):
@@ -219,7 +219,9 @@ class ModelSearch:
         return None if (index == columns.default).all() else index
 
     def _recalled_now(self, seconds_left: float) -> np.ndarray | None:
-        """What is to be measured of it: without compile where its start-up is too dear."""
+        """The recalled configuration to measure now, without compile if its start-up is too long;
+        None if there is none, or it is excluded or known already.
+        """
         if self._recalled is None:
             return None
         index, evidence = self._recalled.copy(), self._evidence
@@ -230,12 +232,14 @@ class ModelSearch:
         return None if known else index
 
     def _forget_recalled(self, index: np.ndarray) -> None:
-        """Once it was measured, or failed, it is like any other."""
+        """Drop the recalled configuration once any configuration but the baseline was measured or
+        failed.
+        """
         if self._recalled is not None and (index != self._columns.default).any():
             self._recalled = None
 
     def _known(self, index: np.ndarray) -> bool:
-        """Measured well before; the job as it is always was."""
+        """Whether ``index`` was measured successfully before; always true for the baseline."""
         known = [self._columns.default, *self._evidence.indices]
         return any((index == other).all() for other in known)
 

@@ -1,4 +1,4 @@
-"""Blocks that are measured one after another: dear knobs stay, the cheap ones alternate."""
+"""Blocks that are measured one after another: dear knobs stay fixed, cheap ones alternate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 PLOT_S, MOST_BLOCKS, FEWEST_BLOCKS = 5.0, 16, 4
-DEAR_LOOK_BLOCKS = 4  # of a dear value that is new: it may be hopeless
-DOUBT_SD, DOUBT = 3.5, 0.01  # a knob is settled when its gain is beyond this
+DEAR_LOOK_BLOCKS = 4  # most blocks for a first look at a dear value, which may be hopeless
+DOUBT_SD, DOUBT = 3.5, 0.01  # a knob is settled if its gain exceeds this many sds plus this much
 
 
 class SeriesMaker:
@@ -30,9 +30,9 @@ class SeriesMaker:
     def first_look(
         self, belief: Belief, waiting: list[tuple[int, int]], blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """The next values that were never tried: one dear one, or a series full of cheap ones.
+        """The next untried values: a single dear one, or a series of cheap ones.
 
-        Each on top of what was measured well before, so that a failure has a name.
+        Each is added to a configuration that has worked, so that a failure can be attributed.
         """
         columns = self.evidence.columns
         base = self.evidence.fastest_measured(belief)
@@ -47,7 +47,7 @@ class SeriesMaker:
             return [*known, *self._drawn(belief, placed, fixed, others, rng)][:blocks]
         leader = self._uncompiled(belief.leader)
         if self._alike(leader, base, self.dear):
-            base = leader  # its parts are known; it comes first and is known then
+            base = leader  # its values are known to work; run first, so is the combination
         series = [columns.default] if self._alike(base, columns.default, self.dear) else []
         for k, v in [(k, v) for k, v in waiting if k not in self.dear]:
             placed = self.looks.placed(belief, base, k, v)
@@ -57,8 +57,9 @@ class SeriesMaker:
         return [base, *(series[i] for i in rng.permutation(len(series)))]
 
     def _with_fewer_threads(self, index: np.ndarray, k: int) -> list[np.ndarray]:
-        """``index``, in which knob ``k`` was set, with half the threads and with the fewest, where
-        workers may want their cores: no draw finds what neither does alone.
+        """``index``, in which knob ``k`` was set, with the next smaller and the smallest number of
+        threads, if ``k`` is workers that compete for cores: no draw finds a gain that neither knob
+        has alone.
         """
         columns, found = self.evidence.columns, []
         if columns.competing is None or columns.competing[0] != k:
@@ -77,8 +78,8 @@ class SeriesMaker:
         return found
 
     def recalled(self, index: np.ndarray, blocks: int) -> list[np.ndarray]:
-        """What is expected to be fastest, and each cheap part of it given back in turn, again and
-        again: what follows rests on it."""
+        """The expected best, alternating with the same minus one cheap knob at a time. It is
+        repeated because all later series build on it."""
         columns, turn = self.evidence.columns, [index]
         on_graph = self.evidence.graph_of(index) is not None
         for k in [int(k) for k in (index != columns.default).nonzero()[0]]:
@@ -91,7 +92,7 @@ class SeriesMaker:
     def sampled(
         self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Thompson sampling: the dear knobs by one draw, the others by one a block."""
+        """Thompson sampling: one draw for the dear knobs, one per block for the others."""
         start, locked = self._start(belief, on_graph)
         dear = self._drawn(belief, start, locked, 1, rng)[0]
         series = self._drawn(belief, dear, locked | self.dear, blocks, rng)
@@ -103,9 +104,10 @@ class SeriesMaker:
     def around_leader(
         self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """The leader's doubtful knobs, each flipped with probability one half.
+        """The leader with each doubtful knob flipped with probability one half.
 
-        Flipped is given back, or on a ladder one step up or down; dear knobs once a series.
+        Flipping resets a knob to the default, or moves it one step up or down on a ladder; dear
+        knobs are flipped once per series.
         """
         start, locked = self._start(belief, on_graph)
         columns, base = self.evidence.columns, start.copy()
@@ -126,7 +128,7 @@ class SeriesMaker:
     def on_new_graph(
         self, belief: Belief, index: np.ndarray, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """The leader compiled, then what is no part of the graph drawn on top."""
+        """The compiled leader, then the same with cheap knobs outside the graph drawn at random."""
         return [index, *self._drawn(belief, index, self.dear | self.locked, blocks - 1, rng)]
 
     def _start(
@@ -156,7 +158,7 @@ class SeriesMaker:
         return self.evidence.mended(index, belief.posterior.mean, rng)
 
     def _doubtful(self, belief: Belief, k: int) -> list[int]:
-        """Values of a changed knob over which the leader's is not clearly better."""
+        """Values of a changed knob that are not clearly worse than the leader's."""
         columns, here = self.evidence.columns, int(belief.leader[k])
         default = int(columns.default[k])
         if here == default:
@@ -188,7 +190,7 @@ class SeriesMaker:
 
 
 def blocks_of(block_s: float, seconds_left: float, switch_s: float) -> int:
-    """Blocks of the next series: about five seconds, or as long as the switch before it."""
+    """Number of blocks in the next series: about five seconds, or as long as its switch takes."""
     wanted = max(PLOT_S, switch_s) / max(block_s, 1e-9)
     room = max(0.0, seconds_left - switch_s) / max(block_s, 1e-9)
     return int(min(max(wanted, FEWEST_BLOCKS), MOST_BLOCKS, room))

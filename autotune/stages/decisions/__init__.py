@@ -1,1 +1,1 @@
-"""What of a configuration stays: single knobs dropped, culprits of a changed loss, what each knob gives."""
+"""What stays of a configuration: knobs dropped, culprits of a changed loss, each knob's gain."""

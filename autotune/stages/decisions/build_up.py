@@ -3,11 +3,10 @@
     baseline │ + knob with the biggest own gain │ + next │ … │ + last = the confirmed figure
              └────── one live session, each step against baseline blocks beside it ──────┘   fresh processes
 
-The steps between are live figures, for orientation; the last one is the confirmed speed-up with its
-interval. What must be
-set before a process starts cannot be switched in a live one: such knobs come last, and the step
-before each is the confirmed figure without what the knob was found to give (in fresh processes,
-when it was dropped from the winner).
+The steps in between are live figures, for orientation; the last one is the confirmed speed-up with
+its interval. What must be set before a process starts cannot be switched live: such knobs come
+last, and the step before each is the confirmed figure without the gain that was measured for the
+knob (in fresh processes, when it was dropped from the winner).
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from autotune.verdict.speedup import LogRatio
 from autotune_spaces.base import Config, Scope, SearchSpace, Value
 from autotune_spaces.codec import decode, encode
 
-# of the run so far; explaining may add 25 % in all, and the profiled runs need most of it
+# share of the run so far; explaining may add 25 % in all, most of it for the profiled runs
 SHARE = 0.08
 TOO_LITTLE_TIME = (
-    "the steps of the build-up were not measured by themselves, as that would have taken too long:"
-    " figures of the search serve where there are any"
+    "the steps of the build-up were not measured separately, as that would have taken too long;"
+    " figures from the search are shown where available"
 )
 
 
@@ -55,8 +54,9 @@ def credit(
     gains: Sequence[KnobGain],
     trials: Sequence[Trial],
 ) -> Explanation:
-    """``explanation`` with what each knob has to do with the result. ``confirmation``: of the
-    winner; None: baseline kept.
+    """Return ``explanation`` with each knob's part in the result.
+
+    ``confirmation``: of the winner; None: the baseline is kept.
     """
     began = time.monotonic()
     shares, why_none = importance(trials, observation.defaults, observation.noise)
@@ -82,7 +82,7 @@ def build_up(
     gains: Sequence[KnobGain],
     trials: Sequence[Trial],
 ) -> tuple[tuple[BuildUp, ...], list[str]]:
-    """(the steps from the baseline to the confirmed figure, what is to be said about them)."""
+    """(the steps from the baseline to the confirmed figure, notes about them)."""
     space = context.spec.search_space
     own = own_gains(confirmation.config, gains, trials)
     steps = prefixes(confirmation.config, own, observation.defaults, space)
@@ -123,8 +123,9 @@ def build_up(
 def own_gains(
     config: Config, gains: Sequence[KnobGain], trials: Sequence[Trial]
 ) -> dict[str, float]:
-    """What each knob gives by itself: found when it was dropped from the winner, else tried alone,
-    else nothing known.
+    """Speed-up of each knob by itself; 1.0: unknown.
+
+    Found when it was dropped from the winner, or else when it was tried alone.
     """
     alone = {
         next(iter(t.config)): t.speedup
@@ -140,8 +141,10 @@ def own_gains(
 def prefixes(
     config: Config, own: Mapping[str, float], defaults: Mapping[str, Value], space: SearchSpace
 ) -> list[Step]:
-    """The winner in steps of one knob: the biggest own gain first, knobs of the process last, and
-    none before the knob that gives it a meaning."""
+    """Split the winner into steps of one knob: biggest own gain first, process knobs last.
+
+    No knob comes before the one that gives it a meaning.
+    """
     left = sorted(
         config, key=lambda name: (space[name].scope_of(config[name]) is Scope.PROCESS, -own[name])
     )
@@ -160,8 +163,7 @@ def prefixes(
 def without_later(
     confirmed: Interval, later: Sequence[str], gains: Sequence[KnobGain]
 ) -> Interval | None:
-    """The confirmed speed-up without what the knobs ``later`` give; None if one of them was not
-    measured.
+    """The confirmed speed-up without what the knobs ``later`` give; None if one is unknown.
 
     Errors add in squares: the drops were measured in other processes than the confirmation.
     """
@@ -177,9 +179,7 @@ def without_later(
 
 
 def joined(found: Sequence[tuple[Step, Interval | None, str]]) -> tuple[BuildUp, ...]:
-    """Steps as they are shown: one without a figure of its own goes together with the next that has
-    one.
-    """
+    """Merge every step that has no figure of its own into the next one that has."""
     steps: list[BuildUp] = []
     waiting: list[str] = []
     for step, interval, source in found:
@@ -205,8 +205,9 @@ def joined(found: Sequence[tuple[Step, Interval | None, str]]) -> tuple[BuildUp,
 def _measure(
     context: RunContext, observation: Observation, steps: Sequence[Step], trials: Sequence[Trial]
 ) -> tuple[dict[str, LogRatio], list[str]]:
-    """key of a prefix -> log ratio against the baseline, all in one live session; what a resumed
-    run knows is not repeated.
+    """Key of a prefix -> log ratio against the baseline, all in one live session.
+
+    What a resumed run knows is not measured again.
     """
     known: dict[str, LogRatio] = {}
     for step in steps:
@@ -240,7 +241,7 @@ def _measure(
 
 
 def _expected_s(config: Config, trials: Sequence[Trial]) -> float:
-    """What a comparison of ``config`` takes, by what its knobs took when they were tried alone."""
+    """Estimated seconds to compare ``config``, from the trials of its knobs alone."""
     live = [t for t in trials if t.state == "complete" and t.origin != "process"]
     alone = [
         t.wall_s

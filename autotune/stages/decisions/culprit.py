@@ -1,11 +1,10 @@
-"""Which knob of a configuration changes the loss, so that the others need not go with it.
+"""Finds the knob that changes the loss, so that the others can be kept.
 
-    whole configuration: changed ──▶ each knob by itself, against the baseline runs there are ──▶ those that change it
+    whole configuration: changed ──▶ each knob by itself, against the existing baseline runs ──▶ those that change it
 
-Candidates run alone rather than left out one at a time: with two culprits, leaving out either one
-still leaves a
-changed loss. A knob whose effect is not clear by itself counts as a culprit: it would not be
-adopted either.
+Knobs are tested alone rather than left out one at a time: with two culprits, leaving out either one
+still leaves a changed loss. A knob whose effect is unclear by itself counts as a culprit: it would
+not be adopted either.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from autotune_spaces.base import Config, Numerics, Value
 def culprits(
     context: RunContext, observation: Observation, config: Config, pairs: Pairs
 ) -> dict[str, LossVerdict]:
-    """Knobs of ``config`` that change the loss by themselves, with the evidence; {} if none does
-    (they do it together).
+    """Knobs of ``config`` that change the loss by themselves, with the evidence.
 
-    Knobs that may change it are tried first; those declared exact only if none of the others is
-    one and there is time.
+    {} if none does: they do it together. Knobs that may change it are tried first; those declared
+    exact only if there is no culprit among the others and time is left.
     """
     if len(config) == 1:
         return {}
@@ -49,9 +47,7 @@ def culprits(
 def _alone(
     context: RunContext, observation: Observation, name: str, value: Value, pairs: Pairs
 ) -> LossVerdict | None:
-    """The verdict on one knob; None if it means nothing by itself (prefetch_factor without
-    workers).
-    """
+    """The verdict on one knob; None if it means nothing alone (prefetch_factor without workers)."""
     config = normalise({name: value}, observation.defaults, context.spec.search_space)
     if not config:
         return None

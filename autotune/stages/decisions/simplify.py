@@ -1,5 +1,6 @@
-"""The smallest change that does it: each knob of a finalist dropped in turn; what gives nothing goes
-back. Knobs that only fresh runs can tell were judged when they were tried (worth_it.py).
+"""Finds the smallest change that keeps the gain: drops each knob of a finalist in turn.
+
+Knobs that only fresh runs can judge were judged when they were tried (worth_it.py).
 """
 
 from __future__ import annotations
@@ -26,13 +27,12 @@ def simplify(
     trials: Sequence[Trial],
     settled: Sequence[KnobGain] = (),
 ) -> tuple[dict[str, Value], tuple[KnobGain, ...]]:
-    """Drop each knob in turn, least promising first; returns (what remains, what each knob was
-    found to give).
+    """Drop each knob in turn, least promising first; returns (what remains, the gain of each knob).
 
-    A single knob has been measured against the baseline already, by the trial that tried it.
+    A single knob has already been measured against the baseline, by the trial that tried it.
 
     Args:
-        settled: what is known already: these knobs are not dropped again.
+        settled: gains known already: these knobs are not dropped again.
     """
     stored = context.journal.find("simplified", key_of(config))
     if stored is not None:
@@ -45,14 +45,14 @@ def simplify(
     ) as live:
         for name in _least_promising_first(config, trials):
             if name not in kept or name in known:
-                continue  # went together with the knob it depends on, or is settled
+                continue  # dropped with the knob it depends on, or settled
             tried = _trial_gain(kept, trials)
             gain = tried if tried is not None else _gain(live, kept, name)
             start_up_s = _start_up_s(context, name, kept, trials)
             keep, reason, steps = _worth_it(
                 context, observation, gain, start_up_s, last=len(kept) == 1
             )
-            # beside a confirmed figure of the very same knob, a live one would only confuse
+            # beside the confirmed figure of the same knob, a live one would only confuse
             shown = _interval(gain) if gain is not None and tried is None else None
             gains.append(KnobGain(name, kept[name], shown, keep, reason, start_up_s, steps))
             if not keep:
@@ -79,7 +79,7 @@ def _without(
 
 
 def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
-    """What the search measured of a configuration of one knob; None for larger ones."""
+    """What the search measured for a configuration of one knob; None for larger ones."""
     measured = (
         [t for t in trials if dict(t.config) == dict(config) and t.log_ratio is not None]
         if len(config) == 1
@@ -93,8 +93,9 @@ def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
 
 
 def _gain(live: LiveComparison, config: Config, name: str) -> LogRatio | None:
-    """log(cost without the knob / cost with it), in the running job; None if one of the two could
-    not be measured.
+    """log(cost without the knob / cost with it) in the running job.
+
+    None if one of the two could not be measured.
     """
     try:
         return live.compare(without(config, name), config, prune=False, enough=_settled).ratio
@@ -103,9 +104,7 @@ def _gain(live: LiveComparison, config: Config, name: str) -> LogRatio | None:
 
 
 def _settled(gain: LogRatio) -> bool:
-    """The minimum gain lies two standard errors from the estimate: more pairs would not change what
-    is done with the knob.
-    """
+    """Whether the gain is two standard errors from the minimum: more pairs would change nothing."""
     return abs(gain.estimate - math.log1p(MINIMUM_GAIN)) > 2 * gain.sigma
 
 
@@ -115,7 +114,7 @@ def _interval(gain: LogRatio) -> Interval:
 
 
 def _start_up_s(context: RunContext, name: str, config: Config, trials: Sequence[Trial]) -> float:
-    """What the knob costs once, at start: the settling time of the trial that tried it by itself."""
+    """One-time start-up cost of the knob: settling time of the smallest configuration with it."""
     if not context.spec.search_space[name].start_up_cost:
         return 0.0
     with_it = [t for t in trials if t.config.get(name) == config[name] and t.settle_s]
@@ -131,8 +130,8 @@ def _worth_it(
 ) -> tuple[bool, str, int | None]:
     """(whether a knob is kept, why, steps until its start-up cost is paid back).
 
-    ``last``: no other knob is left. Its gain is then for the confirmation to judge, which knows
-    more than one drop can show; whether it pays its start-up cost is decided here.
+    ``last``: no other knob is left. The confirmation then judges its gain, since it knows more than
+    one drop can show; only the start-up cost is judged here.
     """
     if gain is None:
         return True, "the job could not be measured without it", None

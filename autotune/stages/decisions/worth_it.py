@@ -1,8 +1,8 @@
-"""What a knob must be expected to gain to be kept, by what it may change, and when its start pays.
+"""How much a knob must be expected to gain to be kept, and when its start-up cost is paid back.
 
-A gain that is within its error is expected to be little; it is kept all the same if that little is
-more than its price. *Not proven* alone is no reason to drop a knob: the confirmation guards the
-whole.
+The required gain depends on what the knob may change. A gain within its error is expected to be
+small; the knob is still kept if that exceeds its price. *Not proven* alone is no reason to drop a
+knob: the confirmation guards the whole configuration.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from autotune.search.model.judgement import worth
 from autotune.verdict.speedup import LogRatio
 from autotune_spaces.base import Numerics, Value
 
-# log gain
+# minimum log gain
 PRICES = {Numerics.EXACT: 0.005, Numerics.ROUNDING: 0.01, Numerics.STATISTICAL: 0.03}
-FLAT = 1e3  # standard deviation of a prior that says nothing
+FLAT = 1e3  # standard deviation of an uninformative prior
 
 
 def judged(
@@ -29,16 +29,16 @@ def judged(
     iteration_s: float = 0.0,
     doubted: bool = False,
 ) -> KnobGain:
-    """Whether ``value`` is kept, by pairs of fresh runs with and without it.
+    """Decide whether to keep ``value``, from pairs of fresh runs with and without it.
 
-    The figure shown is drawn towards none as far as it is uncertain: those that look best are
-    chosen.
+    The figure shown is shrunk towards no gain according to its uncertainty, because the values that
+    look best are selected.
 
     Args:
         gain: log speed-up.
-        start_up_s: what its start costs.
-        iteration_s: of the job as it is.
-        doubted: the running job showed little of it; then fresh runs have to be sure.
+        start_up_s: its start-up cost.
+        iteration_s: of the unchanged job.
+        doubted: the running job showed little gain; fresh runs then have to be sure.
     """
     knob = spec.search_space[name]
     it = worth(gain.estimate, gain.sigma, FLAT, live_error=0.0)
@@ -48,13 +48,13 @@ def judged(
     price, reason = PRICES[knob.numerics], ""
     if it.expected <= price:
         reason = (
-            f"{math.exp(gain.estimate):.2f}× in {gain.pairs} pairs of fresh runs: expected gain"
-            f" {it.expected:.1%}, below the {price:.1%} needed to keep it"
+            f"{math.exp(gain.estimate):.2f}× in {gain.pairs} pairs of fresh runs: the expected"
+            f" gain of {it.expected:.1%} is below the {price:.1%} needed to keep it"
         )
     elif doubted and shown.low <= 1:
         reason = (
             f"{math.exp(gain.estimate):.2f}× in {gain.pairs} pairs of fresh runs, within their"
-            " error; the running job showed little"
+            " error; the running job showed little gain"
         )
     elif steps is not None and steps > spec.planned_steps:
         reason = f"{shown.estimate:.2f}×, but {paid_back_words(once_s, steps)}"
@@ -62,13 +62,15 @@ def judged(
 
 
 def break_even_steps(start_up_s: float, log_gain: float, iteration_s: float) -> int | None:
-    """Optimizer steps until a knob has won back what its start costs; None: it costs nothing, or
-    never wins. ``iteration_s``: of the job as it is."""
+    """Optimizer steps until a knob has paid back its start-up cost.
+
+    None: it costs nothing, or never does. ``iteration_s``: of the unchanged job.
+    """
     if not start_up_s or log_gain <= 0:
         return None
     return math.ceil(start_up_s / (iteration_s * (1 - math.exp(-log_gain))))
 
 
 def paid_back_words(start_up_s: float, steps: int) -> str:
-    """Why planned_steps are too few."""
-    return f"its {start_up_s:.0f} s of start-up pay back only after {steps} steps"
+    """Say why planned_steps are too few."""
+    return f"its {start_up_s:.0f} s of start-up are paid back only after {steps} steps"

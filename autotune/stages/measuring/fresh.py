@@ -1,12 +1,12 @@
 """One fresh process of the job, recorded well enough to be compared.
 
-run ── killed from outside? ──▶ again     at most three times in a row; what raises, hangs or runs out of memory does it again, and is not tried again
+run ── killed from outside? ──▶ again     at most three times in a row; any other failure would recur and is not retried (but once for the unchanged job)
  │
  ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
  │
- ├── too little left after warm-up? ──▶ the window goes on, as the job does (or again, longer, where an executor cannot do that)
+ ├── too little left after warm-up? ──▶ the window is extended while the job runs (or run again, longer, if an executor cannot do that)
  │
- └── the second epoch is near? ──▶ the same, until there is enough of that: it counts alone
+ └── the second epoch is near? ──▶ likewise, until there is enough of that epoch: it alone counts
 """
 
 from __future__ import annotations
@@ -28,32 +28,31 @@ from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, first_counted, l
 from autotune_spaces.base import Config, Knob, Scope, SearchSpace, Value
 from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
-# after warm-up; a shorter window is at the mercy of single scheduler hiccups (verdicts.md: 4-6 s)
+# after warm-up; single scheduler hiccups distort a shorter window (verdicts.md: 4-6 s)
 MIN_SECONDS = 4.0
-MIN_ITERATIONS = 60  # after warm-up: for the mean of stalls that come every few dozen iterations
-FEWEST_ITERATIONS = 30  # where the job or the budget has no more; below this no window is timed
-LENGTHENED = 1.25  # a window that was too short becomes longer by this much of what it lacked
-FIRST_RUN = "first-run"  # key in the journal of OBSERVE's run of the bare job
-# A window goes on to the second epoch, as the first one is not like the others, if that begins
-# within so many times the usual length.
+MIN_ITERATIONS = 60  # after warm-up: averages stalls that recur every few dozen iterations
+FEWEST_ITERATIONS = 30  # if the job or the budget allows no more; shorter windows are not timed
+LENGTHENED = 1.25  # a window that is too short is extended by this multiple of what it lacks
+FIRST_RUN = "first-run"  # journal key of OBSERVE's run of the bare job
+# The first epoch is not like the others: a window is extended to the second one if that begins
+# within this multiple of the usual length.
 EPOCH_REACH = 2.0
-BASELINE_TRIES = 2  # of a run of the unchanged job that fails: the whole run would end with it
-REMEASURED = 2  # times a disturbed run is measured again before it is taken as it is
-CONFIRM_SHARE = 0.6  # of the whole budget: how long all runs of one confirmation may take together
+BASELINE_TRIES = 2  # of a failing run of the unchanged job, which would end the whole run
+REMEASURED = 2  # times a disturbed run is measured again before it is accepted
+CONFIRM_SHARE = 0.6  # share of the budget that all runs of one confirmation may take together
 FEWEST_PAIRS = LOOKS[0]  # of a confirmation, at its first look
-# of an iteration, that page faults take: below it an allocator is worth as little as the running
-# job says
+# share of an iteration spent on page faults below which an allocator is worth as little as the
+# running job shows
 FAULTS_SHARE = 0.02
-# however small the budget: a run may go on so long for MIN_SECONDS of training, evaluation included
+# however small the budget: a run may last this long to get MIN_SECONDS of training, evaluation
+# included
 PATIENCE_S = 16.0
-# however small the budget: a machine that is busy for a moment must not cut a run short
+# however small the budget: a briefly busy machine must not cut a run short
 SHORTEST_LIMIT_S = 60.0
 
 
 def understated(knob: Knob, observation: Observation) -> bool:
-    """Whether live figures of ``knob`` err against it: those of an allocator do, which matters
-    where page faults take a while.
-    """
+    """Whether live figures understate ``knob``: an allocator's do if page faults take long."""
     return (
         knob.live_errs_against
         and FAULT_S * observation.anatomy.minor_faults
@@ -62,8 +61,9 @@ def understated(knob: Knob, observation: Observation) -> bool:
 
 
 def needs_fresh_process(knob: Knob, value: Value, observation: Observation) -> bool:
-    """Whether the running job cannot tell what ``value`` is worth: it is set before the start, or
-    its live figure errs against it.
+    """Whether the running job cannot judge ``value``.
+
+    It is set before the start, or live figures understate it.
     """
     return knob.scope_of(value) is Scope.PROCESS or (
         understated(knob, observation) and value in knob.live_values
@@ -83,11 +83,11 @@ def values_for_fresh_runs(
 
 
 class FreshRuns:
-    """Makes fixed runs of the job; all runs of one comparison should come from one of these, so
-    that they are alike.
+    """Makes fixed runs of the job; one instance per comparison, so that its runs are alike.
 
-    ``place`` names the comparison: how long its windows must be is in the journal, or a resumed run
-    would begin with short ones again. A new one begins with what the first run needed.
+    ``place`` names the comparison. The window length it needs is kept in the journal; otherwise a
+    resumed run would begin with short windows again. A new comparison begins with what the first
+    run needed.
     """
 
     def __init__(self, context: RunContext, steps: int, place: str) -> None:
@@ -98,8 +98,9 @@ class FreshRuns:
     def run(
         self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]
     ) -> Record:
-        """A record of ``config``. ``calm``: windows of the same configuration measured before, on
-        the same machine.
+        """Record one run of ``config``.
+
+        ``calm``: earlier windows of the same configuration on the same machine.
 
         Raises:
             SessionFailed: the job failed with this configuration.
@@ -126,11 +127,12 @@ class FreshRuns:
         labels: Sequence[str],
         calm: Sequence[Sequence[Window]],
     ) -> Sequence[Record]:
-        """Records of two configurations whose processes train in slices. They are not checked, see
-        :meth:`require_enough`.
+        """Record two configurations whose processes train in slices.
+
+        The records are not checked, see :meth:`require_enough`.
 
         Raises:
-            SessionFailed: of either, maybe for want of room for both.
+            SessionFailed: one of them failed, perhaps because there was no room for both.
         """
         first, second = (
             self._request(executor, config, seed, label)
@@ -139,8 +141,10 @@ class FreshRuns:
         return self._undisturbed(lambda: executor.run_interleaved(first, second), labels, calm)
 
     def require_enough(self, record: Record, config: Config) -> None:
-        """Raises:
-        BaselineError: ``record``, of ``config``, has too few iterations to time anything.
+        """Check that ``record``, of ``config``, can be timed.
+
+        Raises:
+            BaselineError: it has too few iterations.
         """
         counted = counted_times(record.window)
         if len(counted) < FEWEST_ITERATIONS:
@@ -156,16 +160,16 @@ class FreshRuns:
                 where=" ".join(mask_command(self.context.spec.command)),
                 expected=(
                     f"at least {WARM_UP_MINIMUM + FEWEST_ITERATIONS} optimizer steps,"
-                    f" {FEWEST_ITERATIONS} of them after warm-up, to time it"
+                    f" {FEWEST_ITERATIONS} of them after warm-up"
                 ),
                 remedy=(
-                    "raise its number of epochs or steps in job.yaml's command, or budget.minutes"
-                    " if its steps are slow"
+                    "increase the number of epochs or steps in job.yaml's command, or raise"
+                    " budget.minutes if steps are slow"
                 ),
             )
 
     def untimed(self, executor: Executor, config: Config, seed: int, label: str) -> Record:
-        """A run for its losses: as many steps, whatever else the machine does.
+        """Make a run for its losses: the same number of steps, whatever else the machine does.
 
         Raises:
             SessionFailed: the job failed with this configuration.
@@ -183,7 +187,7 @@ class FreshRuns:
         label: str,
         loss_scale: float | None = None,
     ) -> Record:
-        """A run of a few steps, for the gradient of the first one. Not timed.
+        """Make a run of a few steps for the gradient of the first one. It is not timed.
 
         Raises:
             SessionFailed: the job failed with this configuration.
@@ -209,11 +213,12 @@ class FreshRuns:
         labels: Sequence[str],
         calm: Sequence[Sequence[Window]],
     ) -> Sequence[Record]:
-        """What ``measure`` gives, for each label a record; again where other load disturbed one of
-        them.
+        """Return what ``measure`` gives, one record per label.
+
+        It is repeated if other load disturbed one of them.
 
         Args:
-            calm: for each label, windows of the same configuration measured before.
+            calm: for each label, earlier windows of the same configuration.
         """
         records = measure()
         for _ in range(REMEASURED):
@@ -221,18 +226,19 @@ class FreshRuns:
             label, why = next(
                 (each for each in zip(labels, found, strict=True) if each[1]), ("", "")
             )
-            # beyond the budget a run is taken as it is
+            # beyond the budget, a disturbed run is accepted
             if not why or self.context.out_of_time():
                 break
-            # one run of the job is the measurement that Ctrl-C lets end, not three of them
+            # Ctrl-C lets one run of the job finish, not three of them
             self.context.stop.check()
             self.context.note_disturbed(label, why)
             records = measure()
         return records
 
     def _tried(self, executor: Executor, request: FixedRun) -> Record:
-        """Again where the machine is to blame: killed by somebody; or the job as it is fails, which
-        it did not while it was observed.
+        """Make a run; repeated if it was killed from outside, or if the unchanged job failed.
+
+        The unchanged job ran while it was observed, so the machine may be to blame.
         """
         for attempt in itertools.count(1):
             try:
@@ -245,12 +251,12 @@ class FreshRuns:
                 if not again or attempt == (KILLS if failure.kind == "killed" else BASELINE_TRIES):
                     raise
                 self.context.progress.note(
-                    f"{request.label} failed ({failure.kind}: {failure.detail}); once more"
+                    f"{request.label} failed ({failure.kind}: {failure.detail}); trying again"
                 )
         raise AssertionError("the loop above returns or raises")
 
     def _further(self, record: Record) -> int:
-        """How many iterations a window should have in all that is too short; 0: it is long enough."""
+        """Number of iterations that a too short window should have; 0: it is long enough."""
         missing_s = self._missing_s(record)
         if not missing_s:
             return 0
@@ -260,9 +266,7 @@ class FreshRuns:
         return min(steps, self._most_steps())
 
     def _missing_s(self, record: Record) -> float:
-        """How much longer a window should have been, where the job has more to give; 0.0: it is
-        long enough.
-        """
+        """Seconds that a window lacks, if the job has more to give; 0.0: it is long enough."""
         window, counted = record.window, counted_times(record.window)
         if record.ended_early or not counted:
             return 0.0
@@ -277,16 +281,18 @@ class FreshRuns:
         return next((s for s in wanted_s if 0.0 < s <= room_s), 0.0)
 
     def _worth_s(self, window: Window, counted_s: float) -> float:
-        """How much longer ``window`` may become for the sake of MIN_SECONDS: where most of the time
-        goes into evaluation, each of them costs a multiple.
+        """Seconds by which ``window`` may be extended to reach MIN_SECONDS.
+
+        Where evaluation takes most of the time, each second of training costs a multiple.
         """
         spent_s = counted_s + window.away_s
         worth_s = (max(share_s(self.context), PATIENCE_S) - spent_s) * counted_s / spent_s
         return worth_s if worth_s > MIN_SECONDS / 8 else 0.0
 
     def _to_second_epoch_s(self, window: Window, iteration_s: float) -> float:
-        """How much longer ``window`` should be to show enough of the second epoch; 0.0: it does, or
-        that is too far away.
+        """Seconds that ``window`` lacks to show enough of the second epoch.
+
+        0.0: it does, or that epoch is too far away.
         """
         seen = bool(window.turnovers_s)
         epoch = next(iter(window.turnovers_at), None) if seen else window.epoch_iterations
@@ -305,8 +311,9 @@ class FreshRuns:
         return max(steps - len(window.times_s), 0) * iteration_s
 
     def _between_epochs_s(self) -> float | None:
-        """What the job does at an epoch's end (evaluation, saving) took in its first run; None: that
-        came to none. 0.0: there was no first run.
+        """Seconds that the end of an epoch (evaluation, saving) took in the job's first run.
+
+        None: that run reached none. 0.0: there was no first run.
         """
         first = self.context.stored(FIRST_RUN)
         if first is None:
@@ -318,20 +325,23 @@ class FreshRuns:
         return max(self.steps, SessionConfig.max_steps)
 
     def _longest_s(self) -> float:
-        """Keeps a slow job within the budget: the window is then shorter than convergence.steps,
-        and the result says so.
+        """Limit that keeps a slow job within the budget.
+
+        Its window is then shorter than convergence.steps, and the result says so.
         """
         return max(SHORTEST_LIMIT_S, share_s(self.context))
 
 
 def share_s(context: RunContext) -> float:
-    """What each run of a confirmation may take of the budget."""
+    """Seconds of the budget that each run of a confirmation may take."""
     return CONFIRM_SHARE * context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS)
 
 
 def later_run_s(context: RunContext, first: Record) -> float:
-    """How long further runs of the bare job take: as ``first``, its first one; less what that went
-    on for to reach a second epoch which, as is known now, takes too long. 0.0: not known.
+    """Seconds that further runs of the bare job take: as long as ``first``; 0.0: unknown.
+
+    An extension of ``first`` is left out if the second epoch it reached for turned out to take too
+    long.
     """
     window, steps = first.window, context.spec.convergence.steps
     epoch = next(iter(window.turnovers_at), 0)
@@ -345,18 +355,20 @@ def later_run_s(context: RunContext, first: Record) -> float:
 
 
 def _steps_to_second_epoch(epoch: int, iteration_s: float) -> int:
-    """Iterations of a run that shows enough of the second epoch."""
+    """Iterations that a run needs to show enough of the second epoch."""
     return epoch + max(MIN_ITERATIONS, math.ceil(MIN_SECONDS / iteration_s)) + 2 * WARM_UP_MINIMUM
 
 
 def first_look_s(context: RunContext, observation: Observation) -> float:
-    """About how long the proof of one finalist takes at least, in seconds: its first five pairs."""
+    """Estimated seconds that the proof of one finalist takes at least: its first five pairs."""
     return rounds(context, FEWEST_PAIRS) * pair_s(context, observation)
 
 
 def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
-    """About how long one pair of fresh processes takes, in seconds: as long as two runs of the bare
-    job, less what the candidate saves. ``gain``: its log speed-up.
+    """Estimated seconds of a pair of fresh processes.
+
+    They take as long as two runs of the bare job, less what the candidate saves. ``gain``: its log
+    speed-up.
     """
     steps, iteration_s = context.spec.convergence.steps, observation.anatomy.iteration_s
     own_s, candidate_s = (
@@ -367,14 +379,12 @@ def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> 
 
 
 def rounds(context: RunContext, pairs: int) -> int:
-    """How many pairs are made one after the other, where ``pairs`` are wanted: on a cluster each
-    machine makes some.
-    """
+    """How many of ``pairs`` pairs run one after the other: on a cluster each machine makes some."""
     return math.ceil(pairs / max(len(context.executor.lanes() or ()), 1))
 
 
 def wall_s(record: Record) -> float:
-    """Seconds the run took, start and end included; 0.0: not known."""
+    """Seconds the run took, start and end included; 0.0: unknown."""
     return float(record.notes.get(WALL_S, 0.0))
 
 

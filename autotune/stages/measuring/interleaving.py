@@ -1,11 +1,12 @@
-"""Whether the two runs of a pair may be alive at once and train in slices (executors/interleave.py).
+"""Whether the two runs of a pair may be alive at once and train in slices.
 
-Decided once a run, when the job has been observed. Only where it cannot change what is measured: on
-one process that trains on the CPU, that writes no files but in its {trial_dir}, and with room in
-memory for both; and where no DataLoader worker runs on either side: until all of them are stopped
-at a slice's end, they make batches for nothing (64 workers, of network storage: a quarter too fast).
-Should a run fail all the same, the pairs are made one run after the other from there on: a failure
-for want of room for two is no verdict.
+The slices are made by executors/interleave.py. Decided once per run, when the job has been
+observed, and allowed only where it cannot change what is measured: for one process that trains on
+the CPU, that writes no files outside its {trial_dir}, with enough memory for both, and without
+DataLoader workers on either side. Until all workers are stopped at the end of a slice, they make
+batches in time that is not counted (64 workers, network storage: a quarter too fast). If a run
+fails all the same, pairs are made one run after the other from then on: a failure because two do
+not fit is no verdict.
 """
 
 from __future__ import annotations
@@ -17,37 +18,40 @@ from autotune.stages.context import RunContext
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record
 
-# in the journal: why runs of a pair follow each other; "": they are interleaved
+# journal key: why runs of a pair follow each other; "": they are interleaved
 WHY_NOT = "not-interleaved"
-# times the job's memory that must be free beside it: a candidate may need more than the job
+# multiple of the job's memory that must be free beside it: a candidate may need more than the job
 ROOM = 2.0
 WRITES = "the job writes files"
 
 
 def decide(context: RunContext, observation: Observation, first: Record) -> None:
-    """Settle it for the run, and for those that resume it. ``first``: of the job as it is."""
+    """Decide for this run and those that resume it. ``first``: record of the unchanged job."""
     if context.journal.find(WHY_NOT) is None:
         why = _why_not(context, observation, first)
         context.journal.append(WHY_NOT, "", why)
         if why.startswith(WRITES):
             context.progress.note(
-                f"{why}: baseline and candidate run one after the other. In slices of both, figures"
-                " scatter less; for that let it write to {trial_dir}, or nothing"
+                f"{why}: baseline and candidate run one after the other. Running them in"
+                " alternating slices would reduce noise; to allow that, write only to {trial_dir}"
             )
 
 
 def may_interleave(context: RunContext, *configs: Config) -> bool:
-    """Whether runs of ``configs`` may."""
+    """Whether runs of ``configs`` may be interleaved."""
     workers = any(config.get("num_workers") for config in configs)
     return context.executor.interleaves and not workers and context.journal.find(WHY_NOT) == ""
 
 
 def stop_interleaving(context: RunContext, failure: SessionFailed) -> None:
-    """``failure``: of one of two runs that were alive at once."""
+    """Make runs one after the other from now on.
+
+    ``failure``: of one of two runs that were alive at once.
+    """
     context.journal.append(WHY_NOT, "", f"a run failed ({failure.kind}: {failure.detail})")
     context.progress.note(
-        f"with baseline and candidate alive at once a run failed ({failure.kind}: {failure.detail});"
-        " from here on they run one after the other"
+        f"a run failed while baseline and candidate were running together ({failure.kind}:"
+        f" {failure.detail}); from now on they run one after the other"
     )
 
 
@@ -62,7 +66,7 @@ def _why_not(context: RunContext, observation: Observation, first: Record) -> st
     if job.world_size > 1:
         return "the job has several ranks"
     if job.loader is None:
-        return "how the job loads its batches is not seen"
+        return "how the job loads its batches is unknown"
     if job.loader.num_workers:
         return "the job has DataLoader workers"
     needed_gib = ROOM * first.window.peak_memory_gib

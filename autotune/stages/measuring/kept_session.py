@@ -1,9 +1,9 @@
-"""One running process of the job, kept as long as it lives: what live measurements have in common.
+"""One running process of the job, kept as long as it lives: the common part of live measurements.
 
 run(block) ── the job ended ────────▶ a new process, shorter blocks (room.py)
-   │       ── killed by somebody ───▶ a new process, the same block
+   │       ── killed from outside ──▶ a new process, the same block
    │       ── its machine is lost ──▶ a new process elsewhere, the same block
-   │       ── anything else ────────▶ BlockFailed: the configuration's doing; the next block opens a new process
+   │       ── anything else ────────▶ BlockFailed: the configuration is to blame; the next block opens a new process
    └──▶ BlockReport
 """
 
@@ -40,20 +40,20 @@ class BlockFailed(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one block."""
+    """The outcome of one block."""
 
     config: Config
-    # None: see failure; neither: nothing is known (a worker was killed from outside)
+    # None: see failure; if both are None, nothing is known (a worker was killed from outside)
     report: BlockReport | None
     failure: BlockFailed | None = None
 
 
 class KeptSession:
-    """Opens the job when it must and runs blocks in it. A context manager.
+    """Opens the job when needed and runs blocks in it. A context manager.
 
     Args:
-        room: iterations of a block that a session of this job is known to have room for.
-        own_memory_gib: peak of the job as it is.
+        room: measured iterations that a session of this job is known to have room for.
+        own_memory_gib: peak of the unchanged job.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class KeptSession:
         self.restarts = 0  # sessions that ended by themselves
         self.room = Room(room)
         self._session: LiveSession | None = None
-        self._kills = 0  # of the job, by somebody else, since a block was finished
-        self._lost = 0  # sessions whose machine is gone
+        self._kills = 0  # of the job from outside, since a block was finished
+        self._lost = 0  # sessions whose machine was lost
         self._own_memory_gib = own_memory_gib
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class KeptSession:
 
     @property
     def session(self) -> LiveSession:
-        """The running session, started if need be."""
+        """The running session, started if necessary."""
         if self._session is None:
             self._session = self._opened()
         return self._session
@@ -102,7 +102,7 @@ class KeptSession:
         except SessionFailed as failure:
             if failure.kind not in ("ended", "unhooked") or not executor.first_epoch_s:
                 raise
-            # the job has one epoch only: it ended where the second was waited for
+            # the job has only one epoch: it ended while the second was awaited
             executor.first_epoch_s = 0.0
             return executor.open_live(self.process_config)
 
@@ -123,15 +123,14 @@ class KeptSession:
                 return outcome.report
 
     def run_all(self, planned: Sequence[tuple[Config, Block]]) -> list[Outcome]:
-        """Measure blocks one after another, without a pause where the job lives on; outcomes in
-        their order.
+        """Measure blocks without a pause while the job lives; outcomes in the order of the blocks.
 
         Raises:
             BaselineError, SessionFailed: as :meth:`run`.
         """
         outcomes: list[Outcome] = []
         left = list(planned)
-        shortened = 0  # iterations that a session which ended by itself has left room for
+        shortened = 0  # block length that a session which ended by itself left room for
         while left:
             try:
                 reports = self.session.measure([block for _, block in left])
@@ -196,25 +195,26 @@ class KeptSession:
         return beyond_limits(limits, session.machine, session.job.device, window, own_gib)
 
     def _again(self, failure: SessionFailed, config: Config, block: Block) -> Block:
-        """The block to try in a new session: the job has come to its end, or was killed, or its
-        machine is lost. Raises what else it means.
+        """The block to try in a new session if the job ended, was killed or lost its machine.
+
+        Raises what any other failure means.
         """
         self.context.stop.check_after(failure.kind)
         if failure.kind == "killed" and self._kills < KILLS - 1:
             self._kills, self.restarts = self._kills + 1, self.restarts + 1
-            self.context.progress.note(f"the job was killed ({failure.detail}); started again")
+            self.context.progress.note(f"the job was killed ({failure.detail}); restarting it")
             return block
         if failure.kind == "lost":
             self.restarts, self._lost = self.restarts + 1, self._lost + 1
             if not self.context.executor.fails_over or self._lost > MOST_LOST:
                 raise failure
             self.context.progress.warning(
-                f"{failure.detail}: what was being measured there is measured again"
+                f"{failure.detail}; repeating the measurement that was running there"
             )
             return block
-        # nothing is asked of the job that it does not do by itself
+        # nothing was asked of the job that it does not do by itself
         own = not config and not block.cached_batches
-        # it raised before one iteration with these settings was done
+        # it raised before it finished one iteration with these settings
         at_once = failure.kind == "crash" and failure.in_block == 0 and not own
         if not at_once and self.room.may_have_ended(failure.kind, block):
             self.restarts += 1
@@ -224,7 +224,7 @@ class KeptSession:
                 self._too_short(failure)
                 if own
                 else BlockFailed(
-                    "failed", f"the job ends before one block could be measured ({failure.detail})"
+                    "failed", f"the job ended before one block could be measured ({failure.detail})"
                 )
             )
         if own and self.process_config == {}:
@@ -233,8 +233,9 @@ class KeptSession:
         raise _lost_trial(failure)
 
     def _worker_was_killed(self, report: BlockReport) -> bool:
-        """Somebody killed a worker of the job's DataLoader, without which the job goes on at its
-        own settings: the block is measured again.
+        """Whether a DataLoader worker was killed from outside: the block is then measured again.
+
+        Without that worker the job continues with its own settings.
 
         Raises:
             BlockFailed: too often in a row.
@@ -244,7 +245,7 @@ class KeptSession:
         self.context.stop.check_after("killed")
         self._kills += 1
         if self._kills < KILLS:
-            self.context.progress.note(f"measured again: {report.error}")
+            self.context.progress.note(f"measuring again: {report.error}")
             return True
         self._kills = 0
         raise BlockFailed(
@@ -257,23 +258,22 @@ class KeptSession:
         if failure.kind == "crash":
             tail = f"\n{failure.log_tail}" if failure.log_tail else ""
             return BaselineError(
-                "the job fails before one block of iterations could be measured:"
+                "the job failed before one block of iterations could be measured:"
                 f" {failure.detail}{tail}",
                 where=failure.where or command,
                 expected="a few hundred optimizer steps",
                 remedy=(
-                    "make the command run for so many steps by itself; if it is made for fewer and"
-                    " fails beyond its end, raise its number of epochs or steps in job.yaml's"
-                    " command"
+                    "check that the command runs that long by itself; if it fails past its planned"
+                    " end, increase the number of epochs or steps in job.yaml's command"
                 ),
             )
         return BaselineError(
-            "the job ends before one block of iterations could be measured",
+            "the job ended before one block of iterations could be measured",
             where=command,
             expected=f"a few hundred optimizer steps ({failure.detail})",
             remedy=(
-                "raise its number of epochs or steps in job.yaml's command: trials never run to"
-                " the end"
+                "increase the number of epochs or steps in job.yaml's command: trials never run"
+                " to the end"
             ),
         )
 
@@ -286,22 +286,23 @@ class KeptSession:
                 "infeasible", f"{found['workers']} {TOO_MANY_WORKERS} ({found['error']})"
             )
         return BlockFailed(
-            "failed", report.error or "no iteration was finished in the time a block may take"
+            "failed", report.error or "no iteration finished within the time limit of a block"
         )
 
 
 def _first_of_process(block: Block) -> Block:
-    """``block``, perhaps planned as a cheap switch, as a new process needs it: until its times have
-    levelled off.
+    """Return ``block`` as a new process needs it: settling until its times level off.
+
+    It may have been planned as a cheap switch.
     """
     return replace(block, level=True, min_settle=max(block.min_settle, Block.min_settle))
 
 
 def _lost_trial(failure: SessionFailed) -> BlockFailed:
-    """What the end of a session says of the configuration that was being measured in it."""
+    """What the end of a session says about the configuration that was measured in it."""
     if failure.kind == "oom":
         return BlockFailed("infeasible", f"out of memory ({failure.detail})")
-    # by a guard of the machine's memory, most likely: larger sizes are not tried
+    # most likely by a guard of the machine's memory: larger sizes are not tried
     if failure.kind == "killed":
         return BlockFailed("infeasible", f"killed {KILLS} times in a row ({failure.detail})")
     return BlockFailed("failed", f"{failure.kind}: {failure.detail}")

@@ -1,12 +1,11 @@
-"""Work spread over the places where sessions may run at the same time: one thread of the tuner for
-each.
+"""Spreads work over the lanes, places where sessions may run at the same time: one thread each.
 
     lane 1 │ piece ▒▒▒█ │ piece ▒▒▒█ │ piece …
     lane 2 │ piece ▒▒▒█ │ piece ▒▒✗                  its machine is lost: the piece goes back, and another lane takes it
-    lane 3              │ piece ▒▒▒█ │ the lost one  a machine that came later
+    lane 3              │ piece ▒▒▒█ │ the lost one  a machine that joined later
 
-Whatever is compared is one piece, so that no comparison ever crosses machines. An executor without
-lanes (the local one) gets all pieces in order, in the caller's thread.
+Everything that is compared is one piece, so that no comparison ever crosses machines. An executor
+without lanes (the local one) gets all pieces in order, in the caller's thread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from autotune.executors.base import Executor, SessionFailed
 from autotune.stages.context import RunContext
 
 T = TypeVar("T")
-MOST_LOST = 3  # times a piece is begun whose machine is lost; after that the piece is to blame
+MOST_LOST = 3  # machines that a piece may lose; after that the piece itself is to blame
 LOOK_S = 0.5  # between two looks for new lanes
 
 Serve = Callable[[RunContext, Iterator[T]], None]
@@ -35,14 +34,14 @@ def spread(
     """Do all pieces.
 
     Args:
-        take: the next piece; None if there is none now. It is asked again when a piece is done, as
-            that may bring more.
-        serve: called once a lane, with a context whose executor is that lane, and its pieces. May
+        take: returns the next piece; None if there is none now. It is called again when a piece is
+            done, since that may bring more.
+        serve: called once per lane, with a context whose executor is that lane, and its pieces. May
             run in several threads at once.
-        give_up: what becomes of a piece whose machine was lost :data:`MOST_LOST` times.
+        give_up: called with a piece whose machine was lost :data:`MOST_LOST` times.
 
     Raises:
-        what any of them raises, once no lane works any more.
+        whatever any of them raises, once no lane is working any more.
     """
     lanes = context.executor.lanes()
     if lanes is None:
@@ -62,14 +61,14 @@ class _Spread(Generic[T]):
         self._context, self._take, self._serve, self._give_up = context, take, serve, give_up
         self._changed = threading.Condition()
         self._lanes: dict[Executor, threading.Thread] = {}
-        self._busy = 0  # pieces that are being done
-        self._back: list[T] = []  # those whose machine was lost
-        self._lost: list[T] = []  # the same, once for each machine
+        self._busy = 0  # pieces in progress
+        self._back: list[T] = []  # pieces to do again, whose machine was lost
+        self._lost: list[T] = []  # the same pieces, once per lost machine
         self._done = False
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Start a thread for every lane there is and every one that comes, until all is done."""
+        """Start a thread for every lane, present or joining later, until all pieces are done."""
         try:
             self._open_lanes()
         except BaseException as error:  # Ctrl-C pressed twice, or no machine is left
@@ -85,7 +84,7 @@ class _Spread(Generic[T]):
         while not (self._done or self._error):
             for lane in self._context.executor.lanes() or ():
                 if lane not in self._lanes:
-                    # A daemon: whoever presses Ctrl-C twice does not wait for a measurement on
+                    # A daemon: after Ctrl-C is pressed twice, no one waits for a measurement on
                     # another machine.
                     thread = self._lanes[lane] = threading.Thread(
                         target=self._in_lane, args=(lane,), name=f"lane {lane.node}", daemon=True
@@ -96,7 +95,7 @@ class _Spread(Generic[T]):
                     self._changed.wait(LOOK_S)
 
     def next(self) -> T | None:
-        """A piece for a lane that has nothing to do; None: it may go home."""
+        """Return a piece for an idle lane; None: the lane may end."""
         with self._changed:
             while not (self._done or self._error):
                 piece = self._back.pop(0) if self._back else self._take()
@@ -141,7 +140,7 @@ class _Spread(Generic[T]):
         self._lost.append(piece)
         if sum(lost is piece for lost in self._lost) < MOST_LOST:
             self._context.progress.warning(
-                f"{failure.detail}: what was being measured there is measured again"
+                f"{failure.detail}; repeating the measurement that was running there"
             )
             self._back.append(piece)
         else:
@@ -154,7 +153,7 @@ class _Spread(Generic[T]):
 
 
 class _Pieces(Iterator[T]):
-    """The pieces of one lane; asking for the next says that the last one is done."""
+    """The pieces of one lane; asking for the next marks the last one as done."""
 
     def __init__(self, work: _Spread[T]) -> None:
         self._work = work

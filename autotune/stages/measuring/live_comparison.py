@@ -1,12 +1,11 @@
-"""Comparing configurations inside one running process of the job.
+"""Compares configurations inside one running process of the job.
 
     B ▒█ │ C ▒█ │ C ▒█ │ B ▒█ │ C' ▒█ │ C' ▒█ │ B ▒█ …        B = reference block, C = candidate block, ▒ settle, █ measured
 
-Each candidate block has a reference block at its side, so that a machine that drifts slows both
-alike; the estimate is the log ratio of time per sample, one value a pair. A reference block closes
-one comparison and opens the next. These figures
-steer the search and are never the result: the process is not restarted between them (verdicts.md,
-"Search").
+Each candidate block is next to a reference block, so that a drifting machine slows both alike; the
+estimate is the log ratio of time per sample, one value per pair. A reference block closes one
+comparison and opens the next. These figures steer the search and are never the result: the process
+is not restarted between them (verdicts.md, "Search").
 """
 
 from __future__ import annotations
@@ -34,17 +33,18 @@ from autotune.verdict.timing import (
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
-# aim of one measured block: long against scheduler ticks (4 ms), short against drift (seconds)
+# target length of one measured block: long against scheduler ticks (4 ms), short against drift
+# (seconds)
 BLOCK_S = 0.7
-FIRST_ITERATIONS = 12  # before anything is known of the job's speed
-REMEASURE = 2  # times a disturbed block is measured again before it is taken as it is
-CALM_WINDOWS = 5  # the latest windows of a configuration say what load is usual on this machine
-# blocks of one session; a machine busier than that is simply busy, and the noise figure says so
+FIRST_ITERATIONS = 12  # while the job's speed is unknown
+REMEASURE = 2  # times a disturbed block is measured again before it is accepted
+CALM_WINDOWS = 5  # a configuration's latest windows show the usual load of this machine
+# blocks measured again; a machine that needs more is simply busy, and the noise figure shows it
 MOST_REMEASURED = 8
 # log ratio; a first pair this much slower, and beyond 4 sigma of noise, ends the comparison
 CLEAR_LOSS = 0.10
 ROUNDS = 3  # of two pairs each, for one comparison
-# standard error of a round's log ratio above which (and above 3x the noise) something hit it
+# standard error of a round's log ratio above which (and above 3x the noise) it was disturbed
 SPOILED = 0.08
 
 
@@ -55,15 +55,13 @@ class Comparison:
     ratio: LogRatio
     pruned: bool
     anatomy: Anatomy
-    settle_s: float  # of the candidate's first block: what it costs to start (compile, workers)
+    settle_s: float  # of the candidate's first block: its start-up cost (compile, workers)
     no_effect: dict[str, str] = field(default_factory=dict)
-    second: float | None = None  # log ratio by the job's second objective; None: blocks do not tell
+    second: float | None = None  # log ratio by the job's second objective; None: not measured
 
 
 class _History:
-    """What is kept of the windows of one configuration: the latest, and what its epochs' ends took
-    in all.
-    """
+    """The latest windows of one configuration, and the total time lost at its epoch ends."""
 
     def __init__(self) -> None:
         self.latest: deque[Window] = deque(maxlen=CALM_WINDOWS)
@@ -103,9 +101,9 @@ class LiveComparison(KeptSession):
         # key and cost of the reference block measured last
         self._beside: tuple[str, float] | None = None
         self._count = 0
-        # of the reference and of what is being compared with it, in this session
+        # of the reference and the current candidate, in this session
         self._histories: dict[str, _History] = {}
-        # configuration -> log cost by the second objective over that by the first, a block
+        # configuration -> log(cost by the second objective / by the first), one per block
         self._ratios: dict[str, list[float]] = {}
 
     def close(self) -> None:
@@ -123,7 +121,7 @@ class LiveComparison(KeptSession):
         """
         report = self.run(config, self._plan(config, cached_batches))
         for _ in range(REMEASURE):
-            # another load, no epoch ends
+            # batches from memory: another load, and no epoch ends
             history = self._histories.setdefault(
                 key_of(config) + " from memory" * cached_batches, _History()
             )
@@ -137,7 +135,7 @@ class LiveComparison(KeptSession):
         return report
 
     def cost(self, config: Config, report: BlockReport) -> float:
-        """What a sample of a measured block costs by the objective: seconds or joules."""
+        """Cost per sample of a measured block by the objective: seconds or joules."""
         time_s = self.time_cost(config, report)
         if not self.context.spec.reads_energy:
             return time_s
@@ -147,11 +145,11 @@ class LiveComparison(KeptSession):
         return first
 
     def time_cost(self, config: Config, report: BlockReport) -> float:
-        """Seconds a sample of a measured block, the epoch's end included.
+        """Seconds per sample of a measured block, epoch ends included.
 
-        Epoch ends are rare in short blocks: their cost is the mean over all blocks of this
-        configuration, and where none was seen but workers are started anew every epoch, what
-        starting them cost at the switch.
+        Epoch ends are rare in short blocks. Their cost is the mean over all blocks of this
+        configuration; if none was seen but workers restart every epoch, it is what starting them
+        cost at the switch.
         """
         history = self._histories.get(key_of(config))
         turnover_s = history.mean_turnover_s if history else mean_turnover_s(_window(report))
@@ -169,7 +167,7 @@ class LiveComparison(KeptSession):
         )
 
     def reference(self, config: Config) -> float:
-        """Cost a sample of a fresh reference block; it stands beside whatever is measured next."""
+        """Measure a reference block, a neighbour of the next block; returns its cost per sample."""
         report = self.block(config)
         window, cost = _window(report), self.cost(config, report)
         self._iteration_s = sum(window.times_s) / len(window.times_s)
@@ -185,13 +183,13 @@ class LiveComparison(KeptSession):
         prune: bool = True,
         enough: Callable[[LogRatio], bool] | None = None,
     ) -> Comparison:
-        """``candidate`` against ``reference`` in rounds of two ABBA pairs.
+        """Compare ``candidate`` with ``reference`` in rounds of two ABBA pairs.
 
         Args:
             prune: give up after the first block of a clear loser.
-            enough: whether the estimate so far will do; asked after each of at most :data:`ROUNDS`
-                rounds. A round that the machine spoiled (far less precise than its noise promises)
-                is followed by another one in any case.
+            enough: whether the estimate so far is good enough; called after each of at most
+                :data:`ROUNDS` rounds. A round that the machine spoiled (far less precise than its
+                noise promises) is followed by another one in any case.
 
         Raises:
             BlockFailed, BaselineError: as :meth:`block`.
@@ -206,7 +204,7 @@ class LiveComparison(KeptSession):
                     break
                 rounds.append(self._round(candidate, reference, False))
         finally:
-            # a search of a thousand candidates is not to hold all their windows
+            # a search of a thousand candidates must not hold all their windows
             if candidate != reference:
                 self._histories.pop(key_of(candidate), None)
         no_effect = {knob: why for r in rounds for knob, why in r.no_effect.items()}
@@ -215,8 +213,10 @@ class LiveComparison(KeptSession):
         return replace(rounds[0], ratio=ratio, no_effect=no_effect, second=second)
 
     def _second(self, candidate: Config, reference: Config, ratio: LogRatio) -> float | None:
-        """The two costs of a block are compared, so that a machine that was slow for a while counts
-        in neither.
+        """Log ratio by the second objective; None: not measured.
+
+        It compares the two costs of a block, so that a slow moment of the machine counts in
+        neither.
         """
         ratios = [self._ratios.get(key_of(config)) for config in (candidate, reference)]
         if candidate != reference:
@@ -226,7 +226,7 @@ class LiveComparison(KeptSession):
         return ratio.estimate + fmean(ratios[0]) - fmean(ratios[1])
 
     def _round(self, candidate: Config, reference: Config, prune: bool) -> Comparison:
-        """One round; once more if the job came to its end meanwhile, and then whatever happens."""
+        """Make one round; if the job ended meanwhile, repeat it once and keep the result."""
         found = self._round_once(candidate, reference, prune, one_process=True) or self._round_once(
             candidate, reference, prune
         )
@@ -236,8 +236,9 @@ class LiveComparison(KeptSession):
     def _round_once(
         self, candidate: Config, reference: Config, prune: bool, one_process: bool = False
     ) -> Comparison | None:
-        """``one_process``: None as soon as the job has come to its end, because blocks of two
-        processes are no neighbours.
+        """``one_process``: return None once the job has ended.
+
+        Blocks of two processes are no neighbours.
         """
         opening, restarts = self._opening(reference), self.restarts
         report = self.block(candidate)
@@ -247,7 +248,7 @@ class LiveComparison(KeptSession):
         parts = anatomy(_window(report), report.settle_iterations)
         no_effect = dict(report.no_effect)
         if prune and math.log(cost / opening) > max(CLEAR_LOSS, 4 * self.noise):
-            self._beside = None  # the last reference block is no neighbour any more
+            self._beside = None  # the last reference block is no longer a neighbour
             ratio = LogRatio(math.log(cost / opening), self.noise * math.sqrt(2), 1)
             return Comparison(ratio, True, parts, report.settle_s, no_effect)
         again = self.cost(candidate, self.block(candidate))
@@ -262,9 +263,7 @@ class LiveComparison(KeptSession):
         )
 
     def _opening(self, reference: Config) -> float:
-        """Cost of the reference block that was measured last, if it still has a candidate at its
-        side; else of a new one.
-        """
+        """Cost of the latest reference block if it is next to the candidate; else of a new one."""
         if self._beside is None or self._beside[0] != key_of(reference):
             return self.reference(reference)
         return self._beside[1]

@@ -1,4 +1,4 @@
-"""The memory a configuration may take: ``constraints`` of the job file."""
+"""The memory that a configuration may take: ``constraints`` of the job file."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from autotune.job.spec import Constraints
 from autotune_spaces.facts import Machine
 from autotune_trials.protocol.messages import Window
 
-# of the device's memory: what the allocator reserves for the same job differs by a few segments
+# share of the device's memory: the allocator's reservation for the same job varies by a few
+# segments
 SEGMENTS_SHARE = 0.01
 
 
 def beyond_limits(
     limits: Constraints, machine: Machine, device: str, window: Window, own_gib: float
 ) -> str:
-    """What of the memory ``window`` took is more than ``limits`` allow; "": nothing.
+    """How the memory of ``window`` exceeds ``limits``; "": it does not.
 
     Args:
         device: that the job trains on, "cpu" or "cuda".
-        own_gib: device memory of the job as it is, which is refused to nobody.
+        own_gib: device memory of the unchanged job, which is always allowed.
     """
     if device == "cuda" and machine.device_memory_gib:
         share, own = (gib / machine.device_memory_gib for gib in (window.peak_memory_gib, own_gib))

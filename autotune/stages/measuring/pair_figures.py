@@ -1,9 +1,8 @@
-"""What pairs of runs say: the speed-up of each, its error, the parts of an iteration on both sides,
-the length of the whole training.
+"""What pairs of runs show: speed-ups and their error, where time goes, the length of a training.
 
-    a record  ──▶  seconds a sample (epoch ends included), or joules, or of the whole training
-    a pair    ──▶  log(reference's / candidate's)
-    pairs     ──▶  mean log speed-up ± error
+a record  ──▶  cost a sample: seconds (epoch ends included), joules, or seconds of the whole training
+a pair    ──▶  log(reference's / candidate's)
+pairs     ──▶  mean log speed-up ± error
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from autotune.verdict.timing import (
 from autotune.verdict.training_time import asides, training_s
 from autotune_trials.protocol.messages import Record
 
-# What the blocks of OBSERVE say of the noise counts as much as so many pairs. More than 5 % is the
-# work of a single block: a run's window is many times as long.
+# The noise in OBSERVE's blocks weighs as much as this many pairs. More than 5 % comes from a single
+# block: a run's window is many times as long.
 USUAL_PAIRS, MOST_NOISE = 3, 0.05
 
 
 class PairFigures:
-    """Read from the records of both sides, which others go on to fill.
+    """Reads figures from the records of both sides, which others continue to fill.
 
     Attributes:
         reference, candidate: seed -> record.
-        cold_s: what the candidate's start takes longer at least, where nothing is compiled yet.
+        cold_s: lower bound of the candidate's extra start-up time with nothing compiled yet.
     """
 
     def __init__(
@@ -60,17 +59,18 @@ class PairFigures:
 
     @property
     def seeds(self) -> list[int]:
-        """Of the pairs that have both runs."""
+        """Seeds of the pairs that have both runs."""
         return sorted(self.reference.keys() & self.candidate.keys())
 
     def costs(
         self, reference: Record, candidate: Record, objective: str = ""
     ) -> tuple[float, float]:
-        """What a sample costs each of two runs: seconds, epoch ends included, or joules. Both are
-        taken over the same part of the job: from the second epoch on where both reach it.
+        """Cost per sample of two runs: seconds, epoch ends included, or joules.
+
+        Both are taken over the same part of the job: from the second epoch on if both reach it.
 
         Args:
-            objective: the job's own, where it is left out.
+            objective: defaults to the job's own.
         """
         objective = objective or self._spec.objective
         later = _later(reference, candidate)
@@ -88,7 +88,7 @@ class PairFigures:
         )
 
     def log_speedups(self) -> list[float]:
-        """log(time a sample of the reference / of the candidate), one a pair; positive is faster."""
+        """One log(cost of the reference / of the candidate) per pair; positive is faster."""
         return [math.log(a / b) for a, b in map(self._costs_of, self.seeds)]
 
     def gain(self, noise: float) -> LogRatio:
@@ -96,19 +96,20 @@ class PairFigures:
 
         Args:
             noise: standard deviation of one block's log cost in the baseline. It steadies the error
-                of few pairs, as far as four short blocks can tell.
+                of few pairs, as far as four short blocks can.
         """
         ratios = self.log_speedups()
         count = len(ratios)
         own = noise_of([math.exp(r) for r in ratios]) if count > 1 else 0.0
-        free = max(count - 2, 1) if count > 1 else 0  # noise_of takes a drift out
+        free = max(count - 2, 1) if count > 1 else 0  # noise_of removes a drift
         usual = math.sqrt(2) * min(noise, MOST_NOISE)
         variance = (USUAL_PAIRS * usual**2 + free * own**2) / (USUAL_PAIRS + free)
         return LogRatio(fmean(ratios), math.sqrt(variance / count), count)
 
     def second_gain(self) -> LogRatio | None:
-        """By the second objective, as the pairs alone tell it; None where there is none, or its
-        counters could not be read.
+        """Gain by the second objective, from the pairs alone.
+
+        None if there is none, or its counters could not be read.
         """
         objective = self._spec.second_objective
         records = (r for s in self.seeds for r in (self.reference[s], self.candidate[s]))
@@ -122,8 +123,9 @@ class PairFigures:
         return LogRatio(fmean(ratios), error, len(ratios))
 
     def log_levels(self) -> list[float]:
-        """How slow the machine was during each pair, log units: the mean of its two log costs, less
-        what is usual on the machine it ran on.
+        """How slow the machine was during each pair, in log units.
+
+        The mean of the pair's two log costs, less what is usual on the machine it ran on.
         """
         levels = {s: fmean(map(math.log, self._costs_of(s))) for s in self.seeds}
         nodes = {s: node_of(self.candidate[s]) for s in levels}
@@ -140,7 +142,7 @@ class PairFigures:
 
     @property
     def first_epoch_only(self) -> bool:
-        """No run came to the end of an epoch, and the job as it is planned does."""
+        """Whether no run reached the end of an epoch although the planned job does."""
         windows = [r.window for s in self.seeds for r in (self.reference[s], self.candidate[s])]
         return not any(w.turnovers_s for w in windows) and any(
             w.epoch_iterations is not None and w.epoch_iterations < self._spec.planned_steps
@@ -148,8 +150,10 @@ class PairFigures:
         )
 
     def training_time(self, speedup: float) -> TrainingTime | None:
-        """How long the planned training takes with each side, where the candidate is ``speedup``
-        times as fast by the objective; None: it is not known how long the runs took as a whole.
+        """How long the planned training takes with each side.
+
+        None if the runs' total times are unknown. ``speedup``: how many times as fast the candidate
+        is by the objective.
         """
         seeds = list(self.seeds)
         if not all(wall_s(self.reference[s]) and wall_s(self.candidate[s]) for s in seeds):
@@ -164,11 +168,11 @@ class PairFigures:
         return TrainingTime(self._spec.planned_steps, before_s, after_s, cold_s, whole)
 
     def _trainings_s(self, seed: int, speedup: float) -> tuple[float, float, float]:
-        """By one pair: before, after, and after where nothing has been compiled yet."""
+        """From one pair: before, after, and after with nothing compiled yet."""
         reference, candidate = self.reference[seed], self.candidate[seed]
         later, samples = _later(reference, candidate), self._planned_samples(reference)
         cost = self._cost(reference, later)
-        of_energy = self._spec.objective == "energy"  # then speedup is none of time
+        of_energy = self._spec.objective == "energy"  # then the speed-up is not one of time
         faster = self._cost(candidate, later) if of_energy else cost / speedup
         beside = asides(reference.window, candidate.window) or (0.0, 0.0)
         cost, faster = cost + beside[0], faster + beside[1]
@@ -184,7 +188,7 @@ class PairFigures:
     def _training_s(
         self, record: Record, cost: float, later_epochs: bool, samples: float, cold_s: float = 0.0
     ) -> float:
-        """The planned training, ``samples`` in all, at ``cost`` seconds each."""
+        """Seconds of the planned training: ``samples`` in all, at ``cost`` seconds each."""
         start = first_counted(record.window, later_epochs=later_epochs)
         return training_s(
             record.window,
@@ -203,10 +207,11 @@ class PairFigures:
         )
 
     def _turnover_s(self, record: Record) -> float | None:
-        """Mean time lost at an epoch's end. A window shorter than an epoch holds none: then that of
-        the side's other runs, or what starting the workers took, where every epoch does that.
-        Workers that stay begin with the epoch, too: a batch takes one of them as long as all take
-        for a batch each, at most.
+        """Mean time lost at an epoch's end.
+
+        A window shorter than an epoch has none. Then it is that of the side's other runs, or the
+        time to start the workers if every epoch does that. Persistent workers begin again with the
+        epoch, too: one batch takes one of them at most as long as all need for a batch each.
         """
         sides = (self.candidate, self.reference)
         side = next((s.values() for s in sides if any(r is record for r in s.values())), [record])
@@ -239,6 +244,6 @@ def _anatomy(record: Record, later_epochs: bool) -> Anatomy:
 
 
 def _joules(record: Record, later_epochs: bool) -> float:
-    """A sample takes; the machine's counters say so."""
+    """Joules per sample by the machine's counters."""
     window = record.window
     return joules_per_sample(drop_start(window, first_counted(window, later_epochs=later_epochs)))

@@ -1,13 +1,13 @@
-"""A candidate and a reference in fresh processes, interleaved, each run serving both verdicts.
+"""A candidate and a reference in fresh processes, interleaved; each run serves both verdicts.
 
     pair 0: R C │ pair 1: C R │ pair 2: R C │ …        every letter a new process of the job; pair i runs with seed i
 
-The direction alternates so that neither side profits from a machine that warms up or is filled with
-caches; the two runs of a pair stand side by side in time (their speed is compared) and have the
-same seed (their losses are compared). Where two processes may be alive at once they train in slices
-(interleaving.py), else one after the other. On a cluster several
-pairs are made at the same time, each on a machine of its own (lanes.py): a ratio is always one of
-two runs of the same machine.
+The order alternates so that neither side profits from a machine that warms up or fills its caches.
+The two runs of a pair are neighbours in time, so that their speed can be compared, and have the
+same seed, so that their losses can be compared. If two processes may be alive at once they train in
+slices (interleaving.py), otherwise one after the other. On a cluster several pairs are made at the
+same time, each on a machine of its own (lanes.py): a ratio always compares two runs on the same
+machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from autotune.verdict.timing import joules_per_sample
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record, Window
 
-PROCESS_PAIRS = 3  # a value that needs a new process is tried with so many
+PROCESS_PAIRS = 3  # to try a value that needs a new process
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +47,15 @@ class Seed:
 
 
 class Pairs:
-    """Runs of both sides, made on demand and remembered in the journal.
+    """Runs of both sides, made on demand and stored in the journal.
 
     Attributes:
         reference, candidate: seed -> record.
-        figures: what the pairs made so far say.
+        figures: what the pairs made so far show.
     """
 
-    timed = True  # False: of the losses only
-    interleaves = True  # where the job and the machine allow it
+    timed = True  # False: for the losses only
+    interleaves = True  # if the job and the machine allow it
 
     def __init__(
         self,
@@ -65,8 +65,9 @@ class Pairs:
         label: str,
         cold_s: float = 0.0,
     ) -> None:
-        """``cold_s``: what the candidate's start takes longer at least, where nothing is compiled
-        yet; these runs find the kernels of the search.
+        """``cold_s``: least extra start-up time of the candidate with nothing compiled yet.
+
+        These runs find the kernels of the search.
         """
         self.context, self.label = context, label
         self.configs = {"reference": dict(reference), "candidate": dict(candidate)}
@@ -79,11 +80,11 @@ class Pairs:
         self._fresh = FreshRuns(context, context.spec.convergence.steps, place)
 
     def ensure(self, pairs: int) -> None:
-        """Have at least ``pairs`` pairs.
+        """Make runs until there are at least ``pairs`` pairs.
 
         Raises:
             SessionFailed: a run of the candidate failed, or is too short to be timed.
-            BaselineError: the unchanged job failed, twice, or is too short to be timed.
+            BaselineError: the unchanged job failed twice, or is too short to be timed.
         """
         missing = [
             Seed(s) for s in range(pairs) if s not in self.reference or s not in self.candidate
@@ -99,15 +100,16 @@ class Pairs:
         def give_up(piece: Seed, failure: SessionFailed) -> None:
             raise SessionFailed(
                 "lost",
-                f"{MOST_LOST} times the machine was lost that pair {piece.seed} ran on; the last"
-                f" time: {failure.detail}",
+                f"pair {piece.seed} lost its machine {MOST_LOST} times; the last time:"
+                f" {failure.detail}",
             )
 
         spread(self.context, lambda: next(pieces_left, None), serve, give_up)
 
     def first_candidate(self) -> Record:
-        """One run of the candidate by itself. :meth:`ensure` does not take it for half a pair, and
-        makes both runs.
+        """Make one run of the candidate by itself.
+
+        :meth:`ensure` does not count it as half a pair, and makes both runs.
 
         Raises:
             SessionFailed: it failed.
@@ -116,14 +118,12 @@ class Pairs:
         return self._run(self.context, "candidate", 0)
 
     def _pair(self, context: RunContext, seed: int, pairs: int) -> None:
-        """Both runs of one seed, on one machine: what is there of another machine is measured
-        again.
-        """
+        """Make both runs of one seed on one machine; a run from another one is measured again."""
         order = ("reference", "candidate") if seed % 2 == 0 else ("candidate", "reference")
         mine = {side: getattr(self, side).get(seed) for side in order}
         known = {side: mine[side] or context.stored(self._key(side, seed)) for side in order}
         if any(record is None for record in known.values()):
-            known = mine  # half a pair of an earlier process stands beside nothing in time
+            known = mine  # half a pair of an earlier process has no neighbour in time
         whole = (
             len({node_of(record) if record is not None else None for record in known.values()}) == 1
         )
@@ -140,10 +140,10 @@ class Pairs:
     def _interleaved(
         self, context: RunContext, order: Sequence[str], seed: int, pairs: int
     ) -> dict[str, Record]:
-        """Both runs of one seed, in slices. {}: they have to be made one after the other.
+        """Make both runs of one seed in slices. {}: they have to be made one after the other.
 
         Raises:
-            SessionFailed, BaselineError: as :meth:`_measured`, of a run that is too short.
+            SessionFailed, BaselineError: as :meth:`_measured`, if a run is too short.
         """
         wanted = self.timed and self.interleaves
         if not (wanted and may_interleave(context, *self.configs.values())):
@@ -172,12 +172,14 @@ class Pairs:
         return made
 
     def _shown(self, side: str) -> tuple[str, Config]:
-        """What a run is called while it is made, and its settings."""
+        """The label and settings shown while a run is made."""
         return f"{self.label}: {side}", self.configs[side]
 
     def missing(self, pairs: int) -> int:
-        """How many of so many pairs of this label and these two configurations have not been made
-        yet, by this run or an earlier process of it.
+        """How many of ``pairs`` pairs are not in the journal yet.
+
+        Pairs of this label and these two configurations count, also those of an earlier process of
+        this run.
         """
         return sum(
             any(self.context.stored(self._key(side, seed)) is None for side in self.configs)
@@ -185,15 +187,16 @@ class Pairs:
         )
 
     def repeat_reference(self, seed: int) -> Record:
-        """The reference once more with the same seed, on the same machine if it is still there: is
-        the job deterministic?
+        """Repeat the reference with the same seed: is the job deterministic?
+
+        It runs on the same machine if that is still there.
         """
         return self._beside(
             self.reference[seed], partial(self._run, side="reference", seed=seed, again=True)
         )
 
     def beyond_limits(self, observation: Observation) -> str:
-        """What the candidate took of memory beyond the job's constraints; "": nothing."""
+        """How the candidate exceeded the job's memory constraints; "": it did not."""
         limits, device = self.context.spec.constraints, observation.job.device
         own_gib = max(r.window.peak_memory_gib for r in self.reference.values())
         found = (
@@ -208,7 +211,7 @@ class Pairs:
         return ", ".join(sorted({node_of(self.candidate[s]) for s in self.figures.seeds} - {""}))
 
     def late(self, pairs: int) -> str:
-        """Why the budget's minutes are too few to have so many pairs in all; "": they are not."""
+        """Why the budget's minutes do not suffice for ``pairs`` pairs in all; "": they do."""
         place = "|".join([self.label, key_of(self.configs["candidate"]), f"loss-{pairs}"])
         ahead_s = rounds(self.context, self.missing(pairs)) * self.pair_s()
         announced_s = self.context.announced_s
@@ -216,10 +219,10 @@ class Pairs:
         return self.context.out_of_time_words() if late else ""
 
     def lengthen(self, steps: int) -> bool:
-        """From now on runs of at least ``steps`` steps; those that are shorter are forgotten and
-        made again on demand.
+        """Make runs of at least ``steps`` steps from now on; shorter ones are made again on demand.
 
-        False, with nothing changed, if the job ends before that or the budget's time is used up.
+        All runs made so far are dropped if one of them is shorter. False, with nothing changed, if
+        the job ends before that or the budget's time is used up.
         """
         records = [*self.reference.values(), *self.candidate.values()]
         if all(len(r.losses) >= steps for r in records):
@@ -239,16 +242,15 @@ class Pairs:
         return True
 
     def _longer(self, steps: int) -> str:
-        """What the journal calls the choice whether there is time for longer runs."""
+        """Journal key of the decision whether there is time for longer runs."""
         return "|".join([self.label, key_of(self.configs["candidate"]), str(steps)])
 
     def float16_gradient(self) -> tuple[float, float] | None:
-        """Relative errors of the first gradient against the reference's: (the candidate's,
-        bfloat16's).
+        """Relative errors of the first gradient against the reference's.
 
-        None where the candidate is not float16, or the first step gave no gradient to compare. The
-        candidate is run at
-        the loss scale it settled at: the first scale is too high on purpose and overflows.
+        Returns (the candidate's, bfloat16's). None if the candidate is not float16, or the first
+        step gave no gradient to compare. The candidate runs at the loss scale it settled at: the
+        first scale is too high on purpose and overflows.
         """
         if self.configs["candidate"].get("amp_dtype") != "float16" or not self.candidate:
             return None
@@ -267,12 +269,12 @@ class Pairs:
 
     @property
     def interleaved(self) -> bool:
-        """All runs were made in slices."""
+        """Whether all runs were made in slices."""
         sides = (self.reference, self.candidate)
         return all(SLICES in side[seed].notes for seed in self.figures.seeds for side in sides)
 
     def pair_s(self) -> float:
-        """Seconds a pair took as a rule, starts and ends included; 0.0: not known."""
+        """Median seconds of a pair, starts and ends included; 0.0: unknown."""
         pairs = [wall_s(self.reference[s]) + wall_s(self.candidate[s]) for s in self.figures.seeds]
         return median(pairs) if pairs else 0.0
 
@@ -282,17 +284,16 @@ class Pairs:
         )
 
     def _run(self, context: RunContext, side: str, seed: int, again: bool = False) -> Record:
-        """One run, made once and remembered."""
+        """Return one run, made once and stored."""
         stored = context.stored(self._key(side, seed, again))
         return self._measured(context, side, seed, again) if stored is None else stored
 
     def _measured(self, context: RunContext, side: str, seed: int, again: bool = False) -> Record:
-        """One run, made now and put in the journal.
+        """Make one run now and put it in the journal.
 
         Raises:
-            SessionFailed: also where a run of the candidate is too short to be timed: its own
-                failure, and not the job's.
-            BaselineError: of the unchanged job.
+            SessionFailed: a run of the candidate failed, or is too short to be timed.
+            BaselineError: the unchanged job failed, or is too short to be timed.
         """
         config, label = self.configs[side], self._label(side, seed, again)
         try:
@@ -307,13 +308,14 @@ class Pairs:
                 raise
             raise explain_failure(context, failure) from failure
         if self.timed and context.spec.objective == "energy":
-            joules_per_sample(record.window)  # a run without is not kept: it is made again
+            # raises without joules: the run is not kept, but made again
+            joules_per_sample(record.window)
         self._keep(context, side, seed, record, again)
         context.stop.check()
         return record
 
     def _calm(self, context: RunContext, side: str) -> list[Window]:
-        """Windows of this side made before, on the same machine."""
+        """Earlier windows of this side on the same machine."""
         records = tuple(getattr(self, side).values())
         return [r.window for r in records if node_of(r) == context.executor.node]
 
@@ -340,23 +342,23 @@ class Pairs:
         )
 
     def _beside(self, reference: Record, measure: Callable[[RunContext], Record]) -> Record:
-        """A run on the machine of ``reference``; should that be lost meanwhile, on another one of
-        its kind.
-        """
+        """Make a run on the machine of ``reference``, or on another of its kind if that is lost."""
         try:
             return measure(on_node(self.context, node_of(reference)))
         except SessionFailed as failure:
             if failure.kind != "lost":
                 raise
             self.context.progress.warning(
-                f"{failure.detail}: what was being measured there is measured again"
+                f"{failure.detail}; repeating the measurement that was running there"
             )
             return measure(self.context)
 
 
 class SharedBaseline(Pairs):
-    """Another candidate against the baseline runs that ``pairs`` has already made: for the loss
-    only, since the two sides no longer stand side by side in time."""
+    """Another candidate against the baseline runs that ``pairs`` has already made.
+
+    For the loss only, since the two sides are no longer neighbours in time.
+    """
 
     timed = False
 
@@ -366,7 +368,7 @@ class SharedBaseline(Pairs):
         self._fresh.steps = pairs._fresh.steps
 
     def ensure(self, pairs: int) -> None:
-        """At most as many pairs as the shared baseline has."""
+        """Make runs for ``pairs`` pairs, but no more than the shared baseline has."""
         for seed in sorted(self._shared.reference)[:pairs]:
             if seed not in self.candidate:
                 self.context.progress.fixed_run(
@@ -382,7 +384,7 @@ class SharedBaseline(Pairs):
         return self._shared.repeat_reference(seed)
 
     def late(self, pairs: int) -> str:
-        return ""  # only as many as there are
+        return ""  # it makes no further baseline runs
 
     def lengthen(self, steps: int) -> bool:
         return False
@@ -390,8 +392,9 @@ class SharedBaseline(Pairs):
 
 @contextmanager
 def _own_failure(config: Config) -> Iterator[None]:
-    """A run of the candidate that is too short to be timed has failed; one of the unchanged job
-    ends everything.
+    """Turn a candidate run that is too short to be timed into a failed session.
+
+    A run of the unchanged job that is too short ends everything.
     """
     try:
         yield
@@ -402,8 +405,9 @@ def _own_failure(config: Config) -> Iterator[None]:
 
 
 def on_node(context: RunContext, node: str) -> RunContext:
-    """``context`` with the lane on ``node``. If that is not there any more: as it is, and so on
-    another machine of the same kind.
+    """Return ``context`` with the lane on ``node``.
+
+    If that is gone: ``context`` as it is, and so another machine of the same kind.
     """
     lane = context.executor.lane(node)
     return context if lane is None else replace(context, executor=lane)

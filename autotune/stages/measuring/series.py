@@ -1,13 +1,12 @@
-"""Series: configurations measured one after another in the running job, in blocks as short as their
-knobs allow.
+"""Series: configurations measured one after another in the running job, in short blocks.
 
     series │ settle▒▒▒ block█ │▒█│▒█│▒█│▒█│ …
 
-Dear knobs (workers, compile) stay as they are within a series; cheap ones (dtype, layout, gc) change
-with every block.
+Blocks are as short as their knobs allow. Dear knobs (workers, compile) stay as they are within a
+series; cheap ones (dtype, layout, gc) change with every block.
 
-A block of a cheap change needs a few iterations to get going and a quarter of a second to be
-measured; what one block lacks in precision the search model takes from all the others
+A block after a cheap change needs a few iterations to settle and a quarter of a second to be
+measured. What one block lacks in precision, the search model takes from all the others
 (autotune/search/model).
 """
 
@@ -39,12 +38,12 @@ from autotune.verdict.timing import (
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
-BLOCK_S = 0.25  # aim of one measured block
-MOST_WEIGHT = 4.0  # of a block: longer ones share the machine's speed of their moment
+BLOCK_S = 0.25  # target length of one measured block
+MOST_WEIGHT = 4.0  # of a block: a longer one still shows only the machine's speed at that moment
 SETTLE_ITERATIONS = 3  # after a cheap switch
-ROUNDS_S = 1.0  # a block may last longer by so much, until every worker has delivered a few batches
+ROUNDS_S = 1.0  # a block may be extended by this until every worker has delivered a few batches
 BLOCK_LIMIT_S = 30.0  # a configuration this slow is hopeless
-CALM_WINDOWS = 8  # the latest ones say what load is usual on this machine
+CALM_WINDOWS = 8  # the latest ones show the usual load of this machine
 
 
 @dataclass(frozen=True)
@@ -52,22 +51,22 @@ class Measured:
     """One block of a series."""
 
     config: Config
-    # of a sample, in seconds (or joules); None: failed, or spoiled by other load
+    # per sample, in seconds (or joules); None: failed, or disturbed by other load
     log_cost: float | None
-    weight: float = 0.0  # its length against a standard block's
+    weight: float = 0.0  # its length relative to a standard block
     failure: BlockFailed | None = None
     parts: Anatomy | None = None
     settle_s: float = 0.0
     wall_s: float = 0.0
     no_effect: tuple[tuple[str, str], ...] = ()
-    second_log_cost: float | None = None  # joules where log_cost has seconds, and the reverse
+    second_log_cost: float | None = None  # joules if log_cost is in seconds, and vice versa
 
 
 class LiveSeries(KeptSession):
     """Measures series in a kept session; see the module.
 
     Args:
-        iteration_s: of the job as it is.
+        iteration_s: of the unchanged job.
         room, own_memory_gib: as of a kept session.
     """
 
@@ -80,22 +79,22 @@ class LiveSeries(KeptSession):
         own_memory_gib: float = 0.0,
     ) -> None:
         super().__init__(context, process_config, room, own_memory_gib)
-        # of the configurations measured, and "" for those not measured yet
+        # by configuration; "": for those not measured yet
         self._iteration_s = {"": iteration_s}
-        self._samples = 0.0  # an iteration of the job as it is
-        # time lost at epoch ends, by what the loader is built from
+        self._samples = 0.0  # per iteration of the unchanged job
+        # times lost at epoch ends, by the dear knobs that the loader is built from
         self._turnovers: dict[str, list[float]] = {}
-        self._rebuilt: dict[str, float] = {}  # seconds that building it took, likewise
+        self._rebuilt: dict[str, float] = {}  # seconds to build the loader, by the same knobs
         self._calm: deque[Window] = deque(maxlen=CALM_WINDOWS)
         self._count = 0
-        self._before: Config | None = None  # what the job was left at
+        self._before: Config | None = None  # the latest configuration of the job
 
     def close(self) -> None:
         super().close()
         self._before = None
 
     def measure(self, configs: Sequence[Config]) -> list[Measured]:
-        """The blocks of one series, in this order.
+        """Measure the blocks of one series, in this order.
 
         Raises:
             BaselineError, SessionFailed: the unchanged job cannot be measured.
@@ -125,9 +124,7 @@ class LiveSeries(KeptSession):
         )
 
     def _dear(self, config: Config) -> bool:
-        """Whether the job needs more than a few iterations to get from what it was left at to
-        ``config``.
-        """
+        """Whether switching to ``config`` takes the job more than a few iterations to settle."""
         before = self._before
         space = self.context.spec.search_space
         slow = {
@@ -152,7 +149,7 @@ class LiveSeries(KeptSession):
         wall_s = report.settle_s + math.fsum(report.window.times_s)
         parts = anatomy(window, report.settle_iterations)
         no_effect = tuple(report.no_effect.items())
-        counted = any(window.joules)  # else they move too seldom, or could not be read
+        counted = any(window.joules)  # else the counters move too seldom, or could not be read
         by_energy = self.context.spec.objective == "energy"
         if self._spoiled(window) or (by_energy and not counted):
             return Measured(
@@ -186,16 +183,17 @@ class LiveSeries(KeptSession):
         )
 
     def _spoiled(self, window: Window) -> bool:
-        """Something else ran meanwhile. Where it always does, it slows all blocks alike."""
-        # the job's own doing as well, and different for each configuration
+        """Whether something else ran meanwhile. If that is always so, it slows all blocks alike."""
+        # the job causes it as well, and differently for each configuration
         quiet = replace(window, cpu_pressure=0.0)
         why = disturbed(quiet, tuple(self._calm))
         self._calm.append(quiet)
         return why is not None
 
     def _turnover_s(self, config: Config, report: BlockReport) -> float | None:
-        """Mean time lost at an epoch's end with this loader; while none was seen, what building it
-        took, where every epoch does that.
+        """Mean time lost at an epoch's end with this loader.
+
+        As long as none was seen: the time to build the loader, if every epoch does that.
         """
         assert report.window is not None
         space = self.context.spec.search_space

@@ -1,8 +1,7 @@
-"""The registry: one line a knob, in the order they are listed. A new knob adds a file here and a
-line below.
+"""The registry: one line per knob, in display order. A new knob adds a file here and a line below.
 
-A module is imported when its knob is first asked for, so the agent loads only the knobs it is told
-to set.
+A module is imported when its knob is first requested, so the agent loads only the knobs it has to
+set.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from autotune_spaces.base import Knob, Value
 
-VARIABLE_PREFIX = "AUTOTUNE_KNOB_"  # of variables that a knob reads itself, because torch does not
+VARIABLE_PREFIX = "AUTOTUNE_KNOB_"  # of variables read by the knob, because torch reads none for it
 
 _KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
     "num_workers": "NumWorkers",
@@ -64,7 +63,7 @@ def kind(name: str) -> type[Knob]:
 
 @cache
 def get(name: str) -> Knob:
-    """A registered knob with its own choice of values: for its card, scope and numerics.
+    """A registered knob with its default values: for its card, scope and numerics.
 
     Raises:
         KeyError: no such knob.
@@ -75,12 +74,12 @@ def get(name: str) -> Knob:
 def create(
     name: str, options: Mapping[str, Value] | None = None, values: Sequence[Value] | None = None
 ) -> Knob:
-    """A knob as a job describes it. ``options`` with a ``via`` entry make one of the user's own
+    """A knob as described in a job file. A ``via`` entry in ``options`` makes it a user-defined one
     (:mod:`.via`).
 
     Raises:
         KeyError: no such knob.
-        ValueError: options that make no sense; ``str()`` says why.
+        ValueError: the options are invalid; ``str()`` says why.
     """
     options = dict(options or {})
     if taken := sorted({"self", "name", "values"} & options.keys()):
@@ -93,11 +92,10 @@ def create(
 
 
 def at_start(environ: Mapping[str, str]) -> None:
-    """Let process knobs carry out what they put into ``environ``; the agent calls this when a
-    Python process of the command starts.
+    """Let process knobs act on their variables in ``environ``; the agent calls this when a Python
+    process of the command starts.
 
-    Only the knobs that are asked for are imported: launchers and shell helpers start as well, and
-    should not wait.
+    Only the requested knobs are imported, so that launchers and shell helpers start without delay.
     """
     for variable in list(environ):
         name = variable.removeprefix(VARIABLE_PREFIX).lower()
@@ -106,7 +104,7 @@ def at_start(environ: Mapping[str, str]) -> None:
 
 
 def at_import(torch: Any, environ: Mapping[str, str]) -> None:
-    """Let process knobs carry out what they put into ``environ``; the agent calls this right after
+    """Let process knobs act on their variables in ``environ``; the agent calls this right after
     ``import torch``.
     """
     if any(variable.startswith(VARIABLE_PREFIX) for variable in environ):

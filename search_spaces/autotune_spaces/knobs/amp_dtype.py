@@ -9,7 +9,7 @@ from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 WORDS = ("off", "bfloat16", "float16")
-# without one of these bfloat16 is emulated on a CPU, and slower
+# without one of these a CPU emulates bfloat16, which is slower
 CPU_FLAGS = ("avx512_bf16", "amx_bf16")
 BFLOAT16_CAPABILITY = (8, 0)  # first CUDA generation whose tensor cores have bfloat16
 CASTABLE = ("Linear", "Bilinear", "Conv", "LSTM", "GRU", "RNN", "MultiheadAttention", "Transformer")
@@ -25,23 +25,23 @@ class AmpDtype(Knob):
     range = "off, bfloat16, float16 (CUDA)"
     card = Card(
         what=(
-            "Runs the forward pass under torch.autocast: matrix products and convolutions in 16"
-            " bits, sums and losses in 32. float16 also scales the loss so that small gradients do"
-            " not vanish, and skips steps that overflow."
+            "Runs the forward pass under torch.autocast: matrix products and convolutions"
+            " in 16 bits, sums and losses in 32. float16 also scales the loss so that"
+            " small gradients do not underflow, and skips steps that overflow."
         ),
         when_it_helps=(
-            "Time goes into matrix products or convolutions, and the hardware has units for the"
-            " format: any recent GPU, CPUs with avx512_bf16 or amx_bf16."
+            "Much of the time goes into matrix products or convolutions, and the hardware"
+            " supports the format: any recent GPU, CPUs with avx512_bf16 or amx_bf16."
         ),
         when_it_does_not=(
-            "Small models, where the casts cost more than they save. float16 on a CPU is many times"
-            " slower and is never tried. float16 waits for the GPU once a step, unless the"
-            " optimizer is fused."
+            "Small models, where the casts cost more than they save. float16 on a CPU is"
+            " many times slower and is never tried; on a GPU it waits for the device once"
+            " per step, unless the optimizer is fused."
         ),
         changes_loss=(
-            "It rounds differently (bfloat16 keeps 8 bits of a number, float16 11 with a small"
-            " range), and on a GPU dropout draws other random numbers. Most models train the same;"
-            " the loss check decides."
+            "It rounds differently (bfloat16 has 8 significant bits, float16 has 11 but a"
+            " small range), and on a GPU dropout draws different random numbers. Most"
+            " models train the same; the loss check decides."
         ),
         source="https://docs.pytorch.org/docs/stable/amp.html",
     )
@@ -51,18 +51,18 @@ class AmpDtype(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if job.own_autocast:
-            raise NotApplicable(f"the job runs its own autocast ({job.own_autocast})")
+            raise NotApplicable(f"the job uses its own autocast ({job.own_autocast})")
         if job.own_scaler:
-            raise NotApplicable("the job uses a GradScaler of its own")
+            raise NotApplicable("the job uses its own GradScaler")
         if job.double_precision:
-            raise NotApplicable("the job trains in float64, which autocast leaves as it is")
+            raise NotApplicable("the job trains in float64, which autocast does not cast")
         return ["off", *(v for v in WORDS[1:] if self.unusable(v, machine, job) is None)]
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
         try:
             return super().domain(machine, job)
         except NotApplicable as withdrawn:
-            # Say why the formats are out, not that "off" is left.
+            # Report why the formats are excluded, not that only "off" is left.
             reason = (
                 None
                 if job.own_autocast or job.own_scaler or job.double_precision
@@ -73,8 +73,8 @@ class AmpDtype(Knob):
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if not job.models and job.loader is None:
             return (
-                "the job calls no module in training and has no DataLoader: nothing tells where its"
-                " forward begins"
+                "the job calls no module in training and has no DataLoader, so it is"
+                " unknown where its forward pass begins"
             )
         if value == "float16":
             if job.device != "cuda":
@@ -84,13 +84,13 @@ class AmpDtype(Knob):
                 )
             if job.double_backward:
                 return (
-                    "the job differentiates twice (backward with create_graph=True), which"
-                    " float16's loss scaling cannot follow"
+                    "the job differentiates twice (backward with create_graph=True),"
+                    " which float16's loss scaling does not support"
                 )
             if job.world_size > 1 and not job.ddp:
                 return (
-                    "without DistributedDataParallel each rank sees its own gradients alone, and"
-                    " float16 needs all ranks to leave out the same steps"
+                    "without DistributedDataParallel each rank sees only its own"
+                    " gradients, but with float16 all ranks must skip the same steps"
                 )
         if value == "bfloat16":
             if job.device == "cpu" and not machine.cpu_flags.intersection(CPU_FLAGS):
@@ -103,8 +103,8 @@ class AmpDtype(Knob):
         return None
 
     def redraws_on(self, device: str) -> bool:
-        """On a GPU attention takes another kernel for 16 bits, and dropout fills its vectors
-        otherwise: both drop other elements.
+        """On a GPU, 16-bit attention uses another kernel, and dropout vectorises differently: both
+        drop other elements.
         """
         return device == "cuda"
 
@@ -122,8 +122,7 @@ class AmpDtype(Knob):
             return None
         modules = [m for entry in live.entries for m in entry.module.modules()]
         if not any(part in type(m).__name__ for m in modules for part in CASTABLE):
-            # Products may still be called as functions; look for matrices among the modules' own
-            # parameters.
+            # Products may still be called as functions: look for matrices among the parameters.
             if not any(p.dim() >= 2 for m in modules for p in m.parameters(recurse=False)):
                 return "the model has no matrix product or convolution that autocast would cast"
         dtypes = {
@@ -137,7 +136,7 @@ class AmpDtype(Knob):
                 " nothing to cast"
             )
         if dtypes == {"float64"}:
-            return "the parameters are float64, which autocast leaves as it is"
+            return "the parameters are float64, which autocast does not cast"
         return None
 
     def snippet(self, value: Value) -> str:

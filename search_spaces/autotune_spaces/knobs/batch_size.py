@@ -1,4 +1,4 @@
-"""Samples a step."""
+"""Samples per step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSa
 
 
 class BatchSize(Knob):
-    """``lr_scaling`` says what happens to the learning rate when the batch grows k-fold: none, ×
-    √k, × k.
+    """``lr_scaling`` sets how the learning rate changes when the batch grows k-fold: not at all, ×
+    √k, or × k.
 
-    The ratio k needs the job's own batch size: the option own_batch_size where it is given (a
-    tuned.yaml knows it), else what the job built its DataLoader with. With the option, loaders of
-    another size are left alone.
+    The ratio k needs the job's own batch size: the option own_batch_size if given (tuned.yaml has
+    it), else the value the job built its DataLoader with. With the option, loaders of another batch
+    size are left alone.
     """
 
     name = "batch_size"
@@ -34,22 +34,23 @@ class BatchSize(Knob):
     accepts = {"lr_scaling": LR_RULES}
     card = Card(
         what=(
-            "How many samples the training DataLoader puts into one step; with lr_scaling sqrt or"
-            " linear the learning rate grows with it."
+            "How many samples the training DataLoader puts into one step; with lr_scaling"
+            " sqrt or linear the learning rate is scaled with it."
         ),
         when_it_helps=(
-            "The device is not filled by the job's batch, so a larger one costs less time per"
-            " sample."
+            "The job's batch does not fill the device, so a larger one takes less time per sample."
         ),
         when_it_does_not=(
-            "The device is already full, or memory runs out. Fewer, larger steps may need more"
-            " samples to reach the same loss, and losses that compare samples within a batch (contrastive"
-            " ones) change their meaning. A schedule that is given a number of steps by hand (not"
-            " from len(loader)) ends elsewhere in the training: set it anew."
+            "The device is already full, or memory runs out. Fewer, larger steps may need"
+            " more samples to reach the same loss, and losses that compare samples within"
+            " a batch (contrastive ones) change meaning. A schedule with a hard-coded"
+            " number of steps (not from len(loader)) ends at a different point of the"
+            " training: adjust it."
         ),
         changes_loss=(
-            "Yes: another training trajectory. The loss is compared per sample consumed, and the"
-            " batch is adopted together with its learning-rate rule or not at all."
+            "Yes: a different training trajectory. The loss is compared per sample"
+            " consumed, and the batch size and its learning-rate rule are adopted"
+            " together or not at all."
         ),
         source=(
             "https://arxiv.org/abs/1706.02677 (linear rule); https://arxiv.org/abs/1811.03600"
@@ -71,21 +72,22 @@ class BatchSize(Knob):
         if job.compares_samples:
             raise NotApplicable(
                 "the loss compares the samples of a batch with each other"
-                f" ({job.compares_samples}): with another batch size it is another loss"
+                f" ({job.compares_samples}): a different batch size would change the loss"
+                " itself"
             )
         if job.mixture:
             raise NotApplicable(
-                f"the job trains on {job.mixture}: another size for one of them alone is another"
-                " mixture"
+                f"the job trains on {job.mixture}: changing the batch size of only one of"
+                " them would change the mixture"
             )
         sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
         most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
-        most = min([most, *loader.rank_samples])  # of the rank that has least
+        most = min([most, *loader.rank_samples])  # limited by the rank with the fewest samples
         return sorted(size for size in sizes if size <= most or size == loader.batch_size)
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
-        """Ranks whose shares differ by a sample or two may have as many batches at one size and not
-        at another.
+        """Ranks whose shares differ by a sample or two may have equally many batches at one batch
+        size, but not at another.
         """
         loader = loader_of(job)
         if (
@@ -93,21 +95,21 @@ class BatchSize(Knob):
             or loader.batch_size is None
             or len(set(_batches(loader, loader.batch_size))) > 1
         ):
-            # of one process, or of a job that is made for ranks that end at different steps
+            # a single process, or a job made for ranks that end at different steps
             return None
         counts = _batches(loader, value)
         if len(set(counts)) < 2:
             return None
         return (
-            f"with batches of {value} some ranks have {min(counts)} of them an epoch and some"
-            f" {max(counts)}, and would wait for the others for ever"
+            f"with batches of {value} some ranks have {min(counts)} batches per epoch and"
+            f" others {max(counts)}, so the job would deadlock"
         )
 
     def check_value(self, value: Value) -> str | None:
         return whole(value, 1)
 
     def apply(self, live: LiveJob, value: Value) -> None:
-        """Raises RuntimeError if a learning-rate rule is asked for before the job's own batch size
+        """Raises RuntimeError if a learning-rate rule is requested before the job's own batch size
         is known.
         """
         if live.loader is not None:  # first, so that len() is right where the job is built
@@ -116,7 +118,7 @@ class BatchSize(Knob):
         live.control("lr_factor").set(self.lr_factor(live, value))
 
     def lr_factor(self, live: LiveJob, value: Value) -> float:
-        """What the learning rate is multiplied by at batch size ``value``."""
+        """Factor for the learning rate at batch size ``value``."""
         rule = self.options.get("lr_scaling", "none")
         if rule == "none":
             return 1.0
@@ -136,8 +138,8 @@ class BatchSize(Knob):
         if not isinstance(value, int) or not isinstance(own, int) or value == own:
             return ""
         return (
-            f"an epoch has {own / value:.3g}x as many steps; check a schedule or a number of steps"
-            " that the job sets by hand"
+            f"an epoch has {own / value:.3g}x as many steps; check any schedule or number"
+            " of steps hard-coded in the job"
         )
 
     def snippet(self, value: Value) -> str:
@@ -150,28 +152,28 @@ class BatchSize(Knob):
 
 
 def _why_fixed(sampler: str) -> str:
-    """Why the batches of a ``sampler`` that is not torch's keep their size, and what to do.
-    ``sampler``: its class, "" if not known.
+    """Why a batch sampler other than torch's fixes the batch size, and what to do about it.
+    ``sampler``: its class, "" if unknown.
     """
     if sampler == "BatchSamplerShard":
         return (
-            "accelerate's batch sampler (BatchSamplerShard) gives each process whole batches as the"
-            " job's own batch sampler made them; a flag of the job's for their size can be a knob"
-            " (via:)"
+            "accelerate's batch sampler (BatchSamplerShard) gives each process whole"
+            " batches from the job's own batch sampler; if the job has a flag for their"
+            " size, it can be a knob (via:)"
         )
     if sampler in POISSON:
         return (
-            f"Opacus' batch sampler ({sampler}) draws each sample into a batch with a fixed"
-            " probability: batches differ in size from step to step, and with larger ones the same"
-            " noise guarantees less privacy"
+            f"Opacus' batch sampler ({sampler}) adds each sample to a batch with a fixed"
+            " probability: the batch size varies from step to step, and with larger"
+            " batches the same noise guarantees less privacy"
         )
     named = f" ({sampler})" if sampler else ""
     return (
-        f"the job's DataLoader uses a batch sampler of its own{named}, which decides the batch"
-        " size; a flag of the job's for it can be a knob (via:)"
+        f"the job's DataLoader uses its own batch sampler{named}, which sets the batch"
+        " size; if the job has a flag for it, it can be a knob (via:)"
     )
 
 
 def _batches(loader: LoaderFacts, size: int) -> list[int]:
-    """Batches an epoch of each rank."""
+    """Batches per epoch of each rank."""
     return [n // size if loader.drop_last else -(-n // size) for n in loader.rank_samples]

@@ -1,4 +1,4 @@
-"""How images lie in memory."""
+"""Memory layout of images and convolution weights."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ class ChannelsLast(Knob):
     range = "false, true"
     card = Card(
         what=(
-            "Keeps images and convolution weights with the channels of a pixel side by side in"
-            " memory (NHWC), the order that tensor cores and oneDNN work in."
+            "Stores images and convolution weights with the channels of a pixel next to"
+            " each other in memory (NHWC), the layout that tensor cores and oneDNN use."
         ),
-        when_it_helps="Convolutional networks, most of all together with bfloat16 or float16.",
+        when_it_helps="Convolutional networks, especially with bfloat16 or float16.",
         when_it_does_not=(
-            "Models without convolutions, and layers that fall back to the old order: each change"
-            " of order is a copy."
+            "Models without convolutions, or with layers that fall back to the default"
+            " layout: each change of layout is a copy."
         ),
         changes_loss=(
-            "Another convolution kernel is picked, which rounds differently. Dropout goes by the"
-            " order in memory: between convolutions it drops other elements. The loss check covers it."
+            "It uses a different convolution kernel, which rounds differently. Dropout"
+            " follows the order in memory: between convolutions it drops different"
+            " elements. The loss check covers it."
         ),
         source="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
     )
@@ -39,7 +40,7 @@ class ChannelsLast(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if not job.models:
             raise NotApplicable(
-                "the job calls no torch.nn.Module while training, so there is no model to lay out"
+                "the job calls no torch.nn.Module while training, so there is no model to convert"
             )
         need_convolutions(job)
         if self.current(machine, job):
@@ -66,8 +67,8 @@ class ChannelsLast(Knob):
             p.is_contiguous(memory_format=orders[p.dim()]) and not p.is_contiguous()
             for p in weights
         ):
-            # A 1 × 1 kernel or a single channel lies the same way in both orders.
-            return "no convolution weight lies differently in channels_last order"
+            # A 1 × 1 kernel or a single channel has the same layout in both orders.
+            return "no convolution weight has a different layout in channels_last"
         return None
 
     def snippet(self, value: Value) -> str:

@@ -1,4 +1,4 @@
-"""Whether the model is compiled, and how hard the compiler tries."""
+"""Whether and how the model is compiled with torch.compile."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 REGIONAL = "regional"
-DYNAMIC = {"static": False, "dynamic": True}  # torch.compile's argument of that name
+DYNAMIC = {"static": False, "dynamic": True}  # torch.compile's argument ``dynamic``
 MODES = ("reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 WORDS = ("off", "default", REGIONAL, *DYNAMIC, *MODES)
 CUDA_GRAPHS = ("reduce-overhead", "max-autotune")  # modes that replay the model as CUDA graphs
 
 
 def arguments(value: Value) -> dict[str, Value]:
-    """What torch.compile is called with for ``value``, which is not "off"."""
+    """Arguments of torch.compile for ``value``, which is not "off"."""
     if value in DYNAMIC:
         return {"dynamic": DYNAMIC[str(value)]}
     return {"mode": value} if value in MODES else {}
@@ -35,34 +35,36 @@ class CompileMode(Knob):
     )
     card = Card(
         what=(
-            "Compiles the model with torch.compile: neighbouring operations are fused into one"
-            " kernel. regional compiles the repeated blocks of the model (the layers of a"
-            " transformer) instead of the whole: alike ones are compiled once. default compiles for"
-            " the shapes of the first batch, and for any size once another comes; static compiles"
-            " for each shape that comes, dynamic for any size from the start. reduce-overhead"
-            " replays the model as CUDA graphs, max-autotune-no-cudagraphs times variants of the"
-            " matrix products, and max-autotune does both."
+            "Compiles the model with torch.compile: adjacent operations are fused into"
+            " one kernel. regional compiles the repeated blocks of the model (such as"
+            " transformer layers) instead of the whole: identical blocks are compiled"
+            " once. default compiles for the first batch's shapes, and for any size once"
+            " another shape appears; static compiles for each new shape, dynamic for any"
+            " size from the start. reduce-overhead replays the model as CUDA graphs,"
+            " max-autotune-no-cudagraphs benchmarks variants of the matrix products, and"
+            " max-autotune does both."
         ),
         when_it_helps=(
-            "Many small operations between the large ones, and runs long enough to earn back the"
-            " compilation (half a minute or more). regional: models of many alike blocks; eight"
-            " layers of a transformer were compiled in about half the time. static: an epoch ends"
-            " with a smaller batch, after which default runs code for any size (slower by a third"
-            " in a transformer on a CPU, not at all in a convolutional network). dynamic: texts"
-            " padded to the longest of their batch, for which default compiles twice or more often."
-            " Each is tried where the job is seen to be of that kind."
+            "Many small operations between the large ones, and runs long enough to make"
+            " up for the compilation (half a minute or more). regional: models of many"
+            " identical blocks; eight transformer layers compiled in about half the time."
+            " static: epochs that end with a smaller batch, after which default runs code"
+            " for any size (a third slower in a transformer on a CPU, no slower in a"
+            " convolutional network). dynamic: texts padded to the longest of their"
+            " batch, for which default compiles at least twice. regional, static and"
+            " dynamic are only tried where the job shows that pattern."
         ),
         when_it_does_not=(
-            "Small models, which often get slower; code the compiler cannot follow (graph breaks)."
-            " Short runs never earn it back. After eight shapes, or eight blocks that each compute"
-            " with a number of their own (stochastic depth), torch compiles no more and runs the"
-            " rest as it is. CUDA graphs are out for jobs that accumulate gradients, or keep them"
-            " from one step to the next (set_to_none=False): each replay overwrites the gradients"
-            " of the one before."
+            "Small models, which often get slower; code the compiler cannot follow (graph"
+            " breaks); runs too short to make up for the compilation. After eight shapes,"
+            " or eight blocks that each use a different constant (stochastic depth),"
+            " torch stops compiling and runs the rest uncompiled. CUDA graphs are ruled"
+            " out for jobs that accumulate gradients, or keep them between steps"
+            " (set_to_none=False): each replay overwrites the previous gradients."
         ),
         changes_loss=(
-            "Fused kernels round differently, and dropout draws other random numbers. It is"
-            " checked."
+            "Fused kernels round differently, and dropout draws different random numbers."
+            " The loss check covers it."
         ),
         source=(
             "https://docs.pytorch.org/docs/stable/generated/torch.compile.html; "
@@ -78,8 +80,8 @@ class CompileMode(Knob):
             raise NotApplicable("the job calls torch.compile itself")
         if job.double_backward:
             raise NotApplicable(
-                "the job differentiates twice (backward with create_graph=True), which compiled"
-                " graphs cannot do"
+                "the job differentiates twice (backward with create_graph=True), which"
+                " compiled graphs do not support"
             )
         if not job.models:
             raise NotApplicable(
@@ -87,25 +89,27 @@ class CompileMode(Knob):
             )
         if job.device == "cpu" and not machine.cxx_compiler:
             raise NotApplicable(
-                "torch.compile on a CPU needs a C++ compiler (g++, or CXX) and Python's header"
-                " files, and they were not found"
+                "torch.compile on a CPU needs a C++ compiler (g++, or CXX) and Python's"
+                " header files, which were not found"
             )
         return [word for word in WORDS if self.unusable(word, machine, job) is None]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value == REGIONAL and not any(model.repeated_blocks for model in job.models):
             return (
-                "the model has no repeated blocks: no alike modules beside each other in a"
-                " ModuleList or Sequential"
+                "the model has no repeated blocks (identical modules next to each other"
+                " in a ModuleList or Sequential)"
             )
         if value == "dynamic" and not any(model.input_shapes > 1 for model in job.models):
-            return "the first batches were all of one shape, for which default compiles as well"
+            return (
+                "the first batches all had the same shape, so dynamic has no advantage over default"
+            )
         if value == "static" and job.models and all(model.input_shapes > 1 for model in job.models):
-            return "the inputs vary in shape, and each shape would be compiled"
+            return "the inputs vary in shape, and static would compile each shape"
         if value == "static" and not ends_short(job):
             return (
-                "no epoch was seen to end with a smaller batch, and without one static is the same"
-                " as default"
+                "no epoch was seen to end with a smaller batch; without one, static is"
+                " the same as default"
             )
         if value == "reduce-overhead" and job.device != "cuda":
             return "reduce-overhead is the same as default without CUDA graphs"
@@ -115,18 +119,19 @@ class CompileMode(Knob):
             return None
         if job.backwards_per_step > 1:
             return (
-                f"{value} replays CUDA graphs, which overwrite gradients that are still being"
-                f" accumulated (the job goes backward {job.backwards_per_step:g} times a step)"
+                f"{value} replays CUDA graphs, which overwrite gradients that are still"
+                f" being accumulated (the job runs backward {job.backwards_per_step:g}"
+                " times per step)"
             )
         if job.keeps_gradients:
             return (
-                f"{value} replays CUDA graphs, which overwrite gradients that the job keeps from"
-                " one step to the next (zero_grad(set_to_none=False) does)"
+                f"{value} replays CUDA graphs, which overwrite gradients that the job"
+                " keeps between steps (zero_grad(set_to_none=False))"
             )
         if any("cudaMallocAsync" in text for text in job.own_settings.values()):
             return (
-                f"{value} replays CUDA graphs, for which torch needs its own allocator, "
-                "and the job has chosen cudaMallocAsync"
+                f"{value} replays CUDA graphs, which need torch's own allocator, but the"
+                " job uses cudaMallocAsync"
             )
         return None
 
@@ -150,7 +155,7 @@ class CompileMode(Knob):
         from torch._dynamo.utils import counters
 
         breaks = [str(reason).splitlines()[0] for reason in counters["graph_break"]]
-        return "torch.compile made no graph of the model" + (
+        return "torch.compile produced no graph of the model" + (
             f"; first graph break: {breaks[0]}" if breaks else ""
         )
 
@@ -168,7 +173,7 @@ class CompileMode(Knob):
 
 
 def ends_short(job: JobFacts) -> bool:
-    """Whether the last batch of an epoch is smaller than the others; False where that is not known."""
+    """Whether the last batch of an epoch is smaller than the others; False if unknown."""
     loader = job.loader
     if loader is None or loader.drop_last or not loader.batch_size:
         return False

@@ -25,26 +25,25 @@ from autotune_spaces.gpus import near, near_gpus, slot_of
 from autotune_spaces.topology import Topology, as_list, parse_list, read
 
 VARIABLE = "AUTOTUNE_KNOB_CPU_AFFINITY"
-# what the first Python process of the command might run on, for those that it starts
+# the original CPUs of the command's first Python process, passed on to its children
 OWN_VARIABLE = "AUTOTUNE_OWN_CPUS"
 NODE = re.compile(r"node-(\d+)")
 WORDS = ("all", "physical", "gpu-node", "node-per-rank", "spare-1")
-FEWEST_TO_SPARE = 4  # CPUs; of fewer, one is too much to take from training
-# OpenMP then binds each thread by itself
+FEWEST_TO_SPARE = 4  # with fewer CPUs, training cannot spare one
+# with one of these set, OpenMP binds the threads itself
 PINNING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
-SPAWNED = "--multiprocessing-fork"  # in the arguments of a process that multiprocessing has spawned
+SPAWNED = "--multiprocessing-fork"  # among the arguments of processes that multiprocessing spawns
 
 
 class CpuAffinity(Knob):
-    """Set when the interpreter starts, before any library counts the cores to size its pool of
-    threads.
+    """Set when the interpreter starts, before any library counts the cores to size its thread pool.
 
-    A live knob it cannot be: threads that exist keep their own mask.
+    It cannot be a live knob: existing threads keep their own mask.
     """
 
     name = "cpu_affinity"
     scope = Scope.PROCESS
-    # on fewer cores torch takes fewer threads, unless the job says how many
+    # on fewer cores torch uses fewer threads, unless the job sets their number
     numerics = Numerics.ROUNDING
     ordered = False
     example = "0-3"
@@ -53,27 +52,28 @@ class CpuAffinity(Knob):
     )
     card = Card(
         what=(
-            "The cores that the job may run on. physical takes one hardware thread of each core,"
-            " node-N the cores of one NUMA node, gpu-node gives each rank the node that its GPU's"
-            " PCI slot is on (rank N is taken to use the N-th GPU it sees), node-per-rank spreads"
-            " the ranks of this machine over its nodes in the order of LOCAL_RANK, and spare-1"
-            " leaves the last core free of training, for DataLoader workers. Where the job does not"
-            " set its number of threads, it follows."
+            "The cores that the job may run on. physical uses one hardware thread per"
+            " core, node-N the cores of one NUMA node, gpu-node binds each rank to the"
+            " node of its GPU's PCI slot (rank N is assumed to use the N-th GPU it sees),"
+            " node-per-rank spreads this machine's ranks over its nodes in LOCAL_RANK"
+            " order, and spare-1 keeps training off the last core, for DataLoader"
+            " workers. Unless the job sets its number of threads, that follows the number"
+            " of cores."
         ),
         when_it_helps=(
-            "Several NUMA nodes, since memory of another node is slower, and a copy to a GPU of"
-            " another node crosses the link between them; two hardware threads a core, which get"
-            " into each other's way in large products; workers that are kept waiting for a core."
-            " 'torchrun --numa-binding=node' does the same as gpu-node."
+            "Several NUMA nodes: another node's memory is slower, and a copy to another"
+            " node's GPU crosses the link between them; two hardware threads per core,"
+            " which slow each other down in large products; workers that have to wait for"
+            " a core. 'torchrun --numa-binding=node' does the same as gpu-node."
         ),
         when_it_does_not=(
-            "One node and one hardware thread a core: then there is nothing to choose. GPU training"
-            " that hardly uses the CPU. DataLoader workers keep to the same cores, except under"
-            " spare-1, where they may use all of them."
+            "One node and one hardware thread per core, where there is nothing to choose;"
+            " GPU training that hardly uses the CPU. DataLoader workers run on the same"
+            " cores, except with spare-1, where they may use all of them."
         ),
         changes_loss=(
-            "Not by itself. Where the number of threads follows, sums are split at other places and"
-            " round differently. The loss check covers it."
+            "Not by itself. If the number of threads changes with it, sums are split at"
+            " different places and round differently. The loss check covers it."
         ),
         source="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-non-uniform-memory-access-numa-controls",
     )
@@ -95,7 +95,7 @@ class CpuAffinity(Knob):
             topology, own = _seen(job)
             if not own:
                 raise NotApplicable(
-                    "this system does not say which cores the job may run on"
+                    "this system does not report which cores the job may run on"
                 ) from None
             nodes = len(topology.nodes_of(own))
             on = "one NUMA node" if nodes < 2 else f"{nodes} NUMA nodes"
@@ -110,7 +110,7 @@ class CpuAffinity(Knob):
             return (
                 None
                 if len(topology.nodes_of(own)) > 1
-                else "there are no NUMA nodes to spread ranks over"
+                else "there is no second NUMA node to spread ranks over"
             )
         if value == "gpu-node":
             return _no_gpu_node(topology, own, job)
@@ -119,7 +119,7 @@ class CpuAffinity(Knob):
             return None
         return (
             f"none of the CPUs {value} is among those that the job may run on"
-            f" ({as_list(own) or 'not known'})"
+            f" ({as_list(own) or 'unknown'})"
         )
 
     def parse(self, value: Value) -> Value:
@@ -133,7 +133,9 @@ class CpuAffinity(Knob):
                 return None
         except ValueError:
             pass
-        return f"{value!r} is neither {', '.join(WORDS)}, node-N nor a list of CPUs such as 0-3,8"
+        return (
+            f"{value!r} is not one of {', '.join(WORDS)}, node-N, or a list of CPUs such as 0-3,8"
+        )
 
     def survey(self, start: Start) -> Any:
         found = replace(read(), gpus=near_gpus(start.env))
@@ -162,7 +164,7 @@ class CpuAffinity(Knob):
     def effect(self, live: LiveJob, value: Value) -> str | None:
         now, own = frozenset(os.sched_getaffinity(0)), parse_list(os.environ.get(OWN_VARIABLE, ""))
         if value == "node-per-rank" and "LOCAL_RANK" not in os.environ:
-            return "LOCAL_RANK was not set when this rank started, so its node is not known"
+            return "LOCAL_RANK was not set when this rank started, so its node is unknown"
         wanted = (
             cpus_of(str(value), _here(value, os.environ), own, os.environ) if own else frozenset()
         )
@@ -170,8 +172,8 @@ class CpuAffinity(Knob):
             return f"the job may run on {as_list(own or now)} anyway" if value != "all" else None
         if now != wanted:
             return (
-                f"the job runs on {as_list(now)} and not on {as_list(wanted)}: it chooses its cores"
-                " itself"
+                f"the job runs on {as_list(now)}, not on {as_list(wanted)}: it sets its"
+                " CPU affinity itself"
             )
         return _beside_another_gpu(live, now) if value == "gpu-node" else None
 
@@ -208,8 +210,8 @@ class CpuAffinity(Knob):
 def cpus_of(
     value: str, topology: Topology, own: frozenset[int], environ: Mapping[str, str]
 ) -> frozenset[int]:
-    """The CPUs among ``own`` that ``value`` means in a process with these variables; none if it
-    means nothing here.
+    """The CPUs of ``own`` that ``value`` selects in a process with this environment; none if it
+    selects nothing here.
     """
     nodes = topology.nodes_of(own)
     if value == "all":
@@ -232,8 +234,8 @@ def cpus_of(
 
 
 def _node_of_rank(nodes: Sequence[frozenset[int]], environ: Mapping[str, str]) -> frozenset[int]:
-    """Neighbouring ranks share a node, as neighbouring GPUs mostly do; a launcher, which is no
-    rank, is left where it is.
+    """Neighbouring ranks share a node, as neighbouring GPUs usually do. Empty for a launcher, which
+    has no rank, so it is not bound.
     """
     rank = environ.get("LOCAL_RANK", "")
     ranks = environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or "1"
@@ -243,40 +245,38 @@ def _node_of_rank(nodes: Sequence[frozenset[int]], environ: Mapping[str, str]) -
 
 
 def _node_of_gpu(gpus: Sequence[frozenset[int]], environ: Mapping[str, str]) -> frozenset[int]:
-    """Of the GPU with the rank's number; where each rank sees only its own, of that."""
+    """CPUs near the GPU with the rank's number, or near the only GPU that the rank sees."""
     rank = environ.get("LOCAL_RANK", "")
     return gpus[(int(rank) if rank.isdigit() else 0) % len(gpus)] if gpus else frozenset()
 
 
 def _no_gpu_node(topology: Topology, own: frozenset[int], job: JobFacts) -> str | None:
-    """Why no rank can be bound to its GPU's node, or None."""
+    """Why ranks cannot be bound to their GPU's node, or None."""
     if job.device != "cuda":
         return f"gpu-node is for CUDA, and the job trains on {job.device}"
     if len(topology.nodes_of(own)) < 2:
         return "the CPUs that the job may run on are all on one NUMA node"
     if not topology.gpus or not all(cpus & own for cpus in topology.gpus):
-        return (
-            "the system does not say which NUMA node the GPU is on, or the job may run on no CPU"
-            " of it"
-        )
+        return "the system does not report the GPU's NUMA node, or the job may use none of its CPUs"
     return None
 
 
 def _beside_another_gpu(live: LiveJob, now: frozenset[int]) -> str | None:
-    """Why ``now`` is not on the node of the GPU that the rank trains on, as torch names it; None if
-    it is, or nobody knows.
+    """Why ``now`` is not on the node of the GPU that, according to torch, the rank trains on; None
+    if it is, or if that is unknown.
     """
     slot = slot_of(live.torch.cuda.get_device_properties(live.cuda))
     wanted = near(slot) if slot else frozenset()
     if not wanted or now <= wanted:
         return None
     return (
-        f"the job runs on {as_list(now)}, but its GPU ({slot}) is on the node of {as_list(wanted)}"
+        f"the job runs on {as_list(now)}, but its GPU ({slot}) is on the node with CPUs"
+        f" {as_list(wanted)}"
     )
 
 
 def _choices(topology: Topology, own: frozenset[int], machine: Machine, job: JobFacts) -> list[str]:
-    """What differs from ``own`` on this machine and makes sense for this job."""
+    """Values that differ from ``own`` on this machine and make sense for this job."""
     found = ["physical"] if len(topology.first_of_each_core(own)) < len(own) else []
     nodes = [index for index, node in enumerate(topology.nodes) if node & own]
     beside_gpu = _no_gpu_node(topology, own, job) is None  # then no other node is worth a trial
@@ -285,14 +285,14 @@ def _choices(topology: Topology, own: frozenset[int], machine: Machine, job: Job
     if job.world_size > 1:
         return found + (["node-per-rank"] if len(nodes) > 1 else [])
     found += [f"node-{index}" for index in nodes] if len(nodes) > 1 else []
-    whole = machine.cores >= len(own)  # a quota of the container is no core that could be left free
+    whole = machine.cores >= len(own)  # under a container's CPU quota no particular core is spare
     return found + (
         ["spare-1"] if job.loader is not None and whole and len(own) >= FEWEST_TO_SPARE else []
     )
 
 
 def _seen(job: JobFacts) -> tuple[Topology, frozenset[int]]:
-    """The machine as it was surveyed, and what the unchanged job might run on."""
+    """The surveyed topology, and the CPUs that the unchanged job may run on."""
     survey = job.surveys.get(CpuAffinity.name) or {}
     topology = Topology(
         *(tuple(map(parse_list, survey.get(name, ()))) for name in ("cores", "nodes", "gpus"))
@@ -302,7 +302,7 @@ def _seen(job: JobFacts) -> tuple[Topology, frozenset[int]]:
 
 
 def _here(value: Value, environ: Mapping[str, str]) -> Topology:
-    """This machine; of its GPUs only where ``value`` asks for them."""
+    """This machine's topology; with its GPUs only if ``value`` needs them."""
     return replace(read(), gpus=near_gpus(environ)) if value == "gpu-node" else read()
 
 

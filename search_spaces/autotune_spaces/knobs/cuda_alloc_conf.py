@@ -11,7 +11,7 @@ from autotune_spaces.domains import need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS
 
-# the second is the older name; torch reads the first it finds
+# the second is the older name; torch reads the first that is set
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 TRIED = ("expandable_segments:True", "backend:cudaMallocAsync")
 # a list in brackets may hold commas
@@ -19,9 +19,7 @@ SETTING = re.compile(r"[A-Za-z_]\w*:(?:\[[^\[\]]*\]|[^,:\[\]\s]+)")
 
 
 class CudaAllocConf(Knob):
-    """A value is the whole text of the variable: what the job has set itself, with one setting
-    more.
-    """
+    """A value is the variable's whole text: the job's own settings plus one more."""
 
     name = "cuda_alloc_conf"
     scope = Scope.PROCESS
@@ -31,21 +29,23 @@ class CudaAllocConf(Knob):
     range = "unset, expandable_segments:True, backend:cudaMallocAsync (CUDA)"
     card = Card(
         what=(
-            "How torch's allocator gets memory from the GPU (PYTORCH_ALLOC_CONF): in segments that"
-            " can grow, or from CUDA's own pool. What the job has set there stays."
+            "How torch's allocator gets memory from the GPU (PYTORCH_ALLOC_CONF): in"
+            " segments that can grow, or from CUDA's own pool. The job's own settings"
+            " there are kept."
         ),
         when_it_helps=(
-            "Batches of varying size, whose blocks do not fit each other's gaps: memory is asked"
-            " for and given back in every iteration, or runs out although enough is free."
+            "Batches of varying size, whose blocks do not fit into each other's gaps:"
+            " memory is allocated and returned in every iteration, or runs out although"
+            " enough is free."
         ),
         when_it_does_not=(
-            "Shapes that never change: after the first iteration nothing is asked for any more."
-            " CPUs. garbage_collection_threshold does nothing without a limit of the job's own"
-            " (torch.cuda.set_per_process_memory_fraction)."
+            "Shapes that never change (after the first iteration nothing more is"
+            " allocated) and CPUs. garbage_collection_threshold does nothing unless the"
+            " job sets a limit (torch.cuda.set_per_process_memory_fraction)."
         ),
         changes_loss=(
-            "Not by itself. cuDNN chooses among the algorithms whose scratch memory fits, so"
-            " another one may be picked. The loss check covers it."
+            "Not by itself. cuDNN chooses among the algorithms whose scratch memory fits,"
+            " so its choice may change. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
     )
@@ -71,8 +71,8 @@ class CudaAllocConf(Knob):
         return None
 
     def active(self, config: Config, defaults: Config) -> bool:
-        """CUDA graphs need what torch has for its own allocator only: pools whose state can be
-        saved (getCheckpointState).
+        """CUDA graphs need memory pools whose state can be saved (getCheckpointState), which only
+        torch's own allocator has.
         """
         graphs = config.get("compile_mode", defaults.get("compile_mode")) in CUDA_GRAPHS
         return not (graphs and "cudaMallocAsync" in str(config.get(self.name, "")))
@@ -85,8 +85,8 @@ class CudaAllocConf(Knob):
         ):
             return None
         return (
-            f"{value!r} is neither unset nor settings such as expandable_segments:True, with commas"
-            " between them"
+            f"{value!r} is neither unset nor comma-separated settings such as"
+            " expandable_segments:True"
         )
 
     def environment(self, value: Value) -> dict[str, str]:
@@ -111,15 +111,15 @@ class CudaAllocConf(Knob):
         if wanted.get("expandable_segments") == "True" and cuda.get_allocator_backend() == "native":
             if not any(segment.get("is_expandable") for segment in cuda.memory_snapshot()):
                 return (
-                    "no segment of the allocator can grow: this driver or platform does not"
-                    " allow it"
+                    "no segment of the allocator can grow: this driver or platform does"
+                    " not support it"
                 )
-        # 0.0: this torch cannot tell
+        # 0.0: this version of torch cannot tell
         limit = getattr(cuda, "get_per_process_memory_fraction", float)()
         if "garbage_collection_threshold" in wanted and limit >= 1.0:
             return (
-                "torch collects unused blocks only below a limit, and the job sets none"
-                " (torch.cuda.set_per_process_memory_fraction)"
+                "torch frees unused blocks only near a memory limit, and the job sets"
+                " none (torch.cuda.set_per_process_memory_fraction)"
             )
         return None
 
@@ -132,12 +132,12 @@ class CudaAllocConf(Knob):
 
 
 def own_text(variables: Mapping[str, str]) -> str:
-    """What the job has set, "" if nothing."""
+    """The job's own settings, "" if it has none."""
     return next((variables[name] for name in VARIABLES if variables.get(name)), "")
 
 
 def merged(own: str, more: str) -> str:
-    """``own`` with the settings of ``more``, which replace those of the same name."""
+    """``own`` with the settings of ``more`` added; these win where both set the same name."""
     settings = {**dict(_settings(own)), **dict(_settings(more))}
     return ",".join(f"{name}:{value}" for name, value in settings.items())
 
@@ -150,5 +150,5 @@ def _settings(text: str) -> list[tuple[str, str]]:
 
 
 def _set_already(own: str, setting: str) -> bool:
-    """The job has chosen a value for it, this one or another."""
+    """Whether the job has set this name, to this value or another."""
     return setting.partition(":")[0] in dict(_settings(own))

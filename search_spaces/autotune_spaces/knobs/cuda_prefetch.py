@@ -1,4 +1,4 @@
-"""Whether the next batch is copied to the GPU beside the computation."""
+"""Whether the next batch is copied to the GPU while the current one is computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autotune_spaces.base import Card, Config, Knob, LiveJob, NotApplicable, Num
 from autotune_spaces.domains import loader_of, need_cuda, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
-VISIBLE = 0.01  # of an iteration: beside a model made three times as fast it would be 3 %
+VISIBLE = 0.01  # share of an iteration: 3 % once the model has become three times as fast
 
 SNIPPET = """\
 def on_device(loader, device):  # for inputs, targets in on_device(loader, device): …
@@ -35,24 +35,26 @@ class CudaPrefetch(Knob):
     range = "false, true (CUDA)"
     card = Card(
         what=(
-            "The next batch is fetched and copied to the GPU, on a stream of its own, while the job"
-            " computes with the current one. The job's own .to(device) or .cuda() then returns that"
-            " copy."
+            "Fetches the next batch and copies it to the GPU, on a separate stream, while"
+            " the job computes with the current one. The job's own .to(device) or .cuda()"
+            " then returns that copy."
         ),
         when_it_helps=(
-            "Copies take a visible part of the iteration (it is tried from "
-            f"{VISIBLE:.0%} on), together with pin_memory: most where the job waits for the GPU in "
-            "every step (loss.item()), which leaves non_blocking nothing to hide a copy behind."
+            f"Copies take a visible part of the iteration (it is tried from {VISIBLE:.0%}"
+            " on) and pin_memory is on; most of all where the job waits for the GPU in"
+            " every step (loss.item()), so that non_blocking has nothing to hide a copy"
+            " behind."
         ),
         when_it_does_not=(
-            "The memory is not pinned; the job moves something else than the loader's tensors,"
-            " converts them in the same call, or prefetches itself. One batch more lies in GPU"
-            " memory. A batch that the job changes through NumPy before it moves it is taken for"
-            " unchanged."
+            "The memory is not pinned; the job moves something other than the loader's"
+            " tensors, converts them in the same call, or prefetches itself. It keeps one"
+            " more batch in GPU memory. If the job modifies a batch through NumPy before"
+            " moving it, the change is missed."
         ),
         changes_loss=(
-            "No: the same batches in the same order. Without workers the dataset draws its random"
-            " numbers one batch earlier, which shows where the job draws from the same stream."
+            "No: the same batches in the same order. Without workers the dataset draws"
+            " its random numbers one batch earlier, which matters if the job draws from"
+            " the same stream."
         ),
         source="https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams",
     )
@@ -64,7 +66,7 @@ class CudaPrefetch(Knob):
         need_cuda(job)
         loader_of(job)
         if self.values is None and job.copy_share < VISIBLE:
-            raise NotApplicable(f"copies to the GPU take {job.copy_share:.1%} of an iteration")
+            raise NotApplicable(f"copies to the GPU take only {job.copy_share:.1%} of an iteration")
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:

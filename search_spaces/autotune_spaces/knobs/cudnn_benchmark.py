@@ -1,4 +1,4 @@
-"""Whether cuDNN times its algorithms before it picks one."""
+"""Whether cuDNN benchmarks its algorithms before it picks one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK"
 
 
 class CudnnBenchmark(Knob):
-    """A process knob: PyTorch keeps the plan chosen for a shape for as long as the process lives,
-    and looks there before it looks at this switch (aten/src/ATen/native/cudnn/Conv_v8.cpp,
-    run_single_conv). Switched in a running job it would do nothing for the shapes already seen.
-    torch reads no variable for it, so it is set right after ``import torch``.
+    """A process knob: PyTorch caches the plan chosen for a shape for the life of the process, and
+    checks that cache before this switch (aten/src/ATen/native/cudnn/Conv_v8.cpp, run_single_conv).
+    Switching it in a running job would do nothing for shapes already seen. torch reads no variable
+    for it, so it is set right after ``import torch``.
     """
 
     name = "cudnn_benchmark"
@@ -26,17 +26,17 @@ class CudnnBenchmark(Knob):
     range = "false, true (CUDA)"
     card = Card(
         what=(
-            "At the first convolution of each shape cuDNN times its algorithms and keeps the"
-            " fastest, instead of trusting a rule of thumb."
+            "At the first convolution of each shape, cuDNN times its algorithms and keeps"
+            " the fastest instead of relying on a heuristic."
         ),
-        when_it_helps="Networks of convolutions with inputs of a fixed size.",
+        when_it_helps="Convolutional networks with inputs of a fixed size.",
         when_it_does_not=(
-            "Inputs of ever new sizes, each of which is timed again; models without convolutions;"
-            " CPUs."
+            "Inputs that keep changing size, each of which is timed anew; models without"
+            " convolutions; CPUs."
         ),
         changes_loss=(
-            "Algorithms add in different orders, so results round differently, and which one is"
-            " picked may vary from run to run. The loss check covers it."
+            "Algorithms add in different orders, so results round differently, and the"
+            " choice may vary from run to run. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark",
     )

@@ -1,4 +1,4 @@
-"""How many algorithms cuDNN times."""
+"""How many algorithms cuDNN benchmarks."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK_LIMIT"
 
 
 class CudnnBenchmarkLimit(Knob):
-    """A process knob for the same reason as cudnn_benchmark: plans once chosen are kept."""
+    """A process knob for the same reason as cudnn_benchmark: chosen plans are cached."""
 
     name = "cudnn_benchmark_limit"
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
     start_up_cost = True
-    ordered = False  # 0 stands for "all", so neighbours are not alike
+    ordered = False  # 0 means "all", so neighbouring values do not behave alike
     example = 0
     range = "10, 0 = all (CUDA)"
     card = Card(
         what=(
-            "How many of cuDNN's algorithms are timed for each shape when cudnn_benchmark is on; 0"
-            " times all of them."
+            "How many of cuDNN's algorithms are timed for each shape when cudnn_benchmark"
+            " is on; 0 means all of them."
         ),
-        when_it_helps="The fastest algorithm is not among the ten that cuDNN puts first.",
+        when_it_helps="The fastest algorithm is not among the ten that cuDNN ranks first.",
         when_it_does_not=(
-            "cudnn_benchmark is off. Timing all makes the first iterations longer and needs memory"
-            " meanwhile."
+            "cudnn_benchmark is off. Timing all of them makes the first iterations longer"
+            " and temporarily needs memory."
         ),
         changes_loss=(
-            "As cudnn_benchmark: results round differently with the algorithm. The loss check covers it."
+            "Like cudnn_benchmark: a different algorithm rounds differently. The loss"
+            " check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark_limit",
     )

@@ -10,8 +10,7 @@ from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "CUDNN_CONV_WSCAP_DBG"
 SIZES_MIB = (64, 256, 1024)
-# of the device's memory reserved: from here on it is worth having back what convolutions use as
-# scratch
+# share of device memory reserved from which saving convolution scratch memory is worthwhile
 SHORT = 0.8
 
 
@@ -24,22 +23,25 @@ class CudnnWorkspaceMib(Knob):
     range = "unset, 64, 256, 1024 (CUDA)"
     card = Card(
         what=(
-            "The most scratch memory, in MiB, that one cuDNN convolution may ask for. Unset, it may"
-            " ask for what the fastest algorithm needs."
+            "The most scratch memory, in MiB, that one cuDNN convolution may use. Unset:"
+            " as much as the fastest algorithm needs."
         ),
         when_it_helps=(
-            "Large convolutions, 3-D ones above all, on a device that is nearly full: it is tried"
-            f" where the job reserves {SHORT:.0%} of the memory or more. What comes free may go"
-            " into a larger batch."
+            "Large convolutions, especially 3-D ones, on a device that is nearly full: it"
+            f" is tried where the job reserves {SHORT:.0%} of the memory or more. The"
+            " memory it frees may allow a larger batch."
         ),
         when_it_does_not=(
-            "Where memory is free: a cap admits no algorithm that unset does not. torch's"
-            " documentation names the variable (CUDNN_CONV_WSCAP_DBG), NVIDIA's does not. cuDNN 9"
-            " asks for it when it is loaded (seen with 9.19); that it keeps to it has not been seen"
-            " yet. To check on your GPU, run one large Conv3d in two processes, with 64 and"
-            " without, and compare torch.cuda.max_memory_reserved()."
+            "Where memory is free: a cap allows no algorithm that unset does not. torch's"
+            " documentation names the variable (CUDNN_CONV_WSCAP_DBG), NVIDIA's does not."
+            " cuDNN 9 reads it at load time (observed with 9.19); whether it respects the"
+            " limit has not been verified yet. To check on your GPU, run one large Conv3d"
+            " in two processes, one with 64 and one unset, and compare"
+            " torch.cuda.max_memory_reserved()."
         ),
-        changes_loss="Another algorithm may be picked, which rounds differently. The loss check covers it.",
+        changes_loss=(
+            "It may use a different algorithm, which rounds differently. The loss check covers it."
+        ),
         source="https://docs.pytorch.org/docs/stable/cuda_environment_variables.html",
     )
 
@@ -51,8 +53,8 @@ class CudnnWorkspaceMib(Knob):
         need_convolutions(job)
         if self.values is None and job.device_memory_share < SHORT:
             raise NotApplicable(
-                f"a cap only gives memory back, and the job reserves {job.device_memory_share:.0%}"
-                " of the device's"
+                "a cap only saves memory, and the job reserves"
+                f" {job.device_memory_share:.0%} of the device's"
             )
         return ["unset", *SIZES_MIB]
 
@@ -61,7 +63,7 @@ class CudnnWorkspaceMib(Knob):
             isinstance(value, int) and not isinstance(value, bool) and value > 0
         ):
             return None
-        return f"{value!r} is neither 'unset' nor a whole number of MiB from 1 up"
+        return f"{value!r} is neither 'unset' nor a whole number of MiB ≥ 1"
 
     def environment(self, value: Value) -> dict[str, str]:
         return {} if value == "unset" else {VARIABLE: str(value)}

@@ -1,4 +1,4 @@
-"""How much of the gradients one all-reduce carries."""
+"""How many MiB of gradients go into one all-reduce."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "AUTOTUNE_KNOB_DDP_BUCKET_CAP_MB"
 SIZES_MIB = (1, 5, 10, 50, 100, 200, 400)
-# torch's own where nothing is asked for: a first bucket of 1 MiB, then 25 MiB each
+# torch's defaults: a first bucket of 1 MiB, then 25 MiB each
 FIRST_MIB, USUAL_MIB = 1, 25
 
 
@@ -25,22 +25,22 @@ class DdpBucketCapMb(Knob):
     range = "unset, 1 … 400 (DistributedDataParallel)"
     card = Card(
         what=(
-            "How many MiB of gradients DistributedDataParallel puts into one all-reduce. Unset is"
-            " torch's own: a first bucket of 1 MiB, so that the exchange begins early, and 25 MiB"
-            " each after it."
+            "How many MiB of gradients DistributedDataParallel puts into one all-reduce."
+            " Unset is torch's default: a first bucket of 1 MiB, so that communication"
+            " starts early, then buckets of 25 MiB."
         ),
         when_it_helps=(
-            "The exchange of gradients is a visible part of backward: larger buckets save calls on"
-            " a network with a high latency, smaller ones begin earlier and overlap more of"
-            " backward."
+            "Exchanging gradients takes a visible part of backward: larger buckets save"
+            " calls on a high-latency network, smaller ones start earlier and overlap"
+            " more of backward."
         ),
         when_it_does_not=(
-            "All gradients fit into one small bucket, or the exchange is hidden behind backward"
-            " already."
+            "All gradients fit into one small bucket, or the exchange is already hidden"
+            " behind backward."
         ),
         changes_loss=(
-            "Sums over ranks may be formed in another order, which rounds differently. It is"
-            " checked."
+            "Sums over ranks may be formed in a different order, which rounds"
+            " differently. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )
@@ -55,15 +55,15 @@ class DdpBucketCapMb(Knob):
         ddp = ddp_of(job)
         if ddp.own_buckets:
             raise NotApplicable(
-                f"the job gives every bucket a size of its own (bucket_cap_mb_list, {ddp.site})"
+                f"the job sets the size of every bucket itself (bucket_cap_mb_list, {ddp.site})"
             )
         if ddp.gradients_mib <= FIRST_MIB:
             raise NotApplicable(
-                f"all gradients, {ddp.gradients_mib:.2g} MiB, fit into DistributedDataParallel's"
-                " first bucket"
+                f"all gradients ({ddp.gradients_mib:.2g} MiB) fit into"
+                " DistributedDataParallel's first bucket"
             )
         several = [size for size in SIZES_MIB if size < ddp.gradients_mib]
-        # all in one: the larger sizes would be the same
+        # the smallest that holds all gradients in one bucket; larger sizes are the same
         one = [size for size in SIZES_MIB if size >= ddp.gradients_mib][:1]
         return ["unset", *several, *one]
 
@@ -71,7 +71,7 @@ class DdpBucketCapMb(Knob):
         return (
             None
             if value == "unset" or whole(value, 1) is None
-            else f"{value!r} is neither 'unset' nor a whole number of MiB from 1 up"
+            else f"{value!r} is neither 'unset' nor a whole number of MiB ≥ 1"
         )
 
     def environment(self, value: Value) -> dict[str, str]:

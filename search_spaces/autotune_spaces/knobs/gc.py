@@ -1,4 +1,4 @@
-"""How often Python looks for garbage."""
+"""How often Python's garbage collector runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, S
 from autotune_spaces.facts import JobFacts, Machine
 
 THRESHOLD = "threshold-"
-TRIED_THRESHOLD = 50_000  # new objects; the interpreter's own is 700 to 2000
+TRIED_THRESHOLD = 50_000  # new objects; the interpreter's default is 700 to 2000
 
 
 class Gc(Knob):
@@ -20,19 +20,20 @@ class Gc(Knob):
     range = "default, freeze, threshold-50000"
     card = Card(
         what=(
-            "When Python's garbage collector runs, and over what. freeze collects once when"
-            " training begins and then leaves all that there is (model, data, modules) out of later"
-            " collections; threshold-N collects only after N new objects."
+            "When Python's garbage collector runs, and on what. freeze collects once when"
+            " training begins and then excludes everything that exists (model, data,"
+            " modules) from later collections; threshold-N collects only after N new"
+            " objects."
         ),
         when_it_helps=(
-            "Many Python objects live as long as the job (samples held in lists, a large model),"
-            " and the loop makes new ones: each full collection walks them all, and training stands"
-            " still meanwhile. On many ranks, one that pauses holds up the others."
+            "Many Python objects live as long as the job (samples held in lists, a large"
+            " model), and the loop creates new ones: each full collection walks them all"
+            " while training waits. With many ranks, one that pauses holds up the others."
         ),
         when_it_does_not=(
-            "Data and model are few objects, however large. Cycles that hold tensors are found"
-            " later: memory may grow. DataLoader workers are processes of their own: those that are"
-            " forked take over the setting, others collect as before."
+            "Data and model are few objects, however large. Cycles that hold tensors are"
+            " collected later, so memory may grow. DataLoader workers are separate"
+            " processes: forked ones inherit the setting, others collect as before."
         ),
         changes_loss="No.",
         source="https://docs.python.org/3/library/gc.html#gc.freeze",
@@ -43,15 +44,13 @@ class Gc(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if own := job.own_settings.get("gc"):
-            raise NotApplicable(f"the job sets Python's garbage collector itself ({own})")
+            raise NotApplicable(f"the job configures Python's garbage collector itself ({own})")
         return ["default", "freeze", f"{THRESHOLD}{TRIED_THRESHOLD}"]
 
     def check_value(self, value: Value) -> str | None:
         if value in ("default", "freeze") or (isinstance(value, str) and _threshold(value)):
             return None
-        return (
-            f"{value!r} is neither default, freeze nor {THRESHOLD}N with a whole number N from 1 up"
-        )
+        return f"{value!r} is neither default, freeze nor {THRESHOLD}N with a whole number N ≥ 1"
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.control("gc").set(value if value == "freeze" else _threshold(str(value)))

@@ -1,4 +1,4 @@
-"""Whether gradients lie in the buckets they are exchanged in."""
+"""Whether gradients are views into the buckets in which they are exchanged."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ class GradientAsBucketView(DdpSwitch):
     range = "false, true (DistributedDataParallel)"
     card = Card(
         what=(
-            "Gradients are views into the buckets DistributedDataParallel exchanges, instead of"
-            " being copied there and back."
+            "Makes gradients views into the buckets that DistributedDataParallel"
+            " exchanges, instead of copying them there and back."
         ),
         when_it_helps=(
-            "The model is large: one copy of all gradients is saved in memory and in every"
-            " backward."
+            "The model is large: it saves one copy of all gradients, in memory and in"
+            " every backward."
         ),
         when_it_does_not=(
-            "Small models. Code that calls detach_() on gradients raises with it; the trial then"
-            " fails, and the knob is left alone."
+            "Small models. Code that calls detach_() on gradients raises an error with"
+            " it; the trial then fails, and the knob is not adopted."
         ),
         changes_loss=(
-            "The arithmetic is the same. Gradients lie elsewhere in memory, so a kernel may round"
-            " differently. The loss check covers it."
+            "The arithmetic is the same. Gradients are elsewhere in memory, so a kernel"
+            " may round differently. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )

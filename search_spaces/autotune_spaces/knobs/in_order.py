@@ -1,4 +1,4 @@
-"""Whether batches must come in the sampler's order."""
+"""Whether batches must be delivered in the sampler's order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from autotune_spaces.facts import JobFacts, Machine
 class InOrder(Knob):
     name = "in_order"
     scope = Scope.LIVE
-    # Not exact: which batch comes first then depends on timing, so the trajectory is another one in
-    # every run.
+    # Not exact: the order then depends on timing, so every run has another trajectory.
     numerics = Numerics.STATISTICAL
     dear = True
     loader = True
@@ -22,19 +21,19 @@ class InOrder(Knob):
     range = "true, false"
     card = Card(
         what=(
-            "Whether the DataLoader hands out batches in the sampler's order, or each as soon as"
-            " some worker has it ready."
+            "Whether the DataLoader returns batches in the sampler's order, or each as"
+            " soon as a worker has it ready."
         ),
         when_it_helps=(
-            "Several workers whose batches take very unequal time: one slow batch no longer holds"
-            " up the rest."
+            "Several workers whose batches take very different times: one slow batch no"
+            " longer holds up the rest."
         ),
         when_it_does_not=(
-            "There are fewer than two workers, or batches take about equal time. Runs are no longer"
-            " reproducible."
+            "There are fewer than two workers, or all batches take about the same time."
+            " Runs are no longer reproducible."
         ),
         changes_loss=(
-            "Yes, slightly: the same samples in another order, and a different order in every run."
+            "Yes, slightly: the same samples in a different order, which varies from run to run."
         ),
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )

@@ -1,4 +1,4 @@
-"""How many threads share one operation on the CPU."""
+"""How many threads torch uses for one CPU operation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ class IntraOpThreads(Knob):
     example = 4
     range = "1, 2, 4 … cores"
     card = Card(
-        what="How many threads torch splits one CPU operation over.",
+        what="How many threads torch uses for one CPU operation.",
         when_it_helps=(
-            "DataLoader workers and training compete for the cores, or operations are too small to"
-            " be worth splitting: fewer threads then leave cores free at equal speed. Or the job"
-            " runs with fewer threads than cores."
+            "DataLoader workers and training compete for the cores, or operations are too"
+            " small to be worth splitting: fewer threads then leave cores free at the"
+            " same speed. Or the job uses fewer threads than there are cores."
         ),
         when_it_does_not=(
-            "Large operations on an otherwise idle CPU, and GPU training, where the CPU only starts"
-            " kernels."
+            "Large operations on an otherwise idle CPU, and GPU training, where the CPU"
+            " only launches kernels."
         ),
-        changes_loss="Sums are split at other places and round differently. The loss check covers it.",
+        changes_loss=(
+            "Sums are split at different places and round differently. The loss check covers it."
+        ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
     )
 

@@ -1,4 +1,4 @@
-"""Which library hands out host memory, and whether it keeps what is freed."""
+"""Which library allocates host memory, and whether it keeps freed memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune_spaces.facts import JobFacts, Machine
 PRELOAD, SETTINGS_VARIABLE = "LD_PRELOAD", "MALLOC_CONF"
 # as torch.backends.xeon.run_cpu sets them
 JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
-# Most specific first: what distributions, conda and a build of one's own install.
+# Most specific first: names installed by distributions, conda and source builds.
 FILES = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
     "tcmalloc": (
@@ -29,7 +29,7 @@ FILES = {
         "libtcmalloc_minimal.so",
     ),
 }
-# The same by variables as glibc.Heap sets in a running process.
+# Environment variables for what glibc.Heap sets in a running process.
 RETAINING = {
     "MALLOC_TRIM_THRESHOLD_": str(glibc.MOST_TRIM),
     "MALLOC_MMAP_THRESHOLD_": str(glibc.MOST_MMAP),
@@ -37,8 +37,8 @@ RETAINING = {
 }
 GLIBC_VARIABLES = (*RETAINING, "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
 NOT_RETAINED = (
-    "the C library does not take the settings: something on the way drops the variables, or the job"
-    " makes settings of its own"
+    "the C library did not apply the settings: something drops the variables before the"
+    " job starts, or the job sets its own"
 )
 WORDS = ("default", "retain", *FILES)
 FOLDERS = ("/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
@@ -52,29 +52,30 @@ class Malloc(Knob):
     name = "malloc"
     scope = Scope.PROCESS
     live_values = ("retain",)
-    # after it was set back, blocks of the baseline are still served by what lies free in the heap
+    # once switched back, the baseline still gets blocks from memory that is free in the heap
     live_errs_against = True
     numerics = Numerics.EXACT
     ordered = False
     example = "retain"
     range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"
-    looked_up = ("default", *FILES)  # where the library lies, what is preloaded already
+    looked_up = ("default", *FILES)  # the library's path, and what is already preloaded
     card = Card(
         what=(
-            "What hands out host memory. retain: the C library's own malloc (glibc's), told by"
-            " three variables to keep what is freed; the search tries it in the running job, by"
-            " mallopt. jemalloc, tcmalloc: one of these preloaded in its place; jemalloc gets the"
-            " settings that PyTorch's own launcher for CPUs gives it, unless the job has some"
-            " (MALLOC_CONF)."
+            "Which allocator provides host memory. retain: glibc's own malloc, configured"
+            " by three variables to keep freed memory; the search tries it in the running"
+            " job, with mallopt. jemalloc, tcmalloc: that library, preloaded instead;"
+            " jemalloc gets the settings of PyTorch's own CPU launcher, unless the job"
+            " has its own (MALLOC_CONF)."
         ),
         when_it_helps=(
-            "Training on a CPU, above all convolutions, and several threads that make and free"
-            " tensors: freed memory is used again instead of being given back to the system and"
-            " cleared page by page in every iteration."
+            "Training on a CPU, especially convolutions, and several threads that"
+            " allocate and free tensors: freed memory is reused instead of being returned"
+            " to the system and cleared page by page in every iteration."
         ),
         when_it_does_not=(
-            "GPU training, whose tensors come from torch's own allocator. The job holds on to more"
-            " memory, retain to all it ever had at a time (blocks of more than 32 MiB aside)."
+            "GPU training, whose tensors come from torch's own allocator. The job keeps"
+            " more memory: with retain, all that it ever used at once (except blocks of"
+            " more than 32 MiB)."
         ),
         changes_loss="No.",
         source="https://man7.org/linux/man-pages/man3/mallopt.3.html",
@@ -86,7 +87,7 @@ class Malloc(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         own = self.current(machine, job)
         if own not in WORDS:
-            raise NotApplicable(f"the job preloads {own}, an allocator of its own choice")
+            raise NotApplicable(f"the job already preloads {own}, another allocator")
         found = job.surveys.get(self.name) or {}
         usable = [word for word in WORDS if word == "default" or word in found]
         if job.device != "cpu" or self.unusable("retain", machine, job):
@@ -102,7 +103,7 @@ class Malloc(Knob):
         if value == "retain" and (own := _own_variables(job)):
             return f"the job sets {', '.join(own)} itself"
         if value == "retain" and (other := preloaded(job.own_settings.get(PRELOAD, ""))):
-            return f"the job preloads {other}, and retain is a setting of glibc's malloc"
+            return f"the job preloads {other}, but retain is a setting of glibc's malloc"
         if value == "default" or value in (job.surveys.get(self.name) or {}):
             return None
         if value == "retain":
@@ -116,12 +117,12 @@ class Malloc(Knob):
         return one_of(value, WORDS)
 
     def survey(self, start: Start) -> Any:
-        """What there is: word -> the library's file, or the C library's version."""
+        """What is available: value -> the library's file, or glibc's version for retain."""
         own = {"retain": _glibc()} if _glibc() else {}
         return own | {word: path for word in FILES if (path := find(word, start))}
 
     def environment(self, value: Value) -> dict[str, str]:
-        """By the library's name alone: the loader looks for it where it always does."""
+        """Names the library without a path: the loader searches its usual folders."""
         if value == "default":
             return {}
         if value == "retain":
@@ -137,7 +138,7 @@ class Malloc(Knob):
             for entry in entries(start.env.get(PRELOAD, ""))
             if not glibc.ALLOCATOR.search(entry)
         ]
-        env = {**self.environment(value), **start.env}  # settings of the job's own stay
+        env = {**self.environment(value), **start.env}  # the job's own settings win
         if value in FILES:
             path = find(str(value), start)
             if path is None:
@@ -164,8 +165,8 @@ class Malloc(Knob):
             return None
         if not re.search(rf"/lib{value}[^/\n]*\.so", maps):
             return (
-                f"lib{value} is not in the job's process: something on the way drops LD_PRELOAD, or"
-                " the library does not fit this program"
+                f"lib{value} is not loaded in the job's process: something drops"
+                " LD_PRELOAD before it starts, or the library does not fit this program"
             )
         now = preloaded(os.environ.get(PRELOAD, ""))
         return None if now in (value, None) else f"the job preloads {now} itself"
@@ -183,7 +184,7 @@ class Malloc(Knob):
 
 
 def _own_variables(job: JobFacts) -> list[str]:
-    """Settings of glibc's malloc that the job's owner has made."""
+    """Variables by which the job itself sets glibc's malloc."""
     own = {name: job.own_settings.get(name, "") for name in GLIBC_VARIABLES}
     return [
         name
@@ -193,7 +194,7 @@ def _own_variables(job: JobFacts) -> list[str]:
 
 
 def _glibc() -> str:
-    """ "glibc 2.36", or "" where the C library is another one."""
+    """The C library's version, such as "glibc 2.36"; "" if it is not glibc."""
     try:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "") if sys.platform == "linux" else ""
     except (OSError, ValueError):
@@ -201,28 +202,28 @@ def _glibc() -> str:
 
 
 def entries(preload: str) -> list[str]:
-    """The libraries named in LD_PRELOAD, which colons or blanks stand between."""
+    """The libraries named in LD_PRELOAD, separated by colons or whitespace."""
     return [entry for entry in re.split(r"[:\s]+", preload) if entry]
 
 
 def preloaded(preload: str) -> str | None:
-    """The allocator among them: the first, for it is the one that counts."""
+    """The first allocator named in ``preload``, which is the one that takes effect."""
     return next(
         (match[1] for entry in entries(preload) if (match := glibc.ALLOCATOR.search(entry))), None
     )
 
 
 def find(word: str, start: Start) -> str | None:
-    """The library's file: in the job's own environment (conda, venv) before the system's; None if
-    it is nowhere.
+    """The library's file, in the job's own environment (conda, venv) or else in the system; None if
+    not found.
 
-    No ``ctypes.util.find_library``: that starts compilers and linkers where it finds nothing, and
-    knows of no environment.
+    Not ``ctypes.util.find_library``: it ignores environments, and runs compilers and linkers if it
+    finds nothing.
     """
     for folder in dict.fromkeys(_folders(start)):
         for name in FILES[word]:
             path = os.path.join(folder, name)
-            # LD_PRELOAD cannot hold such a path
+            # LD_PRELOAD cannot contain colons or whitespace in a path
             if os.path.isfile(path) and not re.search(r"[:\s]", path):
                 return path
     return None
@@ -249,8 +250,8 @@ def _folders(start: Start) -> Iterator[str]:
 
 
 def _system(root: Path = Path("/")) -> Iterator[str]:
-    """Where the loader looks: the folders in ld.so.conf, those of this machine's architecture, the
-    usual ones.
+    """Where the loader looks: folders from ld.so.conf.d, this architecture's folder, and the usual
+    ones.
     """
     for file in sorted(root.glob("etc/ld.so.conf.d/*.conf")):
         try:

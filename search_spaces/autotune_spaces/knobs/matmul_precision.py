@@ -1,4 +1,4 @@
-"""How exactly float32 matrix products are computed."""
+"""How precisely float32 matrix products are computed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from autotune_spaces.facts import JobFacts, Machine
 WORDS = ("highest", "high", "medium")
 TF32_CAPABILITY = (8, 0)
 CPU_FLAGS = ("avx512_bf16", "amx_bf16")
-# side of the product by which an effect is told; smaller ones oneDNN leaves to the BLAS, below about
+# side of the product used to detect an effect; oneDNN leaves smaller ones to the BLAS, below about
 # 200 on an AMD core and 400 on an Intel one
 PROBE = 512
 
 
 class MatmulPrecision(Knob):
-    """On a GPU high and medium both mean TF32 (``at::Context::setFloat32MatmulPrecision``), and
+    """On a GPU, high and medium both mean TF32 (``at::Context::setFloat32MatmulPrecision``), so
     only high is offered.
 
-    On a CPU only highest and medium are offered. Measured with torch 2.13 on an AMD core with
-    avx512_bf16:
-
-    "high" gives bit-equal results at equal speed; "medium" hands products from about 256 × 256 up
-    to oneDNN and ran 1024 × 1024 in 4.3 ms instead of 9.7 ms, with an error still that of float32;
-    on CPUs with amx_bf16 it rounds the inputs to bfloat16. Convolutions are not touched.
+    On a CPU, only highest and medium are offered. Measured with torch 2.13 on an AMD core with
+    avx512_bf16: "high" gives bit-identical results at the same speed; "medium" passes products from
+    about 256 × 256 up to oneDNN and computes 1024 × 1024 in 4.3 ms instead of 9.7 ms, still with
+    float32's error. On CPUs with amx_bf16 it rounds the inputs to bfloat16. Convolutions are not
+    affected.
     """
 
     name = "matmul_precision"
@@ -38,18 +37,18 @@ class MatmulPrecision(Knob):
     ordered = False
     card = Card(
         what=(
-            "Lets float32 matrix products use faster units: high is TF32 on a GPU (inputs rounded"
-            " to 10 bits), and so is medium. On a CPU medium hands large products to oneDNN; high"
-            " does nothing there and is not tried."
+            "Lets float32 matrix products use faster units: on a GPU high means TF32"
+            " (inputs rounded to 10 bits), and so does medium. On a CPU medium passes"
+            " large products to oneDNN; high does nothing there and is not tried."
         ),
         when_it_helps=(
-            "float32 training with large matrix products: on GPUs from Ampere on, and on CPUs with"
-            " avx512_bf16 or amx_bf16 (2.2 times faster for a 1024 × 1024 product on the AMD CPU it"
-            " was tried on)."
+            "float32 training with large matrix products: on GPUs since Ampere, and on"
+            " CPUs with avx512_bf16 or amx_bf16 (2.2 times faster for a 1024 × 1024"
+            " product on the AMD CPU it was measured on)."
         ),
         when_it_does_not=(
-            "Under autocast, where products are not float32 any more; with small matrices; for"
-            " convolutions, which have a switch of their own."
+            "Under autocast, where products are no longer float32; with small matrices;"
+            " for convolutions, which have their own switch."
         ),
         changes_loss=(
             "It rounds the inputs of products differently; sums stay in float32. The loss check covers it."
@@ -65,8 +64,8 @@ class MatmulPrecision(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if job.matmul_precision not in WORDS:
             raise NotApplicable(
-                "the job sets fp32_precision itself, which torch does not let be mixed with this"
-                " switch"
+                "the job sets fp32_precision itself, which torch does not allow together"
+                " with this switch"
             )
         if job.double_precision:
             raise NotApplicable("it is for float32 products, and the job trains in float64")
@@ -85,7 +84,7 @@ class MatmulPrecision(Knob):
         return ["highest", "medium"]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
-        return "high changes nothing on a CPU" if value == "high" and job.device == "cpu" else None
+        return "high has no effect on a CPU" if value == "high" and job.device == "cpu" else None
 
     def check_value(self, value: Value) -> str | None:
         return one_of(value, WORDS)
@@ -96,12 +95,12 @@ class MatmulPrecision(Knob):
     def effect(self, live: LiveJob, value: Value) -> str | None:
         try:
             now = live.torch.get_float32_matmul_precision()
-        except RuntimeError:  # the job has since used the other set of switches
+        except RuntimeError:  # the job has since used fp32_precision, the newer switches
             return "the job sets fp32_precision itself"
         if now != value:
             return f"the job set the precision back to {now!r}"
         if live.device == "cpu" and value != "highest" and not _differs(live.torch, str(value)):
-            return "float32 products give the same bits as before on this CPU"
+            return "float32 products are bit-identical with it on this CPU"
         return None
 
     def snippet(self, value: Value) -> str:
@@ -109,8 +108,8 @@ class MatmulPrecision(Knob):
 
 
 def _differs(torch: Any, value: str) -> bool:
-    """Whether a product under ``value`` differs in any bit from the exact one. Draws no random
-    numbers.
+    """Whether a product under ``value`` differs in any bit from the one under "highest". Draws no
+    random numbers.
     """
     with torch.no_grad():
         ramp = torch.arange(PROBE * PROBE, dtype=torch.float32).view(PROBE, PROBE)

@@ -1,4 +1,4 @@
-"""How NCCL forms sums over several GPUs."""
+"""Which algorithm and protocol NCCL uses between GPUs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SETTINGS = {
     "ring": {"NCCL_ALGO": "Ring"},
     "ring-simple": {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"},
     "no-nvls": {"NCCL_NVLS_ENABLE": "0"},
-    "tree": {"NCCL_ALGO": "allreduce:tree"},  # nothing else has a tree
+    "tree": {"NCCL_ALGO": "allreduce:tree"},  # the only collective with a tree algorithm
 }
-NVLS_CAPABILITY = (9, 0)  # Hopper: the first GPUs whose NVSwitch can add
-BY_COLLECTIVE = (2, 24)  # first NCCL that takes an algorithm for one collective alone
+NVLS_CAPABILITY = (9, 0)  # Hopper: the first GPUs whose NVSwitch can compute sums
+BY_COLLECTIVE = (2, 24)  # first NCCL that accepts an algorithm for a single collective
 
 
 class Nccl(Knob):
@@ -30,23 +30,26 @@ class Nccl(Knob):
     range = "default, ring, ring-simple, no-nvls, tree (several GPUs)"
     card = Card(
         what=(
-            "How NCCL exchanges data between GPUs, by its variables: ring (NCCL_ALGO=Ring),"
-            " ring-simple (NCCL_PROTO=Simple besides), no-nvls (NCCL_NVLS_ENABLE=0, no sums in the"
-            " NVSwitch) or tree for all-reduces (from NCCL 2.24 on). default leaves NCCL its"
-            " choice, for each size by a model of the machine."
+            "How NCCL exchanges data between GPUs, set by its variables: ring"
+            " (NCCL_ALGO=Ring), ring-simple (NCCL_PROTO=Simple as well), no-nvls"
+            " (NCCL_NVLS_ENABLE=0, no sums in the NVSwitch) or tree for all-reduces"
+            " (since NCCL 2.24). default lets NCCL choose for each size, using its model"
+            " of the machine."
         ),
         when_it_helps=(
-            "The exchange of gradients is a visible part of an iteration and NCCL's model is wrong"
-            " for this machine: odd topologies, virtual machines, slow networks. no-nvls gives back"
-            " the memory of its buffers. tree is tried only on several machines."
+            "Exchanging gradients takes a visible part of an iteration and NCCL's model"
+            " is wrong for this machine: unusual topologies, virtual machines, slow"
+            " networks. no-nvls frees the memory of the NVLS buffers. tree is tried only"
+            " on several machines."
         ),
         when_it_does_not=(
-            "One process, other backends than nccl, an exchange hidden behind backward. "
-            "A job that sets one of these variables itself keeps them. NVIDIA calls them debugging "
-            "aids: look again after an update of NCCL."
+            "One process, backends other than nccl, an exchange hidden behind backward."
+            " Variables that the job sets itself are kept. NVIDIA calls them debugging"
+            " aids: check again after an update of NCCL."
         ),
         changes_loss=(
-            "Sums over ranks are formed in another order, which rounds differently. The loss check covers it."
+            "Sums over ranks are formed in a different order, which rounds differently."
+            " The loss check covers it."
         ),
         source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo",
     )
@@ -59,11 +62,9 @@ class Nccl(Knob):
         if not job.backend:
             raise NotApplicable("the job trains in one process")
         if "nccl" not in job.backend:
-            raise NotApplicable(f"the job's ranks do not talk through nccl ({job.backend})")
+            raise NotApplicable(f"the job's ranks do not communicate through nccl ({job.backend})")
         if own := [name for name in VARIABLES if job.own_settings.get(name)]:
-            raise NotApplicable(
-                f"the job sets {own[0]}={job.own_settings[own[0]]} itself, which stays"
-            )
+            raise NotApplicable(f"the job sets {own[0]}={job.own_settings[own[0]]} itself")
         one_machine = job.world_size <= machine.device_count
         tried = [v for v in SETTINGS if v != "tree" or not one_machine]
         return [v for v in tried if self.unusable(v, machine, job) is None]
@@ -73,7 +74,7 @@ class Nccl(Knob):
             return f"NCCL has no NVLS on {machine.device_name} (compute capability below 9.0)"
         if value == "tree" and machine.nccl_version < BY_COLLECTIVE:
             known = ".".join(map(str, machine.nccl_version)) or "of unknown version"
-            return f"a tree for all-reduces alone needs NCCL 2.24, and this one is {known}"
+            return f"tree needs NCCL 2.24 or newer, and this one is {known}"
         return None
 
     def check_value(self, value: Value) -> str | None:
@@ -85,7 +86,7 @@ class Nccl(Knob):
     def effect(self, live: LiveJob, value: Value) -> str | None:
         for name, text in SETTINGS[str(value)].items():
             if os.environ.get(name) != text:
-                return f"{name} is {os.environ.get(name, 'unset')} in the job, and not {text}"
+                return f"{name} is {os.environ.get(name, 'unset')} in the job, not {text}"
         return None
 
     def snippet(self, value: Value) -> str:

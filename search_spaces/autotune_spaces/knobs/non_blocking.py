@@ -1,4 +1,4 @@
-"""Whether the program waits for a batch to reach the GPU."""
+"""Whether the program waits until a batch has been copied to the GPU."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ class NonBlocking(Knob):
     range = "false, true"
     card = Card(
         what=(
-            "Copies of a DataLoader's pinned batches to the GPU are started and not waited for; the"
-            " GPU keeps its own order, so the first kernel that needs the batch still finds it"
-            " complete. False leaves the job's own calls as they are, and so are copies of other"
-            " tensors always: a buffer that the job fills anew could change while it is copied."
+            "Starts copies of a DataLoader's pinned batches to the GPU without waiting"
+            " for them; the GPU keeps its own order, so the first kernel that needs the"
+            " batch still finds it complete. False leaves the job's own calls unchanged."
+            " Copies of other tensors are never changed: the job might overwrite a buffer"
+            " while it is being copied."
         ),
-        when_it_helps="Together with pin_memory, when Python is busy while the copy runs.",
+        when_it_helps="Together with pin_memory, when Python has work to do while the copy runs.",
         when_it_does_not=(
-            "The memory is not pinned, the batch is small, the GPU is never idle anyway, or the job"
-            " copies batches into memory of its own first."
+            "The memory is not pinned, the batch is small, the GPU is never idle anyway,"
+            " or the job first copies batches into memory of its own."
         ),
         changes_loss=(
-            "No: only copies from pinned batches to the GPU are touched, never the way back."
+            "No: it affects only copies of pinned batches to the GPU, never copies back."
         ),
         source="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     )

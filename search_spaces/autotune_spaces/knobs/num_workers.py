@@ -3,10 +3,9 @@
     0, 1, 2, 4 … cores            always
     … 64                          where the reader was seen to wait: as many as it can use, doubled once
 
-The share s of a fetch that is computed bounds what workers can do together: n of them need n·s
-cores. With w for fetching a batch and c for computing on it, about w / c workers keep up with the
-model. What the machine or the data cannot hold is left out: memory, /dev/shm, open files, batches
-an epoch.
+If a share s of each fetch is CPU time, n workers need n·s cores, which limits their number. If a
+fetch takes w and the model takes c per batch, about w / c workers keep up with the model. Counts
+that exceed memory, /dev/shm, open files or the batches per epoch are left out.
 """
 
 from __future__ import annotations
@@ -18,23 +17,22 @@ from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, S
 from autotune_spaces.domains import cores_per_rank, doubling, loader_of, ranks_here, whole
 from autotune_spaces.facts import JobFacts, Machine
 
-# workers hand batches over in /dev/shm; without room there the first batch dies with a bus error
+# workers pass batches through /dev/shm; if it is full, the first batch fails with a bus error
 LEAST_SHM_GIB = 0.01
-# workers tried; what is read at a rate that this many do not reach is read from the wrong place
+# most workers tried; data that needs more should be stored somewhere faster
 MOST = 64
-COMPUTES = 0.75  # CPU share of a fetch from which on there is nothing to gain beyond the cores
-PREFETCH = 2  # torch's own
+COMPUTES = 0.75  # CPU share of a fetch above which more workers than cores cannot help
+PREFETCH = 2  # torch's default
 
-# What a forked worker takes of its own: torch's threads and queues, and its copies of pages that
-# reference counts are written to.
+# Memory of a forked worker: torch's threads and queues, and the share of the parent's memory that
+# is copied because reference counts are written to it.
 WORKER_GIB, COPIED_SHARE = 0.03, 0.25
-# of the memory that is available: training may grow, and other knobs take their part
+# share of the available memory: training may grow, and other knobs need some
 MEMORY_SHARE = 0.5
 SHM_SHARE = 0.9
-# open files a worker costs the training process: both ends of its index queue, and what tells that
-# it has ended
+# open files of the training process per worker: both ends of its index queue, and its sentinel
 PIPES = 3
-FILES = 4  # with one to spare; and one for each tensor on its way
+FILES = 4  # the same with one spare, plus one for each tensor in flight
 
 
 class NumWorkers(Knob):
@@ -47,22 +45,23 @@ class NumWorkers(Knob):
     range = "0, 1, 2, 4 … cores; … 64 where the reader waits"
     card = Card(
         what=(
-            "How many processes read and prepare batches beside the training process; 0 prepares"
-            " them in the training process itself, while the model waits."
+            "How many processes read and prepare batches next to the training process; 0"
+            " prepares them in the training process itself, while the model waits."
         ),
         when_it_helps=(
             "The job spends a visible part of each iteration waiting for data: decoding,"
-            " augmentation, slow disks. A dataset that itself waits (network storage, a server)"
-            " gains from many more workers than cores, and they are tried where it was seen to"
-            " wait."
+            " augmentation, slow disks. A dataset that itself waits (network storage, a"
+            " server) gains from many more workers than cores, and these are tried where"
+            " it was seen to wait."
         ),
         when_it_does_not=(
             "Batches are ready at once (tensors in memory), or training already uses every core."
             " Each worker also costs memory, open files, and start-up time at every epoch."
         ),
         changes_loss=(
-            "Not by itself. If the dataset or the collate function draws random numbers, each"
-            " worker draws its own, so the augmentation differs, as with another seed."
+            "Not by itself. If the dataset or the collate function draws random numbers,"
+            " each worker draws its own, so the augmentation differs, as with a different"
+            " seed."
         ),
         source=(
             "https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading"
@@ -76,19 +75,20 @@ class NumWorkers(Knob):
         loader = loader_of(job)
         if loader.iterable and not loader.worker_sharding:
             raise NotApplicable(
-                f"{loader.dataset} is an IterableDataset that does not ask get_worker_info(): with"
-                " several workers every sample would be read once by each"
+                f"{loader.dataset} is an IterableDataset that does not call"
+                " get_worker_info(): with several workers, each of them would read every"
+                " sample"
             )
         if loader.iterable and loader.batch_size is None and loader.num_workers == 0:
             raise NotApplicable(
                 f"{loader.dataset} is an IterableDataset that makes its batches itself"
-                " (batch_size=None), and the job uses no workers: what each of several workers"
-                " would read cannot be checked. Give the job one worker if the dataset shares its"
-                " data out rightly"
+                " (batch_size=None), and the job uses no workers: it cannot be checked"
+                " what each worker would read. If the dataset splits its data between"
+                " workers correctly, set num_workers=1 in the job"
             )
         if loader.starts_anew and loader.num_workers == 0:
             raise NotApplicable(
-                f"workers would run the job's script from its top again: {loader.starts_anew}"
+                f"workers would run the job's script again from the top: {loader.starts_anew}"
             )
         if machine.shm_gib < LEAST_SHM_GIB and loader.num_workers == 0:
             raise NotApplicable(
@@ -106,8 +106,9 @@ class NumWorkers(Knob):
             and PIPES * value > process.most_files - process.open_files
         ):
             return (
-                f"{value} workers cost {PIPES * value} open files, and of the {process.most_files}"
-                f" that the process may have {process.open_files} are in use (ulimit -n)"
+                f"{value} workers need {PIPES * value} open files, but"
+                f" {process.open_files} of the {process.most_files} that the process may"
+                " have are in use (ulimit -n)"
             )
         return None
 
@@ -126,8 +127,8 @@ class NumWorkers(Knob):
 
 
 def useful(machine: Machine, job: JobFacts) -> int:
-    """The most workers worth trying beyond the cores, a power of two; 0 if the reader computes, or
-    nothing is known of it.
+    """Most workers worth trying beyond the number of cores, a power of two; 0 if the reader is
+    CPU-bound or unknown.
     """
     reader = job.reader
     if reader is None or reader.cpu_share >= COMPUTES:
@@ -139,7 +140,7 @@ def useful(machine: Machine, job: JobFacts) -> int:
 
 
 def room(machine: Machine, job: JobFacts) -> dict[str, int]:
-    """What bounds the number of workers -> how many it holds. What is not known bounds nothing."""
+    """Resource -> how many workers it allows. Unknown resources are left out."""
     loader, ranks = loader_of(job), ranks_here(machine, job)
     queued_gib = (loader.prefetch_factor or PREFETCH) * loader.batch_mib / 1024
     found: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Which code the optimizer's step runs."""
+"""Which implementation the optimizer's step uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 WORDS = ("for-loop", "foreach", "fused")
-OWN = "default"  # the job did not ask for any, or its optimizers differ
+OWN = "default"  # the job requests none, or its optimizers differ
 
 
 class OptimizerImpl(Knob):
@@ -21,16 +21,18 @@ class OptimizerImpl(Knob):
     range = "default, for-loop, foreach, fused"
     card = Card(
         what=(
-            "Which code updates the parameters: one by one (for-loop), many at a time (foreach), or"
-            " all in one kernel (fused). default is what torch picks: foreach on CUDA, for-loop on"
-            " a CPU."
+            "How the parameters are updated: one by one (for-loop), many at a time"
+            " (foreach), or all in one kernel (fused). default is what torch picks:"
+            " foreach on CUDA, for-loop on a CPU."
         ),
-        when_it_helps="Many small parameters, so that the step is a visible part of the iteration.",
+        when_it_helps=(
+            "Many small parameters, so that the step takes a visible part of the iteration."
+        ),
         when_it_does_not=(
-            "The step is short beside forward and backward. Optimizers outside torch.optim have"
-            " only their own."
+            "The step is short compared with forward and backward. Optimizers outside"
+            " torch.optim have only their own implementation."
         ),
-        changes_loss="The same formula, rounded in another order. The loss check covers it.",
+        changes_loss="The same formula, rounded differently. The loss check covers it.",
         source="https://docs.pytorch.org/docs/stable/optim.html#algorithms",
     )
 
@@ -40,14 +42,14 @@ class OptimizerImpl(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if not job.optimizers:
-            raise NotApplicable("no optimizer of torch.optim was seen")
+            raise NotApplicable("no torch.optim optimizer was seen")
         usable = [word for word in WORDS if self.unusable(word, machine, job) is None]
         if (
             self.current(machine, job) == OWN
             and len({o.implementation for o in job.optimizers}) == 1
         ):
             implied = "foreach" if job.device == "cuda" else "for-loop"
-            # the same as the job's own, under another name
+            # this is what "default" already means
             usable = [word for word in usable if word != implied]
         if not usable:
             raise NotApplicable(
@@ -75,7 +77,7 @@ class OptimizerImpl(Knob):
         return (
             None
             if any(g.get(value) for g in groups)
-            else f"no parameter group of the optimizer took {value}"
+            else f"no parameter group of the optimizer accepted {value}"
         )
 
     def snippet(self, value: Value) -> str:

@@ -1,4 +1,4 @@
-"""Whether workers live on from one epoch to the next."""
+"""Whether workers are kept from one epoch to the next."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ class PersistentWorkers(Knob):
     range = "false, true"
     card = Card(
         what=(
-            "Keep the worker processes from one epoch to the next instead of starting new ones at"
-            " every epoch."
+            "Keeps the worker processes from one epoch to the next instead of starting"
+            " new ones every epoch."
         ),
         when_it_helps=(
             "Epochs are short, or workers are slow to start (big imports, large dataset objects)."
         ),
         when_it_does_not=(
-            "There are no workers, or one epoch takes minutes. A dataset that the training process"
-            " changes between epochs would not see the change in workers that live on."
+            "There are no workers, or one epoch takes minutes. If the training process"
+            " changes the dataset between epochs, persistent workers do not see the"
+            " change."
         ),
         changes_loss=(
-            "Not by itself. Random augmentation continues its stream instead of being seeded anew"
-            " at each epoch."
+            "Not by itself. Random augmentation continues its stream instead of being"
+            " reseeded at each epoch."
         ),
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )

@@ -1,4 +1,4 @@
-"""Whether batches lie in page-locked memory."""
+"""Whether batches are placed in page-locked memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ class PinMemory(Knob):
     range = "false, true"
     card = Card(
         what=(
-            "Batches are put into page-locked host memory, from which the GPU copies faster and,"
-            " with non_blocking, while the program goes on."
+            "Puts batches into page-locked host memory, from which the GPU copies faster"
+            " and, with non_blocking, while the program continues."
         ),
-        when_it_helps="Batches are large and the copy to the GPU shows up in the iteration.",
+        when_it_helps=(
+            "Batches are large and the copy to the GPU takes a visible part of the iteration."
+        ),
         when_it_does_not=(
-            "Training on a CPU, or small batches: the pinning itself takes a thread's time and host"
-            " memory."
+            "Training on a CPU, or small batches: pinning itself takes a thread's time"
+            " and host memory."
         ),
         changes_loss="No.",
         source="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",

@@ -8,7 +8,7 @@ from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, V
 from autotune_spaces.domains import loader_of, whole
 from autotune_spaces.facts import JobFacts, Machine
 
-TORCH_DEFAULT = 2  # what a DataLoader with workers uses when it is not told
+TORCH_DEFAULT = 2  # of a DataLoader with workers
 
 
 class PrefetchFactor(Knob):
@@ -20,14 +20,15 @@ class PrefetchFactor(Knob):
     example = 4
     range = "2, 4, 8"
     card = Card(
-        what="How many batches each worker prepares ahead of need.",
+        what="How many batches each worker prepares in advance.",
         when_it_helps=(
-            "Batches take very unequal time to prepare (large and small files, a slow disk now and"
-            " then): a longer queue rides over the slow ones."
+            "Batches take very different times to prepare (large and small files, an"
+            " occasionally slow disk): a longer queue bridges the slow ones."
         ),
         when_it_does_not=(
-            "There are no workers, or data is too slow on average: then the queue is empty whatever"
-            " its length. Memory grows with workers × prefetch_factor × batch."
+            "There are no workers, or data is too slow on average: then the queue is"
+            " empty whatever its length. Memory grows with workers × prefetch_factor ×"
+            " batch size."
         ),
         changes_loss="No: the same batches in the same order.",
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",

@@ -1,4 +1,4 @@
-"""Which of torch's kernels computes attention."""
+"""Which torch kernel computes attention."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from autotune_spaces.facts import JobFacts, Machine
 
 FUSED = ("flash", "efficient", "cudnn")
 WORDS = ("default", *FUSED, "math")
-SIXTEEN_BITS = ("flash", "cudnn")  # on CUDA these take float16 and bfloat16 only
-CAPABILITY = (8, 0)  # first CUDA generation that they run on
+SIXTEEN_BITS = ("flash", "cudnn")  # on CUDA these accept only float16 and bfloat16
+CAPABILITY = (8, 0)  # first CUDA generation that runs them
 MEMBERS = {
     "flash": "FLASH_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
@@ -31,21 +31,25 @@ class SdpaBackend(Knob):
     range = "default, flash (CUDA), efficient (CUDA), cudnn (CUDA), math"
     card = Card(
         what=(
-            "Which kernel computes scaled_dot_product_attention: FlashAttention, memory-efficient"
-            " attention, cuDNN's, or math, the plain matrix products. The one named goes first;"
-            " calls that it cannot do still go to the others."
+            "Which kernel computes scaled_dot_product_attention: FlashAttention,"
+            " memory-efficient attention, cuDNN's, or math (plain matrix products). The"
+            " one named is tried first; calls that it does not support fall back to the"
+            " others."
         ),
         when_it_helps=(
-            "Much time goes into attention, and torch's own choice is not the fastest for "
-            "its shapes: before Hopper, for one, torch never takes cuDNN's kernel by itself."
+            "Much of the time goes into attention, and torch's own choice is not the"
+            " fastest for its shapes: before Hopper, for example, torch never picks"
+            " cuDNN's kernel itself."
         ),
         when_it_does_not=(
-            "Attention written by hand or by another library, which torch's choice does not reach."
-            " In float32 a GPU has one fused kernel (efficient), and dropout leaves a CPU only"
-            " math. math keeps all scores in memory: on a GPU it is tried only if named."
+            "Attention written by hand or by another library, which torch's choice does"
+            " not affect. In float32 a GPU has one fused kernel (efficient), and with"
+            " dropout a CPU has only math. math keeps all scores in memory: on a GPU it"
+            " is tried only if named."
         ),
         changes_loss=(
-            "The kernels round differently, and each draws dropout in its own way. The loss check covers it."
+            "The kernels round differently, and each draws dropout in its own way. The"
+            " loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html",
     )
@@ -56,11 +60,11 @@ class SdpaBackend(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if job.own_compile:
             raise NotApplicable(
-                "the job compiles its model itself, and compiled code keeps its attention kernel"
+                "the job compiles its model itself, which fixes the attention kernel"
             )
         if not job.attention:
             raise NotApplicable(
-                "the job was not seen to run scaled_dot_product_attention with a fused kernel"
+                "no call of scaled_dot_product_attention with a fused kernel was seen"
             )
         if job.device == "cpu":
             return ["default", "math"]
@@ -70,7 +74,7 @@ class SdpaBackend(Knob):
             and not set(SIXTEEN_BITS).intersection(job.attention)
         ):
             raise NotApplicable(
-                "the job's attention is in float32, for which torch has one fused kernel"
+                "the job's attention is in float32, for which torch has only one fused kernel"
             )
         return [
             "default",
@@ -79,7 +83,7 @@ class SdpaBackend(Knob):
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value in FUSED and job.device == "cpu":
-            return "on a CPU torch takes flash wherever it can, and has no other fused kernel"
+            return "on a CPU torch uses flash wherever it can, and has no other fused kernel"
         if (
             value in SIXTEEN_BITS
             and job.device == "cuda"

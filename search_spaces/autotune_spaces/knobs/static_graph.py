@@ -1,4 +1,4 @@
-"""Whether DistributedDataParallel may take the graph of the first iteration for that of all."""
+"""Whether DistributedDataParallel may assume that every iteration has the first one's graph."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from autotune_spaces.facts import JobFacts, Machine
 
 
 class StaticGraph(DdpSwitch):
-    """Where it is offered follows from what it saves and from what it forbids.
+    """It is offered only where it can save something and does not break the job.
 
-        find_unused_parameters=False   nothing is searched for, so nothing is saved: withdrawn
-        … =True, and DDP's own count has seen another set of parameters take part: withdrawn
-        … =True, always the same so far                                            offered, but by no preset save ``thorough``
+        find_unused_parameters=False   no search for unused ones, so nothing to save: withdrawn
+        … =True, and DDP's own count has seen different sets of parameters in use: withdrawn
+        … =True, always the same so far                                            offered, but only by the preset ``thorough``
 
-    A graph that changes later is not trained wrongly in silence: DDP counts on, and raises. In a
-    trial that ends the trial; in the owner's training it would end that, which is why somebody has
-    to ask for this knob.
+    A graph that changes later does not silently train wrongly: DDP keeps counting, and raises. In a
+    trial this ends the trial; in the user's own training it would end the training, so this knob
+    has to be requested.
     """
 
     name = "static_graph"
     range = "false, true (DistributedDataParallel with find_unused_parameters)"
     card = Card(
         what=(
-            "DistributedDataParallel takes the parameters used in the first iteration for those of"
-            " every iteration. It then need not walk the graph after each forward to find the"
-            " unused ones."
+            "DistributedDataParallel assumes that every iteration uses the same"
+            " parameters as the first one. It then does not search the graph for unused"
+            " ones after each forward."
         ),
         when_it_helps=(
-            "The job asks for find_unused_parameters=True, and the same parameters are unused all"
-            " the time."
+            "The job sets find_unused_parameters=True, and the same parameters are unused"
+            " in every iteration."
         ),
         when_it_does_not=(
-            "With find_unused_parameters=False nothing is walked, and nothing saved. It is unsound"
-            " where the graph depends on the data, the step or a random number (layers dropped or"
-            " added, experts, several heads in turn), also if that begins late in training:"
-            " DistributedDataParallel then raises in the iteration that differs. So it is tried"
-            " only if it is asked for by name or by the preset thorough, and only if no iteration"
-            " seen has differed."
+            "With find_unused_parameters=False there is no search to save. It is wrong"
+            " where the graph depends on the data, the step or a random number (layers"
+            " dropped or added, experts, several heads in turn), even if that begins late"
+            " in training: DistributedDataParallel then raises an error in the iteration"
+            " that differs. So it is tried only if requested by name or by the preset"
+            " thorough, and only if no iteration seen so far has differed."
         ),
         changes_loss=(
-            "Buckets are put together anew in the order gradients arrive, so sums may round"
-            " differently. The loss check covers it."
+            "Buckets are rebuilt in the order in which gradients arrive, so sums may"
+            " round differently. The loss check covers it."
         ),
         source="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     )
@@ -52,12 +52,11 @@ class StaticGraph(DdpSwitch):
         values = super().candidates(machine, job)
         if not ddp_of(job).find_unused_parameters:
             raise NotApplicable(
-                "the job does not ask for find_unused_parameters, so there is no search for them to"
-                " be saved"
+                "the job does not set find_unused_parameters=True, so there is no search to save"
             )
         if not all(d.seen_static for d in job.ddp):
             raise NotApplicable(
-                "the parameters that take part differ from iteration to iteration, which a static"
-                " graph forbids"
+                "the parameters in use differ from iteration to iteration, which a static"
+                " graph does not allow"
             )
         return values

@@ -1,15 +1,15 @@
-"""Knobs of the user's own: a flag or an environment variable of the job.
+"""User-defined knobs: a flag or an environment variable of the job.
 
-    via: "--dtype {}"        --dtype bfloat16      an occurrence in the command is replaced, else it is added at the end
-    via: "--dtype={}"        --dtype=bfloat16      the same, written in one word
-    via: "model.width={}"    model.width=64        as Hydra writes it
+    via: "--dtype {}"        --dtype bfloat16      replaces the flag in the command, or is added at the end
+    via: "--dtype={}"        --dtype=bfloat16      the same, in one word
+    via: "model.width={}"    model.width=64        Hydra's syntax
     via: "--set lr {}"       --set lr 0.1          several words before the value
-    via: "--tf32"            --tf32 or nothing     values [true, false]: a switch that is there or not
+    via: "--tf32"            --tf32 or nothing     values [true, false]: a switch that is present or absent
     via: env OMP_SCHEDULE    OMP_SCHEDULE=static   in the environment
-    (no via)                 {name}                wherever the command holds the knob's name in braces
+    (no via)                 {name}                wherever the command contains the knob's name in braces
 
-The template is split into words once; the value is put in as part of one word. No shell ever reads
-it.
+The template is split into words once, and the value is inserted into a single word. No shell
+interprets it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ViaKnob(Knob):
     Numerics value).
 
     Raises:
-        ValueError: the template makes no sense; ``str()`` says why.
+        ValueError: the template is invalid; ``str()`` says why.
     """
 
     scope = Scope.PROCESS
@@ -48,17 +48,18 @@ class ViaKnob(Knob):
             self.range = "true, false"
         self.ordered = all(isinstance(v, (int, float)) for v in self.values or ())
         self.card = Card(
-            what=f"A setting of the job's own, given by {self._where()}.",
+            what=f"One of the job's own settings, given by {self._where()}.",
             when_it_helps="Known only to the job's owner.",
             when_it_does_not="Known only to the job's owner.",
             changes_loss={
                 Numerics.EXACT: "Declared exact: the same arithmetic.",
                 Numerics.ROUNDING: (
-                    "Declared rounding: the same mathematics, rounded otherwise. The loss check covers it."
+                    "Declared rounding: the same mathematics, rounded differently. The"
+                    " loss check covers it."
                 ),
                 Numerics.STATISTICAL: (
-                    "Taken to change the training trajectory, unless declared otherwise. It is"
-                    " checked."
+                    "Assumed to change the training trajectory, unless declared"
+                    " otherwise. The loss check covers it."
                 ),
             }[self.numerics],
             source="the job file",
@@ -73,7 +74,7 @@ class ViaKnob(Knob):
 
     @property
     def switch(self) -> bool:
-        """A flag without a value: there or not."""
+        """Whether it is a flag without a value, either present or absent."""
         return bool(self.words) and not any(HOLE in word for word in self.words)
 
     def current(self, machine: Machine, job: JobFacts) -> Value:
@@ -87,7 +88,10 @@ class ViaKnob(Knob):
             return (
                 None
                 if isinstance(value, bool)
-                else f"{value!r} for a flag that takes no value; it is there (true) or not (false)"
+                else (
+                    f"{value!r} for a flag that takes no value; use true (present) or false"
+                    " (absent)"
+                )
             )
         if isinstance(value, bool):
             return (
@@ -101,8 +105,8 @@ class ViaKnob(Knob):
         return {self.variable: str(value)} if self.variable else {}
 
     def command(self, argv: Sequence[str], value: Value) -> list[str]:
-        """``argv`` with the value in it; the last occurrence of a flag is the one that counts, and
-        is replaced.
+        """``argv`` with ``value`` set. The last occurrence of a flag takes effect, so that one is
+        replaced.
         """
         if self.variable:
             return list(argv)
@@ -117,7 +121,7 @@ class ViaKnob(Knob):
         return [*argv, *new] if found is None else [*argv[: found[0]], *new, *argv[found[1] :]]
 
     def value_in(self, argv: Sequence[str]) -> str | None:
-        """The value that ``argv`` gives already, as text; None if it gives none."""
+        """The value already in ``argv``, as text; None if there is none."""
         if not self.words or self.switch:
             return None
         found = self._find(argv)
@@ -125,16 +129,16 @@ class ViaKnob(Knob):
             return None
         word = argv[found[1] - 1]
         before, after = self.words[-1].split(HOLE)
-        # --dtype=x where the template says "--dtype {}"
+        # --dtype=x in the command, "--dtype {}" in the template
         if found[1] - found[0] == 1 and len(self.words) == 2:
             before = self.words[0] + "="
-        # --dtype x where it says "--dtype={}"
+        # --dtype x in the command, "--dtype={}" in the template
         elif found[1] - found[0] == 2 and len(self.words) == 1:
             before = ""
         return word[len(before) : len(word) - len(after) if after else None]
 
     def _find(self, argv: Sequence[str]) -> tuple[int, int] | None:
-        """Where the last occurrence begins and ends, in either way of writing a flag and its value."""
+        """Start and end of the last occurrence; ``--flag value`` and ``--flag=value`` both match."""
         *lead, last = self.words
         before, after = last.split(HOLE)
         for start in range(len(argv) - 1, -1, -1):
@@ -165,14 +169,14 @@ class ViaKnob(Knob):
 
     def _fill(self, argv: Sequence[str], text: str) -> list[str]:
         hole = f"{{{self.name}}}"
-        # the line is read by the job's own shell: keep the value one word there too
+        # this line goes through the job's own shell: quote the value so that it stays one word
         if is_shell(argv):
             return [*argv[:2], argv[2].replace(hole, shlex.quote(text)), *argv[3:]]
         return [word.replace(hole, text) for word in argv]
 
 
 def is_shell(argv: Sequence[str]) -> bool:
-    """Whether the command is a line for a shell, to which no argument can be added."""
+    """Whether the command is a shell line (``sh -c``), to which no argument can be added."""
     return len(argv) > 2 and argv[0].rsplit("/", 1)[-1] in SHELLS and argv[1] == "-c"
 
 
@@ -183,7 +187,7 @@ def _fits(word: str, before: str, after: str) -> bool:
 
 
 def _split(via: str) -> tuple[str, tuple[str, ...]]:
-    """(environment variable, words of the flag), one of them empty."""
+    """(environment variable, words of the flag); at least one is empty."""
     try:
         words = tuple(shlex.split(via))
     except ValueError as error:
@@ -196,16 +200,16 @@ def _split(via: str) -> tuple[str, tuple[str, ...]]:
     if holes > 1:
         raise ValueError(f"{via!r} has {holes} places for one value")
     if holes and HOLE not in words[-1]:
-        raise ValueError(f"{via!r} goes on after the value; the value comes last")
+        raise ValueError(f"{via!r} has text after the value; the value must come last")
     if words == (HOLE,):
         raise ValueError(f"{via!r} has no flag before the value")
     if words and not holes and not words[0].startswith("-"):
-        raise ValueError(f"{via!r} has no {HOLE} for the value, and is no flag")
+        raise ValueError(f"{via!r} is neither a flag nor contains {HOLE} for the value")
     return "", words
 
 
 def _without(argv: Sequence[str], words: Sequence[str]) -> list[str]:
-    """``argv`` with every occurrence of ``words`` taken out."""
+    """``argv`` without any occurrence of ``words``."""
     rest, start, size = [], 0, len(words)
     while start < len(argv):
         if list(argv[start : start + size]) == list(words):

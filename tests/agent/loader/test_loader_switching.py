@@ -174,7 +174,7 @@ def test_batch_sampler_of_the_job_keeps_its_batches(hook):
     assert train(hooks, loader, {1: {"num_workers": 2}, 4: {"num_workers": 0}}) == batches
     assert hooks.facts().custom_batch_sampler and hooks.facts().batch_size is None
     assert hooks.facts().batch_sampler == "list"
-    with pytest.raises(ValueError, match="made by the job itself"):
+    with pytest.raises(ValueError, match="own batch sampler"):
         hooks.training.set(batch_size=8)
 
 

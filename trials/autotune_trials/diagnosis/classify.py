@@ -1,11 +1,11 @@
-"""Why a session failed, from what it left: exit status, logs, markers. Pure functions of text and
+"""Why a session failed, judged by its exit status, logs and markers. Pure functions of text and
 files.
 
     exit 0, step marker      ended      the job finished by itself
     exit 0, no step marker   unhooked   the agent never saw an optimizer step
     "out of memory" …        oom
-    SIGKILL                  oom, if the kernel killed for want of memory meanwhile, or does not
-                             count; else killed
+    SIGKILL                  oom, if the kernel's OOM killer ran during the session or its count
+                             is unavailable; else killed
     any other exit           crash
 """
 
@@ -32,17 +32,17 @@ OUT_OF_MEMORY = re.compile(
     r"|out of shared memory|</torch_\w+>: No space left",  # /dev/shm
     re.IGNORECASE,
 )
-WORKERS_TOO_MANY = re.compile(  # of a DataLoader, for the machine or for what the process may open
+WORKERS_TOO_MANY = re.compile(  # more DataLoader workers than memory or the file limit allows
     r"loader settings num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception):"
     r" .*(?:Too many open files|ancdata|No space left"
     r"|[Cc]annot allocate memory|Resource temporarily unavailable|unable to (?:mmap|(?:open|allocate)"
     r" shared memory|resize file|write to file)"
     r"|Bus error|out of shared memory|Pin memory thread exited).*)"
 )
-# a DataLoader worker; torchrun about a rank
+# messages about a DataLoader worker; from torchrun about a rank
 KILLED = re.compile(r"killed by signal: Killed|exitcode: -9\b|Signal 9 \(SIGKILL\)")
 WORKERS_GONE = re.compile(r"DataLoader worker \(pid\(s\) .* exited unexpectedly")
-# [rank1]: of torch, [default1]: of torchrun --tee
+# [rank1]: by torch, [default1]: by torchrun --tee
 RANK_PREFIX = re.compile(r"^(?:\[[a-z]+(\d+)\]:\s?)+")
 LAUNCHER_ERRORS = """
     ChildFailedError CalledProcessError SignalException ProcessRaisedException
@@ -74,7 +74,7 @@ def read_tail(path: Path, limit: int = TAIL_BYTES) -> str:
 
 
 def log_tail(paths: SessionPaths, lines: int = TAIL_LINES) -> str:
-    """What a person wants to see of a failed job: its last traceback, else its last lines."""
+    """The most useful part of a failed job's log: its last traceback, else its last lines."""
     text = read_tail(paths.stderr)
     shown = (
         last_traceback(text)
@@ -85,28 +85,28 @@ def log_tail(paths: SessionPaths, lines: int = TAIL_LINES) -> str:
 
 
 def last_traceback(text: str) -> list[str]:
-    """The lines of the last traceback that says something.
+    """The lines of the last informative traceback.
 
-    Those of launchers only repeat that a child failed, and those of ranks whose neighbour has gone,
-    that it has. Ranks write at the same time, so their lines are told apart by the prefix torch and
-    torchrun give them.
+    A launcher's traceback only says that a child failed, and that of a rank whose peer died only
+    that the peer is gone. Ranks write at the same time; their lines are separated by the prefix
+    that torch and torchrun add.
     """
     blocks: list[list[str]] = []
-    # rank, as its prefix has it -> the traceback it is writing
+    # rank (from the prefix) -> the traceback being read
     open_: dict[str, list[str] | None] = {}
     for raw in text.splitlines():
         found = RANK_PREFIX.match(raw)
         rank, line = (found.group(1), raw[found.end() :]) if found else ("", raw)
         block = open_.get(rank)
-        # "Original": of a DataLoader worker
+        # "Original": from a DataLoader worker
         if re.match(r"(Original )?Traceback \(most recent call last\)", line):
             open_[rank] = block = [line]
             blocks.append(block)
         elif block is not None:
             block.append(line)
-            if line and not line[0].isspace():  # "ValueError: …" closes it
+            if line and not line[0].isspace():  # "ValueError: …" ends it
                 open_[rank] = None
-        elif re.match(r'\s+File "', line):  # a SyntaxError has no frames, and no first line
+        elif re.match(r'\s+File "', line):  # a SyntaxError has no "Traceback" line
             open_[rank] = block = [line]
             blocks.append(block)
     blocks = [b for b in blocks if "Traceback" in b[0] or b[-1].startswith(SYNTAX_ERRORS)]
@@ -116,16 +116,14 @@ def last_traceback(text: str) -> list[str]:
 
 
 def lost_rank(text: str) -> str:
-    """``rank 1 ended by SIGSEGV`` where torchrun says that a signal was the first failure, else ""."""
+    """``rank 1 ended by SIGSEGV`` if torchrun reports a signal as the root cause, else ""."""
     summary = text[text.rfind("Root Cause") :] if "Root Cause" in text else ""
     found = re.search(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-\d+)", summary, re.DOTALL)
     return f"rank {found.group(1)} {_status_in_words(int(found.group(2)))}" if found else ""
 
 
 def user_line(lines: Iterable[str], workdir: Path) -> str:
-    """``file.py:12`` of the last of these traceback lines that lies in the user's code, "" if none
-    does.
-    """
+    """``file.py:12`` of the last traceback line in the user's code, "" if there is none."""
     found = ""
     for line in lines:
         match = re.match(r'\s*File "([^"]+)", line (\d+)', line)
@@ -147,7 +145,7 @@ def _is_users(path: str, workdir: Path) -> bool:
 
 
 def markers_of(paths: SessionPaths) -> dict[str, set[int]]:
-    """Marker -> pids of the processes that left it."""
+    """Map each marker to the pids of the processes that left it."""
     found: dict[str, set[int]] = {}
     try:
         names = os.listdir(paths.markers)
@@ -171,10 +169,10 @@ def of_exit(
     doing: str,
     oom_kills: int | None = None,
 ) -> Diagnosis:
-    """Why the command ended, by its exit status (negative: a signal) and its logs.
+    """Why the command ended, judged by its exit status (negative: a signal) and its logs.
 
-    ``doing``: what we wanted of it. ``oom_kills``: how often the kernel killed for want of memory
-    meanwhile; None: not known.
+    ``doing``: the condition it ended before, e.g. "the measurement was done". ``oom_kills``: OOM
+    kills by the kernel during the session; None: unknown.
     """
     if status == 0:
         if "step" not in markers_of(paths):
@@ -200,8 +198,8 @@ def of_logs(
     oom_kills: int | None = None,
     killed: bool = False,
 ) -> Diagnosis:
-    """Out of memory, killed from outside or a crash, by the logs. ``killed``: by SIGKILL, and not
-    by us.
+    """Tell out of memory, killed from outside and crash apart by the logs. ``killed``: SIGKILL that
+    was not ours.
     """
     text = read_tail(paths.stderr) + "\n" + read_tail(paths.stdout, 4 << 10)
     traceback = last_traceback(text)
@@ -213,17 +211,16 @@ def of_logs(
         )
     if killed or (said := _last_line(text, KILLED)) or "killed" in markers_of(paths):
         said = said or (
-            "killed by the system (SIGKILL)"
-            if killed
-            else _last_line(text, WORKERS_GONE) or happened
+            "killed (SIGKILL)" if killed else _last_line(text, WORKERS_GONE) or happened
         )
         if oom_kills == 0:
             return Diagnosis(
-                "killed", f"{said[:400]}: by somebody else, the kernel had memory left", where, tail
+                "killed",
+                f"{said[:400]}; neither autotune nor the kernel's OOM killer did it",
+                where,
+                tail,
             )
-        return Diagnosis(
-            "oom", f"{said[:400]}, which is what running out of host memory looks like", where, tail
-        )
+        return Diagnosis("oom", f"{said[:400]}; the host probably ran out of memory", where, tail)
     reason = (
         traceback[-1] if len(traceback) > 1 else (tail.splitlines() or ["it printed nothing"])[-1]
     )
@@ -248,7 +245,7 @@ def _status_in_words(status: int) -> str:
 
 
 def unhooked(argv: Sequence[str], workdir: Path, paths: SessionPaths, happened: str) -> Diagnosis:
-    """Why no optimizer step was seen, by how far the markers go, and the way out."""
+    """Why no optimizer step was seen, judged by the last marker left, and what to do about it."""
     markers = markers_of(paths)
     furthest = next((m for m in reversed(MARKERS) if m in markers and m != "loader"), "")
     cause, remedy = _CAUSES.get(furthest, ("", ""))
@@ -266,7 +263,7 @@ _CAUSES = {
         "Python ran, but never imported torch",
         (
             "Only PyTorch jobs can be tuned without help. If another program does the training,"
-            f" name that one as the command; else {MARKING}"
+            f" give that one as the command; otherwise {MARKING}"
         ),
     ),
     "torch": (
@@ -278,8 +275,8 @@ _CAUSES = {
     ),
     "backward": (
         (
-            "backward() was called, but no torch.optim optimizer made a step, and no other update of"
-            " the parameters was seen"
+            "backward() was called, but no torch.optim optimizer stepped, and no other parameter"
+            " update was seen"
         ),
         MARKING[0].upper() + MARKING[1:],
     ),
@@ -287,12 +284,15 @@ _CAUSES = {
 
 
 def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
-    """The command never loaded the agent: by which of its words?"""
+    """Cause and remedy when no Python process of the command loaded the agent."""
     flag = _isolating_flag(argv)
     if flag:
         return (
-            f"{flag} makes Python ignore PYTHONPATH or sitecustomize, by which the agent comes in",
-            f"Take {flag.split()[0]} out of the command, or {MARKING}",
+            (
+                f"{flag} makes Python ignore PYTHONPATH or sitecustomize, which autotune uses to"
+                " load its agent"
+            ),
+            f"Remove {flag.split()[0]} from the command, or {MARKING}",
         )
     script = shutil.which(argv[0], path=None) or str(workdir / argv[0])
     line = shebang(script)
@@ -310,24 +310,27 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
     )
     if detaching:
         return (
-            f"{detaching} starts the job without this environment, by which the agent comes in",
-            f"Tune the command that {detaching} runs, in the place where it runs, or {MARKING}",
+            (
+                f"{detaching} starts the job without the environment variables that load"
+                " autotune's agent"
+            ),
+            f"Tune the command that {detaching} runs, where it runs, or {MARKING}",
         )
     return (
         (
-            "no Python process of the command loaded the agent: it is not a Python program, it"
-            " starts Python with -I, -E or -S or without its environment, or it goes on in the"
-            " background"
+            "no Python process of the command loaded the agent: the command is not a Python"
+            " program, starts Python with -I, -E or -S or without its environment, or continues in"
+            " the background"
         ),
-        f"Name the training command itself, in the foreground; or {MARKING}",
+        f"Give the training command itself, in the foreground, or {MARKING}",
     )
 
 
 class PythonArguments(NamedTuple):
-    """What follows `python` in a command; "" where there is none."""
+    """The arguments after `python` in a command; "" for those that are absent."""
 
     script: str = ""
-    # by which Python ignores PYTHONPATH (-I, -E) or sitecustomize (-S), as it is written: "-Es"
+    # as written ("-Es"): makes Python ignore PYTHONPATH (-I, -E) or sitecustomize (-S)
     option: str = ""
     flag: str = ""  # its letter: "E"
 
@@ -350,7 +353,7 @@ def python_arguments(arguments: Iterable[str]) -> PythonArguments:
 
 
 def _isolating_flag(argv: Sequence[str]) -> str:
-    """``-I`` or ``-Es (E)`` if these words start a Python that does not load the agent."""
+    """``-I`` or ``-Es (E)`` if this command starts a Python that does not load the agent."""
     for at, word in enumerate(argv):
         if re.fullmatch(r"python[\d.]*|pypy[\d.]*", os.path.basename(word)):
             _, option, flag = python_arguments(argv[at + 1 :])
@@ -366,7 +369,7 @@ def _clears_environment(names: Sequence[str]) -> bool:
 
 
 def shebang(path: str) -> list[str]:
-    """The words of a script's first line, [] if it names no interpreter."""
+    """The words of a script's shebang line, [] if there is none."""
     try:
         with open(path, "rb") as file:
             line = file.readline(512)

@@ -1,5 +1,5 @@
-"""Why a session failed: what exit status, logs, ranks and stacks say, put into the exception that
-tells the tuner.
+"""Turn exit status, logs, rank errors and stacks into the exception that tells the tuner why a
+session failed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from autotune_trials.supervisor.masking import Masks
 
 
 class Postmortem:
-    """Of one session. What it says holds none of the job's secrets.
+    """Explains the failure of one session. Its messages contain none of the job's secrets.
 
     Args:
-        argv, workdir: the command, and where it runs.
-        mark: of the session's processes.
+        argv, workdir: the command and its working directory.
+        mark: the mark of the session's processes.
     """
 
-    _oom_kills: OomKills  # once it has begun
+    _oom_kills: OomKills  # set by begin()
 
     def __init__(
         self, argv: Sequence[str], workdir: Path, paths: SessionPaths, mark: str, masks: Masks
@@ -35,22 +35,22 @@ class Postmortem:
         self._paths = paths
         self._mark = mark
         self._masks = masks
-        # where ranks run elsewhere: why one of their machines is lost; "": none is
+        # with ranks on other machines: why one of these is lost; "": none is
         self.lost_machine: Callable[[], str] = lambda: ""
 
     def begin(self) -> None:
-        """The command is about to start."""
+        """Start counting OOM kills; called just before the command starts."""
         self._oom_kills = OomKills()
 
     def trains(self, pid: int) -> None:
-        """``pid`` trains, it says; which may be its number on another machine, or in a container."""
+        """Watch ``pid`` for OOM kills unless it belongs to another machine or pid namespace."""
         if process_tags.mark_of(pid) == self._mark:
             self._oom_kills.watch(pid)
 
     def failure(
         self, kind: str, detail: str, *, log_tail: str = "", where: str = ""
     ) -> SessionFailed:
-        if gone := self.lost_machine():  # which the ranks of others feel first, in many ways
+        if gone := self.lost_machine():  # its loss first shows up as errors on other ranks
             kind, detail, log_tail, where = "lost", gone, "", ""
         masked = self._masks.text
         return SessionFailed(
@@ -71,20 +71,21 @@ class Postmortem:
         )
 
     def of_watcher(self, lost: str) -> SessionFailed:
-        """The supervisor is gone; ``lost``: why."""
+        """The supervisor is gone; ``lost`` says why."""
         return self.failure("crash", lost, log_tail=classify.log_tail(self._paths))
 
     def of_fault(self, fault: Fault) -> SessionFailed:
-        """The agent reports trouble of its own, or has lost sight of the job."""
+        """The agent reports an error of its own, or has lost sight of the training."""
         text = fault.text.strip()
         if fault.unhooked:
             return self.failure("unhooked", text)
-        last = text.splitlines()[-1] if text else "no text"
+        last = text.splitlines()[-1] if text else "no details"
         return self.failure("agent", f"the agent failed in {fault.where}: {last}", log_tail=text)
 
     def of_silent_rank(self, rank: int, alive: bool, until: str) -> SessionFailed:
-        """A training process has hung up before ``until``, while the command goes on. ``alive``:
-        the process is there all the same.
+        """A training process closed its connection before ``until`` while the command still runs.
+
+        ``alive``: the process itself still exists.
         """
         found = classify.of_logs(
             self._workdir,
@@ -98,29 +99,30 @@ class Postmortem:
             return self.found(found)
         if alive:
             return self.failure(
-                "agent", f"the agent of rank {rank} hung up before {until}", log_tail=found.log_tail
+                "agent",
+                f"the agent of rank {rank} closed its connection before {until}",
+                log_tail=found.log_tail,
             )
         detail = (
-            f"the training process (rank {rank}) ended before {until}, while the command goes on"
+            f"the training process (rank {rank}) ended before {until},"
+            " while the command keeps running"
         )
         return self.failure("ended", detail, log_tail=found.log_tail)
 
     def of_errors(self, errors: Sequence[JobError]) -> SessionFailed:
-        """Ranks report errors of the job's; one of them is the cause, and the others follow from
-        it.
-        """
+        """Ranks report errors of the job; one is the cause, the others are consequences."""
         cause = ranks.first_cause(errors)
         if cause is None or cause.kind == "restart":
             happened = (
                 cause.text
                 if cause is not None
-                else f"rank {errors[0].rank} lost its connection to another one"
+                else f"rank {errors[0].rank} lost its connection to another rank"
             )
             return self.found(
                 classify.of_logs(self._workdir, self._paths, happened, self._oom_kills.since())
             )
         lines, kind = cause.text.strip().splitlines(), cause.kind
-        # a DataLoader worker of that rank
+        # a DataLoader worker of that rank was killed
         if kind == "crash" and classify.KILLED.search(cause.text):
             kind = "killed" if self._oom_kills.since() == 0 else "oom"
         return self.failure(
@@ -133,7 +135,7 @@ class Postmortem:
     def of_slow_start(
         self, waited_s: float, pids: Mapping[int, int], world_size: int
     ) -> SessionFailed:
-        """Not all of ``world_size`` ranks train after ``waited_s``. ``pids``: rank -> process, of
+        """Not all of ``world_size`` ranks train after ``waited_s``. ``pids``: rank -> process of
         those that do.
         """
         if pids:
@@ -143,7 +145,7 @@ class Postmortem:
         if "step" in classify.markers_of(self._paths):
             return self.hang(
                 pids,
-                "the job began to train but did not get through its first iterations in"
+                "the job started training but did not finish its first iterations within"
                 f" {waited_s:.0f} s",
             )
         hang_stacks.save_stacks(self._paths, self._mark, pids)
@@ -151,16 +153,16 @@ class Postmortem:
         return self.found(classify.unhooked(self._argv, self._workdir, self._paths, happened))
 
     def hang(self, pids: Mapping[int, int], what: str) -> SessionFailed:
-        """No progress: ``what`` was seen of that. The stacks of all processes are saved."""
+        """The job makes no progress; ``what`` describes it. Saves the stacks of all processes."""
         stacks = hang_stacks.save_stacks(self._paths, self._mark, pids)
         lines = stacks[hang_stacks.culprit(stacks)] if stacks else []
         if len(stacks) > 1 and not hang_stacks.waits_for_others(lines):
-            what += f", and {hang_stacks.culprit(stacks)} is what the others wait for"
-        # such dumps have the most recent call first
+            what += f"; the other processes are waiting for {hang_stacks.culprit(stacks)}"
+        # faulthandler dumps have the most recent call first
         where = classify.user_line(reversed(lines), self._workdir)
         return self.failure(
             "hang",
-            f"{what}; the stacks of its threads are in {self._paths.root}/stacks-*.txt",
+            f"{what}; its thread stacks are in {self._paths.root}/stacks-*.txt",
             log_tail=hang_stacks.stacks_in_words(stacks, classify.TAIL_LINES)
             or classify.log_tail(self._paths),
             where=where,

@@ -1,4 +1,4 @@
-"""Where the processes of a job stand that makes no progress, and which of them the others wait for."""
+"""Stacks of the processes of a hung job, and which process the others wait for."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from autotune_trials.diagnosis import classify
 from autotune_trials.paths import SessionPaths
 from autotune_trials.supervisor import process_tags, procfs
 
-PATIENCE_S = 1.0  # for all stacks to be written
-# The innermost frame of a rank in a collective call, or in the backward that runs one.
+PATIENCE_S = 1.0  # longest wait for all stacks to be written
+# Innermost frame of a rank in a collective call, or in the backward that runs one.
 WAITING = re.compile(r"/torch/(?:distributed|autograd|nn/parallel|_ops)", re.IGNORECASE)
 
 
 def save_stacks(paths: SessionPaths, mark: str, ranks: Mapping[int, int]) -> dict[str, list[str]]:
-    """Have every Python process of the session write its stacks; returns the main thread of every
-    rank, by its name.
+    """Have every Python process of the session write its stacks; return the main thread's stack of
+    every rank, keyed by "rank N".
 
-    Before any rank is known, that of every process, the youngest first: a launcher is older than
-    what it starts.
+    If no rank is known yet, those of all processes, the highest pid first: a launcher is older than
+    the processes it starts.
 
     Args:
-        mark: of the session; a process without it is not asked.
+        mark: the session's mark; processes without it are not signalled.
         ranks: rank -> process, as far as known.
     """
     pids = {
         p for p in classify.markers_of(paths).get("python", ()) if process_tags.mark_of(p) == mark
     }
-    # else the signal would kill it
+    # the stacks file shows that a handler is installed; without one the signal would kill
     pids = {p for p in pids if procfs.alive(p) and paths.stacks(p).exists()}
     procfs.send(pids, STACKS_SIGNAL)
     deadline = time.monotonic() + PATIENCE_S
@@ -43,12 +43,12 @@ def save_stacks(paths: SessionPaths, mark: str, ranks: Mapping[int, int]) -> dic
 
 
 def main_thread(text: str) -> list[str]:
-    """The main thread's lines in a dump of faulthandler, which writes it last."""
+    """The main thread's lines in a faulthandler dump, which lists the main thread last."""
     return text[max(0, text.rfind("hread 0x") - 1) :].splitlines()
 
 
 def waits_for_others(lines: Sequence[str]) -> bool:
-    """The innermost frame of a stack (most recent call first) is a collective call, or the backward
+    """Whether the innermost frame (most recent call first) is a collective call, or the backward
     that runs one.
     """
     frames = [line for line in lines if re.match(r'\s*File "', line)]
@@ -56,15 +56,13 @@ def waits_for_others(lines: Sequence[str]) -> bool:
 
 
 def culprit(stacks: Mapping[str, Sequence[str]]) -> str:
-    """Of processes that all stand still, the one that the others wait for; the first if that cannot
-    be told.
-    """
+    """Of several processes that stand still, the one the others wait for; the first if unclear."""
     busy = [who for who, lines in stacks.items() if lines and not waits_for_others(lines)]
     return busy[0] if busy else next(iter(stacks))
 
 
 def stacks_in_words(stacks: Mapping[str, Sequence[str]], most_lines: int) -> str:
-    """The main thread of every process, the culprit's first; one alone without its name."""
+    """Text of all main-thread stacks, the culprit's first; a single one comes without its name."""
     if len(stacks) < 2:
         return "\n".join(line for lines in stacks.values() for line in list(lines)[:most_lines])
     first = culprit(stacks)

@@ -1,15 +1,15 @@
-"""How often the kernel has killed for want of memory, and whose processes.
+"""How often the kernel's OOM killer has run, and in which processes' cgroups.
 
-    machine           /proc/vmstat, oom_kill                        every kill since it started
+    machine           /proc/vmstat, oom_kill                        all kills since boot
     └ memory cgroup   v2 memory.events, v1 memory.oom_control       those of its processes (v2: and of the cgroups below it)
 
-Where the machine's count stands still, the kernel killed nobody. Where it moves, the kill may be a
-neighbour's: the cgroups of the processes in question know, if they can be read; a container may
-hide them, and in a machine's root there is no count.
+If the machine's count has not changed, the kernel killed nothing. If it has, the victim may be an
+unrelated process; the cgroups of our processes tell, if they can be read. A container may hide
+them, and the root cgroup has no count.
 
 Source: Linux ``mm/oom_kill.c`` (``__oom_kill_process`` counts for machine and cgroup before it
-kills, whosever limit it was), Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst. Before
-Linux 4.13 there are no such counts.
+kills, whichever limit was hit), Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst.
+Linux before 4.13 has no such counts.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# by the type of the file system
+# file system type -> file with the count
 COUNTERS = {"cgroup2": "memory.events", "cgroup": "memory.oom_control"}
 
 
 class OomKills:
-    """Since it was made."""
+    """Counts OOM kills since this object was created."""
 
     def __init__(self) -> None:
         self._machine = on_machine()
         self._cgroups: dict[Path, int] = {}
-        self._unknown = False  # a process whose cgroup cannot be read
+        self._unknown = False  # the cgroup of a watched process cannot be read
 
     def watch(self, pid: int) -> None:
-        """A process in question: its cgroup counts, and children are born into the same one."""
+        """Also count in the cgroup of ``pid``, which its children share."""
         counter = counter_of(pid)
         count = None if counter is None else read(counter)
         if counter is None or count is None:
@@ -39,8 +39,9 @@ class OomKills:
             self._cgroups.setdefault(counter, count)
 
     def since(self) -> int | None:
-        """Of the processes in question, if their cgroups are known; else of the machine. None:
-        nobody counts.
+        """OOM kills in the watched processes' cgroups if known, else on the whole machine.
+
+        None: there is no count.
         """
         now = on_machine()
         kills = None if now is None or self._machine is None else now - self._machine
@@ -48,17 +49,17 @@ class OomKills:
             return kills
         counts = [(read(counter), before) for counter, before in self._cgroups.items()]
         known = [count - before for count, before in counts if count is not None]
-        # a cgroup that was removed with its last process tells nothing
+        # a cgroup that was removed with its last process can no longer be read
         return sum(known) if len(known) == len(counts) else kills
 
 
 def on_machine() -> int | None:
-    """All there were since this machine started."""
+    """OOM kills since boot; None: no count."""
     return read(Path("/proc/vmstat"))
 
 
 def counter_of(pid: int) -> Path | None:
-    """The file in which the memory cgroup of ``pid`` counts; None: there is none to be seen."""
+    """The file with the OOM count of the memory cgroup of ``pid``; None if not visible."""
     try:
         memberships = Path(f"/proc/{pid}/cgroup").read_text("utf-8").splitlines()
         mounts = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
@@ -75,7 +76,7 @@ def counter_of(pid: int) -> Path | None:
 
 
 def candidates(mounts: list[str], kind: str, path: str) -> list[Path]:
-    """Where the cgroup ``path`` may lie, by the mounts of that ``kind`` (proc(5),
+    """Possible count files of the cgroup ``path``, from the mounts of that ``kind`` (proc(5),
     /proc/[pid]/mountinfo).
     """
     found = []
@@ -86,7 +87,7 @@ def candidates(mounts: list[str], kind: str, path: str) -> list[Path]:
             kind == "cgroup2" or "memory" in system.split()[-1].split(",")
         ):
             below = os.path.relpath(path, root)
-            if not below.startswith(".."):  # else it lies outside what is mounted here
+            if not below.startswith(".."):  # else the cgroup lies outside this mount
                 found.append(Path(point, below, COUNTERS[kind]))
     return found
 

@@ -1,12 +1,12 @@
 """Keeps files that a job is about to change, so that they can be put back.
 
-A file is kept by giving it a second name, which costs the same for any size: what the job removes,
-replaces or renames is then still there. What is changed in place is copied as well, up to a
-gibibyte; of what is appended to, its length is enough.
+A file is kept by hard-linking it under a second name, which costs the same for any size: it then
+survives if the job removes, replaces or renames it. A file that is changed in place is also copied,
+up to 1 GiB; for a file that is only appended to, its old length suffices.
 
-    <session>/written/kept/<device>-<inode>        a second name; a copy where there can be none
-                           <device>-<inode>.was    its contents, before it was changed in place
-    .autotune-kept-<session>-<device>-<inode>      the second name, on another disk
+    <session>/written/kept/<device>-<inode>        second name; a copy if linking is not possible
+                           <device>-<inode>.was    its contents before an in-place change
+    .autotune-kept-<session>-<device>-<inode>      second name of a file on another disk
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 from autotune_trials.file_restore.scope import above
 
-COPY_BYTES = 1 << 30  # copying more would take seconds of the trial, and the disk's room
-# an original that stays on its own disk, because the session lies on another
+COPY_BYTES = 1 << 30  # copying more would cost the trial seconds, and disk space
+# prefix of a second name on the file's own disk, if the session is on another one
 BESIDE = ".autotune-kept-"
 
 
 class CannotKeep(OSError):
-    """A file of the user's cannot be kept: what would change it must not happen."""
+    """A file of the user cannot be kept, so the job's call that would change it must fail."""
 
 
 class Backups:
@@ -32,7 +32,7 @@ class Backups:
         self._folder = os.path.join(ledger, "kept")
 
     def keep(self, path: str, stat: os.stat_result) -> None:
-        """Give the file ``path``, whose lstat is ``stat``, a second name, unless it has one.
+        """Give the file ``path`` with lstat ``stat`` a second name, unless it already has one.
 
         Raises:
             CannotKeep: it can be neither linked nor copied.
@@ -47,10 +47,10 @@ class Backups:
             raise cannot_keep(path, error) from error
 
     def keep_contents(self, path: str, stat: os.stat_result) -> str:
-        """Copy what is in a file that is kept and about to be changed in place; why not, or "".
+        """Copy the contents of a kept file before an in-place change; return why not, or "".
 
         Raises:
-            CannotKeep: there is no room.
+            CannotKeep: the copy failed, e.g. for lack of disk space.
         """
         entry = {"dev": stat.st_dev, "ino": stat.st_ino}
         try:
@@ -65,15 +65,15 @@ class Backups:
         return ""
 
     def original(self, path: str, entry: Mapping[str, Any]) -> str:
-        """Where the kept file lies; "" if it is not there."""
+        """The second name (or copy) of the kept file; "" if there is none."""
         return next(filter(os.path.lexists, self._places(path, entry)), "")
 
     def contents(self, entry: Mapping[str, Any]) -> str:
-        """Where its contents are, if they were copied."""
+        """The path its contents are copied to."""
         return self._path(entry) + ".was"
 
     def flush(self) -> None:
-        """The names of what is kept are on the disk when this returns."""
+        """Sync the directory of second names to disk."""
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -81,14 +81,14 @@ class Backups:
             os.close(folder)
 
     def nameless(self, entries: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Kept files of which no entry says whose they are: a power cut has spoilt the log."""
+        """Kept files without a log entry: a power cut has damaged the log."""
         known = {os.path.basename(self._path(entry)) for entry in entries}
         names = os.listdir(self._folder) if os.path.isdir(self._folder) else []
         unknown = [name for name in names if name.partition(".")[0] not in known]
         return [os.path.join(self._folder, name) for name in unknown]
 
     def clear(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Remove the second names that lie outside the session's directory."""
+        """Remove the second names outside the session directory."""
         for path, entry in kept.items():
             place = self.original(path, entry)
             if place and os.path.dirname(place) != self._folder:
@@ -99,10 +99,10 @@ class Backups:
         return os.path.join(self._folder, f"{entry['dev']}-{entry['ino']}")
 
     def _places(self, path: str, entry: Mapping[str, Any]) -> Iterator[str]:
-        """Where its second name may lie, best first.
+        """Candidate paths for the second name, best first.
 
-        On another disk as far up as one may write: the job may list its own directory, or remove
-        it. The name is this session's own, since another one may keep the same file.
+        On another disk it goes into the highest writable directory, since the job may list or
+        remove its own one. The name contains the session, since another may keep the same file.
         """
         here = self._path(entry)
         yield here
@@ -111,10 +111,10 @@ class Backups:
             yield os.path.join(folder, beside)
 
     def _copy(self, path: str, to: str) -> None:
-        """By way of a temporary name, so that half a copy is never taken for the original.
+        """Copy through a temporary name, so that a partial copy is never taken for the original.
 
         Raises:
-            OSError: too large, no file with contents, or no room.
+            OSError: too large, not a regular file, or no disk space.
         """
         import errno
         import shutil
@@ -123,7 +123,7 @@ class Backups:
             os.symlink(os.readlink(path), to)
             return
         if not os.path.isfile(path):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         if os.stat(path).st_size > COPY_BYTES:
             raise OSError(errno.EFBIG, f"it is larger than {COPY_BYTES >> 20} MiB")
         half = f"{to}.half"
@@ -139,12 +139,12 @@ def cannot_keep(path: str, error: OSError) -> CannotKeep:
     import errno
 
     why = error.strerror or str(error)
-    text = f"autotune cannot keep this file as it is ({why}), so the trial may not change it"
+    text = f"autotune cannot back up this file ({why}), so the trial may not change it"
     return CannotKeep(error.errno or errno.EIO, text, path)
 
 
 def _linked(path: str, place: str) -> bool:
-    """Whether ``path`` has got the second name ``place``."""
+    """Hard-link ``path`` to ``place``; return whether that succeeded."""
     try:
         os.link(path, place, follow_symlinks=False)
     except OSError:

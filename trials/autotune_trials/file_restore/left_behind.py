@@ -1,6 +1,4 @@
-"""What a session that has ended has left in its directory: when it was last heard of, and who of it
-still runs.
-"""
+"""What an ended session left in its directory: outcome, last sign of life, running processes."""
 
 from __future__ import annotations
 
@@ -13,16 +11,16 @@ from typing import Any
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.supervisor.procfs import stat_of
 
-RUNNING = "running"  # below the ledger: processes that could not be ended
-LAST_SIGN = "last-sign"  # below the ledger: as old as what was last heard of the session
-SILENT_S = 120.0  # a job may write a file this long after anything else was heard of it
+RUNNING = "running"  # file in the ledger: processes that could not be killed
+LAST_SIGN = "last-sign"  # file in the ledger: its mtime is the session's last sign of life
+SILENT_S = 120.0  # a job may still write files this long after its last sign of life
 KINDS = ("restored", "removed", "prepared", "left", "unkept", "failed")
 
 Outcome = dict[str, list[Any]]
 
 
 def outcome_of(session: str) -> Outcome | None:
-    """What was put back before; None if that has not been done, or not all of it."""
+    """The outcome of an earlier restore; None if there was none or it did not complete."""
     try:
         done: Outcome = json.loads(SessionPaths(Path(session)).outcome.read_text("utf-8"))
     except (OSError, ValueError):
@@ -35,8 +33,9 @@ def save(session: str, outcome: Outcome) -> None:
 
 
 def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
-    """What to say while processes of the session still run, which also the next call will want to
-    know.
+    """The outcome to report while processes of the session still run; None if none does.
+
+    The processes are recorded in the ledger, so that a later call also checks for them.
     """
     written = SessionPaths(Path(session)).written
     noted = written / RUNNING
@@ -50,8 +49,8 @@ def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
     noted.write_text("\n".join(alive), "utf-8")
     pids = ", ".join(line.split()[0] for line in alive)
     why = (
-        f"processes of this trial could not be ended and may still write ({pids}); "
-        "once they have ended, the next start puts everything back"
+        f"processes of this trial could not be killed and may still write ({pids}); "
+        "once they have ended, the next run restores everything"
     )
     outcome: Outcome = {kind: [] for kind in KINDS} | {"failed": [[session, why, ""]]}
     save(session, outcome)
@@ -59,21 +58,21 @@ def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
 
 
 def _began(pid: int) -> str:
-    """When a process was started, in ticks since boot; "" if it is gone."""
+    """Start time of a process in ticks since boot; "" if it is gone."""
     stat = stat_of(pid)
     return "" if stat is None or stat[0] in "ZX" else str(stat[2])
 
 
 def last_sign(session: str) -> float:
-    """When this session was last heard of, in seconds since the epoch: its files, the run's
-    journal.
+    """The session's last sign of life in seconds since the epoch: the newest mtime of its files and
+    the run's journal.
 
-    It is noted: who puts things back later, and asks again, writes files of the session as well.
+    Stored on the first call, because restoring also writes files of the session.
     """
     paths = SessionPaths(Path(session))
     noted = paths.written / LAST_SIGN
     if not noted.exists():
-        # no directories, nor what is kept: somebody may have taken an original from there
+        # ignore directories and the kept files: the user may have taken an original out since
         files = [file for folder in (paths.root, paths.written) for file in folder.iterdir()]
         files += [*paths.markers.glob("*"), paths.root.parent.parent / "journal.jsonl"]
         last = max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
@@ -83,7 +82,7 @@ def last_sign(session: str) -> float:
 
 
 def training_began(session: str) -> float | None:
-    """When the first backward call was made, in seconds since the epoch; None if there was none."""
+    """Time of the first backward call in seconds since the epoch; None if there was none."""
     try:
         markers = SessionPaths(Path(session)).markers.glob("backward-*")
         return min((marker.stat().st_mtime for marker in markers), default=None)

@@ -1,15 +1,15 @@
-"""What a session does to files, as every process of its job notes it, and what that adds up to.
+"""The log of a session's file operations, written by all processes of its job, and their result.
 
-    made      a file or directory where nothing was              removed when the session ends
+    made      the session created a file or directory            removed when the session ends
     gone      one of those was removed
-    renamed   something that is the session's by now has another name
-    kept      a file or directory of somebody else's, as it was  put back when the session ends
-    unkept    somebody else's, of which no original is kept      named
+    renamed   a file that the session made or kept was renamed
+    kept      a file or directory the session did not make       put back when the session ends
+    unkept    one of those whose original could not be kept      reported
 
-Everything is noted before it happens and may then fail, so a file that was renamed or linked is
-known by its inode as well.
+Each operation is logged before it happens and may still fail, so a file that was renamed or linked
+is also identified by its inode.
 
-    <session>/written/log    one JSON object a line
+    <session>/written/log    one JSON object per line
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any, NamedTuple
 
 
 class Made(NamedTuple):
-    """Something that the session has made, under one of its names."""
+    """A file or directory that the session has made, under one of its names."""
 
-    inode: int = 0  # 0: not known
+    inode: int = 0  # 0: unknown
     folder: bool = False
-    stays: bool = False  # it lies where nothing is looked after: a cache, a temporary directory
+    stays: bool = False  # outside the scope (e.g. in a cache or temporary directory): not removed
     checkpoint: bool = False
 
 
 class Log:
-    """Read and written by all processes of the session, one at a time."""
+    """The log, read and written by all processes of the session, one at a time."""
 
     def __init__(self, ledger: str) -> None:
         self._path = os.path.join(ledger, "log")
@@ -43,30 +43,27 @@ class Log:
     def _forget(self) -> None:
         self._read_bytes = 0
         self.made: dict[str, Made] = {}
-        self.kept: dict[str, dict[str, Any]] = {}  # by the path it had when the session began
-        self.inodes: dict[tuple[int, int], dict[str, Any]] = {}  # the same, but for directories
+        self.kept: dict[str, dict[str, Any]] = {}  # by its path before the session
+        self.inodes: dict[tuple[int, int], dict[str, Any]] = {}  # the same, without directories
         self.unkept: dict[str, str] = {}  # path -> why
 
     def has_made(self, path: str, stat: os.stat_result) -> bool:
-        """Whether what lies at ``path``, whose lstat is ``stat``, is something the session has
-        made.
-        """
+        """Whether the session has made the file or directory at ``path`` with lstat ``stat``."""
         made, folder = self.made.get(path), stat.st_mode & 0o170000 == 0o040000
         return made is not None and made.folder == folder and made.inode in (0, stat.st_ino)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else notes anything meanwhile, and all that was noted before is known.
+        """Hold the log exclusively, with all earlier entries read.
 
-        The log is opened each time: a job that closes every descriptor it does not know must not
-        find ours among its files.
+        The log is opened each time, because some jobs close every file descriptor they do not know.
         """
         with self._lock:
             try:
                 flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
                 self._file = os.open(self._path, flags, 0o666)
             except OSError as error:
-                self._trouble = error  # for whoever has to note something
+                self._trouble = error  # raised by note()
                 yield
                 return
             try:
@@ -74,27 +71,27 @@ class Log:
                 self._catch_up()
                 yield
             finally:
-                # a forked child may hold a duplicate: closing is not enough
+                # unlock explicitly: a forked child may hold a duplicate of the descriptor
                 self._flock(fcntl.LOCK_UN)
                 os.close(self._file)
                 self._file = -1
 
     def _flock(self, how: int) -> None:
-        with contextlib.suppress(OSError):  # a file system without locks
+        with contextlib.suppress(OSError):  # the file system has no locks
             fcntl.flock(self._file, how)
 
     def note(self, what: str, path: str, **more: Any) -> None:
-        """Add one line, inside :meth:`alone`.
+        """Append one entry; call inside :meth:`alone`.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: it could not be written.
         """
-        import json  # many processes of a job write nothing
+        import json  # imported here: many processes of a job never log anything
 
         if self._file < 0:
             raise self._trouble
         record = {"what": what, "path": path, **more}
-        # what is half a line before it spoils this one not
+        # the leading newline keeps a partial line before it from corrupting this entry
         line = f"\n{json.dumps(record)}\n".encode()
         if os.write(self._file, line) < len(line):
             import errno
@@ -103,11 +100,11 @@ class Log:
         self._catch_up()
 
     def flush(self) -> None:
-        """On the disk when this returns: after a power cut it must be known what was kept."""
+        """Sync the log to disk: after a power cut it must be known which files were kept."""
         os.fsync(self._file)
 
     def begin_again(self) -> None:
-        """In a forked child: another thread of the parent may have been reading."""
+        """Reset in a forked child: another thread of the parent may have held the lock."""
         if self._lock.locked():
             self._forget()
             if self._file >= 0:
@@ -124,7 +121,7 @@ class Log:
         whole = news[: news.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
         for line in whole.splitlines():
-            # cut off, or spoilt by a power cut
+            # skip lines that are incomplete or damaged by a power cut
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 if line.strip():
                     self._apply(**json.loads(line))

@@ -1,17 +1,16 @@
-"""What a trial writes outside its own directory, noted before it happens, so that it can be put
-back (restore.py).
+"""Logs what a trial is about to write outside its own directory, so that restore.py can undo it.
 
-    the job is about to …                if the session has made it   if it is anybody else's
-    make a file or directory             noted as made                –
-    overwrite, change or append to       –                            kept
-    remove or replace a file             no longer noted              kept
-    rename or link it                    the new name is noted        kept; the new name is noted
-    remove a directory, change a mode    no longer noted              its mode is noted
+    the job is about to …                made by the session    not made by it
+    make a file or directory             logged as made         –
+    overwrite, change or append to       –                      kept
+    remove or replace a file             logged as gone         kept
+    rename or link it                    new name logged        kept, new name logged
+    remove a directory, change a mode    logged as gone         its mode is logged
 
-Renaming a directory is renaming all that is in it. Two questions decide: **has this session made
-it** (log.py), and **is it looked after** (scope.py). Only what the session has made is removed in
-the end; what it has not made is kept wherever it is looked after, also in directories that the
-session has made, and where it is moved or linked from elsewhere to where it is looked after.
+Renaming a directory counts as renaming everything in it. Two questions decide: **has this session
+made the file** (log.py), and **is the path in scope** (scope.py). Only files that the session has
+made are removed at the end. Other files are kept wherever they are in scope, also inside
+directories that the session has made, and if they are moved or linked into the scope.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from autotune_trials.file_restore.scope import PathScope, below
 
 
 class Ledger:
-    """Of one process. Its methods are called before the job does what they are named after; paths
-    are absolute and resolved.
+    """The ledger of one process. Each method is called before the job's operation of that name,
+    with absolute, resolved paths.
 
     Raises:
         CannotKeep: the job's own call must fail with this.
-        OSError: something new could not be noted; the job's own call will go on.
+        OSError: a new file could not be logged; the job's own call proceeds.
     """
 
     def __init__(self, directory: str) -> None:
@@ -47,7 +46,7 @@ class Ledger:
     # ------------------------------------------------------------------ what the job is about to do
 
     def opens(self, path: str, flags: int, checkpoint: bool = False) -> None:
-        """Open ``path`` for writing with ``flags`` of os.open."""
+        """The job opens ``path`` for writing with these os.open ``flags``."""
         with self._log.alone():
             stat = _lstat(path)
             if stat is None:
@@ -60,7 +59,7 @@ class Ledger:
                     self._spare(path, stat, flags, checkpoint)
 
     def removes(self, path: str) -> None:
-        """Remove the file ``path``."""
+        """The job removes the file ``path``."""
         self._require_not_ours(below(path, (self.directory,)), path)
         with self._log.alone():
             stat = _lstat(path)
@@ -68,8 +67,8 @@ class Ledger:
                 self._loses_its_name(path, stat)
 
     def renames(self, source: str, target: str) -> None:
-        """Rename ``source`` to ``target``. Where that is another disk, the job will copy it there
-        and remove it here.
+        """The job renames ``source`` to ``target``. If ``target`` is on another disk, the job is
+        expected to copy and remove instead.
         """
         ours = below(source, (self.directory,)) or below(self.directory, (source,))
         self._require_not_ours(ours, source)
@@ -88,32 +87,32 @@ class Ledger:
                     self._log.note("renamed", path, to=new, **self._about_new(new, path, found))
 
     def links(self, source: str, target: str) -> None:
-        """Give the file ``source`` a second name."""
+        """The job hard-links ``source`` to ``target``."""
         with self._log.alone():
             stat = _lstat(source)
             if stat is None or os.path.lexists(target):
                 return
             held = self.scope.holds(source) or self.scope.holds(target)
-            if below(source, ("/proc",)):  # one that has no name yet (O_TMPFILE)
+            if below(source, ("/proc",)):  # a file without a name so far (O_TMPFILE)
                 self._makes(target)
             elif self._made(source, stat) or (held and self._keep(source, stat)):
                 self._log.note("made", target, **self._about_new(target, source, stat))
 
     def makes(self, path: str, folder: bool = False) -> None:
-        """Make something at ``path``, if nothing is there."""
+        """The job creates ``path``, if nothing is there yet."""
         if not os.path.lexists(path):
             with self._log.alone():
                 self._makes(path, folder=folder)
 
     def removes_directory(self, path: str) -> None:
-        """Remove the directory ``path``, if it is empty."""
+        """The job removes the directory ``path``, if it is empty."""
         stat = _lstat(path)
         if stat is not None and _is_directory(stat) and not os.listdir(path):
             with self._log.alone():
                 self._loses_its_name(path, stat)
 
     def changes_mode(self, path: str) -> None:
-        """Change the mode or the times of ``path``."""
+        """The job changes the mode or times of ``path``."""
         with self._log.alone():
             stat = _lstat(path)
             if stat is not None and self._is_theirs(path, stat):
@@ -122,27 +121,25 @@ class Ledger:
     # ------------------------------------------------------------------ how
 
     def _makes(self, path: str, checkpoint: bool = False, folder: bool = False) -> None:
-        # in vain where its directory is not there: who makes both later is somebody else
+        # without its directory the call fails; if both appear later, another program made them
         if not self._own(path) and os.path.isdir(os.path.dirname(path)):
             stays = not self.scope.holds(path, checkpoint) and path not in self._log.kept
             self._log.note("made", path, folder=folder, stays=stays, checkpoint=checkpoint)
 
     def _about_new(self, path: str, old: str, stat: os.stat_result) -> dict[str, Any]:
-        """What to note of ``path``, a new name of what lies at ``old`` and is the session's, or
-        kept.
-        """
+        """The log entry for ``path``, a new name of ``old``, which the session made or keeps."""
         kept = old in self._log.kept or (stat.st_dev, stat.st_ino) in self._log.inodes
         made = self._log.made.get(old, Made())._replace(folder=_is_directory(stat))
         stays = not kept and not self.scope.holds(path, made.checkpoint)
         return made._replace(inode=0 if made.folder else stat.st_ino, stays=stays)._asdict()
 
     def _keep(self, path: str, stat: os.stat_result) -> bool:
-        """Keep a file or directory that somebody else has made; False if another one is kept by
-        this name.
+        """Keep a file or directory that the session has not made; False if a different file is
+        already kept under this name.
         """
         known, folder = self._log.kept.get(path), _is_directory(stat)
         if known is None:
-            # by another name before
+            # it may already be kept under another name
             about = self._log.inodes.get((stat.st_dev, stat.st_ino)) or _about(stat)
             try:
                 self._log.note("kept", path, **about)
@@ -151,8 +148,8 @@ class Ledger:
         elif not folder and (known["dev"], known["ino"]) != (stat.st_dev, stat.st_ino):
             if path not in self._log.unkept:
                 why = (
-                    "written again by another program after the trial had changed it; what it was"
-                    " before is put back"
+                    "another program rewrote it after the trial had changed it; only the version"
+                    " from before the trial is restored"
                 )
                 self._log.note("unkept", path, why=why)
             return False
@@ -161,17 +158,15 @@ class Ledger:
         return True
 
     def _spare(self, path: str, stat: os.stat_result, flags: int, checkpoint: bool) -> None:
-        """A file that is kept is about to be opened for writing: what it was must not be lost with
-        that.
-        """
+        """Save the contents of a kept file that is about to be opened for writing."""
         anew = flags & os.O_TRUNC and flags & os.O_CREAT
-        # what may be read as well (a+) may be cut and written anew: a table under a lock, say
+        # a file opened for reading too (a+) may be truncated and rewritten, e.g. a locked table
         rewrites = flags & os.O_RDWR and stat.st_size <= COPY_BYTES
         if not anew and (stat.st_size == 0 or (flags & os.O_APPEND and not rewrites)):
-            return  # it is cut to its length
+            return  # restoring only has to cut it to its old length
         self._log.flush()
         self._backups.flush()
-        if anew and _unlinked(path):  # the kept one has its contents alone
+        if anew and _unlinked(path):  # the old contents live on under the second name
             self._makes(path, checkpoint)
         elif why := self._backups.keep_contents(path, stat):
             self._log.note("unkept", path, why=why)
@@ -197,7 +192,7 @@ class Ledger:
         if ours:
             import errno
 
-            text = "autotune keeps this until the trial has ended (--run-dir names another place)"
+            text = "autotune needs this until the trial ends (use --run-dir to place it elsewhere)"
             raise CannotKeep(errno.EPERM, text, path)
 
 
@@ -227,14 +222,14 @@ def _unlinked(path: str) -> bool:
 
 
 def _opens_old(path: str, stat: os.stat_result, flags: int) -> bool:
-    """Whether opening will succeed and find the file that is there."""
+    """Whether opening will succeed and open the existing file."""
     regular, new = stat.st_mode & 0o170000 == 0o100000, flags & os.O_EXCL and flags & os.O_CREAT
     return regular and not new and os.access(path, os.W_OK)
 
 
 def _renaming_fails(stat: os.stat_result, there: Any, source: str, target: str) -> bool:
-    """Whether renaming will fail, or do nothing, as far as one can tell: another disk, something in
-    the way, itself.
+    """Whether renaming will presumably fail or do nothing: other disk, no permission, target in the
+    way, same file.
     """
     parents = os.path.dirname(source), os.path.dirname(target)
     folder = _lstat(parents[1])
@@ -250,7 +245,7 @@ def _renaming_fails(stat: os.stat_result, there: Any, source: str, target: str) 
 
 
 def _tree(path: str, stat: os.stat_result) -> Iterator[tuple[str, os.stat_result]]:
-    """What is at ``path``, and all that is in it."""
+    """``path``, and everything in it if it is a directory."""
     yield path, stat
     for above, folders, files in os.walk(path) if _is_directory(stat) else ():
         for name in (*folders, *files):

@@ -1,19 +1,19 @@
-"""After a trial: what it made is removed, what it changed is put back. The other half of
+"""After a trial, removes the files it made and restores those it changed. The other half of
 recorder.py.
 
-    1  files that the session has made go, and the directories this empties
-    2  directories that it has removed or renamed are made again
-    3  files that it has changed, replaced, removed or renamed are again what they were
-    4  written.json says what became of what: restored, removed, prepared, left, unkept, failed
+    1  remove the files that the session has made, and directories of its own that this empties
+    2  recreate directories that it has removed or renamed
+    3  restore files that it has changed, replaced, removed or renamed
+    4  write the outcome to written.json: restored, removed, prepared, left, unkept, failed
 
-Run by the tuner when a session ends; by the supervisor if the tuner is gone; by the next run
-over the same directory if both were killed. Every step may be interrupted and done again: nothing
-of the ledger goes before all is done. What is not known to be the session's is left, and named.
-Nothing is put back while a process of the session is still alive: it would write on.
+Runs in the tuner when a session ends, in the supervisor if the tuner is gone, and in the next run
+over the same directory if both were killed. Every step may be interrupted and repeated: the ledger
+is deleted only once everything is done. Files not known to be the session's are left and reported.
+Nothing is restored while a process of the session is alive, since it could write again.
 
-What the job prepares before it trains (a data set it downloads, tokenizes, unpacks) stays, or every
-trial would do it again: files of a mebibyte and more in all that were written before the first
-backward call, not touched after it, and are no checkpoint. Standard library only.
+Data that the job prepares before training (downloads, tokenizes, unpacks) stays, or every trial
+would prepare it again: files of at least 1 MiB in total that were written before the first backward
+call, not touched after it, and are no checkpoint. Standard library only.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from autotune_trials.file_restore.log import Log, Made
 from autotune_trials.file_restore.scope import PathScope, above, below
 from autotune_trials.paths import SessionPaths, sessions_of
 
-# less is a settings file or a log's first lines, and is made again in no time
+# anything smaller is a settings file or the start of a log, quickly made again
 PREPARED_BYTES = 1 << 20
-ASIDE = ".during-trial"  # what another program has put where a file of the user's was
+ASIDE = ".during-trial"  # suffix for files of other programs in the place of a file of the user
 
 
 def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> Outcome:
-    """Put back what the session in this directory changed.
+    """Undo the file changes of the session in this directory.
 
     Args:
-        late: some time has passed since: what was written in the meantime is somebody else's.
-        running: processes of the session that could not be ended. As long as one of them lives
-            nothing is put back; a later call may.
+        late: the session ended some time ago; files written since belong to other programs.
+        running: processes of the session that could not be killed. While one of them is alive,
+            nothing is restored; a later call can do it.
 
-    Returns (and leaves in ``written.json``):
-        restored: paths of the user's files that are again what they were
-        removed: paths that were made and are gone
-        prepared: paths that were made and stay
-        left: paths of what other programs wrote to where the session has made something
+    Returns (and saves in ``written.json``):
+        restored: paths of the user's files that were restored
+        removed: paths that the session made and that were removed
+        prepared: paths that the session made and that stay
+        left: paths that other programs wrote where the session had made something
         unkept: [path, why] of files that were changed and could not be kept
-        failed: [path, why, where the original lies] of files that could not be put back
+        failed: [path, why, path of the original] of files that could not be restored
     """
     ledger = str(SessionPaths(Path(session)).written)
     log = Log(ledger)
-    # the supervisor of a tuner that was interrupted may be at it when the next run begins
+    # an interrupted tuner's supervisor may still be restoring when the next run begins
     with log.alone():
         done = (
             left_behind.outcome_of(session)
@@ -70,15 +70,15 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
 
 
 def leftovers(run_dir: str) -> list[str]:
-    """Sessions below ``run_dir`` whose changes were not put back, or not all: tuner and supervisor
-    were both killed, the disk was full.
+    """Sessions of ``run_dir`` not (fully) restored: tuner and supervisor were both killed, or the
+    disk was full.
     """
     last_first = reversed(sessions_of(Path(run_dir)))
     return [str(session) for session in last_first if SessionPaths(session).written.is_dir()]
 
 
 class _Restoring:
-    """One session being put back."""
+    """Restores the files of one session."""
 
     def __init__(self, session: str, log: Log, late: bool) -> None:
         self._session, self._log = session, log
@@ -105,12 +105,12 @@ class _Restoring:
         left_behind.save(self._session, self._outcome)
         return self._outcome
 
-    # ------------------------------------------------------------------ what goes
+    # ------------------------------------------------------------------ removing
 
     def _goes(self, path: str, made: Made) -> bool:
         if self._scope is not None and (self._scope.kept(path) or below(path, self._scope.own)):
             return False
-        compiled = "__pycache__" in path  # goes with the modules, if they do
+        compiled = "__pycache__" in path  # removed if the directory of its modules is
         return not made.stays or (compiled and any(self._is_going(f) for f in above(path)))
 
     def _holds(self, path: str) -> bool:
@@ -121,14 +121,14 @@ class _Restoring:
         return made is not None and made.folder and not made.stays
 
     def _top(self, path: str) -> str:
-        """The highest of the directories above ``path`` that go."""
+        """The topmost directory above ``path`` to be removed; ``path`` itself if there is none."""
         folder = os.path.dirname(path)
         while folder in self._going and self._going[folder].folder:
             path, folder = folder, os.path.dirname(folder)
         return path
 
     def _spare_prepared(self, tops: set[str]) -> None:
-        """Take what was prepared for training from what goes."""
+        """Exclude data prepared for training from removal."""
         trained = left_behind.training_began(self._session)
         checkpoints = {path for path, made in self._going.items() if made.checkpoint}
         stay = tuple(
@@ -148,25 +148,25 @@ class _Restoring:
                         os.unlink(path)
         folders = (path for path, made in self._going.items() if made.folder)
         for path in sorted(folders, reverse=True):
-            with contextlib.suppress(OSError):  # it is gone, or something is left in it
+            with contextlib.suppress(OSError):  # already gone, or not empty
                 os.rmdir(path)
 
     def _is_back(self, path: str) -> bool:
-        """Whether the user's own file lies at ``path``, where the session had one for a time."""
+        """Whether the user's own file is back at ``path``, where the session had made one."""
         entry = self._log.kept.get(path)
         return entry is not None and not entry["folder"] and _is_it(path, entry)
 
     def _is_newer(self, path: str) -> bool:
-        """Whether something may have written the file ``path`` after the session's end.
+        """Whether another program may have written ``path`` after the session's end.
 
-        What is copied or unpacked may bring an old time of its own with it.
+        The ctime counts too, since copied or unpacked files may carry an old mtime.
         """
         if self._limit is None or not os.path.lexists(path):
             return False
         stat = os.lstat(path)
         return max(stat.st_mtime, stat.st_ctime) > self._limit
 
-    # ------------------------------------------------------------------ what comes back
+    # ------------------------------------------------------------------ restoring
 
     def _make_folders(self) -> None:
         for path in sorted(path for path, entry in self._log.kept.items() if entry["folder"]):
@@ -176,7 +176,7 @@ class _Restoring:
                     self._outcome["restored"].append(path)
 
     def _restore_modes(self) -> None:
-        """Of directories, once everything is in them."""
+        """Restore the modes of directories, after their contents."""
         for path, entry in sorted(self._log.kept.items(), reverse=True):
             if entry["folder"] and os.path.isdir(path):
                 with self._trouble_told(path):
@@ -185,13 +185,14 @@ class _Restoring:
     def _try(self, path: str, entry: dict[str, Any]) -> None:
         original = self._backups.original(path, entry)
         if not original:
-            return  # it was never changed, or the user has chosen what to keep
+            return  # it was never changed, or the user has deleted the original
         if (entry["dev"], entry["ino"]) in self._prepared and not self._holds(path):
-            return  # unpacked elsewhere and moved here
+            return  # prepared data, unpacked out of scope and then moved into place
         with self._trouble_told(path, original):
             if self._is_newer(path):
                 raise OSError(
-                    "it has been written again since; to keep it as it is now, delete the original"
+                    "it was modified after the session ended; to keep the current version, delete"
+                    " the saved original"
                 )
             self._restore(path, entry, original)
             self._outcome["restored"].append(path)
@@ -215,7 +216,7 @@ class _Restoring:
         elif os.path.lexists(path):
             os.rename(path, list(_asides(path))[-1])
 
-    # ------------------------------------------------------------------ what is told
+    # ------------------------------------------------------------------ reporting
 
     @contextlib.contextmanager
     def _trouble_told(self, path: str, original: str = "") -> Iterator[None]:
@@ -229,7 +230,7 @@ class _Restoring:
         outcome = self._outcome
         for path in self._backups.nameless(self._log.kept.values()):
             outcome["failed"].append(
-                [path, "what was noted of this original cannot be read; it is still there", path]
+                [path, "its log entry is unreadable; the original is still here", path]
             )
         outcome["unkept"] += [[path, why] for path, why in self._log.unkept.items()]
         trouble = {path for path, *_ in outcome["unkept"] + outcome["failed"]}
@@ -256,9 +257,7 @@ def _load_scope(ledger: str) -> PathScope | None:
 
 
 def _asides(path: str) -> Iterator[str]:
-    """Names for what another program has put where a file of the user's was: those that are taken,
-    then a free one.
-    """
+    """Names for moving another program's file out of the way: those taken, then a free one."""
     aside = path + ASIDE
     while os.path.lexists(aside):
         yield aside
@@ -267,7 +266,7 @@ def _asides(path: str) -> Iterator[str]:
 
 
 def _is_prepared(path: str, trained: float, checkpoints: set[str]) -> bool:
-    """Whether what lies at ``path`` was prepared for training rather than made by it."""
+    """Whether ``path`` was prepared for training rather than produced by it."""
     total = 0
     for file in files_in(path):
         stat = os.lstat(file)
@@ -283,12 +282,12 @@ def _key(path: str) -> tuple[int, int]:
 
 
 def _is_it(path: str, entry: dict[str, Any]) -> bool:
-    """Whether the very file of ``entry`` lies at ``path``."""
+    """Whether ``path`` is the very file of ``entry`` (same device and inode)."""
     return os.path.lexists(path) and _key(path) == (entry["dev"], entry["ino"])
 
 
 def _put(path: str, original: str, is_copy: bool) -> None:
-    """Have the original lie at ``path``, in one step; its second name stays until all is done."""
+    """Move the original to ``path`` atomically; its second name stays until everything is done."""
     new = f"{path}{BESIDE}back"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
@@ -301,18 +300,18 @@ def _put(path: str, original: str, is_copy: bool) -> None:
 
 def _write(path: str, contents: str, entry: dict[str, Any]) -> None:
     if os.path.islink(path):
-        return  # nobody can have changed what is in it
+        return  # a link's contents cannot be changed in place
     os.chmod(path, entry["mode"] | 0o200)
     shutil.copyfile(contents, path)
 
 
 def _as_it_was(path: str, entry: dict[str, Any]) -> None:
-    """Length, mode and times."""
+    """Restore length, mode and mtime."""
     stat = os.lstat(path)
     if stat.st_mode & 0o170000 != 0o100000:
         return
     if stat.st_size < entry["size"]:
-        raise OSError(f"it was {entry['size']} bytes long and is {stat.st_size} now")
+        raise OSError(f"it was {entry['size']} bytes long and is now {stat.st_size}")
     if stat.st_size > entry["size"]:
         os.chmod(path, entry["mode"] | 0o200)
         os.truncate(path, entry["size"])
@@ -322,12 +321,12 @@ def _as_it_was(path: str, entry: dict[str, Any]) -> None:
 
 
 def _set_mode(path: str, mode: int) -> None:
-    if os.lstat(path).st_mode & 0o7777 != mode:  # another user's may not be set, even if it is so
+    if os.lstat(path).st_mode & 0o7777 != mode:  # chmod fails on another user's file
         os.chmod(path, mode)
 
 
 def main() -> None:
-    """For the supervisor: the session, then the processes that could not be ended."""
+    """Entry point for the supervisor; arguments: session, pids that could not be killed."""
     put_back(sys.argv[1], running=map(int, sys.argv[2:]))
 
 

@@ -1,4 +1,4 @@
-"""Which of the paths a job writes to are looked after, and what a path is called."""
+"""Decides at which paths the job's writes are undone, and resolves paths."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Any, NamedTuple
 
 
 class PathScope(NamedTuple):
-    """Which paths are looked after: written by the tuner, read in every process of the job.
+    """The paths at which the job's writes are undone ("in scope"). Written by the tuner, read in
+    every process of the job.
 
-    Directories are given without a trailing slash and with symbolic links resolved.
+    Directories have no trailing slash, and symbolic links are resolved.
     """
 
     workdir: str
-    own: tuple[str, ...] = ()  # the tuner's: the run directory
-    # what programs keep between runs; a checkpoint there is a result of the job's
+    own: tuple[str, ...] = ()  # the tuner's directories: the run directory
+    # files that programs keep between runs; only checkpoints are in scope, as results of the job
     cache: tuple[str, ...] = ()
-    temporary: tuple[str, ...] = ()  # outside the working directory, only checkpoints count there
-    keep: tuple[str, ...] = ()  # patterns the user gave: the job may write there
-    # caches of one library each: also its checkpoints are the library's
+    temporary: tuple[str, ...] = ()  # outside the workdir, only checkpoints are in scope there
+    keep: tuple[str, ...] = ()  # patterns given by the user: the job may write there
+    # caches of one library each: checkpoints there belong to the library, so nothing is in scope
     library: tuple[str, ...] = ()
 
     def dump(self) -> str:
-        """Rows ``<field>=<path>`` separated by NUL: no process of the job imports json for this."""
+        """Rows ``<field>=<path>`` separated by NUL, so that the job's processes need no json."""
         rows = [f"workdir={self.workdir}"]
         for kind, paths in zip(self._fields[1:], self[1:], strict=True):
             rows += [f"{kind}={path}" for path in paths]
@@ -39,8 +40,8 @@ class PathScope(NamedTuple):
         return cls(workdir, *map(tuple, rest))
 
     def with_caches(self, *folders: str) -> PathScope:
-        """With these as well, but for those that hold the working directory: ``/usr`` may hold
-        ``/usr/src/app``.
+        """Add ``folders`` as caches, then drop caches that contain the working directory: ``/usr``
+        may contain ``/usr/src/app``.
         """
         more = (*self.cache, *map(os.path.realpath, folders))
         cache, library = (
@@ -50,8 +51,8 @@ class PathScope(NamedTuple):
         return self._replace(cache=cache, library=library)
 
     def holds(self, path: str, checkpoint: bool = False) -> bool:
-        """Whether ``path`` (absolute, links resolved) is looked after. ``checkpoint``: a program
-        writes a model there.
+        """Whether ``path`` (absolute, links resolved) is in scope. ``checkpoint``: a model is saved
+        there.
         """
         if (
             below(path, self.own)
@@ -65,7 +66,7 @@ class PathScope(NamedTuple):
         return below(path, (self.workdir,)) or checkpoint or not below(path, self.temporary)
 
     def kept(self, path: str) -> bool:
-        """Whether the user lets the job write there."""
+        """Whether the user allows the job to write to ``path``."""
         if not self.keep:
             return False
         from fnmatch import fnmatchcase
@@ -78,11 +79,11 @@ class PathScope(NamedTuple):
 
 
 def resolved(path: Any, folder: int = -1, last: bool = True) -> str:
-    """``path`` as the file system has it: absolute, symbolic links followed (``last``: also that of
-    the final name).
+    """``path`` made absolute, with symbolic links followed.
 
     Args:
-        folder: descriptor of the directory it is relative to; below zero: the working directory.
+        folder: descriptor of the directory it is relative to; negative: the working directory.
+        last: also follow the last component if it is a link.
     """
     text = os.fsdecode(os.fspath(path))
     if not os.path.isabs(text):
@@ -105,7 +106,7 @@ def below(path: str, folders: tuple[str, ...]) -> bool:
 
 
 def above(path: str) -> Iterator[str]:
-    """The directories above ``path``, the nearest first."""
+    """The directories above ``path``, nearest first."""
     while (folder := os.path.dirname(path)) != path:
         yield folder
         path = folder

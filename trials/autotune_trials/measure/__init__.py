@@ -1,3 +1,3 @@
-"""Measuring inside the user's process: phases, memory, machine load, profiler. torch is handed in,
-never imported.
+"""Measurements inside the user's process: phases, memory, machine load, profiler. torch is passed
+in, never imported.
 """

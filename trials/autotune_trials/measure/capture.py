@@ -1,8 +1,7 @@
-"""The profiled window as a capture range for a tool around the job: Nsight Systems or Nsight
-Compute.
+"""The profiled window as a capture range for Nsight Systems or Nsight Compute around the job.
 
-Both listen for ``cudaProfilerStart`` and ``cudaProfilerStop``. torch.profiler stays out meanwhile:
-CUDA's profiling interface (CUPTI) serves one subscriber at a time.
+Both listen for ``cudaProfilerStart`` and ``cudaProfilerStop``. torch.profiler is off meanwhile,
+since CUDA's profiling interface (CUPTI) serves one subscriber at a time.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ from typing import Any
 
 
 class CaptureWindow:
-    """Has the interface of :class:`~autotune_trials.measure.profiler.ProfileWindow`, and no trace
-    of its own.
+    """Like :class:`~autotune_trials.measure.profiler.ProfileWindow`, but writes no trace itself.
 
     Raises (its methods):
         RuntimeError, AssertionError: torch was built without CUDA, or there is no driver.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:
-        """``device``: the one trained on, as a torch.device; None: the current one."""
+        """``device``: the torch.device used for training; None: the current one."""
         self._torch, self._device = torch, device
 
     def start(self) -> None:
@@ -27,10 +25,10 @@ class CaptureWindow:
         self._torch.cuda.profiler.start()
 
     def step(self) -> None:
-        """Iterations are NVTX ranges there."""
+        """Do nothing: Nsight shows iterations as NVTX ranges."""
 
     def stop(self) -> str:
-        """End the range; there is no trace of ours, hence no path."""
+        """End the range; returns "" since there is no trace file."""
         self._torch.cuda.synchronize(self._device)
         self._torch.cuda.profiler.stop()
         return ""

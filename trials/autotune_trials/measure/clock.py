@@ -3,12 +3,11 @@
     … optimizer │ other │ data      │ to_device │ forward │ backward │ other │ optimizer │ other …
                 ▲       ▲ next()    ▲ batch     ▲         ▲ backward() ▲     ▲ pre hook  ▲ post hook: iteration ends
 
-A clock is in exactly one phase at any time; :meth:`PhaseClock.switch` moves it on, so phases always
-add up. The extra
-phase AWAY takes what is no part of training iterations: evaluation, and the turnover between
-epochs. How long a turnover takes is told by the loader's iterator, in the CPU's time; on a device
-it has a phase of its own, TURNOVER, because what the CPU waits for while the device still computes
-costs nothing.
+A clock is in exactly one phase at any time and :meth:`PhaseClock.switch` changes it, so phases
+always add up. The extra phase AWAY holds time outside training iterations: evaluation, and the
+turnover between epochs. The duration of a turnover comes from the loader's iterator, in CPU time;
+on a device it has its own phase, TURNOVER, because a CPU wait costs nothing while the device is
+still computing.
 """
 
 from __future__ import annotations
@@ -30,18 +29,17 @@ UNSPENT = (0.0,) * len(NAMES)
 
 
 class Mark(NamedTuple):
-    """A point in an iteration, which what follows may be counted from anew."""
+    """A point in an iteration; the time after it can later be reassigned to AWAY."""
 
-    spent: list[float]  # the clock's own list, which tells the iteration
-    before_s: tuple[float, ...]  # what stood in it
-    switches: int  # of a device clock, until then
+    spent: list[float]  # the clock's list itself, which identifies the iteration
+    before_s: tuple[float, ...]  # its values at that point
+    switches: int  # switches of a device clock up to that point
 
 
 class PhaseClock:
-    """Wall time by ``perf_counter``. About 0.2 µs a switch.
+    """Measures wall time with ``perf_counter``. About 0.2 µs per switch.
 
-    ``counted``: what the kernel had counted for the process when the iteration cut last began, and
-    when it ended.
+    ``counted``: the process's kernel counters at the beginning and end of the last iteration cut.
     """
 
     __slots__ = ("phase", "spent", "last_s", "ranges", "counted", "_counts")
@@ -49,13 +47,13 @@ class PhaseClock:
     def __init__(self) -> None:
         self.phase = OTHER
         self.spent = [0.0] * len(NAMES)
-        self.ranges: Ranges | None = None  # what draws phases into a trace
-        self.last_s = perf_counter()  # of the last switch
+        self.ranges: Ranges | None = None  # draws the phases into a trace
+        self.last_s = perf_counter()  # time of the last switch
         self._counts: Counts = counts()
         self.counted: tuple[Counts, Counts] = (self._counts, self._counts)
 
     def switch(self, phase: int) -> None:
-        """The current phase ends, ``phase`` begins."""
+        """End the current phase and begin ``phase``."""
         now = perf_counter()
         self.spent[self.phase] += now - self.last_s
         self.last_s = now
@@ -64,39 +62,37 @@ class PhaseClock:
             self.ranges.switch(NAMES[phase])
 
     def relabel(self, phase: int) -> None:
-        """The stretch since the last switch was ``phase``, as it turns out."""
+        """Assign the time since the last switch to ``phase`` after all."""
         self.phase = phase
 
     def leave_out(self, seconds: float) -> None:
-        """So much of the time since the last switch was the agent's own doing."""
+        """Exclude ``seconds`` since the last switch, spent by the agent itself."""
         self.last_s += seconds
 
     def note_epoch_end(self) -> None:
-        """Since the last switch the job has waited for the end of its epoch."""
+        """The time since the last switch was spent waiting for the end of the epoch."""
         self.relabel(AWAY)
 
     def note_epoch_start(self) -> None:
         """The job begins another epoch."""
-        if self.phase == OTHER:  # without having come to the last one's end: it counts its batches
+        if self.phase == OTHER:  # the last one never reached its end: the job counts batches itself
             self.switch(AWAY)
 
     def note_workers_end(self) -> None:
-        """The workers of an iterator are ended."""
+        """The workers of an iterator are being shut down."""
         self.switch(AWAY)
 
     def note_first_batch(self) -> None:
-        """Since the last switch it has waited for the first batch of that."""
+        """The time since the last switch was spent waiting for the epoch's first batch."""
         self.relabel(AWAY)
 
     def mark(self) -> Mark:
-        """A stretch begins with the switch just made that may turn out to be none of training: see
-        :meth:`take_back`.
-        """
+        """Mark the switch just made, so that :meth:`take_back` can exclude the time after it."""
         return Mark(self.spent, tuple(self.spent), 0)
 
     def take_back(self, mark: Mark) -> None:
-        """From ``mark`` to the last switch all was AWAY, as it turns out. An iteration that has
-        ended meanwhile stays as it is.
+        """Reassign all time from ``mark`` to the last switch to AWAY. An iteration that has ended
+        in between is not changed.
         """
         before_s = mark.before_s if mark.spent is self.spent else (0.0,) * len(self.spent)
         away_s = sum(self.spent) - sum(before_s)
@@ -104,12 +100,11 @@ class PhaseClock:
         self.spent[AWAY] += away_s
 
     def cut(self) -> tuple[list[float], list[float]]:
-        """The iteration ends here.
+        """End the iteration.
 
         Returns:
-            (seconds a phase as seen by the CPU, seconds a phase as they will stand in the window).
-            The second list may
-            be filled in later: by :meth:`finish` at the latest.
+            (seconds per phase as seen by the CPU, seconds per phase for the window). The second
+            list may be filled in later, by :meth:`finish` at the latest.
         """
         self.switch(OTHER)
         if self.ranges is not None:
@@ -119,18 +114,18 @@ class PhaseClock:
         return spent, spent
 
     def resume(self) -> None:
-        """What happened since the last cut was the agent's own doing: the iteration begins now."""
+        """Start the iteration now, discarding the time since the last cut: the agent spent it."""
         self._counts = counts()
         self.last_s = perf_counter()
         self.spent = [0.0] * len(NAMES)
         self.phase = OTHER
 
     def finish(self) -> None:
-        """Every list given out by :meth:`cut` is final after this."""
+        """Finalise every list returned by :meth:`cut`."""
 
 
 class StillClock(PhaseClock):
-    """Of a job that is not measured: it knows its phase, and no time."""
+    """For a job that is not measured: tracks the phase, but no time."""
 
     __slots__ = ()
 
@@ -139,13 +134,12 @@ class StillClock(PhaseClock):
 
 
 class DeviceClock(PhaseClock):
-    """Phases on the timeline of the CUDA stream that backward runs on, from events recorded at each
-    switch.
+    """Measures phases on the CUDA stream that backward runs on, with an event at each switch.
 
-    Events cost about 2 µs each and no synchronisation; they are read when they have long passed,
-    and the rest at :meth:`finish`. What the CPU waits for while the device still works shows up as
-    no time at all, as it should. A copy on a stream of its own (a prefetcher) counts where the
-    compute stream waits for it.
+    Events cost about 2 µs each and no synchronisation; they are read long after they have
+    completed, the remaining ones in :meth:`finish`. A CPU wait while the device is busy rightly
+    takes no time here. A copy on another stream (a prefetcher) counts where the compute stream
+    waits for it.
     """
 
     __slots__ = """
@@ -153,17 +147,17 @@ class DeviceClock(PhaseClock):
     """.split()
 
     def __init__(self, torch: Any, device: Any) -> None:
-        """``device``: the torch.device trained on, with its index."""
+        """``device``: the torch.device used for training, with its index."""
         super().__init__()
         self._torch, self._device = torch, device
         self._stream = torch.cuda.current_stream(device)
-        # (begin, end, phase, where it counts, seconds of it to be left out)
+        # (begin, end, phase, list it is added to, seconds of it to exclude)
         self._pending: deque[tuple[Any, Any, int, list[float], float]] = deque()
         self._free: list[Any] = []
         self._device_spent = [0.0] * len(NAMES)
         self._limit = 512
         self._switches = 0
-        self._own_s = 0.0  # the agent's, since the last switch
+        self._own_s = 0.0  # time spent by the agent since the last switch
         self._event = self._record()
 
     def switch(self, phase: int) -> None:
@@ -209,7 +203,7 @@ class DeviceClock(PhaseClock):
         spent, self._device_spent = self._device_spent, [0.0] * len(NAMES)
         if len(self._pending) > self._limit:
             self._read(wait=False)
-            # a long queue is not looked through every iteration
+            # do not check a long queue in every iteration
             self._limit = max(512, 2 * len(self._pending))
         return wall, spent
 
@@ -232,11 +226,11 @@ class DeviceClock(PhaseClock):
     def _read(self, wait: bool) -> None:
         while self._pending:
             begin, end, phase, spent, own_s = self._pending[0]
-            # of two streams either may be ahead
+            # the events may be on two streams, of which either may be ahead
             if not wait and not (begin.query() and end.query()):
                 return
             seconds = begin.elapsed_time(end) / 1e3
-            # a device that was still at work has waited for less than the agent took
+            # a device that was still busy has waited for less than the agent's own time
             spent[phase] += max(0.0, seconds - own_s) if own_s else seconds
             self._pending.popleft()
             self._free.append(begin)  # ``end`` is the next interval's begin

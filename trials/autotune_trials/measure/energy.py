@@ -1,10 +1,10 @@
-"""Joules, as the machine's own counters count them.
+"""Energy in joules, from the machine's own counters.
 
-    CUDA  NVML's total of the device trained on, in mJ (Volta and later)
-    CPU   RAPL: package-* and dram below /sys/class/powercap, in µJ (Intel's and AMD's); on most systems root alone may read it
+    CUDA  NVML's total for the device used for training, in mJ (Volta and later)
+    CPU   RAPL: package-* and dram below /sys/class/powercap, in µJ (Intel and AMD); on most systems only root may read it
 
-Counters move every millisecond (RAPL) to every tenth of a second (NVML), so they are read now and
-then, and what is read is shared out over the iterations since. Other programs' energy counts as well.
+Counters are updated every millisecond (RAPL) to every 0.1 s (NVML), so they are read occasionally
+and the energy is shared among the iterations since. Energy of other programs is included.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from typing import Any
 
 from autotune_trials.measure import nvml
 
-# where the kernel's counters lie: a container may have the host's in another place
+# directory of the kernel's counters: a container may have the host's mounted elsewhere
 POWERCAP_VARIABLE = "AUTOTUNE_POWERCAP"
 POWERCAP = "/sys/class/powercap"
-EVERY_S = 0.05  # between two readings: each takes some 0.1 ms
+EVERY_S = 0.05  # between two readings; each takes about 0.1 ms
 
 
 class Counter:
-    """One of the machine's: ``read`` gives joules since some moment, and begins again at
-    ``wraps_at``.
-    """
+    """One energy counter: ``read`` returns accumulated joules and wraps to 0 at ``wraps_at``."""
 
     def __init__(
         self, name: str, read: Callable[[], float], wraps_at: float = float("inf")
@@ -39,7 +37,7 @@ class Counter:
         self._last = read()
 
     def since_last(self) -> float:
-        """Joules since the last time."""
+        """Joules since the last call."""
         now = self._read()
         used = now - self._last
         self._last = now
@@ -47,47 +45,47 @@ class Counter:
 
 
 class EnergyMeter:
-    """What iterations take.
+    """Measures the energy of iterations.
 
     Args:
-        device: the torch.device trained on, if it is a GPU; else None.
+        device: the torch.device used for training if it is a GPU, else None.
     """
 
     def __init__(self, device: Any) -> None:
         root = os.environ.get(POWERCAP_VARIABLE) or POWERCAP
-        # []: there are none, or one of them could not be read any more
+        # []: there are none, or one of them became unreadable
         self.counters = [*_packages(root), *([] if device is None else _gpu(device))]
-        self._trained_s: list[float] = []  # of each iteration since the last reading
+        self._trained_s: list[float] = []  # training time of each iteration since the last reading
         self._read_s = perf_counter()
 
     def restart(self) -> None:
-        """From here on."""
+        """Start counting now."""
         self._joules()
         self._trained_s = []
 
     def iteration(self, trained_s: float, read: bool = False) -> list[float]:
-        """One has ended. Joules of those that can be told now, in their order; mostly [].
+        """Add an iteration; return joules of the iterations now known, in order; mostly [].
 
         Args:
-            trained_s: of what passed since the one before; the rest is none of training.
-            read: now, whatever the time.
+            trained_s: training time since the previous iteration, without other work in between.
+            read: read the counters now, even if the last reading is recent.
         """
         self._trained_s.append(trained_s)
         return self.rest() if read or perf_counter() - self._read_s >= EVERY_S else []
 
     def rest(self) -> list[float]:
-        """Joules of the iterations since the last reading, as if all of the time took alike."""
+        """Joules of the iterations since the last reading, assuming constant power."""
         each_s, self._trained_s = self._trained_s, []
         began_s, joules = self._read_s, self._joules()
         whole_s = max(self._read_s - began_s, sum(each_s))
         return [joules * trained_s / whole_s if whole_s else 0.0 for trained_s in each_s]
 
     def _joules(self) -> float:
-        """Since the last reading."""
+        """Joules of all counters since the last reading."""
         self._read_s = perf_counter()
         try:
             return sum(counter.since_last() for counter in self.counters)
-        except (OSError, ValueError):  # what is left of them would tell too little
+        except (OSError, ValueError):  # the sum of the remaining counters would be too low
             self.counters = []
             return 0.0
 
@@ -119,10 +117,10 @@ def _gpu(device: Any) -> list[Counter]:
             nvml.handle(device), ctypes.byref(millijoules)
         )
         if failed:
-            raise OSError("NVML does not tell this device's energy")
+            raise OSError("NVML does not report this device's energy")
         return millijoules.value / 1e3
 
     try:
         return [Counter("GPU", read)]
-    except Exception:  # of any kind: no driver, an older one, a device without a counter
+    except Exception:  # no driver, an old driver, or a device without a counter
         return []

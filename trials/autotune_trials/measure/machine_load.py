@@ -1,5 +1,6 @@
-"""What else the machine was doing during a window, and what the session holds in memory. Linux;
-zeros elsewhere.
+"""Machine load during a window, and memory use of the session.
+
+Linux only; zeros elsewhere.
 
     cpu_pressure   share of the time in which some runnable task waited for a CPU (PSI, /proc/pressure/cpu)
     foreign_load   cores used by processes outside this session, on the CPUs this process may use
@@ -17,7 +18,7 @@ from autotune_trials.supervisor.process_tags import MARK_VARIABLE, mark_of
 from autotune_trials.supervisor.procfs import all_pids, stat_of
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-# the kernel counts CPU time in ticks of 10 ms: over less than this the figures mean nothing
+# the kernel counts CPU time in ticks of 10 ms: figures over a shorter time are meaningless
 SHORTEST_S = 0.25
 
 
@@ -25,7 +26,7 @@ SHORTEST_S = 0.25
 class Snapshot:
     at_s: float
     pressure_s: float  # total stall time so far
-    busy_s: float  # CPU seconds of everybody so far
+    busy_s: float  # CPU seconds of all processes so far
     session_s: float  # CPU seconds of the session's processes so far
 
 
@@ -37,12 +38,12 @@ class Load:
 
 
 def snapshot() -> Snapshot:
-    """The counters now. A few milliseconds: for the edges of a window only."""
+    """The counters now. Takes a few milliseconds: call only at the edges of a window."""
     return Snapshot(perf_counter(), _pressure_s(), _busy_s(), sum(session_processes().values()))
 
 
 def between(*stretches: tuple[Snapshot, Snapshot]) -> Load:
-    """What happened in all ``stretches`` together, each from one snapshot to another."""
+    """The load over all ``stretches`` together, each a pair of snapshots (start, end)."""
 
     def total(name: str) -> float:
         return math.fsum(getattr(end, name) - getattr(start, name) for start, end in stretches)
@@ -57,8 +58,9 @@ def between(*stretches: tuple[Snapshot, Snapshot]) -> Load:
 
 
 def session_processes() -> dict[int, float]:
-    """This session's processes, the tree below the topmost ancestor that carries the session's
-    mark: pid -> CPU seconds, its own and that of children it has waited for.
+    """This session's processes: pid -> CPU seconds, including children it has waited for.
+
+    They are the tree below the topmost ancestor that carries the session's mark.
     """
     stats = {pid: stat for pid in all_pids() if (stat := stat_of(pid)) is not None}
     mark, root = os.environ.get(MARK_VARIABLE, ""), os.getpid()
@@ -108,7 +110,7 @@ def _busy_s() -> float:
                     user, nice, system, _idle, _wait, interrupt, soft, stolen = (
                         int(f) for f in (*fields[1:9], b"0")[:8]
                     )
-                    # stolen: by a neighbour on the same host
+                    # stolen: by another virtual machine on the same host
                     total += user + nice + system + interrupt + soft + stolen
         return total / _TICKS
     except (OSError, AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""NVML, the driver's own library, by ctypes: the job's environment need not have a package for it."""
+"""NVML, the driver's own library, through ctypes, so the job needs no package for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def library() -> Any:
 
 @functools.cache
 def handle(device: Any) -> ctypes.c_void_p:
-    """NVML's of a torch.device; a null pointer, which NVML refuses, if it does not know it.
+    """NVML's handle of a torch.device; if unknown to NVML, a null pointer, which NVML rejects.
 
     Raises:
         OSError: there is no driver.

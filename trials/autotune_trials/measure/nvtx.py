@@ -1,12 +1,12 @@
-"""Iterations, phases and modules as ranges in a profiler's timeline: NVTX (Nsight Systems) and
-torch.profiler.
+"""Draws iterations, phases and modules as ranges in a profiler's timeline: NVTX (Nsight Systems)
+and torch.profiler.
 
     iteration │■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■■│■■■■
     phase     │ data │to-device│ forward        │ backward │optimizer│
     modules                     │ layer1 │ head │                           on request
 
-Ranges of one thread form a stack: a phase that ends inside a module (a copy to the device made in
-``forward``) closes the module's range and opens it again in the next phase.
+The ranges of a thread form a stack: a phase that ends inside a module (e.g. a copy to the device in
+``forward``) closes the module's range, which is reopened in the next phase.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any
 
 DOMAIN = "autotune"
 ITERATION, OTHER = "iteration", "other"
-WORDS = {"to_device": "to-device"}  # the phases' names as they are drawn; the others as they are
-INJECTION = "NVTX_INJECTION64_PATH"  # the variable by which a tool has NVTX load it
-MODULE = "module::"  # what module ranges begin with in the trace of torch.profiler
+WORDS = {"to_device": "to-device"}  # phase -> name in the timeline, if it differs
+INJECTION = "NVTX_INJECTION64_PATH"  # set by a tool, so that NVTX loads the tool's library
+MODULE = "module::"  # prefix of module ranges in torch.profiler's trace
 
 
 class Ranges:
-    """A stack of ranges: iteration, phase, modules. Subclasses say how one is opened and closed."""
+    """A stack of ranges: iteration, phase, modules. Subclasses define how to open and close one."""
 
     def __init__(self) -> None:
         self._iteration = self._phase = False
         self._modules: list[str] = []
 
     def begin_iteration(self) -> None:
-        """An iteration begins; one that is open ends."""
+        """Begin an iteration, ending the open one."""
         self.end_iteration()
         self._push(ITERATION)
         self._iteration = True
 
     def end_iteration(self) -> None:
-        """The iteration ends, and the phase with it."""
+        """End the iteration and its phase."""
         if self._phase or self._modules:
             self._unwind()
         if self._iteration:
@@ -45,7 +45,7 @@ class Ranges:
             self._iteration = False
 
     def switch(self, phase: str) -> None:
-        """The current phase ends, ``phase`` begins. What is "other" gets no range."""
+        """End the current phase and begin ``phase``. Phase "other" gets no range."""
         if self._modules:
             for _ in self._modules:
                 self._pop()
@@ -59,18 +59,18 @@ class Ranges:
                 self._push(MODULE + name)
 
     def enter(self, module: str) -> None:
-        """A module's forward begins."""
+        """Begin a module's forward."""
         self._modules.append(module)
         self._push(MODULE + module)
 
     def leave(self) -> None:
-        """The module entered last is done."""
+        """End the module entered last."""
         if self._modules:
             self._modules.pop()
             self._pop()
 
     def close(self) -> None:
-        """End everything that is open."""
+        """End all open ranges."""
         self.end_iteration()
 
     def _unwind(self) -> None:
@@ -87,7 +87,7 @@ class Ranges:
 
 
 class NvtxRanges(Ranges):
-    """NVTX ranges in the domain "autotune", modules under their plain names."""
+    """NVTX ranges in the domain "autotune"; modules have their plain names."""
 
     def __init__(self, domain: Any) -> None:
         super().__init__()
@@ -106,11 +106,11 @@ class NvtxRanges(Ranges):
 
 
 class TorchNvtxRanges(Ranges):
-    """The same by torch's own NVTX, which knows no domains: ``autotune::<phase>``, modules under
+    """The same through torch's own NVTX, which has no domains: ``autotune::<phase>``; modules have
     their plain names.
 
     Raises:
-        RuntimeError: this torch was built without CUDA.
+        RuntimeError: torch was built without CUDA.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -130,11 +130,10 @@ class TorchNvtxRanges(Ranges):
 
 
 class ProfilerRanges(Ranges):
-    """The same in the trace that torch.profiler writes, as ``autotune::<phase>`` and
-    ``module::<name>``.
+    """The same in torch.profiler's trace, as ``autotune::<phase>`` and ``module::<name>``.
 
-    Every phase of protocol.PHASES gets a range, "other" too; iterations are ``ProfilerStep#n``
-    there, drawn by torch.
+    Every phase of protocol.PHASES gets a range, even "other"; torch itself draws iterations, as
+    ``ProfilerStep#n``.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -143,7 +142,7 @@ class ProfilerRanges(Ranges):
         self._stack: list[Any] = []
 
     def begin_iteration(self) -> None:
-        """Torch draws iterations itself; what comes before the first phase is "other"."""
+        """Torch draws iterations itself; the time before the first phase is "other"."""
         self.switch(OTHER)
 
     def end_iteration(self) -> None:
@@ -167,7 +166,7 @@ class ProfilerRanges(Ranges):
 
 
 class Several(Ranges):
-    """Ranges drawn in several places at once."""
+    """Draws ranges in several timelines at once."""
 
     def __init__(self, *ranges: Ranges | None) -> None:
         for name in ("begin_iteration", "end_iteration", "switch", "enter", "leave", "close"):
@@ -182,11 +181,11 @@ class Several(Ranges):
 
 
 class ModuleRanges:
-    """Draws the forward of every module down to ``depth`` levels below ``root``, by hooks that
-    :meth:`remove` takes back.
+    """Draws the forward of every module down to ``depth`` levels below ``root``, with hooks that
+    :meth:`remove` removes.
 
-    Only calls on the thread that made this are drawn: what autograd recomputes on a thread of its
-    own has a stack of its own.
+    Only calls on the creating thread are drawn: autograd may recompute a forward on its own thread,
+    which has its own stack of ranges.
     """
 
     def __init__(self, ranges: Any, root: Any, depth: int) -> None:
@@ -198,7 +197,7 @@ class ModuleRanges:
             self._handles.append(
                 module.register_forward_pre_hook(lambda _m, _args, name=name: self._enter(name))
             )
-            # an exception, too
+            # always_call: also after an exception
             self._handles.append(
                 module.register_forward_hook(lambda *_: self._leave(), always_call=True)
             )
@@ -212,14 +211,14 @@ class ModuleRanges:
             self._ranges.leave()
 
     def remove(self) -> None:
-        """Take all hooks back. Idempotent."""
+        """Remove all hooks. Idempotent."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
 
 def modules_within(root: Any, depth: int, prefix: str = "") -> list[tuple[str, Any]]:
-    """(dotted name, module) of the children of ``root`` down to ``depth`` levels, each module once."""
+    """(dotted name, module) for the descendants of ``root`` down to ``depth`` levels, each once."""
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
 
@@ -235,17 +234,17 @@ def modules_within(root: Any, depth: int, prefix: str = "") -> list[tuple[str, A
 
 
 def nvtx_ranges(torch: Any) -> Ranges | None:
-    """NVTX ranges, if somebody is there to see them: a tool must be there from the process's start.
+    """NVTX ranges, or None if no tool is attached (which must happen at the process's start).
 
-    By the ``nvtx`` package, which hands out its ``DummyDomain`` when no tool is attached; where the
-    job's environment does not have it, by torch. Ranges that nobody can see are not worth their 8
-    µs an iteration (benchmarks/overhead.md).
+    Uses the ``nvtx`` package, which returns a ``DummyDomain`` without a tool; if it is not
+    installed in the job's environment, torch. Ranges nobody sees are not worth their 8 µs per
+    iteration (benchmarks/overhead.md).
     """
     try:
         import nvtx
 
         domain = nvtx.get_domain(DOMAIN)
-    except Exception:  # whatever is wrong with it, the job must not suffer
+    except Exception:  # nvtx is missing or broken; the job must not suffer
         return _torch_ranges(torch) if os.environ.get(INJECTION) else None
     return None if type(domain).__name__ == "DummyDomain" else NvtxRanges(domain)
 
@@ -253,5 +252,5 @@ def nvtx_ranges(torch: Any) -> Ranges | None:
 def _torch_ranges(torch: Any) -> Ranges | None:
     try:
         return TorchNvtxRanges(torch)
-    except Exception:  # a torch without CUDA has none; the job must not suffer
+    except Exception:  # torch without CUDA has no NVTX; the job must not suffer
         return None

@@ -1,16 +1,16 @@
-"""What this machine reaches: matmul at each number format, memory bandwidth, and the cost of a call
-that does nothing.
+"""Measures the machine's peaks: matmul in each number format, memory bandwidth, and the cost of an
+empty call.
 
     python -m autotune_trials.measure.peaks [--threads N] [--device cuda] [--fresh]      prints one JSON object
 
     round 1 │ float32 │ bfloat16 … │ copy │ triad │   round 2 │ float32 │ …      best of all rounds
 
-Measured in a process of its own, a few seconds in all, and kept in the user's cache directory under
-the fingerprint of hardware and software. Rounds take turns, so that something else running for a
-while spoils one round of each and not all of one. What was measured while tasks waited for a CPU is
-used but not kept. Measured again (``--fresh``), the best of both stands: a machine that was
-slow for a while is no slower machine. Units: FLOP/s (2·n³ a product of n×n matrices), bytes/s (what
-is read and what is written, once each), seconds for ``dispatch``.
+Runs in its own process for a few seconds; results are cached in the user's cache directory under
+the fingerprint of hardware and software. Rounds alternate between measurements, so that a temporary
+load spoils one round of each rather than all rounds of one. Results measured while tasks waited for
+a CPU are used but not cached. With ``--fresh`` the better of old and new counts: a temporary
+slowdown does not make the machine slower. Units: FLOP/s (2·n³ per product of n×n matrices), bytes/s
+(bytes read plus bytes written), seconds for ``dispatch``.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from autotune_spaces import machine
 
 SCHEMA_VERSION = 2
 ROUNDS = 5
-# a product is made larger until it takes this long: the call itself is then nothing
+# matrices are enlarged until a product takes this long, so that call overhead is negligible
 SHORTEST_S = {"cpu": 0.03, "cuda": 0.002}
 LARGEST = {"cpu": 4096, "cuda": 16384}
-ROUND_S = 0.1  # of each measurement in each round
-LEAST_BYTES = 1 << 26  # of one array of the bandwidth measurement
-# arrays are this many times the last cache, as STREAM asks (J. McCalpin, "STREAM: sustainable
-# memory bandwidth")
+ROUND_S = 0.1  # time per measurement and round
+LEAST_BYTES = 1 << 26  # smallest array for the bandwidth measurement
+# arrays are this many times the last-level cache, as STREAM requires (J. McCalpin, "STREAM:
+# sustainable memory bandwidth")
 CACHES = 4
-LARGEST_SHARE = 0.1  # of free memory, all three arrays
-CALLS = 300  # of the call that does nothing
-QUIET = 0.1  # share of time in which tasks may have waited for a CPU
+LARGEST_SHARE = 0.1  # of free memory, for all three arrays
+CALLS = 300  # empty calls timed
+QUIET = 0.1  # results are cached only if tasks waited for a CPU for at most this share of the time
 
 
 def measure(torch: Any, device: str) -> dict[str, float]:
-    """Peaks of ``device`` with the threads torch has now. See the module for units."""
+    """Peaks of ``device`` with torch's current thread count. Units: see the module docstring."""
     runs = workloads(torch, device)
     best = dict.fromkeys(runs, 0.0)
     for _ in range(ROUNDS):
@@ -58,7 +58,7 @@ def measure(torch: Any, device: str) -> dict[str, float]:
 
 
 def workloads(torch: Any, device: str) -> dict[str, tuple[float, Callable[[], Any]]]:
-    """What is run: name -> FLOPs or bytes of one run, the run."""
+    """The measurements: name -> (FLOPs or bytes of one run, the function to run)."""
     runs: dict[str, tuple[float, Callable[[], Any]]] = {}
     for name, dtype, tf32 in formats(torch, device):
         try:
@@ -70,9 +70,9 @@ def workloads(torch: Any, device: str) -> dict[str, tuple[float, Callable[[], An
 
 
 def formats(torch: Any, device: str) -> list[tuple[str, Any, bool]]:
-    """Name, type and use of TF32 of the number formats that ``device`` computes natively: bfloat16
-    on a processor without support for it is slower than float32 and no ceiling of anything, and so
-    is float16 on any."""
+    """(name, dtype, use TF32) of the number formats that ``device`` computes natively. On a CPU
+    without native support bfloat16 is slower than float32 and no meaningful ceiling; float16 is on
+    any CPU."""
     found = [("float32", torch.float32, False)]
     if device == "cuda":
         found.append(("float16", torch.float16, False))
@@ -84,7 +84,7 @@ def formats(torch: Any, device: str) -> list[tuple[str, Any, bool]]:
 
 
 def _product(torch: Any, device: str, dtype: Any, tf32: bool) -> tuple[float, Callable[[], Any]]:
-    """A product of square matrices, large enough to measure."""
+    """(FLOPs, function) of a product of square matrices large enough to measure."""
     size = 256 if device == "cpu" else 2048
 
     def make(n: int) -> Callable[[], Any]:
@@ -99,7 +99,7 @@ def _product(torch: Any, device: str, dtype: Any, tf32: bool) -> tuple[float, Ca
         return run
 
     run = make(size)
-    _seconds(torch, device, run)  # the first call chooses its kernel
+    _seconds(torch, device, run)  # warm-up: the first call selects the kernel
     while (
         size < LARGEST[device]
         and min(_seconds(torch, device, run) for _ in range(2)) < SHORTEST_S[device]
@@ -113,9 +113,10 @@ def _product(torch: Any, device: str, dtype: Any, tf32: bool) -> tuple[float, Ca
 def _bandwidth(
     torch: Any, device: str
 ) -> tuple[tuple[float, Callable[[], Any]], tuple[float, Callable[[], Any]]]:
-    """A copy, and a triad a = b + s·c, of arrays that no cache holds. Not in place: a processor
-    first fetches what it is about to write, STREAM does not count that, and most operators write to
-    memory of their own."""
+    """(bytes, function) of a copy and of a triad a = b + s·c, on arrays larger than any cache.
+
+    Not in place: most operators write to memory of their own. As in STREAM, the CPU's fetch of the
+    memory it is about to write is not counted."""
     wanted = max(LEAST_BYTES, CACHES * _last_cache_bytes())
     if device == "cuda":
         wanted = max(wanted, 1 << 30)
@@ -141,9 +142,9 @@ def _seconds(torch: Any, device: str, run: Callable[[], Any]) -> float:
 
 
 def _dispatch_s(torch: Any, device: str) -> float:
-    """Median time of an addition of two numbers under the profiler as the profiled window has it
-    on: the profiler's own cost is in the operators' times as well. On a device the time between two
-    such calls, which the host needs for each kernel.
+    """Median time of an addition of two numbers under the profiler, configured as in the profiled
+    window, since operator times include the profiler's own cost. On a device: the time between two
+    such calls, which the host needs per kernel launch.
     """
     profiler = torch.profiler
     one = torch.ones(1, device=device)
@@ -185,11 +186,11 @@ def _free_bytes(torch: Any, device: str) -> float:
         return 4.0 * (1 << 30)
 
 
-# ---------------------------------------------------------------- kept
+# ---------------------------------------------------------------- cache
 
 
 def fingerprint(torch: Any, device: str) -> dict[str, Any]:
-    """What the peaks depend on."""
+    """Everything the peaks depend on."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {
         "cpu": machine.cpu()[0],
@@ -212,9 +213,7 @@ def cache_file(of: Mapping[str, Any]) -> Path:
 
 
 def load(of: Mapping[str, Any]) -> dict[str, float] | None:
-    """What was measured before under the same fingerprint; None if nothing was, or it cannot be
-    read.
-    """
+    """Cached peaks for this fingerprint; None if there are none or they cannot be read."""
     try:
         data = json.loads(cache_file(of).read_text("utf-8"))
         return (
@@ -227,7 +226,7 @@ def load(of: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 def save(of: Mapping[str, Any], peaks: Mapping[str, float]) -> None:
-    """Keep for the next run. A directory that cannot be written is no reason to fail."""
+    """Cache the peaks for the next run; ignored if the directory is not writable."""
     from autotune_trials.paths import publish
 
     try:
@@ -239,7 +238,7 @@ def save(of: Mapping[str, Any], peaks: Mapping[str, float]) -> None:
 
 
 def best_of(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Of each peak the better one: the higher rate, the shorter call."""
+    """The better value of each peak: the higher rate, the shorter call."""
     found = {**one, **other}
     for name in one.keys() & other.keys():
         found[name] = (min if name == "dispatch" else max)(one[name], other[name])
@@ -249,18 +248,16 @@ def best_of(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, f
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m autotune_trials.measure.peaks",
-        description="Measure what this machine reaches; prints JSON.",
+        description="Measure this machine's peak performance; prints JSON.",
     )
+    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's default")
     parser.add_argument(
-        "--threads", type=int, default=0, help="threads of torch; 0: as torch has it"
-    )
-    parser.add_argument(
-        "--device", choices=("", "cpu", "cuda"), default="", help="default: cuda where there is one"
+        "--device", choices=("", "cpu", "cuda"), default="", help="default: cuda if available"
     )
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="measure even if it was measured before, and keep the best of both",
+        help="measure even if measured before, and keep the better of both",
     )
     given = parser.parse_args(words)
 

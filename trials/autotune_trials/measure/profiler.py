@@ -1,14 +1,13 @@
-"""A torch.profiler window over a few iterations, written as a gzipped Chrome trace. What it means
-is read from the trace, in the tuner.
+"""A torch.profiler window over a few iterations, written as a gzipped Chrome trace, which the tuner
+analyses.
 
-    profiled: shapes, types, phases            stacks: Python frames and memory as well, in a process of its own
+    profiled: shapes, types, phases            stacks: also Python frames and memory, in a separate process
 
-Python frames make every operator some microseconds slower, so they have a window apart from the one
-whose times are read. It has a process
-of its own, which ends with it: torch's recording of Python frames and of memory may corrupt the
-memory of its process (seen with torch 2.13 on
-Python 3.11: frames lost, crashes in a later garbage collection; pytorch/pytorch#94013, #121219
-report the like).
+Recording Python frames makes every operator some microseconds slower, so they get a separate window
+from the one whose times are read. That window has its own process, which ends with it, because
+torch's recording of Python frames and memory may corrupt the memory of its process (seen with torch
+2.13 on Python 3.11: lost frames, crashes in a later garbage collection; pytorch/pytorch#94013 and
+#121219 report similar problems).
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from __future__ import annotations
 import os
 from typing import Any
 
-STACK_STEPS = 3  # iterations with Python frames, for a person to look at
+STACK_STEPS = 3  # iterations with Python frames, for people to look at
 
 
 class ProfileWindow:
-    """torch.profiler between :meth:`start` and :meth:`stop`. Phases show up in the trace as
+    """Runs torch.profiler between :meth:`start` and :meth:`stop`. Phases appear in the trace as
     ``autotune::<phase>``.
     """
 
     def __init__(self, torch: Any, path: str, stacks: bool = False) -> None:
-        """``path``: where the trace goes, ending in .json.gz. ``stacks``: with Python frames."""
+        """``path``: path of the trace, ending in .json.gz. ``stacks``: record Python frames."""
         self.path = path
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        # with a schedule, even this one, the trace names the iterations
+        # the trace names iterations only if there is a schedule, even a trivial one
         record = profiler.ProfilerAction.RECORD
         self._profile = profiler.profile(
             activities=activities,

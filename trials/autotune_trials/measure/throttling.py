@@ -1,11 +1,11 @@
-"""Clock and thermal limits that were active during a window: a throttled machine measures itself,
-not the job.
+"""Clock and thermal limits active during a window: on a throttled machine the times say nothing
+about the job.
 
     CPU   /sys/devices/system/cpu/cpu*/thermal_throttle/{core,package}_throttle_count, counted up by the kernel
-    CUDA  NVML's clock event reasons at either edge of the window, while the device still has work
+    CUDA  NVML's clock event reasons at both edges of the window, while the device still has work
 
-Machines that show neither (most virtual ones) are taken as not throttled. A GPU at its power cap is
-told apart.
+Machines that report neither (most virtual ones) count as not throttled. A GPU at its power cap is
+reported separately.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from typing import Any
 from autotune_trials.measure import nvml
 
 SYSFS = "/sys/devices/system/cpu"
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h); limits only: idle clocks and clocks the
-# user set are none.
-# where a large GPU works hard that is its ordinary state, and disturbs no measurement
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h). Only limits: idle clocks and clocks set
+# by the user are left out.
+# the normal state of a large GPU under load, no disturbance of a measurement
 POWER_CAP = 0x04
 REASONS = {
-    0x08: "a hardware slowdown",
-    0x20: "its temperature (software)",
-    0x40: "its temperature (hardware)",
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
     0x80: "the external power brake",
 }
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What limits clocks, as read at one moment."""
+    """The clock limits read at one moment."""
 
     # counter -> times the CPU was throttled for heat since boot
     heat: Mapping[str, int] = field(default_factory=dict)
-    reasons: int = 0  # NVML bits of the device trained on, 0 without one
+    reasons: int = 0  # NVML bits of the training device, 0 without one
 
 
 def read(device: Any, sysfs: str = SYSFS) -> Limits:
-    """The limits now. About 10 µs a counter, some 20 µs for NVML; what cannot be read is left out.
+    """Read the limits now. About 10 µs per counter, 20 µs for NVML; unreadable ones are left out.
 
-    ``device``: the CUDA device trained on, as a torch.device; None: a CPU.
+    ``device``: the CUDA device used for training, as a torch.device; None: a CPU.
     """
     return Limits(_heat(sysfs), _reasons(device) if device is not None else 0)
 
 
 def in_words(start: Limits | None, end: Limits) -> str:
-    """What was active from one reading to another and disturbs a measurement; "" if nothing was."""
+    """Text on the limits between two readings that disturb a measurement; "" if none."""
     found = []
     grown = (
         [end.heat[name] - start.heat[name] for name in end.heat if name in start.heat]
         if start is not None
         else []
     )
-    if max(grown, default=0) > 0:  # counters of one package all count the same event
+    if max(grown, default=0) > 0:  # all counters of a package count the same event
         times = max(grown)
-        found.append(f"the CPU was throttled for heat {times} time{'s' if times > 1 else ''}")
+        found.append(f"the CPU was thermally throttled {times} time{'s' if times > 1 else ''}")
     reasons = end.reasons | (start.reasons if start is not None else 0)
     limits = [words for bit, words in REASONS.items() if reasons & bit]
     if limits:
-        found.append("the GPU's clock was held down by " + " and ".join(limits))
+        found.append("the GPU's clock was reduced by " + " and ".join(limits))
     return "; ".join(found)
 
 
 def power_capped(start: Limits | None, end: Limits) -> bool:
-    """The GPU was at its power cap at either reading."""
+    """Whether the GPU was at its power cap at either reading."""
     return bool((end.reasons | (start.reasons if start is not None else 0)) & POWER_CAP)
 
 
@@ -87,11 +87,11 @@ def _reasons(device: Any) -> int:
     try:
         reasons = ctypes.c_ulonglong()
         library = nvml.library()
-        # called throttle reasons before NVML 12.2
+        # named "throttle reasons" before NVML 12.2
         ask = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None)
         failed = (ask or library.nvmlDeviceGetCurrentClocksThrottleReasons)(
             nvml.handle(device), ctypes.byref(reasons)
         )
         return 0 if failed else reasons.value
-    except Exception:  # no driver, or one that does not tell: taken as not throttled
+    except Exception:  # no driver, or not supported by it: counts as not throttled
         return 0

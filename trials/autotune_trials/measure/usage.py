@@ -1,5 +1,5 @@
-"""What the kernel has counted for this process, all its threads together. About a microsecond a
-call; zeros where there is no getrusage.
+"""Kernel counters of this process, all threads together. About 1 µs per call; zeros without
+getrusage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ except ImportError:  # Windows
 
 
 class Usage(NamedTuple):
-    """From one point to another."""
+    """Resources used between two points in time."""
 
     minor_faults: int = 0
     user_s: float = 0.0
@@ -23,14 +23,14 @@ class Usage(NamedTuple):
     involuntary_switches: int = 0
 
 
-Counts = tuple[int, float, float, int]  # the same since the process started
+Counts = tuple[int, float, float, int]  # the fields of Usage, since the process started
 NOTHING: Counts = (0, 0.0, 0.0, 0)
-# of what getrusage returns: ru_minflt, ru_utime, ru_stime, ru_nivcsw
+# fields of the getrusage result: ru_minflt, ru_utime, ru_stime, ru_nivcsw
 _wanted: Callable[[Any], Counts] = itemgetter(6, 0, 1, 15)
 
 
 def counts() -> Counts:
-    """By now."""
+    """The counters now."""
     if getrusage is None:
         return NOTHING
     return _wanted(getrusage(RUSAGE_SELF))

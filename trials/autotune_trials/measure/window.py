@@ -1,4 +1,4 @@
-"""Consecutive iterations put together to a :class:`~autotune_trials.protocol.messages.Window`."""
+"""Combines consecutive iterations into a :class:`~autotune_trials.protocol.messages.Window`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class WindowRecorder:
     """Collects iterations between :meth:`open` and :meth:`close`.
 
     Args:
-        device: the torch.device trained on, if it is a GPU; else None.
-        finish: waits for the device, until what iterations spent is final.
-        keep_interrupted: a record keeps every iteration, cleaned of the time spent elsewhere; a
-            block's window leaves interrupted ones out, since what follows an evaluation is not the
-            steady state.
-        energy: what reads the machine's counters, where that is asked for.
+        device: the torch.device used for training if it is a GPU, else None.
+        finish: waits for the device, so that the times of all iterations are final.
+        keep_interrupted: True for a record, which keeps every iteration minus the time spent
+            elsewhere; False for a block, which drops interrupted ones, since an iteration after an
+            evaluation is not the steady state.
+        energy: reads the energy counters, if requested.
     """
 
     def __init__(
@@ -47,33 +47,33 @@ class WindowRecorder:
         self._finish = finish
         self._keep = keep_interrupted
         self._energy = energy
-        self._joules: list[float] = []  # one an iteration, as far as they have been told
+        self._joules: list[float] = []  # one per iteration, as far as known
         self.iterations: list[Iteration] = []
-        self._turnovers: list[float] = []  # as the CPU saw them
-        # of every iteration, on a device: final once it has been waited for
+        self._turnovers: list[float] = []  # in CPU time
+        # on a device: phase times of every iteration, final once the device has been waited for
         self._spent: list[Sequence[float]] = []
         self._turnovers_at: list[int] = []
-        # one an iteration: batches drawn in this epoch, and those of them that are not made yet
+        # one per iteration: batches drawn in this epoch, and how many of them are not ready yet
         self._drawn: list[tuple[int, int]] = []
         self._interruptions = 0
         self._start: Snapshot | None = None
-        # from its beginning to each place where the job stood still; the last one began at _start
+        # completed stretches between stops of the job; the current one began at _start
         self._stretches: list[tuple[Snapshot, Snapshot]] = []
         self._limits: throttling.Limits | None = None
-        self._read: Spent | None = None  # what reading had taken when the window began
+        self._read: Spent | None = None  # cost of reading data up to the start of the window
 
     def __len__(self) -> int:
         return len(self.iterations)
 
     def open(self) -> None:
-        """The window begins; takes some milliseconds, so call :meth:`PhaseClock.resume` after it."""
+        """Begin the window. Takes a few milliseconds: call :meth:`PhaseClock.resume` afterwards."""
         self._start, self._limits = snapshot(), throttling.read(self._device)
         self._read = self._loaders.reader_spent()
         if self._energy is not None:
             self._energy.restart()
 
     def stand_still(self) -> None:
-        """The job waits: what else the machine does from here on is none of the window's business."""
+        """The job waits: exclude the machine's load from here on."""
         if self._start is not None:
             self._stretches.append((self._start, snapshot()))
             self._start = None
@@ -83,7 +83,7 @@ class WindowRecorder:
         self._start = snapshot()
 
     def add(self, iteration: Iteration) -> bool:
-        """Take one iteration in. False if it was left out as interrupted."""
+        """Add one iteration. False if it was left out as interrupted."""
         if iteration.turnovers:
             self._turnovers += iteration.turnovers
             self._turnovers_at += [len(self.iterations)] * len(iteration.turnovers)
@@ -103,7 +103,7 @@ class WindowRecorder:
         return True
 
     def restart(self) -> None:
-        """Forget the iterations so far."""
+        """Discard the iterations so far."""
         self.iterations, self._turnovers, self._interruptions = [], [], 0
         self._spent = []
         self._turnovers_at, self._drawn = [], []
@@ -118,8 +118,8 @@ class WindowRecorder:
         return [0.0, *accumulate(i.samples for i in self.iterations)][: len(self.iterations)]
 
     def close(self) -> Window:
-        """The window ends here; waits for the device."""
-        limits = throttling.read(self._device)  # first: an idle device has none
+        """End the window; waits for the device."""
+        limits = throttling.read(self._device)  # before waiting: an idle device shows no limits
         self._finish()
         if self._energy is not None:
             self._joules += self._energy.rest()
@@ -165,27 +165,27 @@ class WindowRecorder:
         )
 
     def _epoch_iterations(self, batches: int) -> int | None:
-        """Iterations from one turn between epochs to the next: as many as the loader has batches
-        for, or fewer, where the job turns sooner (a limit of batches, a new iterator now and then).
+        """Iterations per epoch: as many as the loader has batches for, or fewer if the job starts
+        epochs earlier (a batch limit, an occasional new iterator).
         """
         epoch, at = self._loaders.epoch_iterations(), sorted(set(self._turnovers_at))
         own = None if epoch is None else -(-epoch // batches)
         if len(at) < 2:
             return own
-        at_once = len(self._turnovers_at) / len(at)  # loaders may turn together
+        at_once = len(self._turnovers_at) / len(at)  # several loaders may turn over together
         seen = max(1, round((at[-1] - at[0]) / (len(at) - 1) / at_once))
         return seen if own is None else min(own, seen)
 
     def _turnovers_s(self) -> tuple[float, ...]:
-        """On a device their mean in its own time, in which waiting costs nothing while it still
-        computes. Not one by one: a loop that fetches ahead meets the end of an epoch some
-        iterations before the one that trains on the next epoch's first batch."""
+        """Time lost at each turnover. On a device: their mean in device time, where a CPU wait
+        costs nothing while the device computes. Not individually: a loop that prefetches sees the
+        end of an epoch some iterations before it trains on the next epoch's first batch."""
         count = len(self._turnovers)
         if self._device is None or not count:
             return tuple(self._turnovers)
         return (sum(spent[TURNOVER] for spent in self._spent) / count,) * count
 
     def _batches_an_iteration(self) -> int:
-        """Of the training loader: more than one where gradients are accumulated."""
+        """Training batches per iteration: more than one with gradient accumulation."""
         drawn = [after - before for (before, _), (after, _) in pairwise(self._drawn)]
         return max(1, round(median(drawn))) if drawn else 1

@@ -1,11 +1,11 @@
-"""What the agent saw while it watched a few dozen iterations closely: facts with a place in the
-job's code, no judgement.
+"""What the agent observed while watching a few dozen iterations: facts tied to lines of the job's
+code, without judgement.
 
     profile run   │ warm-up │ profiled: profile_steps │ watched: watch_steps iterations, watch_seconds │
                               operators, timeline       calls, samples, pauses, compiles
 
-Nothing of this is ever on while an iteration is timed. The tuner's rules (:mod:`autotune.findings`)
-make findings of it.
+None of these observers runs while iterations are timed. The tuner's rules
+(:mod:`autotune.findings`) turn the evidence into findings.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the job's own code, or of a library the job calls where none of its own is on the
-    stack.
-    """
+    """A line of the job's own code; of a library if no frame of the job is on the stack."""
 
-    file: str  # as Python knows it: usually absolute
+    file: str  # as Python reports it: usually absolute
     line: int
     function: str = ""
     code: str = ""  # the line itself, stripped; "" if it cannot be read
@@ -37,92 +35,92 @@ class Calls:
     kind: str
     place: Place
     count: int
-    seconds: float  # total of the outermost calls, as the host saw it
-    iterations: tuple[int, ...] = ()  # indexes of the watched iterations in which it happened
-    detail: str = ""  # e.g. "float32[64, 3, 224, 224]" of the first
-    device: str = ""  # of the tensor: "cpu", "cuda"; "" if there is none
-    nbytes: int = 0  # moved or copied in all
-    phase: str = ""  # of protocol.PHASES, or "away", in which the calls were made
+    seconds: float  # host time, summed over the outermost calls
+    iterations: tuple[int, ...] = ()  # indexes of the watched iterations with such a call
+    detail: str = ""  # of the first call, e.g. "float32[64, 3, 224, 224]"
+    device: str = ""  # device of the tensor: "cpu", "cuda"; "" if there is no tensor
+    nbytes: int = 0  # total bytes moved or copied
+    phase: str = ""  # phase the calls were made in: one of protocol.PHASES, or "away"
     each_s: tuple[float, ...] = ()  # seconds in each of ``iterations``
-    # first and last line of the statement; of a file opened in a ``with``, the whole block
+    # first and last line of the statement; for a file opened in a ``with``, of the whole block
     lines: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Copies from host to device made from one line."""
+    """Host-to-device copies made from one line."""
 
     place: Place
-    nbytes: int  # in all
-    seconds: float  # the host waited in them, in all
+    nbytes: int  # total
+    seconds: float  # total time the host waited for them
     pinned: bool = False
     non_blocking: bool = False
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Where the training thread was seen standing, by a sampler that looks every few milliseconds."""
+    """Where a sampler, running every few milliseconds, found the training thread."""
 
     iteration: int  # index of the watched iteration
-    phase: str  # of protocol.PHASES, or "away"
-    place: Place  # innermost frame of the job's own code, else the innermost
-    seconds: float  # samples times their distance
-    leaf: str = ""  # "module.function" of the innermost frame of all
+    phase: str  # one of protocol.PHASES, or "away"
+    place: Place  # innermost frame of the job's own code, else the innermost frame
+    seconds: float  # number of samples times the sampling interval
+    leaf: str = ""  # "module.function" of the innermost frame
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Garbage collections of one generation on the training thread, in one iteration at one line."""
+    """Garbage collections of one generation on the training thread, per iteration and line."""
 
     iteration: int
-    seconds: float  # in all
+    seconds: float  # total
     generation: int
-    place: Place | None = None  # of the job's own line that they interrupted
+    place: Place | None = None  # the line of the job that they interrupted
     count: int = 1
     longest_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """Why dynamo left its graph, or compiled again."""
+    """Why dynamo broke its graph or recompiled."""
 
     kind: str  # "break", "recompile"
-    reason: str  # dynamo's own words, one line
+    reason: str  # dynamo's own message, one line
     place: Place | None
     count: int
-    seconds: float = 0.0  # of compiling it again, while watched
+    seconds: float = 0.0  # spent recompiling while watched
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything one rank saw. Lists are empty where nothing happened; what could not be watched is
-    named in ``blind``.
+    """Everything one rank observed. Tuples are empty if nothing happened; ``blind`` names what
+    could not be watched.
     """
 
-    times_s: tuple[float, ...] = ()  # one a watched iteration, as PhaseClock has it
+    times_s: tuple[float, ...] = ()  # one per watched iteration, as PhaseClock measures it
     phase_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     calls: tuple[Calls, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     frames: tuple[Frames, ...] = ()
     pauses: tuple[Pause, ...] = ()
     breaks: tuple[GraphBreak, ...] = ()
-    # class, tensors, place, and what a trial of them gave
+    # class, tensors, place, and the result of trying them out
     optimizers: tuple[Mapping[str, Any], ...] = ()
-    # place, num_workers, pin_memory … of the training DataLoader
+    # training DataLoader: place, num_workers, pin_memory …
     loader: Mapping[str, Any] = field(default_factory=dict)
     # entry modules: dtypes of the parameters
     models: tuple[Mapping[str, Any], ...] = ()
     # device_used_gib, device_total_gib, host_used_gib, host_total_gib
     memory: Mapping[str, float] = field(default_factory=dict)
     world_size: int = 1
-    # in collective operations, one an iteration; () if not distributed
+    # time in collective operations, one per iteration; () if not distributed
     communication_s: tuple[float, ...] = ()
     blind: Mapping[str, str] = field(default_factory=dict)  # what was not watched -> why
-    # the training thread was ready to run and had no core, one an iteration; () if not known
+    # time the training thread was runnable but had no core, one per iteration; () if unknown
     queued_s: tuple[float, ...] = ()
-    # frequency governors of the CPUs this process may use; () where there is no cpufreq
+    # frequency governors of the CPUs this process may use; () without cpufreq
     governors: tuple[str, ...] = ()
-    fetching_s: float = 0.0  # that workers took to fetch batches, in all; 0 without workers
-    decoding_s: float = 0.0  # of it: PIL decoding JPEG pictures
-    # padded and all tokens of the batches, by their attention_mask
+    fetching_s: float = 0.0  # total time workers spent fetching batches; 0 without workers
+    decoding_s: float = 0.0  # part of fetching_s that PIL spent decoding JPEG images
+    # padding tokens and all tokens of the batches, according to their attention_mask
     padding: tuple[int, int] = (0, 0)

@@ -1,4 +1,4 @@
-"""How a session fails."""
+"""The ways a session can fail."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ FAILURES = ("oom", "crash", "killed", "hang", "ended", "unhooked", "agent", "los
 
 
 class SessionFailed(Exception):
-    """A session did not do what was asked of it.
+    """A session could not finish its work.
 
-    ``kind``: oom (device or host memory), crash (non-zero exit or signal), killed (SIGKILL by
-    somebody else), hang (no progress), ended (the job finished by itself before the work was done),
-    unhooked (no optimizer step is seen, and why), agent (our own code failed in the job), lost (the
-    machine it ran on is gone, which no session finds itself, but who started it there).
-    ``where``: file and line in the user's code, if known. ``partial``: reports of blocks that were
-    finished before.
-    ``directory``: the session's, with the whole logs. ``in_block``: iterations of the running block
-    that were done; None: not known.
+    ``kind``: oom (device or host memory), crash (non-zero exit or signal), killed (SIGKILL from
+    outside autotune), hang (no progress), ended (the job finished on its own before the work was
+    done), unhooked (no optimizer step was seen), agent (autotune's own code failed in the job),
+    lost (its machine is gone; detected by the executor that started it there, not by the session).
+    ``where``: file and line in the user's code, if known. ``partial``: reports of the blocks that
+    finished before the failure. ``directory``: the session directory, with the full logs.
+    ``in_block``: iterations completed in the running block; None if unknown.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class SessionFailed(Exception):
         directory: str = "",
     ) -> None:
         assert kind in FAILURES, kind
-        super().__init__(kind, detail)  # what it is made of again where it was pickled
+        super().__init__(kind, detail)  # the arguments that unpickling passes back
         self.kind, self.detail, self.log_tail, self.where = kind, detail, log_tail, where
         self.partial, self.directory = tuple(partial), directory
         self.in_block: int | None = None

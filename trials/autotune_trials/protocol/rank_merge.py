@@ -1,9 +1,8 @@
-"""One report out of those of all ranks: rank 0's times, the samples of all, the mean of their
-losses.
+"""Merge the reports of all ranks into one: rank 0's times, summed samples, mean loss.
 
-All ranks of a synchronous job take the same steps at the same time, so times are not averaged; each
-rank feeds its own samples, so those are added up. Each rank's loss is that of its own samples, and
-what the job's gradient descends is their mean: what it would log after an all-reduce.
+All ranks of a synchronous job take the same steps at the same time, so times are not averaged.
+Each rank feeds its own samples, so samples are summed. Each rank's loss covers only its own
+samples; the gradient descends their mean, which is what the job would log after an all-reduce.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from autotune_trials.protocol.messages import BlockReport, Hello, Record, Window
 
 
 def merge_hellos(hellos: Mapping[int, Hello]) -> Hello:
-    """What the job is, from rank -> hello: rank 0's, with the samples of all and the memory of the
-    smallest device.
-    """
+    """Merge rank -> hello: rank 0's, with all ranks' samples and the smallest device memory."""
     ordered = [hellos[rank] for rank in sorted(hellos)]
     first, jobs = ordered[0], [h.job for h in ordered]
     if len(ordered) == 1:
@@ -39,7 +36,7 @@ def merge_hellos(hellos: Mapping[int, Hello]) -> Hello:
 
 
 def merge_reports(reports: Mapping[int, BlockReport], device: str) -> BlockReport:
-    """The report of one block, from rank -> report. It failed if it failed on any rank."""
+    """Merge rank -> report of one block. The block failed if it failed on any rank."""
     ordered = [reports[rank] for rank in sorted(reports)]
     error = next((r.error for r in ordered if r.error), "")
     windows = [r.window for r in ordered if r.window is not None]
@@ -56,7 +53,7 @@ def merge_reports(reports: Mapping[int, BlockReport], device: str) -> BlockRepor
 
 
 def merge_records(records: Mapping[int, Record], device: str) -> Record:
-    """The record of a run, from rank -> record: norms, metrics and fingerprint are those of rank 0."""
+    """Merge rank -> record of one run. Norms, metrics and fingerprint are those of rank 0."""
     ordered = [records[rank] for rank in sorted(records)]
     if len(ordered) == 1:
         return ordered[0]
@@ -81,8 +78,8 @@ def merge_records(records: Mapping[int, Record], device: str) -> Record:
 def merge_windows(windows: Sequence[Window], device: str) -> Window:
     """Rank 0's times with the samples of all ranks.
 
-    Device memory is each device's own, so the largest counts; the resident sets of CPU ranks share
-    one memory and add up.
+    Each device has its own memory, so the largest peak counts; CPU ranks share the host's memory,
+    so theirs are summed.
     """
     first = windows[0]
     if len(windows) == 1:
@@ -93,16 +90,16 @@ def merge_windows(windows: Sequence[Window], device: str) -> Window:
         samples=_added([w.samples for w in windows]),
         peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
         cpu_pressure=max(w.cpu_pressure for w in windows),
-        # each rank sees the processes of all that run on its machine
+        # each rank sees the session processes of all ranks on its machine
         session_load=max(w.session_load for w in windows),
-        # all see the same machine; the others count their neighbours in
+        # ranks see the same machine, and some count neighbouring ranks as foreign
         foreign_load=min(w.foreign_load for w in windows),
     )
 
 
 def mean_losses(losses: Sequence[tuple[float | None, ...]]) -> tuple[float | None, ...]:
-    """Step by step the mean over those ranks that have a loss (of a pipeline, the last); as many
-    steps as all have.
+    """Mean loss per step over the ranks that have one (in a pipeline: the last). Truncated to the
+    shortest rank.
     """
     steps = zip(*losses, strict=False)
     return tuple(_mean([loss for loss in step if loss is not None]) for step in steps)
@@ -115,7 +112,7 @@ def _mean(values: Sequence[float]) -> float | None:
 def _added(samples: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     if all(len(s) == len(samples[0]) for s in samples):
         return tuple(map(sum, zip(*samples, strict=True)))
-    # one rank ended a step earlier: keep rank 0's pattern, scaled to everybody's mean
+    # one rank ended a step early: keep rank 0's pattern, scaled to the sum of the ranks' means
     own = sum(samples[0])
     if not own:
         return samples[0]
@@ -125,7 +122,7 @@ def _added(samples: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 
 
 def _no_effect(by_rank: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
-    """Knobs that did nothing on any rank, with the rank where it is not all of them."""
+    """Knobs that had no effect on at least one rank; the reason names the rank unless it is all."""
     found: dict[str, str] = {}
     for knob in dict.fromkeys(k for reasons in by_rank.values() for k in reasons):
         told = {rank: reasons[knob] for rank, reasons in by_rank.items() if knob in reasons}
@@ -155,7 +152,7 @@ def _merged_loader(loaders: Sequence[LoaderFacts | None]) -> LoaderFacts | None:
 
 
 def _samples_per_step(jobs: Sequence[JobFacts]) -> float:
-    """Of all ranks together, where each counts its own."""
+    """Total over all ranks if all of them count samples, else rank 0's figure."""
     return (
         sum(j.samples_per_step for j in jobs)
         if all(j.sample_unit == "samples" for j in jobs)

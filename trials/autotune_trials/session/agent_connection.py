@@ -1,4 +1,4 @@
-"""The tuner's end of one process that trains."""
+"""The tuner's end of the connection to one training process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from autotune_trials.supervisor.masking import Masks
 
 
 class Connection:
-    """One connection: a process that trains."""
+    """The connection to one training process."""
 
     def __init__(self, connection: socket.socket, masks: Masks) -> None:
         self.socket, self.open, self._masks, self._rest = connection, True, masks, b""
         self.hello: Hello | None = None
 
     def receive(self) -> list[Any]:
-        """The messages that came; clears ``open`` at end of file."""
+        """Return the messages received; clear ``open`` at EOF."""
         while self.open:
             try:
                 data = self.socket.recv(1 << 20)
@@ -35,7 +35,7 @@ class Connection:
         """Send one message.
 
         Raises:
-            OSError: nobody reads it.
+            OSError: the process does not read it.
         """
         self.socket.settimeout(patience_s)
         self.socket.sendall(dump(message))
@@ -43,7 +43,7 @@ class Connection:
 
     @property
     def dead(self) -> bool:
-        """The process is gone (its forked workers may still hold the connection open)."""
+        """Whether the process is gone (its forked workers may keep the connection open)."""
         return not self.open or (
             self.hello is not None
             and self.hello.pid != ELSEWHERE
@@ -55,4 +55,6 @@ def _understood(line: bytes) -> Any:
     try:
         return load(line)
     except (ValueError, TypeError) as error:
-        return Fault(-1, "the protocol", f"not understood by the tuner: {error}")
+        return Fault(
+            -1, "the protocol", f"the tuner could not parse a message from the agent: {error}"
+        )

@@ -1,5 +1,5 @@
-"""The tuner's end of a session's socket: which processes have called, and what they have said, in
-the order in which it came.
+"""The tuner's end of a session's socket: the connected processes and their messages, in order of
+arrival.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from autotune_trials.supervisor.masking import Masks
 
 
 class Switchboard:
-    """One selector, also for what others register with it. Nothing is heard but while :meth:`turn`
-    runs.
+    """The session's selector, in which others may register too. Events are handled only while
+    :meth:`turn` runs.
     """
 
     def __init__(self, masks: Masks) -> None:
         self.selector = selectors.DefaultSelector()
         self.inbox: deque[tuple[Connection, Any]] = deque()
         self.connections: list[Connection] = []
-        self.folder = self.address = ""  # of the socket, once somebody may call
+        self.folder = self.address = ""  # of the socket, once it listens
         self._masks = masks
         self._listener: socket.socket | None = None
 
     def listen(self, mark: str) -> None:
         """Raises:
-        OSError: there can be no socket.
+        OSError: the socket cannot be created.
         """
         self.folder = socket_directory(mark)
         self.address = os.path.join(self.folder, "s")
@@ -43,12 +43,12 @@ class Switchboard:
         self.selector.register(self._listener, selectors.EVENT_READ, self._on_call)
 
     def turn(self, timeout_s: float) -> None:
-        """Deal with what there is; wait for something at most that long."""
+        """Handle pending events; wait at most ``timeout_s`` for one."""
         for key, _ in self.selector.select(timeout_s):
             key.data(key.fileobj)
 
     def drain(self) -> None:
-        """Read what the job sent before it ended."""
+        """Read everything the job sent before it ended."""
         assert self._listener is not None
         self._on_call(self._listener)
         for connection in list(self.connections):
@@ -57,11 +57,11 @@ class Switchboard:
     def send(self, connection: Connection, message: Any) -> None:
         try:
             connection.send(message)
-        except OSError:  # gone: the next look at it says so, and why
+        except OSError:  # the process is gone; check_alive() reports it with the cause
             self.forget(connection)
 
     def forget(self, connection: Connection) -> None:
-        """Hang up."""
+        """Close one connection."""
         connection.open = False
         if connection in self.connections:
             self.connections.remove(connection)
@@ -69,7 +69,7 @@ class Switchboard:
             connection.socket.close()
 
     def hang_up(self) -> None:
-        """On everybody."""
+        """Close all connections."""
         for connection in list(self.connections):
             self.forget(connection)
 
@@ -106,8 +106,8 @@ class Switchboard:
 
 
 def _is_ours(caller: socket.socket) -> bool:
-    """Whether a process of this user is at the other end. Its directory keeps others out already;
-    should somebody open that, this does.
+    """Whether the peer runs as this user. A second safeguard, should the socket's directory become
+    accessible to other users.
     """
     if not hasattr(socket, "SO_PEERCRED"):  # not Linux
         return True

@@ -1,4 +1,4 @@
-"""What a session's command is started with: its environment, its words, and a place for the socket."""
+"""How a session's command is started: environment, arguments, and a directory for the socket."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 INJECT = Path(__file__).resolve().parents[1] / "agent" / "bootstrap" / "inject"
 SOCKET_PATH_BYTES = 100  # sun_path holds 108 on Linux, 104 elsewhere
-# What libraries keep between runs: shared with other programs, and the same for every trial.
+# Library caches: kept between runs, shared with other programs, the same for every trial.
 LIBRARY_VARIABLES = """
     HF_HOME HF_HUB_CACHE HF_DATASETS_CACHE TRANSFORMERS_CACHE TORCH_HOME TORCHINDUCTOR_CACHE_DIR
     TRITON_CACHE_DIR TORCH_EXTENSIONS_DIR NUMBA_CACHE_DIR CUDA_CACHE_PATH MPLCONFIGDIR NLTK_DATA
 """.split()
 LIBRARIES = ("~/.triton", "~/.nv", "/dev", "/proc", "/sys", "/run")
-CACHE_FOLDERS = ("huggingface", "torch")  # of libraries, where caches are kept
-# What other programs keep there, too: a checkpoint there is the job's.
+CACHE_FOLDERS = ("huggingface", "torch")  # library caches in the cache directory
+# Shared with other programs; checkpoints written there belong to the job.
 CACHES = ("~/.cache", "~/.config", "~/.local")
-# Runs of a tracking server that the trial's own store does not know.
+# They name runs on a tracking server, which do not exist in the trial's own store.
 FOREIGN_RUNS = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "WANDB_RUN_ID")
 
 
@@ -36,14 +36,13 @@ def environment(
     overrides: Mapping[str, str],
     cache_dir: Path | None,
 ) -> dict[str, str]:
-    """The command's variables. A later line wins:
+    """The command's environment variables. Later lines win:
 
     this process's environment
-    what keeps the job's side effects harmless: W&B offline, W&B and MLflow to the trial
-    directory
+    variables that keep side effects harmless: W&B offline, W&B and MLflow in the trial directory
     env         the user's, from job.yaml
     overrides   those of process knobs
-    what brings the agent in
+    variables that load the agent
     """
     found = {k: v for k, v in os.environ.items() if k not in FOREIGN_RUNS}
     found |= {
@@ -51,12 +50,12 @@ def environment(
         "WANDB_DIR": str(paths.out),
         "MLFLOW_TRACKING_URI": (paths.out / "mlruns").as_uri(),
         "MLFLOW_ALLOW_FILE_STORE": "true",  # MLflow 3.17 refuses a folder without it
-        "PYTHONUNBUFFERED": "1",  # what a killed job printed last must be in the log
+        "PYTHONUNBUFFERED": "1",  # a killed job's last output must reach the log
     }
     if cache_dir is not None:
         found["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir)
     found |= {**env, **overrides}
-    path = found.get("PYTHONPATH", "")  # an empty entry would mean the current directory
+    path = found.get("PYTHONPATH", "")  # no empty entry: it would mean the current directory
     found["PYTHONPATH"] = f"{INJECT}{os.pathsep}{path}" if path else str(INJECT)
     found[SESSION_VARIABLE] = str(paths.config)
     found[MARK_VARIABLE] = mark
@@ -66,12 +65,12 @@ def environment(
 def path_scope(
     workdir: Path, own: Sequence[Path], env: Mapping[str, str], keep: Sequence[str]
 ) -> PathScope:
-    """What of the job's writing is put back after a session: see :class:`PathScope`.
+    """The paths at which the job's writes are undone after a session: see :class:`PathScope`.
 
     Args:
         own: the tuner's directories.
-        env: the command's variables.
-        keep: patterns of the user's, relative to ``workdir``.
+        env: the command's environment variables.
+        keep: the user's patterns, relative to ``workdir``.
     """
     caches = [*CACHES, *([env["XDG_CACHE_HOME"]] if env.get("XDG_CACHE_HOME") else [])]
     libraries = [*(env[name] for name in LIBRARY_VARIABLES if env.get(name)), *LIBRARIES]
@@ -98,15 +97,15 @@ def path_scope(
 
 
 def filled(text: str, fill: Mapping[str, str]) -> str:
-    """``text`` with ``{name}`` replaced, for the names in ``fill`` only: it may well hold other
-    braces (JSON, Hydra, ``${x}``).
+    """Replace ``{name}`` in ``text`` for the names in ``fill`` only; other braces (JSON, Hydra,
+    ``${x}``) stay.
     """
     return re.sub(r"(?<!\$)\{(\w+)\}", lambda found: fill.get(found[1], found[0]), text)
 
 
 def filled_command(argv: Sequence[str], fill: Mapping[str, str]) -> list[str]:
-    """A line for a shell (``sh -c LINE``) gets its values quoted: a directory's name may hold
-    anything.
+    """Fill in all words of ``argv``. In a shell line (``sh -c LINE``) values are quoted, since a
+    directory name may contain any character.
     """
     shell = (
         len(argv) > 2
@@ -118,13 +117,12 @@ def filled_command(argv: Sequence[str], fill: Mapping[str, str]) -> list[str]:
 
 
 def socket_directory(mark: str) -> str:
-    """A new directory only this user can enter, in a place whose name is short enough for a
-    socket's address.
+    """Create a directory only this user can enter, with a path short enough for a socket address.
 
     Raises:
-        OSError: no such place can be written to.
+        OSError: no suitable place is writable.
     """
-    error: OSError = FileNotFoundError("no directory for sockets")
+    error: OSError = FileNotFoundError("no directory with a path short enough for a socket")
     for folder in socket_folders():
         if len(os.fsencode(folder)) + len(mark) + 24 > SOCKET_PATH_BYTES:
             continue
@@ -136,7 +134,7 @@ def socket_directory(mark: str) -> str:
 
 
 def socket_folders() -> tuple[str, ...]:
-    """Where sockets may be made, best first; what dead tuners left there is removed by
-    ``process_tags.sweep_stale``.
+    """Directories for sockets, best first; ``process_tags.sweep_stale`` removes leftovers of dead
+    tuners.
     """
     return tuple(dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]))

@@ -1,5 +1,4 @@
-"""What the ranks of one job say, put together: which error was the first, and where all windows
-end.
+"""Combines the messages of a job's ranks: which error came first, and where all windows end.
 
 Pure functions of messages and text.
 """
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from autotune_trials.protocol.messages import Extent, JobError, Pace, SessionConfig
 
-# How a rank ends whose neighbour has gone: gloo, NCCL, the store, and torch's own words for it.
+# Errors of a rank whose peer is gone: from gloo, NCCL, the store and torch itself.
 PEER_GONE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process (?:exited|has"
     r" terminated)|connectFullMesh failed"
@@ -24,7 +23,7 @@ PEER_GONE = re.compile(
 
 
 def is_symptom(error: JobError) -> bool:
-    """The rank only felt that another one had gone."""
+    """Whether the error only shows that another rank is gone."""
     return bool(PEER_GONE.search(last_line(error.text)))
 
 
@@ -34,18 +33,18 @@ def last_line(text: str) -> str:
 
 
 def first_cause(errors: Iterable[JobError]) -> JobError | None:
-    """The error that all others follow from; None if all of these are only felt.
+    """The error that caused the others; None if all of them are symptoms.
 
-    Ranks do the same work, so of several that run out of memory together one may fail in another
-    way: memory it is then.
+    Ranks do the same work, so when several run out of memory together, one may fail in another way
+    first: an "oom" therefore takes precedence.
     """
     causes = sorted((e for e in errors if not is_symptom(e)), key=lambda e: e.at_s)
     return next((e for e in causes if e.kind == "oom"), causes[0] if causes else None)
 
 
 def common_extent(paces: Sequence[Pace], config: SessionConfig) -> Extent:
-    """Where every rank ends its window: ``steps``, more to fill min_seconds, fewer to keep
-    max_seconds, at the slowest one's pace.
+    """Where every rank ends its window: ``steps``, extended to fill min_seconds or cut to keep
+    max_seconds, at the pace of the slowest rank.
     """
     iteration_s = max(max(p.iteration_s for p in paces), 1e-6)
     steps = max(config.steps, math.ceil(config.min_seconds / iteration_s))

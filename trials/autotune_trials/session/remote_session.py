@@ -1,8 +1,8 @@
-"""The part of a session that runs on another machine: its share of the command, whose ranks the
-session itself speaks with.
+"""The part of a session that runs on another machine: it starts the command there and relays the
+messages of its ranks.
 
     session ──▶ torchrun, node 0 ── rank 0, 1 ──────── socket ──▶ session
-                                                                    ▲ └ whoever relays (autotune/executors/cluster/multinode/relay.py)
+                                                                    ▲ └ the relay (autotune/executors/cluster/multinode/relay.py)
     outpost ──▶ torchrun, node 1 ── rank 2, 3 ── socket ── take() ──┘
                                                     ▲───── give() ◀──
 """
@@ -22,13 +22,13 @@ from autotune_trials.protocol.messages import ELSEWHERE, Hello
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.session import Session
 
-SEND_S = 10.0  # for a rank to read what it is told
+SEND_S = 10.0  # longest wait for a rank to read a message
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What the ranks here said: (number of the connection, message), a message of None where it
-    hung up; and how their command ended, if so.
+    """Messages of the local ranks as (connection number, message), with None for a closed
+    connection; and how the command ended, if it has.
     """
 
     messages: Sequence[tuple[int, Any]] = ()
@@ -36,8 +36,8 @@ class Heard:
 
 
 class Outpost(Session):
-    """Started and closed as any session. :meth:`give` may be called while another thread is in
-    :meth:`take`; :meth:`close` waits for it.
+    """Started and closed like any session. :meth:`give` may be called while another thread is in
+    :meth:`take`; :meth:`close` waits for :meth:`take`.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -48,7 +48,7 @@ class Outpost(Session):
         self._closing = False
 
     def take(self, patience_s: float) -> Heard | None:
-        """What is new, after ``patience_s`` at the latest; None once it is closed."""
+        """Return what is new, waiting at most ``patience_s``; None once closed."""
         with self._turning:
             if self.closed or self._closing:
                 return None
@@ -65,17 +65,17 @@ class Outpost(Session):
             return Heard(messages, None if messages else self._ended())
 
     def give(self, number: int, line: bytes) -> None:
-        """Tell a rank; an empty line: hang up."""
+        """Send a line to a rank; an empty line closes its connection."""
         connection = next((c for c, n in list(self._numbers.items()) if n == number), None)
         if connection is None:
             return
         try:
             if not line:
-                connection.socket.shutdown(2)  # take() hears of it
+                connection.socket.shutdown(2)  # take() notices
             while line:
                 select.select([], [connection.socket], [], SEND_S)
                 line = line[connection.socket.send(line) :]
-        except (OSError, ValueError):  # it is gone
+        except (OSError, ValueError):  # the rank is gone
             return
 
     def close(self) -> None:
@@ -111,8 +111,8 @@ def _from_elsewhere(message: Any) -> Any:
 
 
 def torchrun_variables(nodes: int, node: int, address: str, port: int) -> Mapping[str, str]:
-    """What torchrun is told on each of several nodes in the place of words: it reads an option from
-    PET_<OPTION> (torch/distributed/argparse_util.py).
+    """torchrun's options for one of several nodes, as environment variables: it reads each option
+    from PET_<OPTION> (torch/distributed/argparse_util.py).
     """
     return {
         "PET_NNODES": str(nodes),

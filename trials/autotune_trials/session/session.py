@@ -1,22 +1,22 @@
-"""One run of the user's command: start it, talk to the agent in it, watch it, end all of it.
+"""One run of the user's command: start it, talk to its agent, watch it, end its process tree.
 
     start()        directory, session.json, socket, supervisor → command
     wait_hello()   every training process connects            live, fixed, profile
     run_plan()     a list of blocks, one report each          live
     wait_record()  the record of the whole window             fixed, profile
-    go_on()        up to the end of the next slice            fixed, interleaved with another session
-    halt()         nothing of it runs, until it goes on
-    end_job()      the training ends, what is around it may finish
-    close()        the whole process tree ends
+    go_on()        run to the end of the next slice           fixed, interleaved with another session
+    halt()         stop all its processes until go_on()
+    end_job()      end the training, let a profiler around it finish
+    close()        end the whole process tree
 
-Whatever goes wrong is a :class:`SessionFailed` of one kind, with the logs' last lines:
+Every failure is a :class:`SessionFailed` of one kind, with the last lines of the logs:
 
-    unhooked   no optimizer step was ever seen, and by what cause      ended   the job finished by itself
-    hang       nothing heard for too long (silence.py); stacks saved    oom     out of device or host memory
-    agent      our own code failed in the job                           killed  by SIGKILL, and not by us or for want of memory
+    unhooked   no optimizer step was ever seen, with the cause          ended   the job finished by itself
+    hang       no message for too long (silence.py); stacks saved       oom     out of device or host memory
+    agent      our own code failed in the job                           killed  SIGKILL, neither by us nor by the OOM killer
     crash      any other exit
 
-One thread, one selector; nothing of this runs while the tuner does something else.
+One thread, one selector; nothing here runs while the tuner is busy elsewhere.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ from autotune_trials.supervisor.masking import Masks
 
 HANG_TIMEOUT_S = 120.0
 SUPERVISOR_S = 60.0  # for the supervisor to start, however busy the machine
-LAST_WORDS_S = 5.0  # after a training process died: how long its launcher may take to say why
-LAUNCHER_S = 30.0  # after all have trained and were killed: until the command says how it went
-OTHERS_S = 0.3  # after a rank's error: for those of others that came before it
-STRAY_S = 15.0  # after a rank gave up a block: until the others must have done the same
-MOST_EXTENTS = 4  # of one recorded window
+LAST_WORDS_S = 5.0  # after a training process died: for its launcher to report why
+LAUNCHER_S = 30.0  # after all ranks have trained and were killed: for the command to exit
+OTHERS_S = 0.3  # after a rank's error: for earlier errors of other ranks to arrive
+STRAY_S = 15.0  # after a rank gave up a block: for the others to give it up too
+MOST_EXTENTS = 4  # most extensions of one recorded window
 
 
 class Session:
@@ -84,24 +84,24 @@ class Session:
     Args:
         argv: the command; ``{trial_dir}`` and the keys of ``fill`` in braces are replaced, in
             ``env`` as well.
-        env: set over the environment of this process, and over what keeps the job's side effects
-            harmless.
-        overrides: variables that win over all others: those of process knobs.
+        env: overrides this process's environment and the variables that keep the job's side
+            effects harmless.
+        overrides: environment variables of process knobs, which override all others.
         config: ``directory`` and ``socket`` are filled in here.
-        cache_dir: where compiled kernels are kept, to be shared by the sessions of a run.
-        keep: None: what the job writes stays; else it is put back when the session ends, but for
-            these patterns (see recorder.py).
-        own: directories that are the tuner's.
-        secrets: texts that are masked in the logs and in all that the job says.
-        hang_timeout_s: no word for this long, beside what a block may take, is a hang whatever the
-            job does, and before it has trained.
-        shortest_hang_s: less is no hang, however fast its iterations.
-        pace: what is known of the job's own, from its earlier sessions.
-        unchanged: the job runs at its own settings, until a block or ``config`` sets others.
+        cache_dir: directory for compiled kernels, shared by the sessions of a run.
+        keep: None: files the job writes stay; else they are undone when the session ends, except
+            for these patterns (see recorder.py).
+        own: the tuner's directories.
+        secrets: texts to mask in the logs and in all messages of the job.
+        hang_timeout_s: silence that counts as a hang even if the job works or has not trained yet,
+            in addition to the time a block may take.
+        shortest_hang_s: a shorter silence is no hang, however fast the iterations.
+        pace: the job's own pace, known from earlier sessions.
+        unchanged: the job runs at its own settings until a block or ``config`` sets others.
 
-    What a session that runs in part on other machines builds on
-    (autotune/executors/cluster/multinode/spread.py): ``board``, where its ranks call and what they have said;
-    ``postmortem``, why it failed; :meth:`check_alive`.
+    A session that spans several machines (autotune/executors/cluster/multinode/spread.py) builds on
+    ``board`` (connections and messages of its ranks), ``postmortem`` (why it failed) and
+    :meth:`check_alive`.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Session:
             if keep is None
             else path_scope(self.workdir, [self.paths.root, *own], self.env, keep)
         )
-        # of putting back what the job wrote, once the session has ended
+        # result of restoring files, once the session has ended
         self.outcome: Outcome | None = None
         self._startup_timeout_s = startup_timeout_s
         self._hang_timeout_s = hang_timeout_s
@@ -151,7 +151,7 @@ class Session:
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._ranks: dict[int, Connection] = {}
         self._plans = 0
-        # iterations of the running block, said by a job that dies
+        # iterations done in the running block, as reported by a dying job
         self._in_block: int | None = None
         self._progress_seen = self._closed = False
         self._backward_seen_s: float | None = None
@@ -170,7 +170,7 @@ class Session:
     # ---------------------------------------------------------------------------------------- start
 
     def start(self) -> None:
-        """Make the directory and start the command.
+        """Create the session directory and start the command.
 
         Raises:
             SessionFailed: crash, the command cannot be started.
@@ -193,7 +193,7 @@ class Session:
                 if time.monotonic() - self._started_s > SUPERVISOR_S:
                     raise self.postmortem.failure(
                         "crash",
-                        "the watching process of this session did not start within"
+                        "the supervisor process of this session did not start within"
                         f" {SUPERVISOR_S:.0f} s",
                     )
             if self.command.error:
@@ -202,7 +202,7 @@ class Session:
                 )
             if self.command.lost:
                 raise self.postmortem.failure("crash", self.command.lost)
-        except BaseException:  # also Ctrl-C: whoever wanted it has not got it, to close it
+        except BaseException:  # Ctrl-C too: the caller has no session yet that it could close
             self.close()
             raise
 
@@ -214,11 +214,11 @@ class Session:
                 text, encoding="utf-8", errors="surrogateescape"
             )
 
-    # ----------------------------------------------------------------------------- the conversation
+    # ------------------------------------------------------------------------ messages of the agent
 
     @property
     def hello(self) -> Hello:
-        """Of rank 0, or of the lowest rank that runs here; what is counted, of all of them (see
+        """Hello of the lowest connected rank, with samples and memory merged over all ranks (see
         :mod:`.rank_merge`).
         """
         return merge_hellos(
@@ -226,13 +226,13 @@ class Session:
         )
 
     def wait_hello(self) -> Hello:
-        """Wait until every rank trains; returns rank 0's Hello.
+        """Wait until every rank trains; return their merged Hello.
 
         Raises:
             SessionFailed
         """
         deadline = self._started_s + self._startup_timeout_s
-        # what quick ranks send while slow ones are still starting
+        # messages of fast ranks while slow ones are still starting
         early: list[tuple[Connection, Any]] = []
         while not self._ranks or len(self._ranks) < self.hello.job.world_size:
             arrived = self._next(1.0, "its first iterations were done")
@@ -245,7 +245,7 @@ class Session:
             rank, message = arrived
             if isinstance(message, Hello):
                 self._welcome(rank, message)
-                # the other ranks are not far
+                # the other ranks should follow soon
                 deadline = max(deadline, time.monotonic() + self._hang_timeout_s)
             else:
                 early.append(arrived)
@@ -255,7 +255,7 @@ class Session:
     def _welcome(self, rank: Connection, hello: Hello) -> None:
         known = self._ranks.get(hello.rank)
         if known is not None and not known.dead:
-            # a second training process beside the first: its agent steps aside
+            # a second training process: its agent switches itself off
             self.board.forget(rank)
             return
         rank.hello = hello
@@ -263,7 +263,7 @@ class Session:
         self.postmortem.trains(hello.pid)
 
     def run_plan(self, blocks: Sequence[Block]) -> list[BlockReport]:
-        """Have all ranks run ``blocks``; reports come in that order, ranks merged (see
+        """Have all ranks run ``blocks``; return one report per block, merged over ranks (see
         :mod:`.rank_merge`).
 
         Raises:
@@ -303,9 +303,7 @@ class Session:
         return [self._merged(block, reports[block.id]) for block in blocks]
 
     def _stray(self, reports: Mapping[str, Mapping[int, BlockReport]]) -> BlockReport | None:
-        """The report of a rank that gave up a block while others are still in it: they may wait for
-        it as it waits for them.
-        """
+        """The report of a rank that gave up a block others still run: they may deadlock."""
         split = (
             of_block.values()
             for of_block in reports.values()
@@ -322,11 +320,11 @@ class Session:
         return merge_reports(reports, self.hello.job.device)
 
     def wait_record(self, more: Callable[[Record], int] | None = None) -> Record:
-        """Wait for what all ranks recorded; rank 0's losses and times, everybody's samples.
+        """Wait for the records of all ranks and merge them (see :mod:`.rank_merge`).
 
-        ``more`` is asked while the job waits: how many iterations the window should have in all; 0:
-        it is long enough. At most :data:`MOST_EXTENTS` times, as a longer window may show that its
-        warm-up was longer, too.
+        While the job waits, ``more`` is called for the total number of iterations the window should
+        have; 0: it is long enough. This repeats at most :data:`MOST_EXTENTS` times, since a longer
+        window may reveal a longer warm-up.
 
         Raises:
             SessionFailed
@@ -342,21 +340,23 @@ class Session:
         return record
 
     def go_on(self, steps: int, slice_end: int) -> None:
-        """What :meth:`halt` stopped runs again, until ``slice_end`` iterations are recorded, of the
-        ``steps`` that the window should have.
+        """Continue after :meth:`halt` until ``slice_end`` of the window's ``steps`` iterations are
+        recorded.
         """
         procfs.send(self._tree(), signal.SIGCONT)
         for rank in self._ranks.values():
             self.board.send(rank, Extent(steps, slice_end))
 
     def wait_slice(self) -> Pace | None:
-        """Wait for the end of a slice. None: of the window, whose record :meth:`wait_record` has.
+        """Wait for the end of a slice. None: the window ended, :meth:`wait_record` has its record.
 
         Raises:
             SessionFailed
         """
         message = self._await(
-            self.config.max_seconds, "its slice was done", bounded=self.config.max_seconds > 0
+            self.config.max_seconds,
+            "its turn in the measurement was over",
+            bounded=self.config.max_seconds > 0,
         )
         if isinstance(message, Pace):
             return message
@@ -364,11 +364,11 @@ class Session:
         return None
 
     def halt(self) -> None:
-        """Stop all processes of the job, which waits for :meth:`go_on`: workers make no batches
-        meanwhile.
+        """Stop (SIGSTOP) all processes of the job until :meth:`go_on`, so that workers prepare no
+        batches meanwhile.
         """
         stopped: set[int] = set()
-        while further := self._tree() - stopped:  # one may have forked before it was stopped
+        while further := self._tree() - stopped:  # a process may have forked before it was stopped
             procfs.send(further, signal.SIGSTOP)
             stopped |= further
 
@@ -383,7 +383,7 @@ class Session:
             try:
                 message = self._await(
                     self.config.max_seconds,
-                    "the window was full",
+                    "the measurement window was full",
                     bounded=self.config.max_seconds > 0,
                 )
             except SessionFailed as failure:
@@ -403,8 +403,8 @@ class Session:
         return merge_records(records, self.hello.job.device)
 
     def _check_ended_well(self, failure: SessionFailed, records: Mapping[int, Record]) -> None:
-        """``failure`` says that nothing more can come. ``records``, so far, are all there is to come
-        if every rank trained to its end before it was killed, and the command finds nothing wrong.
+        """Decide whether ``failure`` is in fact a normal end: ``records`` covers every rank and the
+        command exits without an error.
 
         Raises:
             SessionFailed: it is a failure.
@@ -418,14 +418,15 @@ class Session:
         if error := next(errors, None):
             raise self._of_ranks(error)
         if self.command.exit_status:
-            raise self.postmortem.of_exit(self.command.exit_status, "the window was full")
+            raise self.postmortem.of_exit(
+                self.command.exit_status, "the measurement window was full"
+            )
 
     def end_job(self, patience_s: float) -> None:
-        """End the training processes, and wait until the command itself has ended: a profiler
-        around it then has its report.
+        """End the training processes and wait at most ``patience_s`` for the command to exit, so
+        that a profiler around it can write its report.
 
-        A training process that ignores TERM is killed. After ``patience_s`` nobody is waited for
-        any more.
+        Training processes that ignore TERM are killed.
         """
         pids = {pid for pid in self._pids().values() if process_tags.mark_of(pid) == self.mark}
         procfs.send(pids, signal.SIGTERM)
@@ -453,15 +454,15 @@ class Session:
         stray: BlockReport | None = None,
         slow_start: bool = False,
     ) -> Any:
-        """The next message but Progress, which only says that the job lives.
+        """Return the next message other than Progress, which only shows that the job is alive.
 
         Args:
-            allowed_s: how long the work asked for may take, beside the hang timeout.
-            bounded: False if nobody knows that; a silent job is then given time as long as it uses
+            allowed_s: time the requested work may take, in addition to the hang timeout.
+            bounded: False if that time is unknown; a silent job may then go on as long as it uses
                 the CPU.
-            stray: a rank that has given up what the others still do; these must follow soon, or all
-                wait for ever.
-            slow_start: silence says nothing before the first sign of life.
+            stray: report of a rank that gave up what the others still do; they must follow soon, or
+                all ranks wait forever.
+            slow_start: ignore silence before the first sign of life when judging the pace.
         """
         silence = Silence(
             self._work,
@@ -474,7 +475,7 @@ class Session:
         while True:
             arrived = self._next(1.0, until)
             if arrived is not None and isinstance(arrived[1], Hello):
-                # a process that came to train when all ranks were there: its agent steps aside
+                # an extra training process after all ranks connected: its agent switches itself off
                 self.board.forget(arrived[0])
             elif arrived is not None and isinstance(arrived[1], Progress):
                 self._progress_seen, self._in_block = True, arrived[1].in_block
@@ -486,29 +487,30 @@ class Session:
             elif silence.too_long() and stray is not None:
                 raise self.postmortem.failure(
                     "crash",
-                    f"rank {stray.rank} gave up what the other ranks went on with: {stray.error}",
+                    f"rank {stray.rank} aborted a block that the other ranks continued:"
+                    f" {stray.error}",
                 )
 
     def _heard_pace(self, progress: Progress) -> float:
-        """The slowest gap it tells of. What other settings make slow is no pace of the job's own."""
+        """The slowest gap it reports; remembered only if it is from the job's own settings."""
         if self._unchanged:
             self._pace.note(progress.slowest_s)
         return progress.slowest_s
 
     def _shortest_silence_s(self) -> float:
-        """Of a job that does nothing, before it may be taken for hung. Signs of life younger than
-        PROGRESS_S may not have been sent.
+        """Shortest silence after which an idle job counts as hung. :class:`Silence` adds
+        PROGRESS_S, since newer signs of life may not have been sent yet.
         """
         connections = self._ranks.values()
         if any(c.hello is not None and c.hello.pid == ELSEWHERE for c in connections):
-            return math.inf  # whether a process of another machine does anything is not seen here
+            return math.inf  # whether processes on another machine are idle cannot be seen here
         return self._shortest_hang_s * (UNCHANGED if self._unchanged else 1)
 
     def _next(self, timeout_s: float, until: str) -> tuple[Connection, Any] | None:
         """The next message, or None after ``timeout_s``.
 
         Raises:
-            SessionFailed: nothing can come any more, or the agent reports a fault.
+            SessionFailed: no further message can arrive, or one reports an error.
         """
         if self._closed:
             raise self.postmortem.failure("ended", f"the session was closed before {until}")
@@ -527,17 +529,17 @@ class Session:
         return None
 
     def check_alive(self, until: str) -> None:
-        """Asked whenever there was nothing to hear.
+        """Check command and ranks; called whenever no message has arrived.
 
         Raises:
-            SessionFailed: nothing can come any more.
+            SessionFailed: no further message can arrive.
         """
         dead = sorted(rank for rank, connection in self._ranks.items() if connection.dead)
         if self.command.exit_status is None and not dead:
             return
         if self.command.exit_status == 0 and self._ranks and not dead:
             return  # the command put the training in the background
-        # a launcher needs a moment to end after its ranks
+        # a launcher takes a moment to exit after its ranks
         self._wait_for_exit(LAST_WORDS_S)
         if self.board.inbox:
             return
@@ -549,7 +551,7 @@ class Session:
         )
 
     def _wait_for_exit(self, patience_s: float) -> None:
-        """Of the command, or for a message."""
+        """Wait for the command to exit or a message to arrive."""
         until = time.monotonic() + patience_s
         while (
             self.command.exit_status is None and not self.board.inbox and time.monotonic() < until
@@ -557,8 +559,8 @@ class Session:
             self.board.turn(0.2)
 
     def _of_ranks(self, first: JobError) -> SessionFailed:
-        """Why a distributed job fails, from what its ranks say: the others wait for the one that
-        failed, or die of its end.
+        """Why a distributed job failed, from the errors of its ranks: when one fails, the others
+        wait for it or die too.
         """
         errors, heard_s = [first], time.monotonic()
         while True:
@@ -570,26 +572,24 @@ class Session:
                 return self.postmortem.of_errors(errors)
 
     def _never_steps(self) -> bool:
-        """backward() has been called for long, and no optimizer ever stepped: waiting longer would
-        not help.
-        """
+        """Whether backward() was called long ago but no optimizer stepped: stop waiting."""
         markers = classify.markers_of(self.paths)
         if "backward" not in markers or "step" in markers:
             return False
         if self._backward_seen_s is None:
-            # not the file's time: the system's clock may be set meanwhile
+            # not the marker's mtime: the system clock may be changed meanwhile
             self._backward_seen_s = time.monotonic()
         return time.monotonic() - self._backward_seen_s > 2 * self._hang_timeout_s
 
     def _hang(self, silence: Silence) -> SessionFailed:
         slowest_s = silence.slowest_s
-        before = f" (never more than {slowest_s:.2g} s before)" if slowest_s else ""
+        before = f" (longest gap before: {slowest_s:.2g} s)" if slowest_s else ""
         return self.postmortem.hang(
             self._pids(), f"no sign of progress for {silence.seconds:.0f} s{before}"
         )
 
     def _pids(self) -> dict[int, int]:
-        """rank -> process, of those that train."""
+        """rank -> pid of the training processes."""
         return {
             rank: connection.hello.pid
             for rank, connection in self._ranks.items()
@@ -608,17 +608,17 @@ class Session:
         self._closed, gone = True, False
         try:
             self.command.ask_to_stop()
-            self.board.hang_up()  # a job that handles TERM itself must get out of the agent's pause
+            self.board.hang_up()  # frees a job that handles TERM itself from the agent's wait
             self.command.wait_until_gone(self.board.turn)
             gone = True
         finally:
             self.command.close()
             self.board.close()
-            # interrupted while the job still writes: the supervisor does it, or the next run
+            # if the wait was interrupted, the supervisor or the next run restores the files
             if gone and self.paths.written.exists():
                 uninterrupted(self._put_back)
             self._masks.file(self.paths.agent_log)
-            # opened by every process, asked for by few
+            # every process opens one, few are ever written to
             for dump in self.paths.root.glob("stacks-*.txt"):
                 if not dump.stat().st_size:
                     dump.unlink()

@@ -1,12 +1,12 @@
-"""How long a job may be silent before it is taken for hung.
+"""How long a job may be silent before it counts as hung.
 
     sign of life ─── gap ─── sign of life ─── gap ─── sign of life ─── silence …
                                                                        │ its processes work   │ until the full limit
                                                                        │ and they do nothing  │ 50 times the slowest gap
 
-A sign of life is an iteration, or a batch of an evaluation. A job that computes in silence (an
-evaluation, a compile, a checkpoint being written) is given the full limit; one whose processes
-stand still is judged by its own pace. Until it has trained there is none.
+A sign of life is an iteration, or a batch of an evaluation. A job that is silent but works (an
+evaluation, a compile, a checkpoint being written) gets the full limit; one whose processes are idle
+is judged by its own pace, which exists only once it has trained.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import time
 from autotune_trials.protocol.messages import PROGRESS_S
 from autotune_trials.supervisor import process_tags, procfs
 
-GAPS = 50  # silence this many times as long as the slowest gap so far is no slow iteration any more
-SHORTEST_S = 15.0  # below this nothing is a hang: a disk that spins up, a share that answers late
-# times as long for the job's own settings: what it does there is its own doing, and taking it for
-# hung ends the whole run
+GAPS = 50  # a silence this many times the slowest gap so far is no longer just a slow iteration
+SHORTEST_S = 15.0  # shorter is no hang: a disk may spin up, a network share may respond late
+# factor on the shortest silence at the job's own settings, where a false hang would end the whole
+# run
 UNCHANGED = 4
-# at most so many gaps, where they are longer than the full limit: 50 of a job's compile would take
-# an hour
+# this many gaps cap both limits if longer than the full limit: 50 gaps of a compile take an hour
 SLOW_GAPS = 3
-IDLE_CORES = 0.05  # CPU use below which the processes of a session do nothing
+IDLE_CORES = 0.05  # CPU use below which the processes of a session count as idle
 MOST_EXTENSIONS = 20  # of the full limit, for a job that does use the CPU
 
 
 def idle_limit_s(slowest_s: float, full_s: float, shortest_s: float = SHORTEST_S) -> float:
-    """Seconds of silence after which a job that does nothing is hung.
+    """Seconds of silence after which an idle job counts as hung.
 
     Args:
-        slowest_s: the longest gap between two of its signs of life so far; 0: none was seen.
-        full_s: the limit for whatever it does.
+        slowest_s: the longest gap between two of its signs of life so far; 0: none yet.
+        full_s: the limit for a job that works.
+        shortest_s: lower bound of the result, unless ``full_s`` is shorter.
     """
     if not slowest_s:
         return full_s
@@ -41,16 +41,12 @@ def idle_limit_s(slowest_s: float, full_s: float, shortest_s: float = SHORTEST_S
 
 
 def working_limit_s(slowest_s: float, full_s: float) -> float:
-    """Seconds of silence after which a job is hung whatever it does: a slow one is not, only
-    because its iterations are long.
-    """
+    """Seconds of silence after which even a working job is hung; more for slow iterations."""
     return max(full_s, SLOW_GAPS * slowest_s)
 
 
 class SlowestGap:
-    """The slowest gap between two signs of life of the job at its own settings, over all its
-    sessions.
-    """
+    """The slowest gap between two signs of life at the job's own settings, over all sessions."""
 
     def __init__(self) -> None:
         self.slowest_s = 0.0
@@ -60,8 +56,8 @@ class SlowestGap:
 
 
 class Work:
-    """Whether the processes of one session do anything. They are looked at twice in a silence only:
-    looking costs the job CPU time.
+    """Whether the processes of one session are working. Checked only twice per silence, since each
+    check takes CPU time from the job.
     """
 
     def __init__(self, mark: str) -> None:
@@ -69,12 +65,12 @@ class Work:
         self._seen: tuple[float, float] | None = None  # (when, CPU seconds so far)
 
     def begin(self) -> None:
-        """A sign of life was heard."""
+        """Start over after a sign of life."""
         self._seen = None
 
     def ceased(self, now_s: float, silent_s: float, limit_s: float) -> bool:
-        """Whether nothing was done for half of ``limit_s`` or longer, at the end of a silence of at
-        least ``limit_s``.
+        """Whether the processes were idle for at least half of ``limit_s``, at the end of a silence
+        longer than ``limit_s``.
         """
         if self._seen is None:
             if silent_s > limit_s / 2:
@@ -94,8 +90,8 @@ class Work:
         return sum(stat[3] for stat in self._stats())
 
     def _only_waits(self) -> bool:
-        """None of them runs (a busy machine may give it little) or waits for a disk. False where
-        nothing can be seen of them.
+        """Whether no process is running (a busy machine may give it little CPU) or waiting for a
+        disk. False if no process can be seen.
         """
         stats = self._stats()
         return bool(stats) and not any(stat[0] in "RD" for stat in stats)
@@ -106,15 +102,15 @@ class Work:
 
 
 class Silence:
-    """One wait for the job, as far as nothing is heard of it.
+    """The silence of the job during one wait for a message.
 
     Args:
-        limit_s: seconds of silence it is given, whatever it does.
-        slowest_s: its slowest gap so far; 0.0: none is known, or the pace does not count.
-        shortest_s: less is no hang, however fast its iterations.
-        bounded: False if nobody knows how long what it does may take; as long as it uses the CPU
-            the limit is then extended.
-        judged: by its pace from the start; else from its first sign of life on.
+        limit_s: seconds of silence allowed while it works.
+        slowest_s: its slowest gap so far; 0.0: none known, or the pace does not count.
+        shortest_s: a shorter silence is no hang, however fast its iterations.
+        bounded: False if the duration of its work is unknown; the limit is then extended as long as
+            it uses the CPU.
+        judged: judge it by its pace from the start, else only after its first sign of life.
     """
 
     def __init__(
@@ -136,19 +132,19 @@ class Silence:
 
     @property
     def seconds(self) -> float:
-        """Since the last sign of life."""
+        """Seconds since the last sign of life."""
         return time.monotonic() - self._since
 
     def broken(self, slowest_s: float) -> None:
-        """A sign of life: the slowest gap it tells of, 0.0 where the pace does not count."""
+        """A sign of life arrived, reporting this slowest gap (0.0: the pace does not count)."""
         self._since = time.monotonic()
-        self._bounded = True  # it has trained
+        self._bounded = True  # the job has trained
         self._judged = self._judged or slowest_s > 0
         self.slowest_s = max(self.slowest_s, slowest_s)
         self._work.begin()
 
     def too_long(self) -> bool:
-        """Whether the job hangs."""
+        """Whether the job counts as hung."""
         now, silent_s = time.monotonic(), self.seconds
         idle_s = idle_limit_s(self.slowest_s, self._limit_s, self._shortest_s)
         if self._judged and self._work.ceased(now, silent_s, idle_s + PROGRESS_S):

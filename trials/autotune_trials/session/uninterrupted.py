@@ -1,4 +1,4 @@
-"""Work that an impatient Ctrl-C must not leave half done."""
+"""Runs work that Ctrl-C must not interrupt halfway."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 
 def uninterrupted(what: Callable[[], None]) -> None:
-    """An impatient Ctrl-C must not leave the user's files half put back: it is heard when that is
-    done.
+    """Run ``what`` to its end before a Ctrl-C is raised, so that the user's files are not left half
+    restored.
 
-    In a thread of its own: an exception raised for a signal reaches the main thread wherever that
-    is, also while it blocks the signal itself, since any other thread of the process (the live
-    table's, the tracking's) takes it then.
+    Runs in its own thread. Blocking the signal in the main thread would not help: another thread of
+    the process (live table, tracking) would receive it, and the exception is still raised in the
+    main thread.
     """
     begun, done = threading.Event(), threading.Event()
     failures: list[BaseException] = []
@@ -27,9 +27,9 @@ def uninterrupted(what: Callable[[], None]) -> None:
             done.set()
 
     try:
-        # no daemon: it ends before the process does
+        # not a daemon: the process waits for it
         threading.Thread(target=work, name="autotune-put-back").start()
-    # there can be no further thread, at the limit of processes, say; or the Ctrl-C itself
+    # no thread can be started (e.g. at the process limit), or Ctrl-C arrived here
     except BaseException as error:
         if not isinstance(error, RuntimeError):
             failures.insert(0, error)

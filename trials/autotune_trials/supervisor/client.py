@@ -1,4 +1,4 @@
-"""The user's command under its supervisor, as the tuner sees it."""
+"""The tuner's handle on the user's command and its supervisor."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from autotune_trials.supervisor.isolated_python import isolated
 
 
 class WatchedCommand:
-    """Starts the command through a supervisor, hears from it, has it ended.
+    """Starts the command through a supervisor, receives its events and has it stopped.
 
     Args:
-        selector: events of the supervisor are registered here, for whoever turns it.
-        secrets: texts that do not get into the logs.
-        on_exit: called before ``exit_status`` is set, while what the job sent last can still be
+        selector: supervisor events are registered here; the caller runs the selector.
+        secrets: texts to mask in the logs.
+        on_exit: called before ``exit_status`` is set, while the job's last messages can still be
             read.
     """
 
@@ -53,18 +53,17 @@ class WatchedCommand:
         self._rest = b""
         self._ended = self._stopping = False
         self.supervisor: subprocess.Popen[bytes] | None = None
-        self.pid = 0  # of the command
-        self.exit_status: int | None = None  # of the command; negative: a signal
-        self.error = ""  # why it could not be started
+        self.pid = 0  # the command's
+        self.exit_status: int | None = None  # the command's; negative: a signal
+        self.error = ""  # why the command could not be started
         self.lost = ""  # why the supervisor is gone
-        self.left: list[int] = []  # processes that could not be ended (another user's)
+        self.left: list[int] = []  # processes that could not be killed (e.g. another user's)
 
     def start(self, socket_dir: str) -> None:
-        """Start supervisor and command; one of ``pid``, ``error`` and ``lost`` is set by a later
-        event.
+        """Start supervisor and command; a later event sets one of ``pid``, ``error`` and ``lost``.
 
         Args:
-            socket_dir: removed by the supervisor at the end, also if this process is gone by then.
+            socket_dir: removed by the supervisor at the end, even if this process is gone by then.
         """
         self._control, theirs = socket.socketpair()
         order = {
@@ -96,11 +95,11 @@ class WatchedCommand:
         self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
         try:
             self._control.sendall(json.dumps(order).encode() + b"\n")
-        except OSError:  # it died at once: its end of file is the next event
+        except OSError:  # the supervisor died at once; the next event is its EOF
             pass
 
     def descendants(self) -> set[int]:
-        """The command's processes, wherever they have got to; without the one that watches them."""
+        """All processes descending from the supervisor, without the supervisor itself."""
         return procfs.descendants(self.supervisor.pid) if self.supervisor is not None else set()
 
     def ask_to_stop(self) -> None:
@@ -111,12 +110,12 @@ class WatchedCommand:
             self._control.sendall(
                 json.dumps({"do": "stop", "grace_s": self._grace_s}).encode() + b"\n"
             )
-        except OSError:  # the supervisor is gone; wait_until_gone sweeps
+        except OSError:  # the supervisor is gone; wait_until_gone() cleans up
             pass
 
     def wait_until_gone(self, turn: Callable[[float], None]) -> None:
-        """Wait for the supervisor to end everything; if it cannot, kill it and all that carries the
-        mark.
+        """Wait until the supervisor has ended everything; failing that, kill it and the marked
+        processes.
         """
         if self.supervisor is None:
             return
@@ -132,7 +131,7 @@ class WatchedCommand:
             self.left = sorted(process_tags.marked(self.mark))
 
     def close(self) -> None:
-        """Hang up. A supervisor that still lives takes that as the order to end everything."""
+        """Close the connection. A supervisor that is still alive then ends everything."""
         if self._control is not None:
             self._control.close()
         log = self._paths.supervisor_log
@@ -162,12 +161,12 @@ class WatchedCommand:
                 self._ended, self.left = True, message["left"]
 
     def _on_supervisor_gone(self) -> None:
-        # "ended" without our asking and before the command's own end: somebody else has told the
-        # supervisor to stop.
+        # "ended" although we did not ask and the command had not exited: the supervisor was
+        # terminated from outside.
         if self._stopping or self.error or (self._ended and self.exit_status is not None):
             return
         process_tags.sweep(self.mark)
         trouble = classify.read_tail(self._paths.supervisor_log).strip().splitlines()
-        self.lost = "the watching process of this session was killed from outside" + (
+        self.lost = "this session's supervisor process was killed from outside autotune" + (
             f": {trouble[-1]}" if trouble else ""
         )

@@ -1,7 +1,7 @@
-"""Secrets kept out of whatever is written down or handed on: text, the job's output, messages, the
+"""Masks secrets in everything that is stored or passed on: text, the job's output, messages, the
 agent's log.
 
-Which texts are secrets is decided by the tuner (``autotune/secrets.py``) and told to the session.
+The tuner decides which texts are secrets (``autotune/secrets.py``) and passes them to the session.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Masks:
     """Replaces each of ``secrets`` by ``***``."""
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
-        # one may contain another
+        # longest first: one secret may contain another
         self.secrets = tuple(sorted({s for s in secrets if s}, key=len, reverse=True))
         self._in_json = tuple(json.dumps(secret)[1:-1].encode() for secret in self.secrets)
 
@@ -34,12 +34,12 @@ class Masks:
         return data
 
     def message(self, line: bytes) -> bytes:
-        """A line of JSON, masked in its texts; numbers are left alone, whatever they look like."""
+        """Mask the strings of a JSON line; numbers are left alone even if they match a secret."""
         if not any(secret in line for secret in self._in_json):
             return line
         try:
             return json.dumps(self._data(json.loads(line))).encode()
-        except ValueError:  # no message: who reads it says so
+        except ValueError:  # not JSON: the reader of the message reports it
             return line
 
     def _data(self, data: Any) -> Any:
@@ -50,8 +50,8 @@ class Masks:
         return [self._data(value) for value in data] if isinstance(data, list) else data
 
     def file(self, path: Path) -> None:
-        """Mask a small file that another process has written. Never raises: it is done while a
-        session ends.
+        """Mask a small file written by another process. Never raises, since it runs while a session
+        ends.
         """
         try:
             before = path.read_bytes()

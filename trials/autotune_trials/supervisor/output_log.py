@@ -1,6 +1,4 @@
-"""The command's output on its way to the disk: its first and last part, without the secrets of the
-job.
-"""
+"""Log files for the command's output: first and last part only, with the job's secrets masked."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ HEAD_BYTES = TAIL_BYTES = 4 << 20
 
 
 class CappedLog:
-    """A log file that keeps its first ``head`` and at least its last ``tail`` bytes, at any moment,
-    on disk.
+    """A log file that always holds the first ``head`` and at least the last ``tail`` bytes.
 
     │ head │ … N bytes left out … │ last part, between tail and 2 × tail │
     """
@@ -21,7 +18,7 @@ class CappedLog:
     def __init__(self, path: str, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115
         self._head, self._tail = head, tail
-        self._size = self._total = 0  # of the file; of all that was ever written
+        self._size = self._total = 0  # bytes in the file; bytes ever written
 
     def write(self, data: bytes) -> None:
         self._total += len(data)
@@ -30,7 +27,7 @@ class CappedLog:
             self._size += len(data)
             if self._size > self._head + 2 * self._tail:
                 self._compact()
-        except OSError:  # disk full: the job must go on, and its output is the least of the losses
+        except OSError:  # disk full: the job must go on, and losing its output matters least
             pass
 
     def _compact(self) -> None:
@@ -48,10 +45,9 @@ class CappedLog:
 
 
 class Masked:
-    """A log without the secrets of the job in it, also where one is cut in two by the end of a
-    read.
+    """A log with the job's secrets masked, even those split across two reads.
 
-    What may be the beginning of a secret is held back until more has come.
+    Bytes that may be the start of a secret are held back until more data arrives.
     """
 
     def __init__(self, log: CappedLog, secrets: list[str]) -> None:
@@ -65,7 +61,7 @@ class Masked:
         self._log.write(data[:whole])
 
     def flush(self) -> None:
-        """Nothing more is expected soon."""
+        """Write the bytes held back; call when no more output is expected soon."""
         self._log.write(self._held)
         self._held = b""
 
@@ -75,7 +71,7 @@ class Masked:
 
 
 def _begun(data: bytes, secret: bytes) -> int:
-    """How many of the last bytes of ``data`` are the first ones of ``secret``."""
+    """The number of bytes at the end of ``data`` that could begin ``secret``."""
     at = max(0, len(data) - len(secret) + 1)
     while (at := data.find(secret[:1], at)) >= 0:
         if secret.startswith(data[at:]):

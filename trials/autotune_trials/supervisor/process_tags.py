@@ -1,7 +1,6 @@
-"""The mark that every process of a session carries in its environment, by which it is found
-wherever it has got to.
+"""The mark in the environment of every process of a session, by which all of them can be found.
 
-A mark says which tuner it belongs to, so what a killed tuner left behind is known as such.
+A mark names its tuner, so processes left behind by a killed tuner can be recognised.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ SWEEP_S = 5.0
 
 
 def new_mark() -> str:
-    """A session mark: which tuner it belongs to (pid namespace, pid, start time), and a random
-    part.
-    """
+    """A new session mark: the tuner's pid namespace, pid and start time, plus a random part."""
     stat = stat_of(os.getpid())
     return f"{_namespace()}-{os.getpid()}-{stat[2] if stat else 0}-{os.urandom(4).hex()}"
 
@@ -34,8 +31,8 @@ def _namespace() -> str:
 
 
 def is_stale(mark: str) -> bool:
-    """True if the tuner that made ``mark`` is gone. Marks of another pid namespace (a container)
-    are never judged.
+    """True if the tuner that made ``mark`` is gone; always False for another pid namespace (a
+    container).
     """
     found = re.fullmatch(r"(\d+)-(\d+)-(\d+)-[0-9a-f]+", mark)
     if found is None or found.group(1) != _namespace():
@@ -45,7 +42,7 @@ def is_stale(mark: str) -> bool:
 
 
 def mark_of(pid: int) -> str:
-    """The session mark a process was started with, "" if it has none or may not be asked."""
+    """The session mark a process was started with, "" if it has none or is not readable."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             found = re.search(rb"(?:^|\0)" + MARK_VARIABLE.encode() + rb"=([^\0]*)", file.read())
@@ -55,12 +52,12 @@ def mark_of(pid: int) -> str:
 
 
 def marked(mark: str) -> set[int]:
-    """Living processes carrying ``mark``, this one aside."""
+    """Living processes carrying ``mark``, except this one."""
     return {pid for pid in all_pids() if pid != os.getpid() and mark_of(pid) == mark and alive(pid)}
 
 
 def sweep(mark: str, patience_s: float = SWEEP_S) -> int:
-    """Kill every process that carries ``mark``; returns how many there were."""
+    """Kill every process that carries ``mark``; return how many there were."""
     killed: set[int] = set()
     deadline = time.monotonic() + patience_s
     while left := marked(mark):
@@ -73,10 +70,10 @@ def sweep(mark: str, patience_s: float = SWEEP_S) -> int:
 
 
 def sweep_stale(folders: tuple[str, ...] = ()) -> int:
-    """End what earlier tuners left behind after tuner and supervisor were both killed.
+    """Kill processes left behind when both a tuner and its supervisor were killed.
 
     Args:
-        folders: directories in which session sockets are made; those of dead tuners
+        folders: parents of session socket directories; those of dead tuners
             (``autotune-<mark>-…``) are removed.
     """
     stale = {mark for mark in map(mark_of, all_pids()) if mark and is_stale(mark)}

@@ -1,6 +1,4 @@
-"""Processes as ``/proc`` shows them, and the few things one may ask of the kernel about them.
-Linux; elsewhere there are none to see.
-"""
+"""Process information from ``/proc``, signals and prctl. Elsewhere than Linux, finds no process."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def stat_of(pid: int) -> tuple[str, int, int, float, float] | None:
-    """(state, parent, start time in ticks since boot, CPU seconds used, and by children it has
-    waited for) of a process, or None if it is gone.
+    """(state, parent pid, start time in ticks since boot, own CPU seconds, CPU seconds of reaped
+    children) of a process; None if it is gone.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # the name before ")" may hold anything
+            # the name before the last ")" may contain any characters
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
@@ -39,7 +37,7 @@ def alive(pid: int) -> bool:
 
 
 def descendants(root: int) -> set[int]:
-    """Living processes that descend from ``root``, without it."""
+    """Living descendants of ``root``, without ``root`` itself."""
     children: dict[int, list[int]] = {}
     states: dict[int, str] = {}
     for pid in all_pids():
@@ -66,9 +64,7 @@ def send(pids: set[int], number: int) -> None:
 
 
 def find_prctl() -> Any:
-    """prctl(2), or None where there is none; looked up before the fork, where nothing may be loaded
-    any more.
-    """
+    """prctl(2), or None if not on Linux. Call before fork: the child must not load libraries."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes

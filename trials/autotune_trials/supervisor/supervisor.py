@@ -1,19 +1,20 @@
-"""The process between the tuner and the user's command, there so that nothing outlives a session.
+"""The process between the tuner and the user's command; it ensures that nothing outlives a session.
 
     tuner ──socket──▶ supervisor ──fork──▶ command ──▶ workers, ranks, daemons …
-      │                 │ subreaper: whatever loses its parent becomes a child of the supervisor
-      └── dies ───▶ end of file on the socket: end everything, exit
+      │                 │ subreaper: orphaned processes become children of the supervisor
+      └── dies ───▶ EOF on the socket: end everything, exit
 
-Ending is TERM to every process, a grace period, KILL, and a sweep by two independent traces:
-descent from the supervisor (a daemon that forked twice and left its process group still descends
-from it, since it is the subreaper) and the mark in the environment (for what got away from a
-supervisor that was killed itself).
+To end a session it sends TERM to every process, waits for a grace period, sends KILL, and repeats
+until none is left. It finds processes in two independent ways: as descendants of the supervisor (a
+daemon that forked twice and left its process group is still one, since the supervisor is the
+subreaper) and by the mark in their environment (for those that escaped a supervisor that was
+itself killed).
 
 The supervisor also copies the command's output to the log files, keeping the first and the last
 part of each, so that a job that prints a gigabyte does not fill the disk.
 
-It runs isolated (:mod:`.isolated_python`): the standard library only, and of ours what needs
-nothing else.
+It runs isolated (:mod:`.isolated_python`) and imports only the standard library and those of our
+modules that need nothing else.
 
     tuner → supervisor   one line of JSON, the order (see :class:`Order`);
                          later ``{"do": "stop", "grace_s": 2.0}``
@@ -49,15 +50,15 @@ from autotune_trials.supervisor.procfs import (
 )
 
 SHM = "/dev/shm"
-# they remove shared memory once their clients are gone
+# processes that remove shared memory once their clients are gone
 CLEANERS = (b"resource_tracker", b"torch_shm_manager")
 CLEANERS_S = 0.5
 
 
 class Order(dict[str, Any]):
-    """What the tuner asks for: argv, cwd, env, mark, stdout, stderr (paths), markers (folder),
-    remove (folder), tuner_pid, grace_s, and optionally put_back (a command, to be given the
-    processes that are left) and secrets (texts kept out of the logs)."""
+    """The tuner's order: argv, cwd, env, mark, stdout, stderr (paths), markers (folder), remove
+    (folder), tuner_pid, grace_s, and optionally put_back (a command; surviving pids are appended)
+    and secrets (texts to mask in the logs)."""
 
 
 class Supervisor:
@@ -68,13 +69,14 @@ class Supervisor:
         self._status: int | None = None
         self._stop = False
         self._grace_s = float(order["grace_s"])
-        self._answer = True  # False once nobody listens
+        self._answer = True  # False once the tuner no longer listens
         self._seen: set[int] = set()
         self._before = _shared_memory()
 
     def run(self) -> int:
-        """Start the command, wait until it is to end, end all of it. Returns the command's exit
-        status (128 + signal).
+        """Start the command, wait for the order to stop, end all processes.
+
+        Returns the command's exit status (128 + signal).
         """
         self._listen_to_signals()
         try:
@@ -90,7 +92,7 @@ class Supervisor:
         try:
             while not self._stop:
                 self._turn(None)
-        finally:  # our own defect must not leave the command running
+        finally:  # a bug in the supervisor must not leave the command running
             self._end()
         status = self._status if self._status is not None else -signal.SIGKILL
         return status if status >= 0 else 128 - status
@@ -98,7 +100,7 @@ class Supervisor:
     # -- start
 
     def _listen_to_signals(self) -> None:
-        """Handlers, never SIG_IGN, which the command would inherit."""
+        """Install handlers; never SIG_IGN, which the command would inherit."""
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         wake_read, wake_write = socket.socketpair()
         for end in (wake_read, wake_write):
@@ -123,9 +125,9 @@ class Supervisor:
         def in_child() -> None:
             if prctl:
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != me:  # the supervisor died before the request was in
+            if os.getppid() != me:  # the supervisor died before prctl took effect
                 os._exit(1)
-            try:  # should memory run out, the kernel takes the job rather than its watchers
+            try:  # make the OOM killer prefer the job over supervisor and tuner
                 with open("/proc/self/oom_score_adj", "r+") as file:
                     score = max(500, int(file.read()))
                     file.seek(0)
@@ -148,7 +150,7 @@ class Supervisor:
         finally:
             for _, write in pipes.values():
                 os.close(write)
-        child.returncode = 0  # reaped here, not by subprocess
+        child.returncode = 0  # reaped by _reap(), not by subprocess
         self._child = child.pid
         self._logs: dict[int, Masked] = {}
         for name, (read, _) in pipes.items():
@@ -160,16 +162,14 @@ class Supervisor:
         self._watch_tuner()
 
     def _watch_tuner(self) -> None:
-        """A forked child of the tuner may hold the other end of the socket open: watch the tuner
-        itself as well.
-        """
+        """Watch the tuner process itself too: a forked child of it may keep the socket open."""
         pid = self._order["tuner_pid"]
         try:
             self._tuner = os.pidfd_open(pid)
         except ProcessLookupError:
             self._stop, self._answer = True, False
             return
-        except (OSError, AttributeError):  # an old kernel: the socket alone must do
+        except (OSError, AttributeError):  # old kernel: rely on the socket alone
             return
         self._selector.register(self._tuner, selectors.EVENT_READ, self._on_tuner_gone)
 
@@ -194,8 +194,8 @@ class Supervisor:
         self._copy(fd, 1)
 
     def _copy(self, fd: int, chunks: int) -> None:
-        """Copy what is there from a pipe of the command to its log; forget the pipe at its end."""
-        # closed by an earlier event of the same turn
+        """Copy available output of the command from a pipe to its log; drop the pipe at EOF."""
+        # an earlier event of the same turn may have closed it
         for _ in range(chunks if fd in self._logs else 0):
             try:
                 data = os.read(fd, 1 << 16)
@@ -223,7 +223,7 @@ class Supervisor:
                 self._stop, self._grace_s = True, float(message.get("grace_s", self._grace_s))
 
     def _reap(self) -> None:
-        """Collect ended children: the command, and orphans that came to us."""
+        """Collect ended children: the command and adopted orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -234,8 +234,8 @@ class Supervisor:
             self._seen.add(pid)
             if pid == self._child:
                 for fd in list(self._logs):
-                    self._copy(fd, 256)  # what it wrote last (a pipe holds far less than 16 MiB)
-                    if fd in self._logs:  # a child of it still writes there
+                    self._copy(fd, 256)  # its last output (a pipe holds far less than 16 MiB)
+                    if fd in self._logs:  # a child of the command still has the pipe open
                         self._logs[fd].flush()
                 self._status = os.waitstatus_to_exitcode(status)
                 self._tell(event="exited", status=self._status)
@@ -254,11 +254,10 @@ class Supervisor:
         killed = 0
         if tree:
             send(tree, signal.SIGTERM)
-            send(tree, signal.SIGCONT)  # a stopped process hears TERM only when it goes on
+            send(tree, signal.SIGCONT)  # a stopped process handles TERM only once continued
             if self._wait_until_gone(self._grace_s):
                 killed = self._kill()
-        # a command that ended at the same moment is not in the tree any more, and its status is not
-        # told yet
+        # a command that ended at this very moment has left the tree, but its status is not yet sent
         self._reap()
         for fd in list(self._logs):
             self._copy(fd, 256)
@@ -269,7 +268,7 @@ class Supervisor:
         self._tell(event="ended", killed=killed, left=sorted(self._tree()))
 
     def _listen_to_tuner(self) -> None:
-        """A tuner that was interrupted while it waited for us has hung up by now."""
+        """Notice a tuner that was interrupted while waiting for us and has closed the socket."""
         try:
             while self._control.recv(1 << 16, socket.MSG_DONTWAIT):
                 pass
@@ -280,7 +279,7 @@ class Supervisor:
             self._answer = False
 
     def _put_back(self) -> None:
-        """What the job changed is put back by the tuner; by us if there is none any more."""
+        """Restore the files that the job changed if the tuner, which normally does it, is gone."""
         command = self._order.get("put_back")
         if command and not self._answer:
             left = map(str, sorted(self._tree()))
@@ -292,7 +291,10 @@ class Supervisor:
         return found
 
     def _wait_until_gone(self, seconds: float, spare: bool = False) -> set[int]:
-        """Wait for the tree to end by itself, still copying its output; returns who is left."""
+        """Wait for the tree to end by itself, still copying output; return the pids that are left.
+
+        ``spare``: wait for the :data:`CLEANERS` only.
+        """
         deadline = time.monotonic() + seconds
         pause = 0.005
         while True:
@@ -306,7 +308,7 @@ class Supervisor:
             pause = min(0.05, pause * 1.5)
 
     def _kill(self) -> int:
-        """KILL until nobody is left, those last who tidy up shared memory once the others are gone."""
+        """KILL until no process is left; those that clean up shared memory are killed last."""
         killed: set[int] = set()
         deadline = time.monotonic() + SWEEP_S
         while (tree := self._tree()) and time.monotonic() < deadline:
@@ -325,7 +327,7 @@ class Supervisor:
         cannot do it itself.
         """
         pids = self._seen | set(_marker_pids(self._order["markers"]))
-        for name, pid in _shared_memory() - self._before:  # not an older one of a recycled pid
+        for name, pid in _shared_memory() - self._before:  # older segments belong to a recycled pid
             if pid in pids and not alive(pid):
                 try:
                     os.unlink(os.path.join(SHM, name))
@@ -334,7 +336,7 @@ class Supervisor:
 
 
 def _shared_memory() -> set[tuple[str, int]]:
-    """Names of torch's segments, each with the process that made it."""
+    """Names of torch's segments, each with the pid that created it."""
     try:
         names = os.listdir(SHM)
     except OSError:
@@ -365,9 +367,7 @@ def _is_cleaner(pid: int) -> bool:
 
 
 def _enlarge(pipe: int) -> None:
-    """A bigger pipe (1 MiB, the system's usual limit), so that a chatty job rarely waits for the
-    copying.
-    """
+    """Enlarge a pipe to 1 MiB, the usual system limit, so that a chatty job rarely waits for us."""
     try:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
     except (OSError, AttributeError):
@@ -380,7 +380,7 @@ def main() -> int:
     received = b""
     while b"\n" not in received:
         data = control.recv(1 << 20)
-        if not data:  # the tuner is gone already
+        if not data:  # the tuner is already gone
             return 1
         received += data
     line, _, rest = received.partition(b"\n")

@@ -1,1 +1,1 @@
-"""What only jobs over several nodes need: their sessions, and the way between the nodes."""
+"""What only jobs over several nodes need: their sessions, and relaying messages between nodes."""

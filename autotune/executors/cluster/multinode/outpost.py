@@ -1,5 +1,6 @@
-"""A further node of a slot that spans several: its part of each session, begun, relayed and ended
-by the slot (spread.py). A Ray actor's class.
+"""A further node of a slot that spans several. A Ray actor's class.
+
+The slot starts, relays and ends its part of each session (spread.py).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.remote_session import Heard
 from autotune_trials.session.remote_session import Outpost as Session
 
-# of the actor: while one waits for what the ranks say, others tell them, end the session, say that
-# the node is there
+# of the actor: while one waits for the ranks' messages, others answer them, end the session, or
+# report that the node is there
 THREADS = 4
 
 
@@ -26,7 +27,7 @@ class OutpostExecutor(LocalExecutor):
 
 
 class Outpost(Slot):
-    """Its part of one session at a time."""
+    """Runs its node's part of one session at a time."""
 
     _session: Session | None = None
 
@@ -58,12 +59,12 @@ class Outpost(Slot):
             self._session.give(number, line)
 
     def end(self) -> int:
-        """The session ends; returns how many bytes its packed directory has."""
+        """End the session; returns the size of its packed directory in bytes."""
         if self._session is not None:
             finish(self._session)
             self._session = None
         return self._packed()
 
     def answers(self) -> bool:
-        """The node is there."""
+        """Return True: the node is there."""
         return True

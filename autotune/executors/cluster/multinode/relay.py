@@ -1,8 +1,9 @@
-"""Brings what the ranks on another node say to the session here, and its answers back: through Ray,
-so that no port is opened for it.
+"""Relays messages from the ranks on another node to the session here, and its answers back.
 
     rank 2 ── socket ── outpost ══ take() ══▶ relay ── socket of its own ──▶ session
                                 ◀══ give() ══        ◀────────────────────
+
+They go through Ray, so that no port is opened for them.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from autotune_trials.diagnosis.classify import Diagnosis
 from autotune_trials.protocol.messages import dump
 from autotune_trials.session.remote_session import Heard
 
-TAKE_S = 1.0  # a question to the outpost waits for so long, and its end for the question
+TAKE_S = 1.0  # how long a question to the outpost waits; close() waits for a question to end
 
 
 class Relay:
-    """One outpost's, for one session. A thread, and one more for each rank there.
+    """The relay of one outpost, for one session. A thread, and one more for each rank there.
 
     Args:
-        take: :meth:`autotune_trials.session.remote_session.Outpost.take` of the outpost; whatever
-            it raises says that the outpost is lost.
+        take: :meth:`autotune_trials.session.remote_session.Outpost.take` of the outpost; any
+            exception means that the outpost is lost.
         give: its ``give``; need not wait.
         address: of the session's socket.
     """
@@ -38,14 +39,14 @@ class Relay:
         address: str,
     ) -> None:
         self.ended: Diagnosis | None = None  # how the command there ended
-        self.lost = ""  # why nothing is heard of it any more
+        self.lost = ""  # why it is not heard from any more
         self._take, self._give, self._address = take, give, address
         self._ranks: dict[int, socket.socket] = {}
         self._thread = threading.Thread(target=self._listen, name="relay", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Once the outpost has ended its session, or is lost."""
+        """Stop relaying, once the outpost has ended its session or is lost."""
         self._thread.join(2 * TAKE_S)
         self._hang_up()
 
@@ -70,11 +71,11 @@ class Relay:
             threading.Thread(
                 target=self._answer, args=(number, rank), name=f"relay {number}", daemon=True
             ).start()
-        with contextlib.suppress(OSError):  # the session wants no more of this rank
+        with contextlib.suppress(OSError):  # the session no longer listens to this rank
             self._ranks[number].sendall(dump(message))
 
     def _answer(self, number: int, rank: socket.socket) -> None:
-        """What the session says goes to the rank, as long as both are there."""
+        """Pass what the session says to the rank, as long as both are there."""
         with rank, contextlib.suppress(OSError):
             with rank.makefile("rb") as lines:
                 for line in lines:

@@ -5,7 +5,7 @@
     outpost (each other) Outpost ───────── Outpost session ── torchrun, node 1
 
 Every node starts the same command, with the same settings, in its own copy of the directory.
-torchrun learns from its variables how many nodes there are, which one it is, and where the first
+torchrun learns from variables how many nodes there are, which of them this is, and where the first
 one waits.
 """
 
@@ -29,7 +29,7 @@ from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.remote_session import torchrun_variables
 from autotune_trials.session.session import LAST_WORDS_S, Session
 
-# for a node to answer, before it is taken for lost: Ray itself needs half a minute to miss one
+# for a node to answer before it counts as lost: Ray itself needs half a minute to notice
 CHECK_S = 60.0
 END_S = 60.0  # for an outpost to end its session
 
@@ -40,7 +40,7 @@ class SpreadSession(Session):
     outposts: Outposts
 
     def over(self, outposts: Outposts) -> None:
-        """Run on those nodes, too; said before it is started."""
+        """Run on those nodes, too; called before the session is started."""
         self.outposts = outposts
         self.postmortem.lost_machine = outposts.check
 
@@ -56,7 +56,7 @@ class SpreadSession(Session):
 
     def check_alive(self, until: str) -> None:
         if self.outposts.ended() is not None or self.outposts.lost():
-            turns = int(LAST_WORDS_S / 0.2)  # the launcher here has its say first
+            turns = int(LAST_WORDS_S / 0.2)  # the launcher here may report first
             while turns and self.command.exit_status is None and not self.board.inbox:
                 self.board.turn(0.2)
                 turns -= 1
@@ -65,7 +65,7 @@ class SpreadSession(Session):
             if self.command.exit_status is None:
                 raise self.postmortem.found(
                     self.outposts.ended()
-                    or Diagnosis("ended", f"one node is not heard of before {until}")
+                    or Diagnosis("ended", f"one node did not report before {until}")
                 )
         super().check_alive(until)
 
@@ -75,7 +75,7 @@ class Outposts:
 
     Args:
         actors: their handles, in the order of the nodes.
-        begin: has one of them begin as the node of that number; a reference to its answer.
+        begin: starts one of them as the node of that number; returns a reference to its answer.
     """
 
     def __init__(self, actors: Sequence[Any], begin: Callable[[Any, int], Any]) -> None:
@@ -84,7 +84,7 @@ class Outposts:
         self._ending: list[Any] = []
 
     def begin(self, address: str) -> None:
-        """Have all start, and relay what they say to the session's socket.
+        """Start all of them, and relay what they say to the session's socket.
 
         Raises:
             SessionFailed
@@ -110,7 +110,7 @@ class Outposts:
         return ""
 
     def end(self) -> None:
-        """All end their sessions, while the one here is ended."""
+        """Have all of them end their sessions while the one here ends."""
         self._ending = [actor.end.remote() for actor in self._actors]
 
     def bring(self, home: Path) -> None:
@@ -133,8 +133,9 @@ class Outposts:
 
 
 class SpreadExecutor(LocalExecutor):
-    """A local executor whose command runs on the nodes of ``outposts`` as well. ``address`` is this
-    node's.
+    """A local executor whose command also runs on the nodes of ``outposts``.
+
+    ``address`` is this node's.
     """
 
     kind = SpreadSession
@@ -180,15 +181,16 @@ class SpreadExecutor(LocalExecutor):
 
 
 def free_port() -> int:
-    """For torchrun's store. Free now, and again when it is asked for: the kernel hands out others
-    in between.
+    """A free port for torchrun's store.
+
+    It is still free when torchrun asks for it: the kernel hands out others in between.
     """
     with socket.create_server(("", 0)) as found:
         return int(found.getsockname()[1])
 
 
 def own_address() -> str:
-    """This node's, as the others reach it."""
+    """This node's address, as the others reach it."""
     import ray
 
     return str(ray.util.get_node_ip_address())
@@ -211,7 +213,7 @@ def _get(references: Sequence[Any]) -> Sequence[Any]:
 
     try:
         return list(ray.get(list(references), timeout=CHECK_S))
-    except RayTaskError:  # our own defect there
+    except RayTaskError:  # our own bug there
         raise
     except RayError as error:
         raise SessionFailed("lost", f"a node of the job is lost ({first_line(error)})") from error

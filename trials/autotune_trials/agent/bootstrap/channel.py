@@ -9,7 +9,7 @@ from autotune_trials.protocol.messages import dump, load
 
 
 class Channel:
-    """Lines of JSON over a Unix socket. Connects on first use; a lost tuner is not an error here."""
+    """JSON lines over a Unix socket. Connects on first use; losing the tuner is not an error here."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -22,7 +22,7 @@ class Channel:
         return self._socket is not None
 
     def send(self, message: Any) -> bool:
-        """Send one message; False if nobody listens any more."""
+        """Send one message; False if the tuner is gone."""
         if self.closed:
             return False
         try:
@@ -36,7 +36,7 @@ class Channel:
             return False
 
     def receive(self) -> Any | None:
-        """Wait for the next message; None when the tuner has gone."""
+        """Wait for the next message; None if the tuner is gone."""
         while not self.closed and b"\n" not in self._buffer:
             try:
                 assert self._socket is not None

@@ -1,4 +1,4 @@
-"""Calls a function once a module has been imported by the job, before anybody else sees the module.
+"""Calls a function once the job has imported a module, before other code sees the module.
 
 Libraries bind each other's functions by name (``from x import f``), so a function must be replaced
 as soon as its own module has been executed.
@@ -16,8 +16,8 @@ _wanted: dict[str, Callable[[Any], None]] = {}
 
 
 def call(name: str, function: Callable[[Any], None]) -> None:
-    """Call ``function(module)`` after the module ``name`` has been executed; at once if it has been
-    already.
+    """Call ``function(module)`` after the module ``name`` has been executed; at once if it already
+    has been.
     """
     if name in sys.modules:
         _run(function, sys.modules[name])
@@ -28,7 +28,7 @@ def call(name: str, function: Callable[[Any], None]) -> None:
 
 
 class _Finder:
-    """Asks the other finders, and listens to the loader they give."""
+    """Asks the other finders, and hooks the loader they return."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         function = _wanted.get(name)
@@ -45,8 +45,8 @@ class _Finder:
 
 
 def _listen(loader: Any, name: str, function: Callable[[Any], None]) -> None:
-    """Shadow ``exec_module`` on this one loader object; what was only looked up and never executed
-    is looked up again.
+    """Shadow ``exec_module`` on this one loader object; a module that was only looked up, and not
+    executed, is looked up and hooked again later.
     """
     execute = getattr(loader, "exec_module", None)
     if execute is None:
@@ -61,7 +61,7 @@ def _listen(loader: Any, name: str, function: Callable[[Any], None]) -> None:
     try:
         loader.exec_module = exec_module
     except AttributeError:
-        log.write(f"{name} is loaded by something that cannot be listened to")
+        log.write(f"{name} is loaded by an import loader that cannot be hooked")
 
 
 def _run(function: Callable[[Any], None], module: Any) -> None:

@@ -1,4 +1,4 @@
-"""agent.log and the markers: the agent's own traces in the session directory. Never raises."""
+"""agent.log and the markers: what the agent writes to the session directory. Never raises."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(text: str) -> None:
         with open(os.path.join(directory(), "agent.log"), "a", encoding="utf-8") as log:
             log.write(f"[{os.getpid()}] {text}\n")
     except OSError:
-        pass  # a full disk is the tuner's to report; the job goes on
+        pass  # the tuner reports a full disk; the job goes on
 
 
 def write_exception(where: str) -> str:
@@ -33,7 +33,7 @@ def write_exception(where: str) -> str:
 
 
 def reason(where: str) -> str:
-    """Log the exception being handled; returns the last line of it."""
+    """Log the exception being handled; returns its last line."""
     return write_exception(where).strip().splitlines()[-1]
 
 
@@ -42,23 +42,23 @@ def tell(text: str) -> None:
     try:
         if launched():
             print(f"autotune: {text}", file=sys.stderr)
-    except Exception:  # the job has closed or replaced it
+    except Exception:  # the job has closed or replaced stderr
         pass
 
 
 def launched() -> bool:
-    """Whether this is ``autotune launch``. Without a session's file it is: a tuner keeps its own."""
+    """Whether this is ``autotune launch``. Also True without a session file: a tuner keeps its own."""
     import json
 
     try:
         with open(os.environ["AUTOTUNE_SESSION"], encoding="utf-8") as file:
             return bool(json.load(file)["mode"] == "launch")
-    except Exception:  # no file, or none of ours: see above
+    except Exception:  # no file, or not one of ours: see above
         return True
 
 
 def leave_marker(what: str) -> None:
-    """Leave the empty file that says this process came as far as ``what`` (once a process)."""
+    """Create the empty file that says this process reached ``what`` (once per process)."""
     key = (os.getpid(), what)
     if key in _left or not directory():
         return

@@ -1,5 +1,5 @@
-"""Where every thread of a hung process stands: asked for by a signal, written by C code that needs
-no working interpreter.
+"""Writes the stack of every thread of a hung process on a signal, from C code that needs no working
+interpreter.
 
 The session's watchdog sends :data:`STACKS_SIGNAL` to the Python processes of a session that stopped
 making progress, and reads ``stacks-<pid>.txt``.

@@ -1,5 +1,4 @@
-"""From the interpreter's start to the agent at work: wait until the job has imported torch, then
-install.
+"""From interpreter start to a working agent: wait until the job has imported torch, then install.
 
 Only ``os`` and ``sys`` are imported here, so that a process without torch (a launcher, a compiler
 worker, a shell helper) pays about a millisecond.
@@ -13,13 +12,12 @@ from typing import Any
 
 from autotune_trials.agent.bootstrap import log
 
-# as in autotune_spaces.knobs, which would cost every process some milliseconds
+# as in autotune_spaces.knobs, whose import would cost every process some milliseconds
 KNOB_VARIABLES = "AUTOTUNE_KNOB_"
 
 
 class TorchWatch:
-    """A finder that lets ``import torch`` happen as always, and calls :func:`on_torch` when it is
-    done.
+    """A finder that lets ``import torch`` proceed as usual, and then calls :func:`on_torch`.
 
     Libraries look torch up (``find_spec``) long before anyone imports it, so the watch ends when
     the module has been *executed*, not when it was first looked up.
@@ -45,8 +43,8 @@ class TorchWatch:
         return spec
 
     def _listen(self, loader: Any) -> None:
-        """Shadow ``exec_module`` on this one loader object; type and everything else of it stay as
-        they are.
+        """Shadow ``exec_module`` on this one loader object; its type and all other attributes stay
+        as they are.
         """
         execute = loader.exec_module
 
@@ -61,12 +59,13 @@ class TorchWatch:
             loader.exec_module = exec_module
         except AttributeError:
             log.write(
-                "torch is loaded by something that cannot be listened to; the agent stays out"
+                "torch is loaded by an import loader that cannot be hooked;"
+                " the agent is not installed"
             )
 
 
 def watch() -> None:
-    """Start watching for torch in this process, and for what it writes."""
+    """Start watching this process for the import of torch and for files it writes."""
     log.leave_marker("python")
     if os.path.isdir(os.path.join(log.directory(), "written")):
         watch_writing()
@@ -78,17 +77,17 @@ def watch() -> None:
 
 
 def watch_writing() -> None:
-    """Note what this process writes, because the session's changes are to be put back."""
+    """Record which files this process changes, so that the session's changes can be undone."""
     try:
         from autotune_trials.agent.side_effects import file_watch
 
         file_watch.watch()
-    except Exception:  # of any kind: the job goes on, and the tuner reads what is written here
+    except Exception:  # whatever it is, the job goes on; the tuner reads this in the log
         log.write_exception("written")
 
 
 def _before_the_job() -> None:
-    """What has to be read or set before the first line of the job. Never raises into it."""
+    """Read and set what is needed before the job's first line. Never raises into the job."""
     try:
         from autotune_trials.agent.controls import garbage_collector
 
@@ -104,7 +103,7 @@ def _before_the_job() -> None:
 def _tell_left_out(where: str, error: Exception) -> None:
     log.write_exception(where)
     log.tell(
-        "a setting could not be applied and is left as the job has it "
+        "a setting could not be applied; the job keeps its own value "
         f"({type(error).__name__}: {error})"
     )
 

@@ -1,8 +1,8 @@
-"""Which kernel computes scaled_dot_product_attention: seen in the graph of the loss, and preferred.
+"""Which kernel computes scaled_dot_product_attention: reads it from the loss's graph, and sets it.
 
-torch goes through its kernels in an order and takes the first that can do the call. On CUDA the
-order can be changed: a preferred kernel goes first, and the others still do the calls that it
-cannot do. A CPU has two, whatever the order: flash, and math where flash is off or cannot.
+torch tries its kernels in order and takes the first that supports the call. On CUDA the order can
+be changed: a preferred kernel goes first, and the others still do the calls it does not support. A
+CPU has two, whatever the order: flash, and math where flash is off or unsupported.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ NODES = {
     "ScaledDotProductEfficientAttentionBackward0": "efficient",
     "ScaledDotProductCudnnAttentionBackward0": "cudnn",
 }
-COMPILED = "CompiledFunctionBackward"  # its kernels do not show in the graph
+COMPILED = "CompiledFunctionBackward"  # its kernels do not appear in the graph
 MEMBERS = {  # of torch's SDPBackend
     "flash": "FLASH_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
     "cudnn": "CUDNN_ATTENTION",
 }
-SWITCHES = ("flash", "mem_efficient", "cudnn")  # math stays on, for what these cannot do
+SWITCHES = ("flash", "mem_efficient", "cudnn")  # math stays on, for calls these do not support
 State = tuple[list[int], dict[str, bool], bool]
 
 
 class Attention:
-    """Of one job.
+    """Reads and sets the attention kernel of one job.
 
-    ``seen``: fused kernels in the graphs of the iteration looked at; None where compiled code hides
+    ``seen``: fused kernels in the graphs of the inspected iteration; None where compiled code hides
     them.
     """
 
     def __init__(self, torch: Any, look_at: int) -> None:
-        """``look_at``: the iteration whose graphs are looked through, -1 for none."""
+        """``look_at``: the iteration whose graphs are inspected, -1 for none."""
         self._torch, self.look_at = torch, look_at
         self.preferred: str | None = None
         self.seen: set[str] | None = set()
-        # Order, switches and store of compiled graphs as the job had them, while they are changed.
+        # The job's order, switches and graph-cache flag, while they are changed.
         self._own: State | None = None
 
     def look(self, tensors: Any) -> None:
-        """Look through the graphs that ``tensors``, one or several, are differentiated along."""
+        """Record the kernels in the graphs of ``tensors``, which may be one or several."""
         several = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         names = {node.name() for node in nodes([getattr(t, "grad_fn", None) for t in several])}
         if COMPILED in names:
@@ -57,12 +57,12 @@ class Attention:
             self.seen |= {NODES[name] for name in names & NODES.keys()}
 
     def prefer(self, kernel: str | None, device: str, iteration: int) -> bool:
-        """Run ``kernel`` where it can do the call; None: as the job had it.
+        """Run ``kernel`` where it supports the call; None: as the job had it.
 
         Args:
             kernel: "flash", "efficient", "cudnn" or "math".
-            device: "cpu" or "cuda"; "" while it is not known, when nothing is done.
-            iteration: the first that it holds for.
+            device: "cpu" or "cuda"; "" if not known yet, which changes nothing.
+            iteration: the first one it applies to.
 
         Returns: whether anything was switched.
         """
@@ -85,7 +85,7 @@ class Attention:
         self._torch._C._set_sdp_priority_order(order)
         for name, on in switches.items():
             getattr(cuda, f"enable_{name}_sdp")(on)
-        # Its key for stored graphs leaves out the kernel: torch would take another's from there.
+        # The cache key omits the kernel: torch would load a graph compiled with another one.
         compiler.enable_autograd_cache = cached and kernel is None
         self.preferred, self.look_at, self.seen = kernel, iteration, set()
         return True
@@ -93,7 +93,8 @@ class Attention:
     def _state(self, device: str, cuda: Any, compiler: Any) -> State:
         torch = self._torch
         if device == "cuda":
-            # For some GPUs torch sets the order when it first chooses a kernel; ours comes later.
+            # On some GPUs torch sets the order when it first chooses a kernel: let it do that
+            # before us.
             probe = torch.empty(1, 1, 1, 8, device=device)
             torch._fused_sdp_choice(probe, probe, probe)
         switches = {name: bool(getattr(cuda, f"{name}_sdp_enabled")()) for name in SWITCHES}
@@ -102,7 +103,7 @@ class Attention:
 
 
 class AttentionControl(Control):
-    """Looks through the graphs of one iteration after each switch, where somebody asks. Values:
+    """Inspects the graphs of one iteration after each switch, except in launch mode. Values:
     "flash", "efficient", "cudnn", "math", None.
     """
 

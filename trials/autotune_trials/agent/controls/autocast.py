@@ -1,16 +1,16 @@
-"""Autocast over the forward region; for float16 the loss is scaled, too (loss_scaler.py).
+"""Autocast over the forward region; for float16 the loss is also scaled (loss_scaler.py).
 
     batch │ entry module called ─ enter │ forward, loss │ backward() ─ leave │ optimizer
                                           autocast on
 
-The region is entered at the first entry module of an iteration and left at backward, because the
-loss belongs into it (as in the usual ``with autocast(): loss = criterion(model(x), y)``). Inside an
-autocast region of the job's own, ours lasts for the module call alone: regions must nest.
+The region is entered at the first entry module of an iteration and left at backward, because it
+must include the loss (as in the usual ``with autocast(): loss = criterion(model(x), y)``). Inside
+an autocast region of the job's own, ours covers only the module call: regions must nest.
 
-An iteration may end in the middle of the job's own one (a GAN steps its critic, then feeds what its
-generator made before to the critic again). Autocast is therefore switched off where the next batch
-is fetched; without a loader, a module that still gets a tensor of the old format is called under
-the old autocast.
+An iteration of ours may end in the middle of one of the job's (a GAN steps its critic, then feeds
+the critic tensors that its generator made earlier). Autocast is therefore switched off where the
+next batch is fetched; without a loader, a module that still gets a tensor of the old dtype is
+called under the old autocast.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ class AutocastRegion:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.dtype: Any = None
-        self.entering = False  # an autocast that is entered just now is ours
-        self.ending = False  # to be switched off when the next batch is fetched
-        self._fading: Any = None  # the dtype switched off last: tensors of it may still be about
+        self.entering = False  # the autocast being entered is ours
+        self.ending = False  # switch off when the next batch is fetched
+        self._fading: Any = None  # the dtype switched off last; tensors of it may still exist
         self.inside: Any = None  # the region we are in
-        self.entered = 0  # regions so far
+        self.entered = 0  # regions entered so far
         self._thread = 0
 
     def set(self, dtype: Any, at_batch: bool = False) -> None:
-        """Use ``dtype`` (a torch.dtype, None: no autocast) from the next iteration on;
-        ``at_batch``: switch off where the next batch is fetched."""
+        """Use ``dtype`` (a torch.dtype; None: no autocast) from the next iteration on.
+        ``at_batch``: switch off only where the next batch is fetched.
+        """
         self.leave()
         self.ending = dtype is None and self.dtype is not None and at_batch
         if not self.ending:
@@ -53,17 +54,17 @@ class AutocastRegion:
 
     @property
     def in_use(self) -> bool:
-        """A dtype is set, or tensors of one may still be about."""
+        """Whether a dtype is set, or tensors of one may still exist."""
         return self.dtype is not None or self._fading is not None
 
     def end(self) -> None:
-        """The next batch is fetched."""
+        """Finish switching off, where the next batch is fetched."""
         self.leave()
         self.ending = False
         self._fading = self.dtype = None
 
     def fade(self, device: str, inputs: Iterable[Any]) -> Context | None:
-        """A context for a call without autocast whose inputs were made with it, else None."""
+        """A context for a call without autocast whose inputs were made under it, else None."""
         old = self._fading
         if old is None or self.dtype is not None:
             return None
@@ -72,30 +73,31 @@ class AutocastRegion:
         return None
 
     def carry_on(self, device: str, inputs: Iterable[Any]) -> Context | None:
-        """A context for a call in evaluation or in backward whose inputs the region made, else
-        None. Weights are cast for it alone: what is cast without gradients must not serve a call
-        with them."""
+        """A context for a call in evaluation or backward whose inputs the region made, else None.
+        Weights are cast for that call alone: a cast made without gradients must not serve a call
+        with them.
+        """
         torch = self._torch
         if self.dtype is None or not any(
             getattr(value, "dtype", None) is self.dtype for value in inputs
         ):
             return None
         if self.inside is None and torch.is_autocast_enabled(device):
-            return None  # a region of the job's own, or of a checkpoint's
+            return None  # the job's own region, or a checkpoint's
         return self._confined(torch.autocast(device, dtype=self.dtype, cache_enabled=False))
 
     def enter(self, device: str, keep_weights: bool = True) -> Context | None:
-        """Enter the region, unless inside already. ``keep_weights``: those cast once serve the rest
-        of it; without gradients they must not.
+        """Enter the region, unless already inside. ``keep_weights``: reuse cast weights for the
+        rest of the region; casts made without gradients must not be reused.
 
-        Returns a context manager where the region must be confined to the module call, else None.
+        Returns a context manager if the region must be confined to the module call, else None.
         """
         torch = self._torch
         if self.dtype is None or self.inside is not None or torch.is_autocast_enabled(device):
             return None
         context = torch.autocast(device, dtype=self.dtype, cache_enabled=keep_weights)
         self.entered += 1
-        if self._nesting() > 0:  # inside the job's own region, one it has switched off
+        if self._nesting() > 0:  # inside a region of the job's own that disables autocast
             return self._confined(context)
         self.entering = True
         try:
@@ -106,8 +108,8 @@ class AutocastRegion:
         return None
 
     def leave(self) -> None:
-        """Leave the region if we are inside. Put off while a region of the job's own is open inside
-        ours.
+        """Leave the region if inside; deferred while the job has a region of its own open within
+        it.
         """
         if self.inside is None or self._thread != threading.get_ident() or self._nesting() != 1:
             return
@@ -125,7 +127,7 @@ class AutocastRegion:
             yield
         finally:
             context.__exit__(None, None, None)
-            # Only the outermost exit drops the casted weights, and that one is the job's: it may be
+            # Only the outermost exit drops the cached casts, and that one is the job's: it may come
             # after the next step.
             self._torch.clear_autocast_cache()
 
@@ -136,28 +138,26 @@ class AutocastRegion:
 
 
 class AutocastControl(Control):
-    """Enters and leaves the region where the loop calls for it. Values: "bfloat16", "float16",
-    None.
-    """
+    """Enters and leaves the region at the loop's events. Values: "bfloat16", "float16", None."""
 
     name = "autocast"
 
     def __init__(self, live: LiveJobControl) -> None:
         super().__init__(live)
         self.region = AutocastRegion(live.torch)
-        # float16 only; kept when it is switched off, with its scale
+        # float16 only; kept, with its scale, when float16 is switched off
         self.scaling: LossScaling | None = None
 
     @property
     def scale_used(self) -> float | None:
-        """The scale of the agent's own scaler as it is now; None if it was never in use."""
+        """The current scale of the agent's own scaler; None if it was never in use."""
         return self.scaling.scaler.scale if self.scaling is not None else None
 
     def set(self, value: Any) -> None:
         live = self.live
         if value == "float16" and not live.every_optimizer():
             raise RuntimeError(
-                "float16 needs a torch optimizer, whose steps can be left out when gradients"
+                "float16 needs a torch.optim optimizer, so that steps can be skipped when gradients"
                 " overflow"
             )
         at_batch = (
@@ -171,7 +171,7 @@ class AutocastControl(Control):
             self.scaling = self.scaling or LossScaling(
                 live, LossScaler(self.torch, live.config.loss_scale)
             )
-            # whoever looks at gradients sees them unscaled
+            # ahead of the others, so that they see unscaled gradients
             live.events.listen(self.scaling, ahead=True)
         elif self.scaling is not None:
             live.events.forget(self.scaling)
@@ -201,18 +201,18 @@ class AutocastControl(Control):
             and loader.training
             and not live.entries
         ):
-            self.region.enter(live.device or "cpu")  # a job that calls no module: from the batch on
+            self.region.enter(live.device or "cpu")  # the job calls no module: start at the batch
 
     def module_called(
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Context | None:
         region, state, device = self.region, self.live.state, self.live.device
-        # a checkpoint, which has to compute as it did going forward, and sets autocast as it was
-        # around that
         if not state.iterations and state.seen_gradless and not region.entered:
-            # perhaps the second half of something, whose first half was computed without it: from
-            # the next iteration on
+            # This may be the second half of a computation whose first half ran without autocast:
+            # start with the next iteration.
             return None
+        # a checkpoint must be recomputed as in the forward; around that it restores the autocast
+        # state itself
         if state.in_backward:
             return (
                 (region.enter(device) if entry.checkpointed else None)
@@ -228,7 +228,7 @@ class AutocastControl(Control):
             return carried
         region.leave()
         part = state.caches_gradients or (entry.checkpointed and entry.called_gradless)
-        # what comes back goes into the loss: both halves must be computed alike
+        # the result goes into the loss: both halves must be computed alike
         if part and state.iterations:
             return region.enter(device, keep_weights=False)
         return None

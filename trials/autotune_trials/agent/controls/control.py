@@ -1,7 +1,7 @@
-"""One switch in the running job, and how it is held there.
+"""The base class of all controls: one switch in the running job.
 
-A knob of autotune_spaces says which: ``live.control("gc").set(value)``. A new one is a file in this
-folder with a line in :mod:`.switches`, beside the knob's own file.
+A knob in autotune_spaces names its control: ``live.control("gc").set(value)``. A new control is a
+file in this folder with a line in :mod:`.switches`, plus the knob's own file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 class Control(Listener):
-    """What :class:`autotune_spaces.base.Control` promises. One that acts at events listens while it
-    is switched on, and no longer."""
+    """Implements :class:`autotune_spaces.base.Control`. A control that acts on events listens only
+    while switched on.
+    """
 
     name: ClassVar[str]
-    own: ClassVar[Any] = None  # the value that gives everything back to the job
+    own: ClassVar[Any] = None  # the value that restores the job's own setting
 
     def __init__(self, live: LiveJobControl) -> None:
-        """Nothing is touched before :meth:`set`."""
+        """Touches nothing before :meth:`set`."""
         self.live, self.torch = live, live.torch
 
     def set(self, value: Any) -> None:
@@ -34,7 +35,7 @@ class Control(Listener):
         return None
 
     def listen(self, on: bool) -> None:
-        """Hear of the training loop, or not."""
+        """Start or stop listening to the training loop."""
         if on:
             self.live.events.listen(self)
         else:

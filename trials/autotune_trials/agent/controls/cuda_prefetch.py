@@ -1,12 +1,12 @@
-"""The next batch is copied to the GPU on a side stream while the job computes with the current one.
+"""Copies the next batch to the GPU on a side stream while the job computes with the current one.
 
     loader         batch 1, fetched ahead: 2     job asks: batch 2, fetched ahead: 3
     side stream    copy of 2 ──── event          copy of 3 ──── event
     job's stream   forward, backward of 1 …      x.to(device): waits for that event, has the copy
 
-Copied ahead is what the job was seen to move by a plain ``.to(device)`` or ``.cuda()``, from pinned
-memory. Where anything differs (another device, a conversion, a tensor changed since), the job's own
-call runs as ever.
+Only tensors in pinned memory that the job was seen to move by a plain ``.to(device)`` or
+``.cuda()`` are copied ahead. Where anything differs (another device, a conversion, a tensor changed
+since), the job's own call runs as usual.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ if TYPE_CHECKING:
 
 
 class Copy(NamedTuple):
-    """A copy under way, or done."""
+    """A copy, in progress or done."""
 
-    source: Any  # on the host: held, so that no other tensor gets its id
-    version: int  # of the source, when the copy was started
+    source: Any  # on the host; held so that no other tensor gets its id
+    version: int  # of the source when the copy started
     copy: Any
-    done: Any  # the event after it
+    done: Any  # the event recorded after the copy
 
 
 class Prefetch:
-    """Of the loader trained on. Takes the memory of one batch more, on the GPU and on the host."""
+    """Copies ahead for the training loader. Needs memory for one more batch, on the GPU and on the
+    host.
+    """
 
     def __init__(self, live: LiveJobControl, fail: Callable[[str], None]) -> None:
-        """``fail``: told if the next batch could not be copied ahead."""
+        """``fail``: called if the next batch could not be copied ahead."""
         self._live, self._torch, self._fail = live, live.torch, fail
         self._stream: Any = None
-        self._batch: list[Any] = []  # the tensors of the job's batch: held, for their ids
-        self._places: dict[int, int] = {}  # id of one of them -> its place among them
-        self._moved: set[int] = set()  # the places of those that the job moves
-        self._current: dict[int, Copy] = {}  # id of the source -> its copy, of the job's batch
+        self._batch: list[Any] = []  # tensors of the job's current batch, held for their ids
+        self._places: dict[int, int] = {}  # tensor id -> position in the batch
+        self._moved: set[int] = set()  # positions of the tensors that the job moves
+        self._current: dict[int, Copy] = {}  # source id -> its copy, for the job's current batch
         self._next: dict[int, Copy] = {}
         self._pageable = False  # a tensor to be copied ahead was not pinned
-        self._used = 0  # copies that the job was given
+        self._used = 0  # copies handed to the job
 
     def effect(self) -> str | None:
-        """Why the job has had no copy made ahead, or None."""
+        """Why the job got no copy made ahead, or None."""
         if self._used:
             return None
         if not self._moved:
-            return "the job moves no tensor of its batches by a plain .to(device) or .cuda()"
+            return "the job never moves a batch tensor with a plain .to(device) or .cuda()"
         if self._pageable:
-            return (
-                "the batches are not in pinned memory, so that no copy runs beside the computation"
-            )
+            return "batches are not in pinned memory, so copies cannot overlap with computation"
         return (
-            "the job changes its batches before it moves them, or has moved each of them only once"
+            "the job modifies batches before moving them, or has moved each tensor only once so far"
         )
 
     def on_batch(self, loader: TrackedLoader, batch: Any) -> None:
-        """The job is given ``batch``: start the copies of the one after it."""
+        """The job is given ``batch``: start copying the batch after it."""
         self._batch = tensors_of(batch)
         self._places = {id(tensor): place for place, tensor in enumerate(self._batch)}
         self._current, self._next = self._next, {}
@@ -78,7 +78,7 @@ class Prefetch:
         clock.switch(FORWARD)
 
     def _started(self, tensors: list[Any]) -> dict[int, Copy]:
-        """The copies of those that the job will move."""
+        """Start copies of the tensors that the job will move."""
         torch, device = self._torch, self._live.cuda
         wanted = [tensors[place] for place in sorted(self._moved) if place < len(tensors)]
         plain = [t for t in wanted if type(t) is torch.Tensor and not t.requires_grad]
@@ -97,7 +97,9 @@ class Prefetch:
         return {id(tensor): Copy(tensor, tensor._version, copy, done) for tensor, copy in made}
 
     def take(self, tensor: Any, device: Any, non_blocking: bool) -> Any | None:
-        """The copy for a job that moves ``tensor`` to ``device``; None if it has to make its own."""
+        """The copy for a job that moves ``tensor`` to ``device``; None if the job must make its
+        own.
+        """
         place = self._places.get(id(tensor))
         if place is None or device != self._live.cuda:
             return None
@@ -107,7 +109,7 @@ class Prefetch:
             return None
         stream = self._torch.cuda.current_stream(device)
         stream.wait_event(made.done)
-        made.copy.record_stream(stream)  # or the side stream may use its memory again too soon
+        made.copy.record_stream(stream)  # else the side stream may reuse its memory too soon
         if not non_blocking:
             made.done.synchronize()  # from here on the job may change the tensor
         self._used += 1
@@ -119,7 +121,7 @@ class CudaPrefetch(Control):
 
     name, own = "cuda_prefetch", False
 
-    # while batches are copied ahead; asked by the patch on Tensor.to (patches/transfer.py)
+    # set while batches are copied ahead; read by the patch on Tensor.to (patches/transfer.py)
     prefetch: Prefetch | None = None
 
     def set(self, value: Any) -> None:

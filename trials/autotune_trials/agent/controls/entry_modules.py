@@ -1,7 +1,6 @@
-"""Top-level modules the job calls in training: where compilation, memory format and autocast take
-hold.
+"""Top-level modules the job calls in training: compilation, memory format and autocast act on them.
 
-An entry sits in the module's ``_compiled_call_impl`` slot, which ``Module.__call__`` asks first,
+An entry sits in the module's ``_compiled_call_impl`` slot, which ``Module.__call__`` checks first,
 and which torch itself leaves out of copies and pickles (EMA copies, ``torch.save(model)``).
 """
 
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
 SLOT = "_compiled_call_impl"
-# Patches dynamo must not meet. Taking two away and putting them back costs a compiled call about 1
-# µs.
+# Patches dynamo must not trace. Suspending two of them and restoring them costs a compiled call
+# about 1 µs.
 TRACED = ("Module.__call__", "autocast.__enter__", "Tensor.to", "Tensor.cuda")
-OUTPUTS_KEPT = 64  # tensors of the latest calls, to be taken out of a CUDA graph's memory
+OUTPUTS_KEPT = 64  # latest output tensors, to be copied out of a CUDA graph's memory
 
 
 class SlotCall:
-    """What ``Module.__call__`` finds in the slot. Copied or pickled it becomes None, the slot's own
+    """What ``Module.__call__`` finds in the slot. Copied or pickled it becomes None, the slot's
     default.
     """
 
@@ -42,10 +41,10 @@ class SlotCall:
         self._exporting = live.torch.compiler.is_dynamo_compiling
 
     def _clone(self, module: Any) -> Any | None:
-        """What is called, if that is a clone, made of the module's dictionary (learn2learn,
-        DataParallel).
+        """The called module if it is a clone that shares this slot because it was made from the
+        module's ``__dict__`` (learn2learn, DataParallel); else None.
         """
-        if self._exporting():  # torch.export traces this, and must not meet a frame
+        if self._exporting():  # torch.export traces this and cannot handle a frame
             return None
         called: Any = sys._getframe(2).f_locals.get("self")
         return called if called is not module and getattr(called, SLOT, None) is self else None
@@ -55,7 +54,7 @@ class SlotCall:
 
 
 class BlockCall(SlotCall):
-    """Of a repeated block: compiled in training, and where backward computes a checkpoint again."""
+    """Slot of a repeated block: compiled in training, and when backward recomputes a checkpoint."""
 
     def __init__(self, live: LiveJobControl, block: Any, compiled: Any) -> None:
         super().__init__(live)
@@ -75,12 +74,12 @@ class BlockCall(SlotCall):
 
 
 class EntryCall(SlotCall):
-    """Of an entry."""
+    """Slot of an entry module."""
 
     def __init__(self, entry: Entry, live: LiveJobControl) -> None:
         super().__init__(live)
         self.entry, self._module = entry, entry.reference
-        # holds the module, and is held by it alone: a module that the job drops must go
+        # holds the module, and only the module holds it: a module that the job drops must be freed
         self.compiled: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,24 +109,24 @@ class EntryCall(SlotCall):
 
 
 class Entry:
-    """One top-level module; what :class:`autotune_spaces.base.EntryModule` promises."""
+    """One top-level module; implements :class:`autotune_spaces.base.EntryModule`."""
 
     def __init__(self, module: Any, live: LiveJobControl) -> None:
         self.reference: Callable[[], Any] = weakref.ref(module)
         self._live, self._torch = live, live.torch
-        self._call: Any = lambda: None  # weak, of what lies in the slot
+        self._call: Any = lambda: None  # weak reference to our object in the slot
         self._mode: str | None = None
         self._proven = False  # the compiled forward has worked once
         self._graphs_before = 0
-        self._blocks: list[weakref.ref[Any]] = []  # those that are compiled one by one
-        # what CUDA graphs returned last
+        self._blocks: list[weakref.ref[Any]] = []  # blocks compiled one by one
+        # latest outputs of CUDA graphs
         self._outputs: deque[weakref.ref[Any]] = deque(maxlen=OUTPUTS_KEPT)
-        self.shapes: set[tuple[Any, ...]] = set()  # of its inputs, in warm-up
+        self.shapes: set[tuple[Any, ...]] = set()  # of its inputs during warm-up
         # parameters whose layout we changed
         self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}
         self._channels_last = False
-        self.called_gradless = False  # in training
-        self.checkpointed = False  # and by backward once more: such a call is a part of the forward
+        self.called_gradless = False  # its latest call, in training mode
+        self.checkpointed = False  # and recomputed in backward: such a call is part of the forward
 
     @property
     def module(self) -> Any:
@@ -143,11 +142,11 @@ class Entry:
 
     @property
     def changed(self) -> bool:
-        """It computes otherwise than the job has it."""
+        """Whether a knob changes how it computes."""
         return self._mode is not None or self._channels_last
 
     def install(self) -> bool:
-        """Take the slot, unless the job's own ``module.compile()`` has it. Idempotent."""
+        """Take the slot, unless the job's own ``module.compile()`` holds it. Idempotent."""
         present = vars(self.module).get(SLOT)
         if present is None:
             present = vars(self.module)[SLOT] = EntryCall(self, self._live)
@@ -155,14 +154,14 @@ class Entry:
         return present is self._call()
 
     def remove(self) -> None:
-        """Leave the slot, everything as the job had it."""
+        """Restore the job's own settings and leave the slot."""
         if self.alive:
             self.set_compiled(None)
             self.set_channels_last(False)
         self.release()
 
     def release(self) -> None:
-        """Leave the slot only (the job is about to compile the module itself)."""
+        """Only leave the slot (the job is about to compile the module itself)."""
         module = self.module
         if (
             module is not None
@@ -174,7 +173,7 @@ class Entry:
     # ------------------------------------------------------------------ calling
 
     def run(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of the module, which the caller holds, as the knobs want it."""
+        """Run the module's forward as the knobs want it; the caller keeps the module alive."""
         if self._channels_last:
             args = tuple(self._laid_out(a) for a in args)
             kwargs = {k: self._laid_out(v) for k, v in kwargs.items()}
@@ -184,8 +183,8 @@ class Entry:
             return self._compiled_run(args, kwargs)
 
     def _compiled_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compile, where that is due: at first, and for other shapes. If the compiler fails, say so
-        and run as before: a knob must not end the job.
+        """Run the compiled forward; the first call and new shapes compile. If the compiler fails,
+        report it and run uncompiled: a knob must not end the job.
         """
         try:
             result = self._call().compiled(*args, **kwargs)
@@ -211,13 +210,13 @@ class Entry:
         self._outputs.extend(weakref.ref(x) for x in tensors)
 
     def note_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Those of the tensors that it is called with."""
+        """Record the shapes of the tensors it is called with."""
         from torch.utils._pytree import tree_leaves
 
         try:
             tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, self._torch.Tensor))
             self.shapes.add(tuple(tuple(x.shape) for x in tensors))
-        # arguments of the job's own classes may do anything when they are looked at
+        # arguments of the job's own classes may do anything when inspected
         except Exception:
             log.write_exception("shapes")
 
@@ -231,13 +230,13 @@ class Entry:
         if self._mode is not None:
             for entry in self._live.entries:
                 entry.take_out_of_graphs()
-            # After some variants dynamo stops compiling in silence; and one mode's code must not
+            # After some variants dynamo silently stops compiling; and one mode's code must not
             # serve another.
             torch._dynamo.reset()
         self._free_blocks()
         call, self._mode, self._proven = self._call(), mode, False
         if call is None:
-            self._mode = mode = None  # the job has put something of its own into the slot
+            self._mode = mode = None  # the job has put something of its own in the slot
         else:
             call.compiled = None
         self._keep_random_stream(mode is not None)
@@ -253,8 +252,8 @@ class Entry:
             self._compile_blocks(compile)
             call.compiled = module._call_impl
             return
-        # A plain function, because compiling an instance of a class from torch.nn itself does
-        # nothing, in silence.
+        # A plain function: compiling an instance of a class from torch.nn itself silently does
+        # nothing.
         target = module._call_impl if _has_hooks(module) else module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -277,8 +276,8 @@ class Entry:
         self._blocks.clear()
 
     def compile_anew(self) -> None:
-        """If it is compiled: something that compiled code holds is another now, and dynamo does not
-        look for it.
+        """Recompile if compiled: a value baked into compiled code has changed, and dynamo has no
+        guard for it.
         """
         mode = self._mode
         if mode is not None:
@@ -286,9 +285,9 @@ class Entry:
             self.set_compiled(mode)
 
     def take_out_of_graphs(self) -> None:
-        """CUDA graphs leave ``.grad`` and what the module returned in memory that is freed with
-        them; the job may still read both, or add to the former. A view that it has made of an
-        output is not found.
+        """Copy ``.grad`` and the latest outputs out of CUDA graph memory, which is about to be
+        freed; the job may still read both, or accumulate into the former. Views it made of an
+        output are not found.
         """
         if self._mode not in CUDA_GRAPHS:
             return
@@ -297,7 +296,7 @@ class Entry:
                 parameter.grad.data = parameter.grad.data.clone()
         for output in (reference() for reference in self._outputs):
             if output is not None:
-                # a later replay may have overwritten it: torch lets nobody read it then
+                # torch refuses to read one that a later replay has overwritten
                 with suppress(RuntimeError):
                     output.data = output.data.clone()
         self._outputs.clear()
@@ -310,11 +309,11 @@ class Entry:
         return _graphs(torch) - self._graphs_before
 
     def _keep_random_stream(self, compiled: bool) -> None:
-        """Compiled code draws the same random numbers as without, so that losses can be compared
-        step by step.
+        """Make compiled code draw the same random numbers as eager code: losses then compare step
+        by step.
 
-        Dropout may be a function call that no module shows, so this is asked for whatever the model
-        is made of. Code that draws nothing is not changed by it.
+        Dropout may be a function call that no module shows, so this is set whatever the model is
+        made of. Code that draws nothing is unaffected.
         """
         import torch._inductor.config as config
 
@@ -334,7 +333,7 @@ class Entry:
         if on == self._channels_last:
             return
         if on:
-            # raises for a lazy layer without weights yet: the next attempt finds them
+            # raises for a lazy layer without weights yet; the next attempt finds them
             movable = self._movable()
             self._channels_last = True
             for parameter in movable:
@@ -352,9 +351,10 @@ class Entry:
         self._own_strides.clear()
 
     def _movable(self) -> list[Any]:
-        """Parameters with memory of their own. Moved away from another tensor over the same memory
-        (its twin in the model, the flat one that the optimizer steps, that of other processes) a
-        parameter would not follow it any more."""
+        """Parameters with memory of their own. One that shares it with another tensor (a tied
+        weight, the flat tensor that the optimizer steps, that of other processes) would lose that
+        link if moved.
+        """
         parameters = list(self.module.parameters())
         mine = {id(p) for p in parameters}
         stepped = [
@@ -375,8 +375,8 @@ class Entry:
         ]
 
     def _relay(self, parameter: Any, convert: Any) -> None:
-        """Lay out ``parameter``, its gradient and its optimizer state (momenta) anew; the Parameter
-        object stays.
+        """Convert the layout of ``parameter``, its gradient and its optimizer state (momenta); the
+        Parameter object stays.
         """
         with self._torch.no_grad():
             parameter.data = convert(parameter.data)
@@ -389,8 +389,8 @@ class Entry:
                         state[key] = convert(value)
 
     def _laid_out(self, value: Any) -> Any:
-        """As ``value.to(memory_format=…)`` does it in people's own code: with one channel
-        ``contiguous`` would leave the strides alone.
+        """``value`` in its channels-last format, by ``to(memory_format=…)`` as users write it: with
+        one channel ``contiguous`` would leave the strides alone.
         """
         if isinstance(value, self._torch.Tensor) and value.layout == self._torch.strided:
             wanted = self._format_of(value)
@@ -406,7 +406,7 @@ class Entry:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Out of memory, on the device or the host."""
+    """Whether ``error`` means out of memory, on the device or the host."""
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         return True
     text = str(error).lower()
@@ -419,13 +419,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _is_compilers(error: Exception) -> bool:
-    """It comes of compiling, and not of the job's own code."""
+    """Whether ``error`` comes from compiling, not from the job's own code."""
     return isinstance(error, sys.modules["torch._dynamo.exc"].TorchDynamoException)
 
 
 def compile_notes(entries: Sequence[Entry]) -> dict[str, Any]:
     """What dynamo counted since a knob compiled ``entries``: graphs and graph breaks. Empty if none
-    did.
+    is compiled.
     """
     if not any(entry.compiled for entry in entries):
         return {}
@@ -441,8 +441,8 @@ def _graphs(torch: Any) -> int:
 
 
 def _memory(tensor: Any) -> tuple[int, int]:
-    """(which storage, where in it): alike for tensors over the same memory. A DTensor has no
-    address to ask for.
+    """(storage, offset in it): equal for tensors over the same memory. No address: a DTensor has
+    none.
     """
     return int(tensor.untyped_storage()._cdata), int(tensor.storage_offset())
 

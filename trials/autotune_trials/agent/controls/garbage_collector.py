@@ -1,7 +1,7 @@
-"""Python's garbage collector: as the interpreter came, as the job set it, as a knob wants it.
+"""Switches Python's garbage collector, and tells what the interpreter and the job set it to.
 
-A module of its own and not part of :mod:`.live_job`, because what the interpreter came with has to
-be read before the job's first line.
+Kept apart from :mod:`.live_job` because the interpreter's own settings must be read before the
+job's first line runs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from autotune_trials.agent.core.loop_state import Ending
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
-# thresholds and frozen objects, before any line of the job
+# (thresholds, number of frozen objects) before the job's first line
 _came_with: tuple[tuple[int, int, int], int] | None = None
 
 
 def note() -> None:
-    """Remember how the collector is set while nothing of the job has run."""
+    """Record the collector's settings before any of the job's code has run."""
     global _came_with
     _came_with = gc.get_threshold(), gc.get_freeze_count()
 
 
 def own_setting() -> str:
-    """What the job did to the collector, as a call; "" if nothing, or nobody noted how it was
-    before.
+    """The job's own change to the collector, as a call; "" if there is none or :func:`note` has not
+    run.
     """
     if not gc.isenabled():
         return "gc.disable()"
@@ -40,10 +40,10 @@ def own_setting() -> str:
 
 
 class Collector:
-    """The collector's settings, changed and given back."""
+    """Changes the collector's settings, and restores them."""
 
     def __init__(self) -> None:
-        self._own_thresholds: tuple[int, int, int] | None = None  # while ours are set
+        self._own_thresholds: tuple[int, int, int] | None = None  # the job's, while ours are set
         self._frozen = False
 
     @property
@@ -60,7 +60,7 @@ class Collector:
         elif self._frozen and not freeze:
             self._frozen = False
             gc.unfreeze()
-            # when the next full collection is due follows from how many objects the last one saw
+            # the number of objects the last full collection saw decides when the next one is due
             gc.collect()
 
     def _set_threshold(self, threshold: int | None) -> None:
@@ -73,8 +73,8 @@ class Collector:
 
 
 class GcControl(Control):
-    """Values: "freeze" (what there is now is left out of later collections), a threshold (collect
-    after so many new objects), None.
+    """Values: "freeze" (exempts the objects that exist now from later collections), a threshold
+    (collect after that many new objects), None.
     """
 
     name = "gc"
@@ -84,8 +84,8 @@ class GcControl(Control):
         self.collector = Collector()
 
     def set(self, value: Any) -> None:
-        """Frozen is what there is when training begins, model and data among it: not what little
-        there is when torch is imported.
+        """Freeze only once training has begun: model and data exist by then, unlike when torch is
+        imported.
         """
         begun = self.live.has_stepped or self.live.state.ends_with is not Ending.STEP
         self.collector.set(value == "freeze" and begun, value if isinstance(value, int) else None)

@@ -1,5 +1,4 @@
-"""What knobs may touch in the running job: the LiveJob of :mod:`autotune_spaces.base`,
-implemented."""
+"""What knobs may touch in the running job: implements LiveJob of :mod:`autotune_spaces.base`."""
 
 from __future__ import annotations
 
@@ -41,15 +40,15 @@ class LiveJobControl(Listener):
         # called when an entry is about to be compiled
         self.before_compile: Callable[[], None] = lambda: None
         self.loaders: LoaderHooks | None = None
-        self.device = ""  # "cpu" or "cuda", known with the first tensor
+        self.device = ""  # "cpu" or "cuda", known from the first tensor on
         self.cuda: Any = None  # the torch.device trained on, with its index, if it is a GPU
-        # inductor's setting while an entry is compiled by us
+        # the job's fallback_random of inductor, while a knob has an entry compiled
         self.own_fallback_random: bool | None = None
         self.built = Replicas()
         self._entries: list[Entry] = []
         self._optimizers: dict[int, OptimizerControl] = {}  # by id, in the order they were built
         self._stepping: list[int] = []  # ids, in the order they first stepped
-        # a parameter that could be trained when that was asked last
+        # a parameter that was trainable when last checked
         self._trainable: Callable[[], Any] = lambda: None
         self._switches: dict[str, Control] = {kind.name: kind(self) for kind in SWITCHES}
 
@@ -66,7 +65,7 @@ class LiveJobControl(Listener):
 
     @property
     def controls(self) -> list[OptimizerControl]:
-        """Of the optimizers that have stepped; before any has, of all that were built."""
+        """Controls of the optimizers that have stepped; before any has, of all that were built."""
         ids = self._stepping or list(self._optimizers)
         return [
             self._optimizers[i]
@@ -75,7 +74,7 @@ class LiveJobControl(Listener):
         ]
 
     def every_control(self) -> Iterator[OptimizerControl]:
-        """Of all optimizers that were built."""
+        """Controls of all optimizers that were built."""
         return iter(list(self._optimizers.values()))
 
     @property
@@ -89,12 +88,12 @@ class LiveJobControl(Listener):
 
     @property
     def has_stepped(self) -> bool:
-        """An optimizer has."""
+        """Whether an optimizer has stepped."""
         return bool(self._stepping)
 
     @property
     def all_have_stepped(self) -> bool:
-        """Every optimizer that was built and still lives has stepped."""
+        """Whether every optimizer that was built and still exists has stepped."""
         return all(
             number in self._stepping
             for number, control in self._optimizers.items()
@@ -102,13 +101,15 @@ class LiveJobControl(Listener):
         )
 
     def every_optimizer(self) -> list[Any]:
-        """All that were built and still live."""
-        # a list first: another thread may build one meanwhile
+        """All optimizers that were built and still exist."""
+        # copied first: another thread may build one meanwhile
         found = [control.optimizer for control in list(self._optimizers.values())]
         return [optimizer for optimizer in found if optimizer is not None]
 
     def parameters(self) -> list[Any]:
-        """What is trained: the optimizers' parameters, else the entry modules'."""
+        """The trained parameters: the optimizers', or without optimizers those of the entry
+        modules.
+        """
         optimizers = self.optimizers
         found = (
             [p for o in optimizers for g in o.param_groups for p in g["params"]]
@@ -119,8 +120,9 @@ class LiveJobControl(Listener):
 
     def anything_trainable(self, module: Any) -> bool:
         """Whether any parameter of the optimizers, or of ``module`` (optimizers may step copies of
-        its own), can be trained just now. Where none can, the job evaluates, whatever else it takes
-        gradients of (forces of a potential). Cheap: asked in every call of a module.
+        its parameters), is trainable now; True without optimizers. Where none is, the job
+        evaluates, whatever gradients it takes (e.g. forces of a potential). Cheap: runs in every
+        call of a module.
         """
         parameter = self._trainable()
         if parameter is not None and parameter.requires_grad:
@@ -133,16 +135,16 @@ class LiveJobControl(Listener):
         return parameter is not None or not optimizers
 
     def control_of(self, optimizer: Any) -> OptimizerControl:
-        """The control of ``optimizer``, made if need be."""
+        """The control of ``optimizer``, created if needed."""
         control = self._optimizers.get(id(optimizer))
-        # an id is used again after its object is gone
+        # ids are reused once their object is freed
         if control is None or control.optimizer is not optimizer:
             control = self._optimizers[id(optimizer)] = OptimizerControl(self.torch, optimizer)
             self._stepping = [i for i in self._stepping if i != id(optimizer)]
         return control
 
     def note_stepping(self, optimizer: Any) -> bool:
-        """``optimizer`` is about to step; True if it is its first time."""
+        """Record that ``optimizer`` is about to step; True if for the first time."""
         if (
             id(optimizer) in self._stepping
             and self._optimizers[id(optimizer)].optimizer is optimizer
@@ -163,12 +165,12 @@ class LiveJobControl(Listener):
         return entry
 
     def drop_entries(self) -> None:
-        """Forget all entries without touching what they call."""
+        """Forget all entries without restoring their modules."""
         self.release_entries()
         self._entries = []
 
     def release_entries(self) -> None:
-        """Calls of the entries are seen no more."""
+        """Stop seeing calls of the entries."""
         for entry in self._entries:
             entry.release()
 
@@ -185,7 +187,7 @@ class LiveJobControl(Listener):
     # ------------------------------------------------------------------ switches
 
     def control(self, name: str) -> Control:
-        """The switch of this name. Raises KeyError for what is none."""
+        """The switch of this name. Raises KeyError if there is none."""
         return self._switches[name]
 
     def get(self, kind: type[C]) -> C:
@@ -195,7 +197,7 @@ class LiveJobControl(Listener):
         return found
 
     def restore(self) -> None:
-        """Everything as the job had it."""
+        """Restore everything to the job's own settings."""
         for switch in self._switches.values():
             switch.set(switch.own)
         for entry in self.entries:

@@ -1,4 +1,4 @@
-"""Loss scaling for float16, as torch.amp.GradScaler does it, from outside of the job."""
+"""Loss scaling for float16 as torch.amp.GradScaler does it, from outside the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROWTH_INTERVAL = 2000
 
 
 class LossScaling(Listener):
-    """Listens while the job is to train in float16."""
+    """Applies the scaler at the loop's events while the job is set to train in float16."""
 
     def __init__(self, live: LiveJobControl, scaler: LossScaler) -> None:
         self.live, self.scaler = live, scaler
@@ -33,7 +33,7 @@ class LossScaling(Listener):
         self.scaler.before_step(optimizer)
 
     def closure_called(self, optimizer: Any) -> None:
-        self.scaler.before_step(optimizer)  # backward has run inside the step: look again
+        self.scaler.before_step(optimizer)  # backward ran inside the step: check again
 
     def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
         self.scaler.after_step(optimizer)
@@ -43,20 +43,22 @@ class LossScaling(Listener):
 
 
 class LossScaler:
-    """What torch.amp.GradScaler does, from outside of the job.
+    """Does what torch.amp.GradScaler does, from outside the job.
 
     The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so
     that everything the job does with them (clipping, logging) sees true gradients. An overflow
-    leaves out the optimizer's step: a fused kernel looks for itself, of another optimizer the
-    gradients are taken away for the duration of ``step``, which takes one synchronisation. Usual
+    skips the optimizer's step: a fused kernel checks for itself; for any other optimizer the
+    gradients are removed for the duration of ``step``, which takes one synchronisation. Usual
     scales are powers of two, so scaling itself is exact.
     """
 
     def __init__(self, torch: Any, scale: float | None = None) -> None:
-        """``scale``: to start with; a power of two, so that scaling changes no digit. None: 2**16."""
+        """``scale``: the initial scale, a power of two, so that scaling changes no digit; None:
+        2**16.
+        """
         self._torch = torch
         self._first_scale = INITIAL_SCALE if scale is None else float(scale)
-        self._scale: Any = None  # on the device of the first loss, where it is updated, too
+        self._scale: Any = None  # on the device of the first loss, where it is also updated
         self._good_steps: Any = None
         # (id of optimizer, device) -> found_inf: 0 or 1
         self._overflow: dict[tuple[int, Any], Any] = {}
@@ -65,16 +67,16 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """As it is now. Waits for the device."""
+        """The current scale. Waits for the device."""
         return self._first_scale if self._scale is None else float(self._scale)
 
     def before_backward(self, optimizers: Iterable[Any]) -> None:
-        """Bring gradients already there (accumulation) to the scale of those to come."""
+        """Scale the gradients accumulated so far, to match those about to be added."""
         for (_, device, _), grads in self._by_kind(optimizers):
             self._torch._foreach_mul_(grads, self._scale_on(device))
 
     def scaled(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
-        """The arguments of backward with the scale in them."""
+        """The arguments of backward with the scale applied."""
         if isinstance(tensors, (list, tuple)):
             given = (
                 gradients if isinstance(gradients, (list, tuple)) else [gradients] * len(tensors)
@@ -87,9 +89,10 @@ class LossScaler:
         return tensors * scale, None
 
     def after_backward(self, optimizers: Iterable[Any]) -> None:
-        """Unscale in place, and note which optimizer's gradients are not finite."""
+        """Unscale in place, and record which optimizers have non-finite gradients."""
         torch = self._torch
-        self._overflow = {}  # a gradient that overflowed earlier still does, or has been dropped
+        # an earlier overflow is still in the gradient, or the gradient was dropped
+        self._overflow = {}
         for (owners, device, checked), grads in self._by_kind(optimizers):
             found = torch.zeros((), device=device)
             inverse = self._scale_on(device).double().reciprocal().float()
@@ -99,15 +102,15 @@ class LossScaler:
                 torch._foreach_mul_(grads, inverse)
                 for grad in grads:
                     found.masked_fill_(~torch.isfinite(grad).all(), 1.0)
-            for owner in owners:  # once a dtype
+            for owner in owners:  # once per dtype
                 before = self._overflow.get((owner, device))
                 self._overflow[owner, device] = (
                     found if before is None else torch.maximum(before, found)
                 )
 
     def before_step(self, optimizer: Any) -> None:
-        """Have the step left out if its gradients overflowed. Waits for the device, but for a fused
-        optimizer.
+        """Skip the step if its gradients overflowed. Waits for the device unless the optimizer is
+        fused.
         """
         keys = [k for k in self._overflow if k[0] == id(optimizer)]
         if not keys:
@@ -118,7 +121,7 @@ class LossScaler:
             found = self._torch.maximum(found, other.to(found.device, non_blocking=True))
         self._stepped.append(found)
         if _skips_by_itself(optimizer):
-            optimizer.grad_scale, optimizer.found_inf = None, found  # as GradScaler tells it
+            optimizer.grad_scale, optimizer.found_inf = None, found  # as GradScaler does
         elif found and id(optimizer) not in self._withheld:
             parameters = [
                 p for g in optimizer.param_groups for p in g["params"] if p.grad is not None
@@ -128,19 +131,19 @@ class LossScaler:
                 p.grad = None
 
     def after_step(self, optimizer: Any) -> None:
-        """Give withheld gradients back, for whatever the job does next with them."""
+        """Restore withheld gradients, for whatever the job does next with them."""
         for name in ("grad_scale", "found_inf"):
             vars(optimizer).pop(name, None)
         for parameter, grad in self._withheld.pop(id(optimizer), ()):
             parameter.grad = grad
 
     def update(self) -> Any:
-        """The iteration has ended: halve the scale after an overflow, double it after 2000 clean
-        ones.
+        """End the iteration: halve the scale after an overflow, double it after 2000 clean
+        iterations.
 
         Returns:
-            Whether a step was left out: False, or a tensor that is true if so, which waits for the
-                device once it is asked.
+            Whether a step was skipped: False, or a tensor that is true if so; reading it waits for
+                the device.
         """
         if not self._stepped:
             return False
@@ -160,10 +163,12 @@ class LossScaler:
     def _by_kind(
         self, optimizers: Iterable[Any]
     ) -> list[tuple[tuple[tuple[int, ...], Any, bool], list[Any]]]:
-        """Gradients by (their optimizers, device, can the fused check take them), each once."""
+        """Gradients grouped by (their optimizers, device, can the fused check take them), each
+        once.
+        """
         torch = self._torch
         kinds: dict[tuple[tuple[int, ...], Any, Any], list[Any]] = {}
-        owned: dict[int, tuple[Any, tuple[int, ...]]] = {}  # by id of the parameter
+        owned: dict[int, tuple[Any, tuple[int, ...]]] = {}  # by parameter id
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -182,10 +187,10 @@ class LossScaler:
 
 
 def _skips_by_itself(optimizer: Any) -> bool:
-    """Whether its kernel takes ``found_inf``.
+    """Whether the optimizer's kernel takes ``found_inf``.
 
-    Not of SGD's first step with momentum: that hands on momenta nobody has written if it is left
-    out (torch 2.13).
+    Not for SGD's first step with momentum: skipping it leaves momenta that were never written
+    (torch 2.13).
     """
     groups = optimizer.param_groups
     if not all(g.get("fused") for g in groups) or not step_is_torchs(type(optimizer)):

@@ -1,5 +1,4 @@
-"""Learning rates multiplied for the length of each step: what a scheduler sets never sees the
-factor."""
+"""Multiplies learning rates for the duration of each step: schedulers never see the factor."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from autotune_trials.agent.controls.control import Control
 
 
 class LrFactor(Control):
-    """Values: a factor; 1.0 is the job's own."""
+    """Values: a factor; 1.0 keeps the job's own rates."""
 
     name, own = "lr_factor", 1.0
 
@@ -24,7 +23,7 @@ class LrFactor(Control):
 
     def step_started(self, optimizer: Any) -> None:
         loaders = self.live.loaders
-        # a later stage of the job may train on batches that stay as they are
+        # a later stage of the job may train on a loader whose batch size is not changed
         if loaders is None or loaders.fits_batch_size():
             self.live.control_of(optimizer).scale_lr(self.factor)
 

@@ -1,4 +1,4 @@
-"""glibc's malloc keeps freed memory instead of giving it back to the system."""
+"""Makes glibc's malloc keep freed memory instead of returning it to the system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class MallocRetain(Control):
-    """Values: True; False gives malloc its thresholds back."""
+    """Values: True; False restores malloc's thresholds."""
 
     name, own = "malloc_retain", False
 

@@ -1,9 +1,8 @@
-"""``non_blocking`` of copies to the GPU: held by the patch on ``Tensor.to`` and ``Tensor.cuda``
-(patches/transfer.py).
+"""Sets ``non_blocking`` of copies to the GPU, through the patch on ``Tensor.to`` and
+``Tensor.cuda`` (patches/transfer.py).
 
-Only of batches as a loader gave them: nobody writes to their memory again. A buffer of the job's
-own, which it fills anew for every batch, would be overwritten while the copy of the last one is
-still under way.
+Only for batches as a loader gave them: nothing writes to their memory again. A buffer of the job's
+own, refilled for every batch, would be overwritten while the previous copy is still in progress.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
-# of several loaders walked together, or a loop that fetches ahead
+# remembered: the job may iterate several loaders together, or fetch ahead
 BATCHES = 4
 
 
@@ -32,9 +31,9 @@ class NonBlocking(Control):
 
     def __init__(self, live: LiveJobControl) -> None:
         super().__init__(live)
-        # where the latest batches lie
+        # memory addresses of the latest batches
         self._given: deque[set[int]] = deque(maxlen=BATCHES)
-        self._used = False  # a copy was told
+        self._used = False  # a copy got the flag
 
     def set(self, value: Any) -> None:
         if value != self.wanted:
@@ -44,7 +43,7 @@ class NonBlocking(Control):
     def effect(self) -> str | None:
         if self.wanted is None or self._used:
             return None
-        return "the job moves no pinned batch of a DataLoader by .to(device) or .cuda()"
+        return "the job never moves a pinned DataLoader batch with .to(device) or .cuda()"
 
     def wanted_for(self, tensor: Any) -> bool | None:
         """The flag for a copy of ``tensor``; None: as the job calls it."""
@@ -69,8 +68,8 @@ class NonBlocking(Control):
 
 
 def _memory(tensor: Any) -> int | None:
-    """Which memory it lies in; None where it has none of its own (sparse, or of the job's kind)."""
+    """Address of the storage; None if there is none (sparse, or a class of the job's own)."""
     try:
         return int(tensor.untyped_storage().data_ptr())
-    except Exception:  # as each kind of tensor says it
+    except Exception:  # each kind of tensor raises its own error
         return None

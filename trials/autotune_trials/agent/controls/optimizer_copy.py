@@ -1,6 +1,4 @@
-"""An optimizer of the job's class and settings over other parameters, for trials that the job does
-not notice.
-"""
+"""Copies an optimizer's class and settings onto other parameters, for trials outside the job."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-TRIED = 67  # numbers: whole vectors of any processor, and some left over
+TRIED = 67  # numbers: whole SIMD vectors on any processor, plus a remainder
 
 
 def copy_of(
@@ -17,11 +15,11 @@ def copy_of(
     implementation: str | None,
     parameters: Callable[[Any], Iterable[Any]],
 ) -> Any:
-    """Without state, and made without its constructor, which the agent listens to.
+    """Copies ``optimizer`` without its state or a constructor call, which the agent would notice.
 
     Args:
-        implementation: "for-loop", "foreach" or "fused"; None: as ``optimizer`` is set now.
-        parameters: those of the copy of a group, given the group.
+        implementation: "for-loop", "foreach" or "fused"; None: the current setting.
+        parameters: returns the parameters for the copy of a given group.
     """
     cls: Any = type(optimizer)
     scratch = cls.__new__(cls)
@@ -41,7 +39,7 @@ def copy_of(
 
 
 def bare_step(optimizer: Any) -> Callable[[Any], object]:
-    """Its class's step, without torch's hooks and profiler ranges, and with them ours."""
+    """The class's ``step`` without torch's hooks and profiler ranges, and so without ours."""
     step: Any = type(optimizer).step
     while hasattr(step, "__wrapped__"):
         step = step.__wrapped__
@@ -50,12 +48,12 @@ def bare_step(optimizer: Any) -> Callable[[Any], object]:
 
 
 def fused_works(torch: Any, optimizer: Any) -> bool:
-    """Whether torch's fused kernel takes parameters like these and changes them: tried on a few
-    numbers of each kind.
+    """Whether torch's fused kernel accepts such parameters and changes them; tried on a few of each
+    kind.
 
-    SGD's leaves whole vectors of half precision on a CPU as they are, and says nothing (torch
-    2.13). Adagrad's constructor accepts a GPU also where torch has no kernel for it, and its step
-    raises. Waits for the device.
+    SGD's silently leaves whole vectors of half precision unchanged on a CPU (torch 2.13). Adagrad's
+    constructor accepts a GPU even where torch has no kernel for it, and its step raises. Waits for
+    the device.
     """
     kinds = {(p.device, p.dtype) for g in optimizer.param_groups for p in g["params"]}
     tried = [torch.zeros(TRIED, dtype=dtype, device=device) for device, dtype in kinds]

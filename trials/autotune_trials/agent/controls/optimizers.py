@@ -1,4 +1,4 @@
-"""The job's optimizers: which implementations they can be switched between, and the switching."""
+"""The job's optimizers: which implementations each supports, and switching between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.optimizer_copy import fused_works
 
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
-Flags = tuple[Any, Any]  # (foreach, fused), by which torch chooses
+Flags = tuple[Any, Any]  # (foreach, fused), from which torch chooses
 
 
 class OptimizerControl:
@@ -18,14 +18,14 @@ class OptimizerControl:
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch = torch
         self._optimizer = weakref.ref(optimizer)
-        self.spot: Any = None  # (code, line) that built it, None if that is not known
-        self._set_to: str | None = None  # an implementation that is not the job's own
-        self._own: list[Flags] = []  # of each group, while it is set
-        self._own_default: Flags = (None, None)  # of groups that are added
+        self.spot: Any = None  # (code, line) that built it; None if unknown
+        self._set_to: str | None = None  # a knob's implementation; None: the job's own
+        self._own: list[Flags] = []  # each group's flags, while a knob's are set
+        self._own_default: Flags = (None, None)  # flags for groups added later
         self._own_amp_flag: Any = None
         self._hooks: tuple[Any, ...] = ()
-        self._own_lr: list[Any] | None = None  # during a step under a factor
-        # devices and types of its parameters -> torch's fused kernel works for them
+        self._own_lr: list[Any] | None = None  # while a step runs with a factor
+        # (device, dtype) pairs of its parameters -> does torch's fused kernel work for them
         self._fused: dict[Any, bool] = {}
 
     @property
@@ -33,7 +33,7 @@ class OptimizerControl:
         return self._optimizer()
 
     def supported(self) -> tuple[str, ...]:
-        """Implementations this optimizer can take here; () where its ``step`` is not torch's."""
+        """Implementations this optimizer can use here; () if it cannot be switched."""
         optimizer = self.optimizer
         if (
             optimizer is None
@@ -65,7 +65,7 @@ class OptimizerControl:
         return self._fused[kinds]
 
     def implementation(self) -> str:
-        """What the job asked for."""
+        """The implementation the job asked for."""
         optimizer = self.optimizer
         groups = optimizer.param_groups if optimizer is not None else []
         foreach, fused = (self._own or [_flags(g) for g in groups] or [(None, None)])[0]
@@ -76,9 +76,7 @@ class OptimizerControl:
         return "for-loop" if foreach is False else "default"
 
     def set(self, implementation: str | None) -> None:
-        """Switch; None goes back to the job's own. What this optimizer does not support leaves it
-        as it is.
-        """
+        """Switch; None restores the job's own. An unsupported implementation changes nothing."""
         optimizer = self.optimizer
         if optimizer is None:
             return
@@ -104,10 +102,10 @@ class OptimizerControl:
 
     def _write(self, optimizer: Any) -> None:
         fused = self._set_to == "fused"
-        # the defaults for groups that the job adds
+        # the defaults too, for groups that the job adds later
         for settings in (optimizer.defaults, *optimizer.param_groups):
             settings.update(_written(settings, (self._set_to == "foreach", fused)))
-        optimizer._step_supports_amp_scaling = fused  # how a GradScaler tells a fused optimizer
+        optimizer._step_supports_amp_scaling = fused  # GradScaler recognises fused optimizers by it
 
     def _give_back(self, optimizer: Any) -> None:
         self._write_own(optimizer)
@@ -127,14 +125,12 @@ class OptimizerControl:
             optimizer._step_supports_amp_scaling = self._own_amp_flag
 
     def _own_of(self, groups: list[Any]) -> list[Flags]:
-        """The job's own flags of each group; of those that were added since, what they would have
-        been given.
-        """
+        """The job's own flags of each group; groups added since get the job's defaults."""
         return [*self._own, *[self._own_default] * (len(groups) - len(self._own))][: len(groups)]
 
     def _as_own(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """What the optimizer saves, with the implementation that is the job's own: without the
-        agent it is loaded as if there had been none.
+        """``saved``, a state dict, with the job's own implementation: it loads as if there were no
+        agent.
         """
         groups = [
             {**g, **_written(g, own)}
@@ -152,17 +148,17 @@ class OptimizerControl:
         return {**saved, "state": state, "param_groups": groups}
 
     def _on_load(self, optimizer: Any) -> None:
-        """A checkpoint has put its own groups in place of those that were switched."""
+        """Switch the groups again: a checkpoint has replaced them with its own."""
         self._own = [_flags(g) for g in optimizer.param_groups]
         if self._set_to in self.supported():
             self._write(optimizer)
             self._move_step_counters(optimizer)
-        # the hooks stay: torch is going through them, and those of the job's come after this one
+        # keep the hooks: torch is iterating over them, and the job's own come after this one
         else:
             self._write_own(optimizer)
 
     def scale_lr(self, factor: float) -> None:
-        """Multiply the learning rates for the step that begins. A scheduler never sees the factor."""
+        """Multiply the learning rates for the step that begins. Schedulers never see the factor."""
         optimizer = self.optimizer
         self.restore_lr()
         if optimizer is None or factor == 1.0:
@@ -173,7 +169,7 @@ class OptimizerControl:
                 group["lr"] = group["lr"] * factor
 
     def restore_lr(self) -> None:
-        """The step has ended."""
+        """Undo :meth:`scale_lr` after the step."""
         optimizer, own, self._own_lr = self.optimizer, self._own_lr, None
         if optimizer is not None and own is not None:
             for group, lr in zip(optimizer.param_groups, own, strict=False):
@@ -181,7 +177,9 @@ class OptimizerControl:
                     group["lr"] = lr
 
     def _move_step_counters(self, optimizer: Any) -> None:
-        """Fused kernels count steps on the parameter's device, the others on the host."""
+        """Move step counters: fused kernels count on the parameter's device, the others on the
+        host.
+        """
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 step: Any = (
@@ -194,7 +192,7 @@ class OptimizerControl:
 
 
 class OptimizerImplementation(Control):
-    """Values: one of IMPLEMENTATIONS; None is the job's own. Step counters are moved to where each
+    """Values: one of IMPLEMENTATIONS; None is the job's own. Moves step counters to where each
     expects them.
     """
 
@@ -210,8 +208,8 @@ def _flags(settings: Any) -> Flags:
 
 
 def _written(settings: Any, flags: Flags) -> dict[str, Any]:
-    """What ``settings`` (of a group, or its defaults) are to hold for ``flags``: only some
-    optimizers know of fused.
+    """The entries that set ``flags`` in ``settings`` (a group or the defaults): not all optimizers
+    know fused.
     """
     return dict(
         zip(("foreach", "fused") if "fused" in settings else ("foreach",), flags, strict=False)
@@ -223,7 +221,7 @@ def _counts_on_device(group: Any) -> Any:
 
 
 def step_is_torchs(cls: type) -> bool:
-    """Whether an optimizer of this class steps as torch wrote it."""
+    """Whether optimizers of this class use torch's own ``step``."""
     for base in cls.__mro__:
         if "step" in vars(base):
             return base.__module__.startswith("torch.optim")

@@ -1,6 +1,6 @@
-"""Regional compilation: the repeated blocks of a model are compiled, instead of the whole model.
+"""Regional compilation: compiles the repeated blocks of a model instead of the whole model.
 
-Blocks that are alike share their code, which is compiled once, however many of them there are.
+Blocks that are alike share code, which is compiled once, however many of them there are.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 
 def repeated_blocks(torch: Any, module: Any) -> list[list[Any]]:
-    """The blocks that ``module`` is built of, alike ones together.
+    """The blocks that ``module`` is built of, grouped by kind.
 
-    A block has submodules and lies in a ModuleList or Sequential with others of its class, two of
-    which at least are alike: their parameters have the same shapes. Of blocks within blocks the
-    outer ones count.
+    A block has submodules and sits in a ModuleList or Sequential with others of its class, at least
+    two of which are alike: their parameters have the same shapes. Of nested blocks the outer ones
+    count.
 
-    Returns: [] if there are none, or if on average less than two are alike.
+    Returns: [] if there are none, or if there are fewer than two of a kind on average.
     """
     kinds: dict[Any, list[Any]] = {}
     for block in dict.fromkeys(_blocks(torch, module)):
@@ -47,10 +47,10 @@ def _kind(torch: Any, module: Any) -> tuple[type, tuple[Any, ...]]:
 
 
 def block_function(kind: int) -> Callable[..., Any]:
-    """What is compiled for blocks of one kind.
+    """The function to compile for blocks of one kind.
 
-    A function for each kind has code of its own: dynamo counts recompilations, and remembers which
-    shapes vary, by the code object.
+    Each kind gets a code object of its own: dynamo counts recompilations, and remembers which
+    shapes vary, per code object.
     """
     code = _call.__code__.replace(co_name=f"block_{kind}")
     return FunctionType(code, _call.__globals__, code.co_name, None, None)

@@ -1,4 +1,4 @@
-"""The job's DistributedDataParallel modules: where it built them, and with what."""
+"""The job's DistributedDataParallel modules: where it built them, and with which arguments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from autotune_spaces.facts import DdpFacts
 
 
 class Replicas:
-    """Every one built, in order. ``asked`` is what the job gave the constructor, whatever a knob
-    made of it.
-    """
+    """All that were built, in order. ``asked``: the job's own constructor arguments."""
 
     def __init__(self) -> None:
         self._built: list[tuple[Any, Mapping[str, Any], str]] = []
@@ -21,7 +19,7 @@ class Replicas:
         self._built.append((weakref.ref(module), asked, site))
 
     def modules(self) -> list[Any]:
-        """Those that still live."""
+        """Those that still exist."""
         return [
             module
             for module in (reference() for reference, _, _ in self._built)
@@ -53,10 +51,10 @@ def _facts(module: Any, asked: Mapping[str, Any], site: str) -> DdpFacts:
 
 
 def _seen_static(module: Any) -> bool:
-    """DDP's own count: the parameters that took part were the same in every backward so far. False
-    where it cannot be asked.
+    """Whether DDP has seen the same parameters take part in every backward so far; False if
+    unknown.
     """
     try:
         return bool(module.reducer._ddp_graph_static())
-    except Exception:  # another torch, another reducer: the safe side
+    except Exception:  # another torch, another reducer: False is safe
         return False

@@ -1,4 +1,4 @@
-"""Every control there is."""
+"""All controls."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ SWITCHES: tuple[type[Control], ...] = (
     AttentionControl,
     LrFactor,
     OptimizerImplementation,
-)  # taken back in this order
+)  # restored in this order

@@ -3,8 +3,8 @@
     patches ─▶ TrainingLoop ─▶ Events ─▶ FirstTimes · IterationMeter · SiteRecorder · LossSelection
                                          · TrainingCredit · Probe · controls … · Mode
 
-The parts are put together here and each owns its state. Whatever goes wrong ends the agent and not
-the job: :meth:`Agent.fail`.
+The parts are put together here, and each owns its state. A failure stops the agent, not the job:
+:meth:`Agent.fail`.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ MODES: dict[SessionMode, type[Mode]] = {
 
 
 class Agent:
-    """One a process. Modes, facts and observers read its parts."""
+    """One per process. Modes, facts and observers read its parts."""
 
-    loaders: LoaderHooks  # once it is installed
+    loaders: LoaderHooks  # set by install()
 
     def __init__(self, torch: Any, config: SessionConfig) -> None:
-        """Raises ValueError for a mode that is none."""
+        """Raises ValueError for an unknown mode."""
         self.torch, self.config = torch, config
         self.pid = os.getpid()
         self._failing = False
         self.patches, self.channel = PatchSet(), Channel(config.socket)
         measures = SessionMode(config.mode) is not SessionMode.LAUNCH
-        # what several parts share
+        # shared by several parts
         self.state, self.events = LoopState(), Events()
         self.traits = JobTraits(seeds=config.seed is not None)
         self.timer = Timer(torch, self.state, self.events, measures)
@@ -77,7 +77,7 @@ class Agent:
         self.knobs = Knobs(self.live, config)
         self.errors = JobErrors(self, LastWords(torch, config, self.state, self.channel))
         self.loop.fail_knob, self.loop.on_error = self.knobs.fail, self.errors.on_job_error
-        # who listens
+        # the listeners
         self.first_times = FirstTimes(
             self.events,
             self.state,
@@ -96,20 +96,20 @@ class Agent:
         self.metrics = Metrics(torch, self.samples)
         self.mode = MODES[SessionMode(config.mode)](self)
 
-    # ------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------ starting and stopping
 
     def install(self) -> None:
-        """Take hold of the job. A failure leaves it untouched."""
+        """Install hooks and listeners in the job. A failure leaves the job untouched."""
         try:
             self.loaders = install_loader(self)
             self.credit = TrainingCredit(self.loaders)
             self._listen()
             install(self)
-        except Exception:  # of any kind: the job goes on without us
+        except Exception:  # whatever it is, the job goes on without us
             self.fail("install")
 
     def _listen(self) -> None:
-        """In this order all of them hear of an event."""
+        """Register the listeners, in the order in which they receive each event."""
         listeners: list[Listener] = [self.first_times, self.live, self.own_updates]
         if self.mode.measures:
             listeners += [self.timer, self.meter]
@@ -123,8 +123,8 @@ class Agent:
         self.events.listen(*listeners, self.modules, self.mode)
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's session is not ours. A child that trains itself starts
-        its own."""
+        """In a forked child: leave the parent's session if it has begun. If not, a child that
+        trains starts its own."""
         self.pid = os.getpid()
         if self.channel.connected or self.state.iterations:
             self.state.stopped = True
@@ -132,7 +132,7 @@ class Agent:
             self.channel.close()
 
     def stop(self) -> None:
-        """Step aside: every patch and setting is taken back, the job goes on alone."""
+        """Undo every patch and setting; the job goes on alone."""
         self.state.stopped = True
         try:
             self.timer.close_ranges()
@@ -142,28 +142,28 @@ class Agent:
             self.patches.restore_all()
 
     def fail(self, where: str) -> None:
-        """The exception being handled is ours: say so and step aside. Never raises."""
+        """Report the exception being handled as the agent's own and step aside. Never raises."""
         self.step_aside(where, log.write_exception(where))
 
     def _without_iterations(self, why: str) -> None:
-        """It cannot be told where iterations end, which those need who measure."""
+        """Step aside if the mode measures: the ends of iterations cannot be determined."""
         if self.mode.measures:
             self.step_aside("no optimizer", why, unhooked=True)
 
     def step_aside(self, where: str, text: str, unhooked: bool = False) -> None:
-        """Be gone, and tell the tuner why. ``unhooked``: the job has left our sight, and nothing
-        has failed. Never raises."""
+        """Stop the agent and tell the tuner why. ``unhooked``: nothing has failed, but the agent
+        can no longer see the job. Never raises."""
         if self._failing:
             return
         self._failing = True
         try:
             self.stop()
-        except Exception:  # what could be taken back is; the rest is in the log
+        except Exception:  # undone as far as possible; the log has the failure
             log.write_exception(f"{where}, stepping aside")
         if not self.mode.measures:
             last = (text.strip().splitlines() or [""])[-1]
-            log.tell(f"the job goes on without its tuned settings ({where}: {last})")
+            log.tell(f"the job continues without its tuned settings ({where}: {last})")
         try:
             self.channel.send(Fault(rank(self.torch), where, text, unhooked))
-        except Exception:  # the tuner is gone, and nobody is left to be told
+        except Exception:  # the tuner is gone: there is nobody to report to
             log.write_exception(f"{where}, reporting")

@@ -1,4 +1,4 @@
-"""What happens in the training loop, and who hears of it.
+"""The events of the training loop, and the listeners that receive them.
 
     job       next(loader)       model(x)         loss.backward()       optimizer.step()
     events    went_on            went_on          went_on               step_started
@@ -6,11 +6,12 @@
               batch_given        evaluated        backward_arguments    iteration_ending
               epoch_ended                         backward_ended        iteration_ended
 
-and now and then: epoch_started, workers_ending, workers_ended, device_found, loader_built,
-optimizer_built, manual_step, started_over, metric_told, closure_called.
+and occasionally: epoch_started, workers_ending, workers_ended, other_evaluated, device_found,
+loader_built, optimizer_built, manual_step, started_over, metric_told, closure_called.
 
-A listener overrides the methods it wants to hear; the others cost nothing. Listeners are called in
-the order they were added (loss scaling goes ahead), and what is raised ends the agent.
+A listener overrides the methods of the events it needs; the other events cost nothing. Listeners
+are called in the order they were added (loss scaling comes first). An exception in one stops the
+agent.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ Context = AbstractContextManager[None]
 
 
 class Listener:
-    """Hears of the training loop."""
+    """Receives the events of the training loop."""
 
     def device_found(self, device: Any) -> None:
-        """The job trains on ``device``, a torch.device; told again when a CPU turns out to be a
-        GPU."""
+        """The job trains on ``device``, a torch.device; called again if a GPU is found after a
+        CPU."""
 
     def loader_built(self, loader: Any, frame: FrameType) -> None:
         """A DataLoader has been built, called from ``frame``."""
@@ -42,8 +43,8 @@ class Listener:
         """An optimizer has been built, called from ``frame``."""
 
     def went_on(self) -> None:
-        """The job asks for a batch, calls an entry module or begins a backward, or ends: if it has
-        changed its parameters since the last backward, it is done with that."""
+        """The job asks for a batch, calls an entry module, begins a backward or ends: any change it
+        made to its parameters since the last backward is complete."""
 
     def batch_requested(self, loader: TrackedLoader) -> None:
         """The job asks for the next batch."""
@@ -56,20 +57,20 @@ class Listener:
         wait_s: float,
         turnover_s: float | None,
     ) -> None:
-        """The job is given ``batch``, after ``wait_s``. ``turnover_s``: all the time lost between
-        two epochs, where this batch is the first of one; ``wait_s`` is then 0."""
+        """The job receives ``batch`` after waiting ``wait_s``. ``turnover_s``: for the first batch
+        of a later epoch, all the time lost at the epoch boundary; ``wait_s`` is then 0."""
 
     def epoch_started(self, loader: TrackedLoader) -> None:
         """The job begins a pass over ``loader``."""
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
-        """The loader has nothing left."""
+        """``loader`` is exhausted."""
 
     def workers_ending(self, loader: TrackedLoader) -> None:
-        """The job has dropped an iterator of ``loader`` before its end; its workers are ended now."""
+        """The job dropped an iterator of ``loader`` before its end; its workers now shut down."""
 
     def workers_ended(self, loader: TrackedLoader) -> None:
-        """They have ended."""
+        """Those workers have shut down."""
 
     def module_called(
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -81,14 +82,14 @@ class Listener:
         the call must run in."""
 
     def other_evaluated(self) -> None:
-        """The same of a module that is no entry, as long as modules are watched."""
+        """The same for a module that is not an entry, as long as modules are watched."""
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         """``backward`` is called on ``tensors`` (one or several) with ``gradients`` for them or
         None."""
 
     def backward_arguments(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
-        """What backward is called with instead."""
+        """Returns the arguments to call backward with instead."""
         return tensors, gradients
 
     def backward_ended(self) -> None:
@@ -101,19 +102,19 @@ class Listener:
         """The step has called the closure it was given."""
 
     def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
-        """The optimizer has stepped, and the iteration ends with it or goes on."""
+        """The optimizer has stepped. ``ends_iteration``: the iteration ends with this step."""
 
     def manual_step(self, loss: Any) -> None:
         """``autotune.step(loss)`` is called; the iteration ends."""
 
     def started_over(self) -> None:
-        """Iterations so far were miscounted, all of them are part of the first: the job marks its
-        iterations itself (``LoopState.ends_with``), or the turn of its optimizers is longer than it
-        seemed."""
+        """Iterations so far were miscounted, and all belong to the first one: the job ends its
+        iterations in another way (``LoopState.ends_with``), or its optimizers take longer turns
+        than it seemed."""
 
     def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
-        """The iteration has ended: fill in what you know of it. ``samples``: what the job says
-        itself that it trained on."""
+        """The iteration has ended: fill in what you know about it. ``samples``: the sample count,
+        if the job reports one itself."""
 
     def iteration_ended(self, iteration: Iteration) -> None:
         """The iteration is counted and filled in. The job waits inside its optimizer hook."""
@@ -126,7 +127,7 @@ EVENTS = tuple(name for name in vars(Listener) if not name.startswith("_"))
 
 
 class Events:
-    """For each event the methods to call, looked up beforehand."""
+    """For each event, the methods to call, looked up in advance."""
 
     device_found: tuple[Callable[[Any], None], ...]
     loader_built: tuple[Callable[[Any, FrameType], None], ...]
@@ -155,18 +156,17 @@ class Events:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
-        self._deaf: set[tuple[Listener, str]] = set()  # (listener, event): not told any more
+        self._deaf: set[tuple[Listener, str]] = set()  # (listener, event) pairs that are muted
         self._renew()
 
     def listen(self, *listeners: Listener, ahead: bool = False) -> None:
-        """Tell these from now on, after those that listen already; ``ahead``: before them.
-        Idempotent."""
+        """Add listeners after the existing ones; ``ahead``: before them. Idempotent."""
         new = [each for each in listeners if each not in self._listeners]
         self._listeners = new + self._listeners if ahead else self._listeners + new
         self._renew()
 
     def forget(self, listener: Listener, *events: str) -> None:
-        """Tell ``listener`` nothing any more, or not of these events. Idempotent."""
+        """Remove ``listener``, or only stop sending it these events. Idempotent."""
         if events:
             self._deaf |= {(listener, event) for event in events}
         elif listener in self._listeners:
@@ -175,12 +175,12 @@ class Events:
         self._renew()
 
     def recall(self, listener: Listener, *events: str) -> None:
-        """Tell ``listener`` of these events again."""
+        """Send ``listener`` these events again."""
         self._deaf -= {(listener, event) for event in events}
         self._renew()
 
     def close(self) -> None:
-        """Tell nobody anything."""
+        """Remove all listeners."""
         self._listeners = []
         self._renew()
 

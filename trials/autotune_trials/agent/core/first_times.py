@@ -1,7 +1,7 @@
-"""What is due when the job comes to a point of its loop for the first time.
+"""Actions due when the job reaches a point of its loop for the first time.
 
-first batch, first backward      a marker for failure reports; knobs held on what there is by
-                                 now; the clock begins
+first batch, first backward      a marker for failure reports; knobs held on what exists by
+                                 now; the clock starts
 first step of each optimizer     knobs held on it
 first iteration's end            a marker
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FirstTimes(Listener):
-    """Listens before all others but loss scaling."""
+    """Receives events before all other listeners except loss scaling."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class FirstTimes(Listener):
         note_stepping: Callable[[Any], bool],
         learn_device: Callable[[Any], None],
     ) -> None:
-        """``note_stepping``: says whether an optimizer steps for the first time."""
+        """``note_stepping``: returns whether an optimizer steps for the first time."""
         self._events, self._state, self._timer, self._knobs = events, state, timer, knobs
         self._note_stepping, self._learn_device = note_stepping, learn_device
         self._last_stepping: Callable[[], Any] = lambda: None

@@ -1,5 +1,5 @@
-"""Where the agent takes hold of the job. Each patch stands in a file of its own in patches/, and is
-taken back by name."""
+"""Installs the agent's hooks in the job. Each patch has its own file in patches/ and is undone by
+name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def install(agent: Agent) -> None:
-    """Put all patches in place, and hold the knobs that can be held already."""
+    """Install all patches, and hold the knobs that can be held already."""
     torch, patches, config = agent.torch, agent.patches, agent.config
     traits, loop = agent.traits, agent.loop
     if agent.mode.measures:

@@ -1,4 +1,4 @@
-"""One iteration as it was seen."""
+"""The record of one iteration."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from autotune_trials.measure.usage import NOTHING, Counts, Usage, between
 
 
 class Iteration:
-    """Made where it ends, filled in by who measures (``Listener.iteration_ending``); what the modes
-    take in."""
+    """Created when an iteration ends, filled in by the listeners
+    (``Listener.iteration_ending``) and passed to the modes."""
 
     index = 0
-    wall: Sequence[float] = ()  # seconds a phase, as seen by the CPU
-    spent: Sequence[float] = ()  # seconds a phase; on CUDA final only after clock.finish()
+    wall: Sequence[float] = ()  # seconds per phase, as seen by the CPU
+    spent: Sequence[float] = ()  # seconds per phase; on CUDA final only after clock.finish()
     samples = 0.0
     wait_s = 0.0
     turnovers: Sequence[float] = ()
     interrupted = False
-    # or a tensor, which waits for the device: not to be asked while iterations are timed
+    # may be a tensor: testing it waits for the device, so not while iterations are timed
     skipped: Any = False
     counted: tuple[Counts, Counts] = (NOTHING, NOTHING)
 
     @property
     def wall_s(self) -> float:
-        """As seen by the CPU, without what was AWAY."""
+        """Seconds as seen by the CPU, without time AWAY."""
         return sum(self.wall[:AWAY])
 
     @property
     def used(self) -> Usage:
-        """Faults, CPU time and switches of the process, what was AWAY included."""
+        """Page faults, CPU time and context switches of the process, including time AWAY."""
         return between(*self.counted)

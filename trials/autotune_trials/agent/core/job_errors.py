@@ -1,5 +1,5 @@
-"""The job's own trouble: exceptions on their way through it, the last one, and memory that has run
-out."""
+"""Handles the job's own errors: exceptions that pass through our wrappers, the one the job dies of,
+and running out of memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class JobErrors:
-    """Tells of them; whoever calls raises them again."""
+    """Reports the job's errors to the tuner; the caller re-raises them."""
 
     def __init__(self, agent: Agent, last_words: LastWords) -> None:
         self._agent, self._last_words = agent, last_words
@@ -25,8 +25,7 @@ class JobErrors:
         self._last_words.tell_restart()
 
     def on_job_error(self, error: BaseException) -> None:
-        """An exception passes through code of the job that we wrap; it is raised again by the
-        caller."""
+        """An exception passes through job code that we wrap; the caller re-raises it."""
         if (
             not self._agent.state.stopped
             and isinstance(error, Exception)
@@ -45,11 +44,11 @@ class JobErrors:
                 log.leave_marker("killed")
             self._last_words.tell(error, "oom" if lost else "crash", surviving=False)
             self._agent.mode.on_crash()
-        except Exception:  # the job's own error is what has to come through
+        except Exception:  # the job's own error must still surface
             log.write_exception("excepthook")
 
     def _note_out_of_memory(self, error: BaseException) -> None:
-        """Leave word of it, so that the end of this process is not taken for a crash."""
+        """Leave a marker and tell the mode, so that this process's end is not taken for a crash."""
         try:
             log.leave_marker("oom")
             log.write(f"oom: {str(error)[:500]}")

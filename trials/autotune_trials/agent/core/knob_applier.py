@@ -1,5 +1,5 @@
-"""Knobs set in the running job: made once, applied and given back, held from the start in fixed
-runs, and what went wrong with them."""
+"""Knobs set in the running job: created once, applied and reset, held from the start in fixed runs;
+and their failures."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class Knobs:
-    """Of one session. Failures wait in ``failures`` for the mode, which deals with them at the end
-    of the iteration."""
+    """The knobs of one session. Failures collect in ``failures`` until the mode handles them at the
+    end of the iteration."""
 
     def __init__(self, live: LiveJobControl, config: SessionConfig) -> None:
         self._live, self._choices = live, config.knobs
         self._at_start = config.process_knobs
         self._made: dict[str, Knob] = {}
-        # live: knob name -> what is not at the job's own value
+        # live: knob name -> (knob, value), for those not at the job's own value
         self._set: dict[str, tuple[Knob, Value]] = {}
-        self.held = config.mode != SessionMode.LIVE  # from the start, and not switched
-        self.applying = False  # a knob is being set: what torch sees now is not the job's doing
+        self.held = config.mode != SessionMode.LIVE  # set from the start and never switched
+        self.applying = False  # a knob is being set: calls into torch are not the job's
         self.failures: list[str] = []
 
     def get(self, name: str, options: Mapping[str, Value] | None = None) -> Knob:
-        """The knob of this name, made once."""
+        """The knob of this name with these options, created once."""
         key = f"{name} {sorted((options or {}).items())}"
         if key not in self._made:
             self._made[key] = registry.create(name, dict(options or {}))
@@ -46,11 +46,11 @@ class Knobs:
             self.applying = False
 
     def switch(self, choices: Sequence[KnobChoice], hello: Hello) -> None:
-        """Live: from the configuration before to this one. What was set and is not in ``choices``
-        is given back: the job, as ``hello`` tells it, has its own value again.
+        """Live: switch from the current configuration to ``choices``. Knobs that were set and are
+        not in ``choices`` go back to the job's own value, which ``hello`` reports.
 
         Raises:
-            Exception: whatever a knob raises; those after it are as they were.
+            Exception: whatever a knob raises; the knobs after it keep their values.
         """
         wanted = {c.name: (self.get(c.name, c.options), c.value) for c in choices}
         for name in [n for n in self._set if n not in wanted]:
@@ -59,15 +59,15 @@ class Knobs:
             del self._set[name]
         for name, (knob, value) in wanted.items():
             if self._set.get(name) != (knob, value):
-                # noted first: a half-applied knob has to be given back too
+                # recorded first: a half-applied knob must be reset too
                 self._set[name] = knob, value
                 self.apply(knob, value)
 
     def hold(self, final: bool) -> None:
-        """Fixed runs: set all knobs on whatever there is by now; all setters are idempotent.
+        """Fixed runs: set all knobs on whatever exists by now; all setters are idempotent.
 
-        A knob may need something the job has not built yet: its failure counts once the first
-        optimizer steps.
+        A knob may need something the job has not built yet, so failures count only if ``final``:
+        once an optimizer steps, or an iteration ends without one.
         """
         if not self.held or self._live.state.stopped:
             return
@@ -79,19 +79,19 @@ class Knobs:
                     self.fail(f"{choice.name}: {type(error).__name__}: {error}")
 
     def fail(self, text: str) -> None:
-        """A knob could not be set or kept; the mode deals with it at the end of the iteration."""
+        """A knob could not be set or kept; the mode handles it at the end of the iteration."""
         log.write(f"knob: {text}")
-        if text not in self.failures:  # each optimizer may say it again
+        if text not in self.failures:  # each optimizer may report it again
             self.failures.append(text)
 
     def no_effect(self, failures: Sequence[str] = ()) -> dict[str, str]:
-        """Knobs held from the start that did nothing -> why; those of ``failures`` among them."""
+        """Knobs held from the start that had no effect -> why, including those in ``failures``."""
         return {**self.without_effect(self._choices, failures), **self._no_effect_at_start()}
 
     def without_effect(
         self, choices: Sequence[KnobChoice], failures: Sequence[str] = ()
     ) -> dict[str, str]:
-        """Those of ``choices`` that did nothing, or failed -> why."""
+        """Those of ``choices`` that had no effect or failed -> why."""
         found = {}
         for choice in choices:
             failed = next((f for f in failures if f.startswith(f"{choice.name}:")), None)
@@ -104,8 +104,8 @@ class Knobs:
         return found
 
     def _no_effect_at_start(self) -> dict[str, str]:
-        """The same of what was set before this process started. Nothing is known of a knob that
-        cannot be asked."""
+        """The same for knobs set before this process started. A knob whose effect cannot be checked
+        is left out."""
         found = {}
         for choice in self._at_start:
             try:
@@ -121,6 +121,6 @@ class Knobs:
         return self.get(choice.name, choice.options).effect(self._live, choice.value)
 
     def take_failures(self) -> list[str]:
-        """The failures that wait; they are dealt with."""
+        """Return the pending failures and clear them."""
         failures, self.failures = self.failures, []
         return failures

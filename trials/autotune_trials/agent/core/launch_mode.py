@@ -1,9 +1,9 @@
-"""``autotune launch``: settings are held, and nobody asks how the job does.
+"""``autotune launch``: settings are held, and nothing is measured.
 
-Once they are applied to all there is, whatever is not needed to hold them is taken back: most
-settings cost nothing from then on. A new optimizer, and the model that it steps, is waited for
-again. A setting that cannot be applied or kept, or that did nothing, is told on standard error:
-nobody reads the log.
+Once the settings are applied to everything that exists, hooks that are not needed to hold them are
+removed: most settings cost nothing from then on. A new optimizer brings the hooks back for itself
+and its model. A setting that cannot be applied or kept, or that had no effect, is reported on
+standard error, because nobody reads the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
     from autotune_trials.agent.core.iteration import Iteration
 
-AWAKE = ("backward_started", "iteration_ended")  # heard until everything is applied
+AWAKE = ("backward_started", "iteration_ended")  # received until everything is applied
 
 
 class LaunchMode(Mode):
@@ -30,7 +30,7 @@ class LaunchMode(Mode):
 
     _resting = False
     _applied = False  # an iteration has ended with everything applied
-    _asked = False  # whether the settings took hold
+    _asked = False  # it was checked whether the settings had an effect
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
@@ -38,17 +38,15 @@ class LaunchMode(Mode):
         agent.loop.fail_knob = self._fail_knob
 
     def _fail_knob(self, text: str) -> None:
-        """A setting could not be kept. Said at once: the end of an iteration may not be heard."""
+        """A setting could not be kept. Reported at once: the end of the iteration may be missed."""
         self.agent.knobs.fail(text)
         self._tell_failures()
 
     def _tell_failures(self) -> None:
         for failure in self.agent.knobs.take_failures():
-            if failure not in self._told:  # each loader may say it again
+            if failure not in self._told:  # each loader may report it again
                 self._told.add(failure)
-                log.tell(
-                    f"a setting could not be applied and is left as the job has it ({failure})"
-                )
+                log.tell(f"a setting could not be applied; the job keeps its own value ({failure})")
 
     def _tell_no_effect(self) -> None:
         self._asked = True
@@ -67,7 +65,7 @@ class LaunchMode(Mode):
             self._tell_no_effect()
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
-        if self._applied and not self.agent.state.in_step:  # torch walks its hooks during a step
+        if self._applied and not self.agent.state.in_step:  # its hooks are in use during a step
             self._rest()
 
     def optimizer_built(self, built: Any, frame: FrameType) -> None:
@@ -75,7 +73,7 @@ class LaunchMode(Mode):
             self._wake(built)
 
     def _wake(self, built: Any) -> None:
-        """Wait for the steps of a new optimizer, and for the calls of its model if that is new, too."""
+        """Watch for the steps of a new optimizer, and for calls of its model if that is new too."""
         agent = self.agent
         self._resting = self._applied = False
         agent.events.listen(agent.first_times, agent.modules)
@@ -85,19 +83,19 @@ class LaunchMode(Mode):
         optimizer.listen_to_steps(agent.patches, agent.loop)
         known = {id(p) for entry in agent.live.entries for p in entry.module.parameters()}
         new = any(id(p) not in known for group in built.param_groups for p in group["params"])
-        if new and not agent.traits.compiles:  # dynamo must find torch as it is
+        if new and not agent.traits.compiles:  # dynamo must see torch unpatched
             agent.modules.watch(True)
         api.receiver = agent.loop
 
     def _rest(self) -> None:
-        """Take back what holds no setting. What was taken back and is in use (a backward under way)
-        behaves as torch's own."""
+        """Remove the hooks that hold no setting. A removed hook that is still in use (a backward
+        under way) behaves like torch's own function."""
         agent, events, live = self.agent, self.agent.events, self.agent.live
         self._resting = True
         for done in (agent.first_times, agent.modules, agent.own_updates):
             events.forget(done)
         if not (agent.loaders.overrides or events.batch_given):
-            events.forget(agent.credit)  # nobody asks which loader is trained on
+            events.forget(agent.credit)  # nothing needs to know which loader is trained on
         events.forget(self, *AWAKE)
         if not (events.module_called or events.evaluated):
             for entry in live.entries:

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
     from autotune_trials.agent.core.iteration import Iteration
 
-MOST_CACHED = 20  # times as many iterations as planned
+MOST_CACHED = 20  # times the planned iterations that a block with cached batches may get
 
 
 class Stage(enum.Enum):
-    """Of a live session."""
+    """The stage of a live session."""
 
     WARMUP = "the tuner has not been told of the job yet"
     SETTLING = "a block's knobs are set, its times have not levelled off"
@@ -61,13 +61,13 @@ class Run:
     """The block that is running."""
 
     block: Block
-    settling: Settling | None = None  # once its knobs are set
+    settling: Settling | None = None  # None until its knobs are set
     began_s: float = field(default_factory=perf_counter)
     settle_s: float = 0.0
-    opened: WindowRecorder | None = None  # what the window will be, once times have levelled off
+    opened: WindowRecorder | None = None  # becomes ``window`` once times have levelled off
     window: WindowRecorder | None = None
-    pass_over: int = 0  # iterations that are left out of the window
-    # compiled when the window was opened; None: nothing is compiled by us
+    pass_over: int = 0  # iterations still to be left out of the window
+    # number of compiled graphs when measuring began; None: we compile nothing
     graphs: int | None = None
 
     @property
@@ -76,20 +76,20 @@ class Run:
 
 
 class LiveMode(Mode):
-    """Runs plans."""
+    """Runs the tuner's plans."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self.stage = Stage.WARMUP
         self._hello: Hello | None = None
         self._plan_id = 0
-        self._blocks: list[Block] = []  # to come
+        self._blocks: list[Block] = []  # still to run
         self._run: Run | None = None
-        # the last block failed, and everything is as the job has it: no cheap switch leads from
-        # there to a block that was planned to follow another configuration
+        # the last block failed and the job is back at its own settings: the next block, planned to
+        # follow another configuration, cannot be a cheap switch
         self._fallen_back = False
         self._alone = True
-        # it is to end before the tuner is told of the job
+        # the first epoch must end before Hello is sent
         self._first_epoch = agent.config.first_epoch_s > 0
         self._first_epoch_began_s = 0.0
 
@@ -99,7 +99,7 @@ class LiveMode(Mode):
             self.show_life()
             self._go_on(self._run, iteration)
         elif self.stage is Stage.LOST:
-            # the job has survived it: back to its own settings, and on with the plan
+            # the job survived: back to its own settings, then on with the plan
             with agent.timer.own_time():
                 self._give_all_back()
                 self._advance()
@@ -115,23 +115,23 @@ class LiveMode(Mode):
         self.startup_s = startup_s()
 
     def _look_for_epoch_end(self, iteration: Iteration) -> None:
-        """Let the first epoch end as the job has it: what its evaluation leaves behind (the heap,
-        caches) is part of the job.
+        """Let the first epoch end normally: what its evaluation leaves behind (the heap, caches) is
+        part of the job.
 
-        From then on the loader's epochs are stretched; until then they must end, or there is no
-        evaluation.
+        After that the loader's epochs are stretched; until then they must end, or no evaluation
+        would run.
         """
         agent = self.agent
         if self._first_epoch:
             if not self._first_epoch_began_s:
-                # ranks greet at the same step
+                # all ranks must send Hello at the same step
                 self._first_epoch_began_s = perf_counter()
                 self._first_epoch = world_size(agent.torch) == 1
             over = perf_counter() - self._first_epoch_began_s > agent.config.first_epoch_s
             self._first_epoch = self._first_epoch and not (iteration.turnovers or over)
             self.show_life()
-        # a loader that others are walked beside must end when it does: zip(…, strict=True) checks
-        # that
+        # a loader iterated together with others must end where it normally does: zip(…,
+        # strict=True) checks that
         agent.loaders.set_stretch(not self._first_epoch and not agent.consumption.walks_together)
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
@@ -153,7 +153,7 @@ class LiveMode(Mode):
 
     def on_out_of_memory(self, text: str) -> None:
         if self._run is not None:
-            self._report(self._run, error=f"oom: {text}")  # now: mostly the job dies of it
+            self._report(self._run, error=f"oom: {text}")  # at once: the job usually dies of it
             self._run, self.stage = None, Stage.LOST
 
     # ------------------------------------------------------------------ plans
@@ -168,7 +168,7 @@ class LiveMode(Mode):
             self.agent.stop()
 
     def _next_plan(self) -> None:
-        """Wait for the tuner, job paused. A tuner that has gone leaves the job as it was."""
+        """Wait for the tuner while the job is paused. If it is gone, leave the job as it was."""
         while True:
             plan = self.agent.channel.receive()
             if not isinstance(plan, Plan):
@@ -179,8 +179,8 @@ class LiveMode(Mode):
                 return
 
     def _start_block(self) -> bool:
-        """Begin the next block that can be begun. False when the plan is done and the next has to
-        be waited for."""
+        """Begin the next block that can be configured. False if the plan is done and the next one
+        must be awaited."""
         while self._blocks:
             run = Run(self._blocks.pop(0))
             if self._configure(run):
@@ -192,7 +192,7 @@ class LiveMode(Mode):
     # ------------------------------------------------------------------ one block
 
     def _configure(self, run: Run) -> bool:
-        """Bring the job to the block's configuration; a knob that raises ends the block."""
+        """Switch the job to the block's configuration; a knob that raises ends the block."""
         if self._fallen_back and self._alone:
             settle = max(run.block.min_settle, Block.min_settle)
             run.block = replace(run.block, level=True, min_settle=settle)
@@ -206,17 +206,17 @@ class LiveMode(Mode):
         try:
             if block.cached_batches and agent.consumption.walks_together:
                 raise RuntimeError(
-                    "several DataLoaders are walked together: one of them alone cannot be served "
-                    "from memory, because it would never end"
+                    "the job iterates over several DataLoaders together: serving only one of them"
+                    " from memory would make it endless"
                 )
             agent.loaders.serve_cached(block.cached_batches)
             agent.knobs.switch(block.knobs, self._hello)
-            # not before: what the last block held (a graph's pool) is free only now
+            # only now: memory that the last block held (a graph's pool) has just been freed
             forget_peak(agent.torch, agent.live.cuda)
         except Exception as error:
             self._fail_block(run, f"knob: {type(error).__name__}: {error}")
             return False
-        # since the last iteration ended: workers did not pause
+        # since the last iteration ended; the workers did not pause
         paused_s = perf_counter() - agent.timer.clock.last_s
         run.settling = (Settling if self._alone else LockstepSettling)(
             block, agent.loaders.queue_depth(), paused_s
@@ -229,7 +229,7 @@ class LiveMode(Mode):
         self._report(run, error=error)
 
     def _give_all_back(self) -> None:
-        """A setting that cannot be given back is the agent's failure: see Agent.fail."""
+        """Restore the job's own settings. If that fails, the agent fails: see Agent.fail."""
         assert self._hello is not None
         self.agent.knobs.switch((), self._hello)
         self.agent.loaders.serve_cached(False)
@@ -243,7 +243,7 @@ class LiveMode(Mode):
                 self._advance()
             return
         if run.graphs is not None and self._compiled_meanwhile(run):
-            # an epoch's smaller last batch, say: back to settling
+            # e.g. for an epoch's smaller last batch: back to settling
             run.window, self.stage = None, Stage.SETTLING
         if run.window is None:
             agent.loss.end_step(keep=False)
@@ -270,9 +270,9 @@ class LiveMode(Mode):
                 self._advance()
 
     def _rounds_are_missing(self, run: Run, window: WindowRecorder) -> bool:
-        """Too few batches of each worker are in the window, and there is time for more.
+        """Whether the window has too few batches of each worker and there is time for more.
 
-        Cached batches may make the job many times as fast as what the block was planned for: it
+        With cached batches the job may run many times faster than the block was planned for: it
         then gets more iterations.
         """
         block = run.block
@@ -297,11 +297,11 @@ class LiveMode(Mode):
             settling.pause()
         else:
             settling.add(iteration.wall_s)
-        # a rebuilt source is known only after its first batch
+        # the queue of a rebuilt loader is known only after its first batch
         settling.queue = loaders.queue_depth()
         if settling.drain_due():
             with self.agent.timer.own_time():
-                # before the drain, because opening takes time of its own in which batches pile up
+                # before the drain, because batches pile up while the window is opened
                 run.opened = self._open()
             self._drain(run.block)
             settling.drained()
@@ -333,8 +333,8 @@ class LiveMode(Mode):
         return window
 
     def _drain(self, block: Block) -> None:
-        """Have the loader's queue thrown away at the next batch."""
-        # ranks throw away alike
+        """Have the loader's queue discarded at the next batch."""
+        # all ranks must discard the same
         limit_s = DRAIN_SHARE * block.max_seconds if self._alone else math.inf
         self.agent.loaders.drain(limit_s)
 
@@ -342,7 +342,7 @@ class LiveMode(Mode):
         return sum(entry.compiled_graphs() for entry in self.agent.live.entries)
 
     def _compiled_meanwhile(self, run: Run) -> bool:
-        """A graph was compiled inside the window, and there is time to measure another one."""
+        """Whether a graph was compiled inside the window and there is time to measure another."""
         in_time = run.spent_s < SETTLE_SHARE * run.block.max_seconds
         return (
             run.window is not None

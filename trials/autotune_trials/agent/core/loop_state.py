@@ -14,7 +14,7 @@ class Ending(enum.Enum):
 
 
 class LoopState:
-    """Written by the training loop's events, and by those that are named; everybody may read it."""
+    """Written by the training loop's events and the classes named below; any code may read it."""
 
     __slots__ = """
         stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
@@ -23,21 +23,21 @@ class LoopState:
 
     def __init__(self) -> None:
         self.stopped = False  # the agent has stepped aside
-        self.iterations = 0  # that have ended
+        self.iterations = 0  # completed
         self.backwards = 0
-        self.backwards_at_first = 0  # when the first iteration ended
+        self.backwards_at_first = 0  # ``backwards`` when the first iteration ended
         self.ends_with = Ending.STEP
         self.in_backward = False
         self.in_step = False  # torch is calling the optimizer hooks, or the step between them
         self.inside_entry = False  # an entry module computes (EntryCall)
         self.training_called = False  # an entry module was called in training, in this iteration
-        # the latest call of a module was in training, with all that is trained frozen: an evaluation
-        # that takes gradients
+        # the latest module call was in training mode, but all trained parameters were frozen: an
+        # evaluation that takes gradients
         self.frozen = False
-        self.closure_calls = 0  # of the running step
+        self.closure_calls = 0  # in the running step
         # the job captures a CUDA graph: nothing may be timed, waited for or copied
         self.capturing = False
-        self.functional = False  # the job takes gradients by torch.func
-        # a module in training was called without gradients (ModuleWatch)
+        self.functional = False  # the job takes gradients with torch.func
+        # a module in training mode was called without gradients (ModuleWatch)
         self.seen_gradless = False
-        self.caches_gradients = False  # losses go back in two parts (CachedGradients)
+        self.caches_gradients = False  # backward runs in two parts (CachedGradients)

@@ -1,4 +1,4 @@
-"""What the agent does with the iterations it sees: one class a session mode."""
+"""What the agent does with the iterations it sees: one class per session mode."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from autotune_trials.protocol.messages import PROGRESS_S, Hello, Progress
 if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
 
-# times the slowest gap the tuner knows, and seconds: such a gap is told at once
+# a gap this many times the slowest one the tuner knows, and this many seconds, is reported at once
 SLOWER, WORTH_TELLING_S = 2.0, 0.1
 
 
 class Mode(Listener):
-    """Hears of every iteration, after all others."""
+    """Base class of the modes; receives each event after all other listeners."""
 
-    measures = True  # else settings are held, and nobody asks how the job does
+    measures = True  # False: settings are only held, and nothing is measured
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.startup_s = 0.0  # from the start of the process to the end of the first iteration
-        self._shown_s = 0.0  # when the tuner was last told
-        # the last sign of life; 0.0: none since the job stood still for the tuner
+        self._shown_s = 0.0  # when the last Progress was sent
+        # time of the last sign of life; 0.0: none since the job was paused for the tuner
         self._alive_s = 0.0
         self._slowest_s = self._told_s = 0.0
 
@@ -34,16 +34,16 @@ class Mode(Listener):
         """The patches are in place; the job has not begun."""
 
     def on_out_of_memory(self, text: str) -> None:
-        """The job ran out of memory; the exception goes on through it."""
+        """The job ran out of memory; the exception keeps propagating."""
 
     def on_crash(self) -> None:
-        """The job dies of an exception."""
+        """The job is dying of an exception."""
 
     def show_life(self) -> None:
-        """Tell the tuner now and then that the job goes on, so that a slow one is not taken for
-        hung."""
+        """Tell the tuner from time to time that the job is alive, so that a slow job is not taken
+        for hung."""
         now = perf_counter()
-        if not self._alive_s:  # Hello or a Plan has just passed
+        if not self._alive_s:  # first call after Hello or a Plan
             self._alive_s = now
             return
         gap_s, self._alive_s = now - self._alive_s, now
@@ -58,8 +58,8 @@ class Mode(Listener):
             )
 
     def stood_still(self, slowest_too: bool = False) -> None:
-        """The job has waited for the tuner, which is no gap of its own. ``slowest_too``: another
-        configuration begins."""
+        """The job has waited for the tuner, which does not count as a gap. ``slowest_too``: also
+        forget the slowest gap, because another configuration begins."""
         self._alive_s = 0.0
         if slowest_too:
             self._slowest_s = self._told_s = 0.0

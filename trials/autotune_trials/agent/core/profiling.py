@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Profiling:
-    """``profile_steps`` iterations under torch.profiler, or under a tool around the job."""
+    """``profile_steps`` iterations under torch.profiler, or under an external tool (Nsight)."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent, config = agent, agent.config
-        self.note = ""  # why modules are not drawn, "" if they are or nobody asked
+        self.note = ""  # why modules are not drawn; "" if they are, or were not requested
         self._iterations = 0
         self._module_ranges: list[ModuleRanges] = []
         path = SessionPaths(Path(config.directory)).trace(rank(agent.torch))
@@ -45,28 +45,27 @@ class Profiling:
         return self._iterations >= self._agent.config.profile_steps
 
     def stop(self) -> str:
-        """Write the trace; its path."""
+        """Write the trace and return its path."""
         self.close_ranges()
         return str(self._profiler.stop())
 
     def close_ranges(self) -> None:
-        """What was drawn for the profile ends with it."""
+        """Remove the ranges that were drawn for the profile."""
         for drawn in self._module_ranges:
             drawn.remove()
         self._module_ranges = []
         self._agent.timer.close_ranges()
 
     def _draw_modules(self) -> None:
-        """Ranges for the modules below what the job calls, for the length of the profiled
-        window."""
+        """Draw ranges for the submodules of what the job calls, during the profiled window."""
         agent, depth = self._agent, self._agent.config.nvtx_modules
         ranges = self._agent.timer.ranges
         if not depth or ranges is None:
             return
         if agent.traits.compiles or any(entry.compiled for entry in agent.live.entries):
-            self.note = "the model is compiled: inside it there are no modules to draw"
+            self.note = "the model is compiled, so its modules cannot be shown in the trace"
             return
         roots = [entry.module for entry in agent.live.entries if entry.alive]
         self._module_ranges = [ModuleRanges(ranges, root, depth) for root in roots]
         if not any(drawn.names for drawn in self._module_ranges):
-            self.note = "no module with children was seen called in training"
+            self.note = "no module with submodules was called in training"

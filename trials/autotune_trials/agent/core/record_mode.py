@@ -1,11 +1,11 @@
-"""Fixed and profile runs: knobs hold from the start, every iteration from the first is recorded.
+"""Fixed and profile runs: knobs are held and all iterations recorded from the start.
 
 WARMUP ── Hello ─▶ RECORDING ── the window is full ─▶ DONE: Record, then wait for the end
                        │  └─ profile runs ─▶ PROFILING ─▶ WATCHING ─┘  │
                        └──────────── an Extent: it goes on ────────────┘
 
-In an interleaved comparison (``slice_steps``) it also waits at the end of each slice: Pace, and an Extent with the
-next one's end.
+In an interleaved comparison (``slice_steps``) the job also waits at the end of each slice: it sends
+Pace and receives an Extent with the end of the next slice.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.profiling import Profiling
     from autotune_trials.agent.observers import Watch
 
-# iterations after which several ranks are asked how fast they go; the later half is past most warm-
-# ups
+# iterations after which each of several ranks reports its pace; the later half is past most
+# warm-ups
 PACE_STEPS = 24
-MORE_TO_TELL = 1.1  # times the iterations told at a thread's end are worth being told again
+MORE_TO_TELL = 1.1  # growth of the record sent at a thread's end that is worth sending again
 
 
 class Stage(enum.Enum):
-    """Of a recorded run."""
+    """The stage of a recorded run."""
 
     WARMUP = "recorded, and the tuner has not been told of the job yet"
     RECORDING = "recorded"
@@ -63,25 +63,24 @@ class RecordMode(Mode):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self.stage = Stage.WARMUP
-        # what the stage does with an iteration
+        # what the current stage does with an iteration
         self._take: Callable[[Iteration], None] = self._record
         self._profiles = agent.config.mode == SessionMode.PROFILE
         self._window: WindowRecorder | None = None  # from the end of the first iteration on
         self._began = 0.0
         self._alone = True
         self._thread_end = ThreadEnd(self._at_thread_end)
-        self._told = 0  # iterations of the record that an ended thread left
-        # several ranks: as agreed; more, if the tuner asks for more
+        self._told = 0  # iterations in the last record sent at a thread's end
+        # several ranks: as agreed; raised if the tuner asks for more
         self._steps = agent.config.steps
-        self._slice_end = (
-            agent.config.slice_steps
-        )  # iterations after which it waits; 0: it does not
+        # iterations after which the job waits for the tuner; 0: it does not
+        self._slice_end = agent.config.slice_steps
         self._agreed = False
         self._crashed = False
         self._failures: list[str] = []
         self._profiling: Profiling | None = None
         self._watch: Watch | None = None
-        # what the record is made of
+        # contents of the record
         self._result: Window | None = None
         self._fingerprint: dict[str, Any] = {}
         self._trace = ""
@@ -118,7 +117,7 @@ class RecordMode(Mode):
     # ------------------------------------------------------------------ the window
 
     def _begin(self) -> None:
-        """The first iteration has ended: the window, opened late, covers it too."""
+        """Open the window at the end of the first iteration, which it also covers."""
         agent = self.agent
         self.startup_s = startup_s()
         self._began = perf_counter()
@@ -157,8 +156,8 @@ class RecordMode(Mode):
         self.agent.channel.send(message)
 
     def _full(self, window: WindowRecorder, count: int) -> bool:
-        """Ranks must end at the same step, so several of them look at no clock of their own: see
-        :meth:`_agree`."""
+        """Whether the window is full. Several ranks must end at the same step, so they do not look
+        at their own clocks: see :meth:`_agree`."""
         config = self.agent.config
         if not self._alone:
             if not self._agreed and count >= PACE_STEPS:
@@ -186,15 +185,15 @@ class RecordMode(Mode):
         self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last)))
 
     def _end_of_slice(self, window: WindowRecorder) -> None:
-        """The process it is compared with trains meanwhile. What is said is short: a whole record
-        would leave the job's heap another one."""
+        """Wait while the process it is compared with trains. Only a short message is sent: a whole
+        record would change the job's heap."""
         self.agent.timer.finish()
         if not self._goes_on(window, lambda: self._tell_pace(window)):
             self.agent.stop()
 
     def _goes_on(self, window: WindowRecorder, say: Callable[[], None]) -> bool:
-        """Wait for what the tuner answers; whether the job is to go on recording. The window's
-        clock stands meanwhile, and before: once the tuner has heard, it may stop this process."""
+        """Call ``say`` and wait for the tuner's answer: whether to go on recording. The window's
+        clock stops before ``say``: once the tuner has the message, it may stop this process."""
         window.stand_still()
         waits_s = perf_counter()
         say()
@@ -209,7 +208,7 @@ class RecordMode(Mode):
 
     def _end_of_window(self, window: WindowRecorder) -> None:
         self._result = window.close()
-        # by now a loader that had to be found first is switched, too
+        # by now a loader that had to be found first has been switched too
         self._in_force = in_force(self.agent)
         if self._profiles:
             self._start_profiling()
@@ -217,19 +216,19 @@ class RecordMode(Mode):
             self._finish()
 
     def _finish(self) -> None:
-        """Send the record, then keep the job where it is until the tuner ends it, or asks for more
+        """Send the record, then hold the job until the tuner ends it or asks for more
         iterations."""
         assert self._window is not None
         if self._goes_on(self._window, lambda: self._send(ended_early=False)):
             self.stage, self._take = Stage.RECORDING, self._record
-            self._result = None  # a job that ends before that has a longer window, too
+            self._result = None  # closed again, with more iterations, if the job ends early
         else:
             self.agent.stop()
 
     # ------------------------------------------------------------------ the profile
 
     def _start_profiling(self) -> None:
-        # only here: what is timed pays nothing for it
+        # imported only here, so that timed iterations do not pay for it
         from autotune_trials.agent.core.profiling import Profiling
 
         self.stage, self._take = Stage.PROFILING, self._go_on_profiling
@@ -238,7 +237,7 @@ class RecordMode(Mode):
             self._profiling.start()
             if self._profiling.note:
                 self._notes["nvtx_modules"] = self._profiling.note
-        except Exception:  # torch's profiler, as it may: the record counts without a trace
+        except Exception:  # torch's profiler may fail: the record counts without a trace
             self._give_up_profile()
 
     def _go_on_profiling(self, iteration: Iteration) -> None:
@@ -249,20 +248,20 @@ class RecordMode(Mode):
                 return
             with self.agent.timer.own_time():
                 self._trace = self._profiling.stop()
-        except Exception:  # torch's profiler, as it may: the record counts without a trace
+        except Exception:  # torch's profiler may fail: the record counts without a trace
             self._give_up_profile()
             return
         self._after_profile()
 
     def _give_up_profile(self) -> None:
-        """A record without a trace is still a record."""
+        """Go on without a trace; the record still counts."""
         self._notes["profile"] = reason("profile")
         if self._profiling is not None:
             self._profiling.close_ranges()
         self._after_profile()
 
     def _after_profile(self) -> None:
-        # thousands of events: the collector would walk them, and the job pay for it
+        # it holds thousands of events, which would slow down the job's garbage collections
         self._profiling = None
         if self.agent.config.watch_steps:
             self._start_watching()
@@ -272,7 +271,7 @@ class RecordMode(Mode):
     # ------------------------------------------------------------------ the watched window
 
     def _start_watching(self) -> None:
-        # only here: what is timed pays nothing for it
+        # imported only here, so that timed iterations do not pay for it
         from autotune_trials.agent.observers import Watch
 
         self.stage, self._take = Stage.WATCHING, self._go_on_watching
@@ -353,7 +352,7 @@ class RecordMode(Mode):
         return self.stage is Stage.DONE or self._crashed or self.agent.state.stopped
 
     def _at_exit(self) -> None:
-        """The job ends by itself before the window is full."""
+        """The job ends by itself before the window is full: send what was recorded."""
         agent = self.agent
         if self._ended() or self._window is None or agent.pid != os.getpid():
             return
@@ -373,15 +372,15 @@ class RecordMode(Mode):
             agent.fail("atexit")
 
     def _at_thread_end(self) -> None:
-        """The thread that trained has ended. Its process may be killed now (Ray Train does that to
-        its workers), or train on in another thread: the record so far counts if none follows.
+        """The training thread has ended. The process may now be killed (Ray Train kills its workers
+        then) or go on training in another thread: the record so far counts if no other follows.
         """
         agent, window = self.agent, self._window
         begun = self.stage is not Stage.WARMUP and window is not None
         if not begun or self._ended() or agent.pid != os.getpid():
             return
         assert window is not None
-        if len(window) < MORE_TO_TELL * self._told:  # of many threads, few tell
+        if len(window) < MORE_TO_TELL * self._told:  # with many threads, only a few send a record
             return
         began_s = perf_counter()
         try:
@@ -395,8 +394,8 @@ class RecordMode(Mode):
 
 
 def flush_output() -> None:
-    """What the job has printed so far reaches its log: the tuner reads metrics from there once it
-    has the record."""
+    """Flush what the job has printed to its log: the tuner reads metrics from there once it has the
+    record."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

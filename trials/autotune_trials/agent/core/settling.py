@@ -1,11 +1,11 @@
-"""When a block has settled, and when the loader's queue has to be emptied first.
+"""When a block has settled, and when the loader's queue must be emptied first.
 
-While the job stands still (a compile, a cuDNN search, an evaluation, the wait for a plan) its
-workers go on until their queue is full. From then on an input-bound job runs faster than it can be
-fed, for as long as the queue lasts: filled at 80 % of what is consumed, five times as many
-iterations as it holds batches. So it is emptied:
+While the job is paused (a compile, a cuDNN search, an evaluation, the wait for a plan), its data
+loader workers keep filling their queue. An input-bound job then runs faster than it can be fed
+until the queue is used up. If workers supply 80 % of what it consumes, that takes five times as
+many iterations as the queue holds batches. So the queue is emptied:
 
-    stall │ 4 iterations: it is over │ drain: the queue is thrown away │ 3 to get going │ times level off │ measured
+    stall │ 4 iterations: it is over │ drain: the queue is discarded │ 3 to recover │ times level off │ measured
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from statistics import median
 from autotune_trials.protocol.messages import Block
 
 STALL = 5.0  # an iteration this many medians long is a stall
-AFTER_DRAIN = 3  # iterations after a drain that do not count, beside the one it happens in
+AFTER_DRAIN = 3  # iterations after a drain that do not count, besides the one it happens in
 GROUP = 4  # times have levelled off when the medians of the last two groups of 4 …
 LEVEL = 0.10  # … agree within 10 %
-# of a block's max_seconds that settling may take, so that something is left to measure
+# share of a block's max_seconds that settling may take, so that time is left to measure
 SETTLE_SHARE = 0.6
-DRAIN_SHARE = 0.3  # of a block's max_seconds that a drain may take
+DRAIN_SHARE = 0.3  # share of a block's max_seconds that a drain may take
 
 
 class Settling:
     """Decides, from iteration times, when a block has settled."""
 
     def __init__(self, block: Block, queue: int, paused_s: float = 0.0) -> None:
-        """``queue``: batches the loader's workers keep ready; ``paused_s``: the job stood still
-        before the block.
+        """``queue``: batches the loader's workers keep ready; ``paused_s``: how long the job was
+        paused before the block.
         """
         self._block, self.queue = block, queue
         self.count = 0  # iterations so far
         self.settled = False
-        self._times: list[float] = []  # of those that count
-        self._level_from = 0  # times before the last drain say nothing of what comes
-        self._paused_s = paused_s  # since the last drain, outside of iterations
-        self._drained = False  # once at least
+        self._times: list[float] = []  # of the iterations that count
+        self._level_from = 0  # times before the last drain are not representative
+        self._paused_s = paused_s  # pauses outside iterations, since the last drain
+        self._drained = False  # at least once
         self._leave_out = 0
 
     def add(self, wall_s: float) -> None:
@@ -49,18 +49,18 @@ class Settling:
             self._times.append(wall_s)
 
     def pause(self) -> None:
-        """The job did something else for a while (an evaluation), which is over and was long enough
-        to fill the queue.
+        """The job has finished something else (an evaluation) that took long enough to fill the
+        queue.
         """
         self._paused_s = math.inf
 
     @property
     def drains(self) -> bool:
-        """A drain is under way, or the iterations after it."""
+        """Whether a drain, or one of the iterations after it, is under way."""
         return self._leave_out > 0
 
     def drain_due(self) -> bool:
-        """Whether the queue has to be emptied now: a stall is over that lasted long enough for a
+        """Whether the queue must be emptied now: a stall is over, and it lasted long enough for a
         batch to pile up.
         """
         if not self.queue or self.drains:
@@ -73,15 +73,15 @@ class Settling:
         return self._paused_s + stalls > usual
 
     def drained(self) -> None:
-        """The queue is emptied in the next iteration."""
-        # times before an evaluation are as good as those after it
+        """The queue will be emptied in the next iteration."""
+        # times from before an evaluation are as valid as those after it
         if not (self._drained and self._paused_s == math.inf):
             self._level_from = len(self._times)
         self._drained, self._paused_s, self._leave_out = True, 0.0, 1 + AFTER_DRAIN
 
     def done(self, spent_s: float) -> bool:
-        """Whether settling ends now; ``spent_s``: seconds since the block began. ``settled`` says
-        if on evidence.
+        """Whether settling ends now; ``spent_s``: seconds since the block began. Sets ``settled``:
+        whether the block has really settled, rather than reached a limit.
         """
         self.settled = (
             self.count >= self._block.min_settle
@@ -110,10 +110,10 @@ class Settling:
 
 
 class LockstepSettling(Settling):
-    """Several ranks: the same count on each, or they would change knobs at different steps.
+    """For several ranks: all count the same, or they would change knobs at different steps.
 
-    Nothing of one rank alone decides: not its times, and not its queue, since perhaps only the
-    first rank reads data.
+    Nothing local to one rank decides, neither its times nor its queue, since perhaps only the first
+    rank reads data.
     """
 
     def drain_due(self) -> bool:

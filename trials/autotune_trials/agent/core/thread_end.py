@@ -1,4 +1,4 @@
-"""The end of threads that the job has started, heard in them before they can be joined."""
+"""Detects the end of the job's threads, in the threads themselves and before they can be joined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sys import is_finalizing
 
 
 class _Last:
-    """Goes with the values of its thread."""
+    """Calls ``call`` when it is deleted along with its thread's local values."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -19,8 +19,8 @@ class _Last:
 
 
 class ThreadEnd:
-    """``call``, which must not raise, is called at the end of each thread that :meth:`watch` was
-    called in. Of the main thread it is not, nor of threads that are there when the interpreter ends.
+    """Calls ``call``, which must not raise, at the end of each thread that called :meth:`watch`,
+    except for the main thread and threads still running when the interpreter exits.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:

@@ -6,10 +6,10 @@
     optimizer.step()                 start_step ── end_step ─┐
     autotune.step()                  on_manual_step ─────────┴▶ the iteration ends
 
-See :mod:`.events` for who hears of it. An iteration ends with the step of the *lead* optimizer (see
-lead_optimizer.py: GANs step several); in a job without torch.optim where it goes on after an update
-of its own (see own_updates.py). Once the job calls ``autotune.step()``, iterations end there and
-nowhere else.
+See :mod:`.events` for the listeners. An iteration ends with the step of the *lead* optimizer (see
+lead_optimizer.py: GANs step several); in a job without torch.optim, where it continues after
+updating its parameters itself (see own_updates.py). Once the job calls ``autotune.step()``,
+iterations end only there.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 CAPTURED = (
-    "the job captures its training step in a CUDA graph of its own, where it can be neither seen "
-    "nor changed; "
-    "tune it without that; compile_mode=reduce-overhead makes such graphs"
+    "the job captures its training step in its own CUDA graph, which autotune can neither observe"
+    " nor change; turn that off for tuning"
+    " (compile_mode=reduce-overhead creates such graphs itself)"
 )
-# where, why, and whether the job has only left our sight
+# where, why, and whether nothing failed but the agent can no longer see the job
 StepAside = Callable[[str, str, bool], None]
 
 
 class TrainingLoop(LoaderEvents):
-    """Tells the listeners, and keeps the :class:`.LoopState`. What goes wrong in here ends the
-    agent and not the job."""
+    """Notifies the listeners and maintains the :class:`.LoopState`. An error in here stops the
+    agent, not the job."""
 
     def __init__(
         self, events: Events, state: LoopState, fail: Callable[[str], None], step_aside: StepAside
@@ -52,16 +52,16 @@ class TrainingLoop(LoaderEvents):
         self.events, self.state = events, state
         self.fail, self._step_aside = fail, step_aside
         self.fail_knob: Callable[[str], None] = log.write  # a setting could not be kept
-        # told of errors of the job's on their way through it
+        # called with the job's errors that pass through our wrappers
         self.on_error: Callable[[BaseException], None] = lambda error: None
-        self.device = ""  # type of the device trained on
+        self.device = ""  # type of the training device
         self._lead = Lead()
-        self._captured = False  # backward or a step, in a CUDA graph of the job's
+        self._captured = False  # the job has captured backward or a step in a CUDA graph
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ device and optimizers
 
     def learn_device(self, device: Any) -> None:
-        """Something is trained on ``device``. A GPU is what counts, where both are seen."""
+        """The job trains on ``device``. If both a CPU and a GPU are seen, the GPU counts."""
         if self.device != device.type and self.device != "cuda":
             self.device = device.type
             for hear in self.events.device_found:
@@ -77,7 +77,7 @@ class TrainingLoop(LoaderEvents):
 
     # ------------------------------------------------------------------ batches
 
-    # Told by the loader hooks, which catch what is raised.
+    # Called by the loader hooks, which catch exceptions.
     def on_loader(self, built: Any, frame: FrameType) -> None:
         for hear in self.events.loader_built:
             hear(built, frame)
@@ -117,7 +117,7 @@ class TrainingLoop(LoaderEvents):
             hear(loader)
 
     def on_fault(self, where: str, text: str) -> None:
-        """Trouble in the loader part, which has already put things right for the job."""
+        """A problem in the loader hooks, which have already recovered on the job's behalf."""
         log.write(f"{where}\n{text}")
         if where.startswith("loader settings"):
             killed = f" ({KILLED})" if was_killed(sys.exc_info()[1]) else ""
@@ -128,7 +128,7 @@ class TrainingLoop(LoaderEvents):
     # ------------------------------------------------------------------ the model is called
 
     def go_on(self) -> None:
-        """Whatever the job did since the last backward is done."""
+        """The job has finished whatever it did after the last backward."""
         if not self.state.in_backward:
             for hear in self.events.went_on:
                 hear()
@@ -154,8 +154,8 @@ class TrainingLoop(LoaderEvents):
         return context
 
     def evaluate(self, entry: Entry, args: tuple[Any, ...], gradless: bool) -> Context | None:
-        """``entry`` is called in evaluation, without gradients (``gradless``), or while all that is
-        trained is frozen. Returns a context the call must run in, or None."""
+        """``entry`` is called in evaluation, without gradients (``gradless``), or while all trained
+        parameters are frozen. Returns a context the call must run in, or None."""
         context = None
         if self.state.capturing:
             return None
@@ -172,7 +172,7 @@ class TrainingLoop(LoaderEvents):
     # ------------------------------------------------------------------ backward
 
     def start_backward(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
-        """Returns the arguments backward is to be called with."""
+        """Returns the arguments to call backward with."""
         state, events = self.state, self.events
         if state.capturing:
             self._captured = True
@@ -212,7 +212,7 @@ class TrainingLoop(LoaderEvents):
             self.fail("backward_ended")
 
     def note_error(self, error: BaseException) -> None:
-        """``error`` passes through code of the job that we wrap; the caller raises it again."""
+        """``error`` passes through job code that we wrap; the caller re-raises it."""
         self.state.in_backward = False
         self.on_error(error)
 
@@ -222,7 +222,7 @@ class TrainingLoop(LoaderEvents):
     def start_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Returns changed (args, kwargs), or None."""
         state = self.state
-        if state.stopped:  # inside a step that walks them the hooks cannot be removed
+        if state.stopped:  # the hooks cannot be removed inside a step that iterates over them
             return None
         if state.capturing:
             self._captured = True
@@ -238,8 +238,8 @@ class TrainingLoop(LoaderEvents):
         return None
 
     def _with_closure_counted(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        """The arguments of a step that calls a closure: LBFGS does as often as its line search
-        needs. None if it has no closure."""
+        """The step's arguments, with its closure wrapped to count calls: LBFGS calls it as often as
+        its line search needs. None if there is no closure."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure):
             return None
@@ -264,7 +264,7 @@ class TrainingLoop(LoaderEvents):
         if state.stopped or state.capturing:
             return
         try:
-            if state.ends_with is Ending.UPDATE:  # an optimizer after all
+            if state.ends_with is Ending.UPDATE:  # the job does step an optimizer
                 state.ends_with = Ending.STEP
                 self._start_over()
             ends = state.ends_with is Ending.STEP and self._lead.ends_iteration(optimizer)
@@ -297,7 +297,7 @@ class TrainingLoop(LoaderEvents):
             self.fail("autotune.step")
 
     def on_own_update(self) -> None:
-        """The job has updated its parameters itself, and goes on. Told by a listener."""
+        """The job has updated its parameters itself and moved on. Called by a listener."""
         self.state.ends_with = Ending.UPDATE
         self._end_iteration(None)
 
@@ -334,8 +334,8 @@ class TrainingLoop(LoaderEvents):
         self.state.capturing = True
 
     def end_capture(self) -> None:
-        """It has. The graph's replay calls no hook: if it holds backward or a step, iterations are
-        out of sight."""
+        """The capture has ended. Replaying the graph calls no hook: if it holds backward or a step,
+        iterations can no longer be seen."""
         self.state.capturing = False
         if self._captured and not self.state.stopped:
-            self._step_aside("a CUDA graph of the job's", CAPTURED, True)
+            self._step_aside("the job's own CUDA graph", CAPTURED, True)

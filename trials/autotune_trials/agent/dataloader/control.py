@@ -1,4 +1,4 @@
-"""What sets the training loader."""
+"""Sets the options of the training loader."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class TrainingLoaderControl:
-    """LoaderControl: settings for the training loader, in force from its next batch."""
+    """Implements LoaderControl: settings for the training loader, in force from its next batch."""
 
     def __init__(self, hooks: LoaderHooks) -> None:
         self._hooks = hooks
 
     def set(self, **settings: Any) -> None:
-        """Override constructor arguments; None gives one back to the job's own value.
-        ``own_batch_size``: ``batch_size`` is for loaders that the job builds with that one.
+        """Override constructor arguments; None restores the job's own value. ``own_batch_size``:
+        apply ``batch_size`` only to loaders that the job builds with that size.
 
         Raises:
             ValueError: not a setting that can be switched, or a batch size where the job's own
@@ -28,8 +28,8 @@ class TrainingLoaderControl:
         unknown = sorted(set(settings) - set(SETTINGS))
         if unknown:
             raise ValueError(
-                f"{', '.join(unknown)}: the DataLoader can be switched in {', '.join(SETTINGS)}"
-                " only"
+                f"{', '.join(unknown)}: cannot be changed on a running DataLoader; only"
+                f" {', '.join(SETTINGS)} can"
             )
         known = hooks.known_facts
         if (
@@ -38,14 +38,14 @@ class TrainingLoaderControl:
             and known.batch_size is None
         ):
             raise ValueError(
-                "the batches of this DataLoader are made by the job itself, not by batch_size"
+                "this DataLoader uses the job's own batch sampler (or no batching), so batch_size"
+                " cannot be changed"
             )
         for name, value in settings.items():
             least = {"batch_size": 1, "prefetch_factor": 1}.get(name, 0)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise ValueError(
-                    f"{name} is {value!r}, expected a whole number of at least {least}, True or"
-                    " False"
+                    f"{name} is {value!r}; expected a whole number ≥ {least}, or True or False"
                 )
         before = dict(hooks.overrides)
         for name, value in settings.items():
@@ -57,7 +57,7 @@ class TrainingLoaderControl:
             hooks.changed()
 
     def own(self, setting: str) -> Any:
-        """The value the job itself built the DataLoader with; None while that is not known yet."""
+        """The value the job itself built the DataLoader with; None if not known yet."""
         known = self._hooks.known_facts
         if known is not None:
             return getattr(known, setting, None)

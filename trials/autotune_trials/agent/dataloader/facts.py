@@ -1,6 +1,4 @@
-"""What a DataLoader is set to, where it was built, and whether an IterableDataset shares its data
-among workers.
-"""
+"""A DataLoader's settings, where it was built, and whether an IterableDataset shards its data."""
 
 from __future__ import annotations
 
@@ -25,13 +23,13 @@ SETTINGS = (
     "batch_size",
     "own_batch_size",
 )
-DEFAULT_PREFETCH = 2  # torch's own, where workers are used
+DEFAULT_PREFETCH = 2  # torch's own default with workers
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
-_SCANS = 400  # functions looked at in one dataset
+_SCANS = 400  # most items inspected per dataset
 
 
 class Settings(NamedTuple):
-    """What decides how the source of an iterator is built (its batch size lies in the index
+    """The settings from which an iterator's source is built (its batch size is in the index
     stream).
     """
 
@@ -43,7 +41,7 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, loader: Any) -> Settings:
-        """As the job set them."""
+        """The settings of ``loader``."""
         return cls(
             int(loader.num_workers),
             loader.prefetch_factor,
@@ -53,8 +51,8 @@ class Settings(NamedTuple):
         )
 
     def override(self, overrides: Mapping[str, Any]) -> Settings:
-        """With ``overrides``. torch refuses prefetch_factor and persistent_workers without workers:
-        both go then.
+        """These settings with ``overrides``. Without workers prefetch_factor and persistent_workers
+        are dropped: torch refuses them then.
         """
 
         def pick(name: str) -> Any:
@@ -70,8 +68,8 @@ class Settings(NamedTuple):
         )
 
     def write(self, shadow: Any, own: Settings) -> None:
-        """Into the ``__dict__`` of ``shadow``: a DataLoader's attributes are frozen once it is
-        built.
+        """Write into the ``__dict__`` of ``shadow``: a DataLoader's attributes are frozen once it
+        is built.
         """
         if self == own:
             return
@@ -81,9 +79,7 @@ class Settings(NamedTuple):
 
 
 def rebatches(data: Any, loader: Any) -> bool:
-    """Whether batches come from exactly torch's BatchSampler, so that another batch size is the
-    same sampler.
-    """
+    """Whether batches come from exactly torch's BatchSampler, so that only its size need change."""
     return type(loader.batch_sampler) is data.BatchSampler
 
 
@@ -92,16 +88,12 @@ def is_iterable(data: Any, loader: Any) -> bool:
 
 
 def own_batch_size(data: Any, loader: Any) -> int | None:
-    """The size of ``loader``'s batches, None if a batch sampler of the job's own decides or nothing
-    batches.
-    """
+    """Batch size of ``loader``; None if the job's own batch sampler decides or nothing batches."""
     return int(loader.batch_sampler.batch_size) if rebatches(data, loader) else None
 
 
 def epoch_batches(data: Any, loader: Any, size: int | None) -> int | None:
-    """Batches an epoch of ``loader`` gives with ``size`` samples a batch; None if it cannot be
-    told.
-    """
+    """Batches per epoch of ``loader`` with ``size`` samples per batch; None if unknown."""
     try:
         if type(loader).__len__ is not data.DataLoader.__len__ and size == own_batch_size(
             data, loader
@@ -126,8 +118,8 @@ def describe(
     asked_worker_info: bool,
     batch: tuple[int, int] = (0, 0),
 ) -> LoaderFacts:
-    """The facts of ``loader``; ``size``: the batch size the job built it with; ``batch``: (bytes,
-    tensors) of one.
+    """The facts of ``loader``. ``size``: the batch size the job built it with; ``batch``: (bytes,
+    tensors) of one batch.
     """
     own, iterable = Settings.of(loader), is_iterable(data, loader)
     try:
@@ -163,7 +155,7 @@ def describe(
 
 
 def _sampled(data: Any, loader: Any) -> tuple[int, ...]:
-    """(samples an epoch of this process's own sampler,); () where that cannot be told."""
+    """(samples per epoch of this process's own sampler,); () if unknown."""
     if not rebatches(data, loader) or is_iterable(data, loader):
         return ()
     try:
@@ -173,11 +165,11 @@ def _sampled(data: Any, loader: Any) -> tuple[int, ...]:
 
 
 def starts_anew(context: Any) -> str:
-    """Why worker processes would run the job's script from its top, "" if they would not.
+    """Why worker processes would run the job's script from the top; "" if they would not.
 
-    Forked workers go on where they are. Others import the script first, as ``__mp_main__``: all of
-    it that does not stand under ``if __name__ == "__main__":``. Such a script fails, or trains once
-    more in every worker.
+    Forked workers continue from where they are. Others first import the script, as ``__mp_main__``,
+    and run everything outside ``if __name__ == "__main__":``. A script without that guard fails, or
+    trains once more in every worker.
     """
     multiprocessing = context or sys.modules["torch"].multiprocessing
     method = (
@@ -188,16 +180,14 @@ def starts_anew(context: Any) -> str:
     if method == "fork" or not script or _guarded(script):
         return ""
     return (
-        f'they are started by "{method}", and {os.path.basename(script)} has no line `if __name__'
-        ' == "__main__":`'
+        f'the multiprocessing start method is "{method}", and {os.path.basename(script)} has no'
+        ' `if __name__ == "__main__":` guard'
     )
 
 
 @functools.cache
 def _guarded(script: str) -> bool:
-    """Whether some of ``script`` is only run when it is the program; True as well if it cannot be
-    read.
-    """
+    """Whether ``script`` tests ``__name__`` at top level; also True if it cannot be read."""
     try:
         with open(script, encoding="utf-8") as file:
             tree = ast.parse(file.read())
@@ -218,8 +208,9 @@ def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, in
 
 
 def construction_frame(built: Any, frame: FrameType | None) -> FrameType | None:
-    """The frame, ``frame`` or a caller of it, that built ``built``: outside torch, ourselves,
-    constructors of its subclasses and what is wrapped around them (Lightning)."""
+    """The frame that built ``built``, ``frame`` or one of its callers: outside torch, autotune, the
+    constructors of its subclasses and their wrappers (Lightning).
+    """
     torch_directory = (
         os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
     )
@@ -238,12 +229,12 @@ def site_of(spot: tuple[CodeType, int] | None) -> str:
 
 
 def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
-    """Whether the code of ``dataset`` (or of ``worker_init_fn``) refers to ``get_worker_info``:
-    then several workers share its data out; otherwise each would deliver all of it.
+    """Whether the code of ``dataset`` or ``worker_init_fn`` refers to ``get_worker_info``: then
+    several workers share the data; otherwise each would deliver all of it.
 
-    Looks through the methods of its classes, the functions and classes they name, and the objects
-    it wraps. The code is read, not run, so a dataset that asks in a way not seen here counts as not
-    sharing: the safe side.
+    Searches the methods of its classes, the functions and classes they name, and the objects it
+    wraps. The code is read, not run, so a dataset that shards in a way not seen here counts as not
+    sharding, which is the safe side.
     """
     pending: list[Any] = [dataset] if worker_init_fn is None else [dataset, worker_init_fn]
     visited: set[int] = set()
@@ -326,8 +317,8 @@ def _of_library(value: Any) -> bool:
 
 
 def state_of(dataset: Any) -> object:
-    """The numbers, words and flags among a dataset's attributes, to be compared; equal to nothing
-    where they cannot be read.
+    """The numbers, strings and flags among a dataset's attributes, for comparison; equal to nothing
+    if unreadable.
     """
     try:
         return {
@@ -336,4 +327,4 @@ def state_of(dataset: Any) -> object:
             if isinstance(value, (int, float, str, bool))
         }
     except Exception:
-        return object()  # the job's own attributes may do anything, or change meanwhile
+        return object()  # the job's own attributes may do anything, or change while being read

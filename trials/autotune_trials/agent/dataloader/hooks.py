@@ -1,14 +1,14 @@
-"""The DataLoader hook: finds the loader the job trains on and switches it under the job's loop.
+"""The DataLoader hook: finds the loader the job trains on and switches it while the loop runs.
 
     DataLoader.__init__       each instance gets a key, "train.py:12#0": where it was built, the n-th one there
     DataLoader._get_iterator  hands out a SwitchableIterator (iterator.py)
-    get_worker_info           noted when an IterableDataset asks it: its workers share its data out
+    get_worker_info           recorded when an IterableDataset calls it: its workers share its data
 
-``install`` returns the hooks, which tell their events (loader_events.py). The training loader is
-the one whose batches are followed by backward (training_credit.py). Another loader takes its place
-only after three batches of its own with backward in a row, so that a batch fetched before an
-evaluation does not make the evaluation loader the training loader for a moment. A job that builds its loader anew for every
-epoch has one *family* of loaders with one key, that of its first.
+``install`` returns the hooks, which report their events (loader_events.py). The training loader is
+the one whose batches are followed by backward (training_credit.py). Another loader replaces it only
+after three of its batches in a row were followed by backward, so that a batch fetched before an
+evaluation does not briefly make the evaluation loader the training loader. A job that rebuilds its
+loader for every epoch has one *family* of loaders, whose key is that of the first.
 """
 
 from __future__ import annotations
@@ -48,52 +48,51 @@ CREDITS_TO_TAKE_OVER = 3
 
 
 class LoaderHooks:
-    """Everything the DataLoader patches know, and the way to take them back. See the module's
-    docstring.
-    """
+    """State of the DataLoader patches, and their removal. See the module's docstring."""
 
     def __init__(self, data: Any, events: LoaderEvents, config: SessionConfig) -> None:
         self.data = data
         self.events = events
         self.patches = PatchSet()
-        # settings are held from the start; epochs end as they should
+        # settings are fixed from the start, and epochs end as usual
         self.held = config.mode != SessionMode.LIVE
         self.selected = config.loader_key  # key of the family the settings are for
         self._launched = config.mode == SessionMode.LAUNCH
-        # the family whose workers the search has found to share out their data; a launched job may
-        # read another dataset there by now
+        # the family whose workers the search saw sharding their data; a launched job may read
+        # another dataset by now
         self._searched = "" if self._launched else config.loader_key
         self.overrides: dict[str, Any] = {}
-        self.version = 0  # goes up with every change an iterator has to look at
+        self.version = 0  # incremented on every change that iterators must react to
         self.match_streams = config.match_streams and config.mode in (
             SessionMode.FIXED,
             SessionMode.PROFILE,
         )
         self.stretch = False
         self.cached = False
-        self.to_drain = 0  # batches to be thrown away at the next one
+        self.to_drain = 0  # batches to discard at the next request
         self.drain_until_s = 0.0
-        self.own_s = 0.0  # spent on the agent's account while the job waited for its batch
+        self.own_s = 0.0  # the agent's own time while the job waited for a batch
         self.closed = False
         self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
-        # batches so far, and those of them that were there at the last backward
+        # batches given so far, and their number at the last backward
         self.given = self.credited = 0
         self.asking: TrackedLoader | None = None
-        self.thread = 0  # that begins the job's epochs
+        self.thread = 0  # id of the thread that begins the job's epochs
         self.training_state: TrackedLoader | None = None
         self.known_facts: LoaderFacts | None = None
-        self.makes_iterators = ""  # class of a loader that does so itself, maybe out of our sight
+        # class of a loader that overrides _get_iterator, perhaps unseen by us
+        self.makes_iterators = ""
         self.last_rebuild_s = 0.0
         self.control = TrainingLoaderControl(self)
-        self.metering: ReaderMeter | None = None  # of the source that is being built
-        self._meters: dict[str, ReaderMeter] = {}  # by the key of a family
+        self.metering: ReaderMeter | None = None  # of the source being built
+        self._meters: dict[str, ReaderMeter] = {}  # by family key
         self._meters_wanted = config.mode in (SessionMode.LIVE, SessionMode.PROFILE)
         self._watched = config.mode == SessionMode.PROFILE
         self._training_iterator: Any = lambda: None
-        # what was in force in the training iterator that the job was done with last
+        # what was in force in the training iterator that the job finished last
         self._left: tuple[Settings | None, dict[str, Any] | None] = (None, None)
         self._rival: tuple[str, int] = ("", 0)
-        self._doubts = 0  # batches in a row that met an evaluation before backward
+        self._doubts = 0  # consecutive batches that met an evaluation before backward
         self._states: dict[int, TrackedLoader] = {}
         self._built: dict[str, int] = {}
         self._families: dict[Any, str] = {}
@@ -103,14 +102,14 @@ class LoaderHooks:
 
     @property
     def training(self) -> TrainingLoaderControl | None:
-        """The training loader's control; None while there is none (with settings held from the
-        start: always there).
+        """The training loader's control; None while there is none (never None with settings fixed
+        from the start).
         """
         return self.control if self.held or self.training_state is not None else None
 
     @property
     def training_mark(self) -> Any:
-        """Of the iterator that the latest batch came from, if that is the one trained on."""
+        """Mark of the iterator that gave the latest batch, if it is the one trained on."""
         return (
             self.last if self.last is not None and self.last[0] is self._training_iterator else None
         )
@@ -119,41 +118,39 @@ class LoaderHooks:
         return self.known_facts
 
     def set_stretch(self, on: bool) -> None:
-        """Start the training loader again when it ends, so that the job's loop over it does not
-        end.
-        """
+        """Restart the training loader when it ends, so that the job's loop over it does not end."""
         self.stretch = bool(on)
 
     def serve_cached(self, on: bool) -> None:
-        """Give the training loop copies of at most 8 batches instead of new ones: what a free
-        loader would give.
+        """Give the training loop copies of at most 8 batches instead of new ones, as a loader that
+        costs nothing would.
         """
         if self.cached != bool(on):
             self.cached = bool(on)
             self.version += 1
 
     def queue_depth(self) -> int:
-        """Batches the workers of the training loader keep ready."""
+        """Number of batches the workers of the training loader keep ready."""
         if self._training_iterator() is None:
             return 0
         settings = self.settings_in_force()
         return settings.num_workers * (settings.prefetch_factor or 0) if settings is not None else 0
 
     def settings_in_force(self) -> Settings | None:
-        """Of the iterator that feeds training now, or fed it last: between epochs there may be none.
-        None before there was one.
+        """Settings of the iterator that feeds training, or fed it last: between epochs there may be
+        none. None before the first.
         """
         iterator = self._training_iterator()
         return iterator.settings if iterator is not None else self._left[0]
 
     def left(self, iterator: Any) -> None:
-        """The job is done with ``iterator``, whose source goes next."""
+        """The job is done with ``iterator``, whose source is dropped next."""
         if iterator.mark[0] is self._training_iterator:
             self._left = iterator.settings, _in_force(iterator)
 
     def batches_drawn(self) -> tuple[int, int]:
-        """Of the training loader's epoch so far: (batches drawn from its sampler, those of them that
-        its workers have not made yet).
+        """Of the training loader's epoch so far: (batches drawn from its sampler, how many of them
+        its workers have not finished).
         """
         iterator = self._training_iterator()
         if iterator is None:
@@ -170,8 +167,8 @@ class LoaderHooks:
         return iterator.stream.number, max(outstanding - ready, 0)
 
     def source_in_force(self) -> dict[str, Any] | None:
-        """The same, read from the running source itself, with the batch size and the worker
-        processes that there are.
+        """:meth:`settings_in_force` as read from the running source, with batch size and actual
+        worker count.
         """
         iterator = self._training_iterator()
         if iterator is None or iterator.source is None:
@@ -179,14 +176,14 @@ class LoaderHooks:
         return _in_force(iterator)
 
     def reader_spent(self) -> Spent:
-        """What fetching batches of the training loader has taken so far."""
+        """Time spent fetching batches of the training loader so far."""
         state = self.training_state
         meter = self._meters.get(state.key) if state is not None else None
         return meter.spent() if meter is not None else Spent()
 
     def meter_of(self, state: TrackedLoader) -> ReaderMeter | None:
-        """What times the fetches of ``state``; None where nobody asks, or the system gives no
-        memory for it.
+        """The meter for the fetches of ``state``; None if no one reads it, or there is no memory
+        for it.
         """
         if not self._meters_wanted or self.closed:
             return None
@@ -198,20 +195,20 @@ class LoaderHooks:
             return None
 
     def drain(self, limit_s: float) -> None:
-        """Throw away as many batches as the workers keep ready, for at most ``limit_s``, when the
-        job asks for the next one; at the end of the epoch it stops. The job sees later batches, and
-        its samples are not counted.
+        """Discard the batches the workers keep ready, for at most ``limit_s``, when the job asks
+        for the next one; the end of the epoch stops it. The job sees later batches, and the
+        discarded samples are not counted.
         """
         if self.stretch and not self.cached:
             self.to_drain, self.drain_until_s = self.queue_depth(), perf_counter() + limit_s
             self.version += bool(self.to_drain)
 
     def cancel_drain(self) -> None:
-        """Throw nothing away that has not been."""
+        """Discard no further batches."""
         self.to_drain = 0
 
     def drains(self, iterator: Any) -> bool:
-        """Whether ``iterator`` is to throw a batch away."""
+        """Whether ``iterator`` should discard a batch."""
         return (
             self.to_drain > 0
             and iterator is self._training_iterator()
@@ -219,9 +216,7 @@ class LoaderHooks:
         )
 
     def epoch_iterations(self) -> int | None:
-        """Batches an epoch of the training loader has under the settings now; None if it cannot be
-        told.
-        """
+        """Batches per epoch of the training loader under the current settings; None if unknown."""
         state, iterator = self.training_state, self._training_iterator()
         template = (
             iterator.template
@@ -235,11 +230,11 @@ class LoaderHooks:
         return epoch_batches(self.data, template, self._size(state, template))
 
     def credit_backward(self, doubtful: bool = False) -> None:
-        """A backward ran: whose batch came last, trains.
+        """A backward ran: the loader of the latest batch is trained on.
 
-        ``doubtful``: that batch has met an evaluation before. It may have been fetched for that
-        alone, by a job that trains without a DataLoader; where it happens again and again, it is a
-        teacher that looks at it first.
+        ``doubtful``: that batch met an evaluation first. It may have been fetched only for that, by
+        a job that trains without a DataLoader; if it happens again and again, a teacher model sees
+        each batch first.
         """
         if self.given == self.credited or self.last is None:
             return
@@ -259,7 +254,7 @@ class LoaderHooks:
             self._training_iterator = reference
 
     def holder(self) -> TrackedLoader | None:
-        """The training loader; before there is one, the loader of the key we were told."""
+        """The training loader; before there is one, the loader with the configured key."""
         return self.training_state or next(
             (s for s in self._states.values() if s.key == self.selected), None
         )
@@ -285,8 +280,7 @@ class LoaderHooks:
                     state.asked_worker_info,
                     state.batch,
                 )
-            # a sampler or dataset of the job's own that cannot be described; fault() tells the
-            # tuner
+            # the job's own sampler or dataset cannot be described; fault() tells the tuner
             except Exception:
                 self.fault("loader facts")
         if self.selected != state.key:
@@ -308,19 +302,20 @@ class LoaderHooks:
         if self._launched and not self.fits_batch_size(state):
             self.report(
                 f"loader settings batch_size={self.overrides.get('batch_size')}",
-                f"found for batches of {self.overrides['own_batch_size']}; the DataLoader"
-                f" {state.key} has batch_size={state.batch_size}",
+                "this batch size was tuned for a loader with"
+                f" batch_size={self.overrides['own_batch_size']}; DataLoader {state.key} has"
+                f" batch_size={state.batch_size}",
             )
         return (own if want == state.refused else want), self._size(state, template)
 
     def _no_workers(
         self, state: TrackedLoader, own: Settings, want: Settings, template: Any
     ) -> str:
-        """Why the workers of ``want`` would do harm to this loader's job, "" if they would not."""
-        # such workers would train as well, and the job wait for a batch for ever
+        """Why the workers in ``want`` would harm the job, "" if they would not."""
+        # such workers would train too, and the job would wait for a batch forever
         if want.num_workers and not own.num_workers:
             if why := starts_anew(template.multiprocessing_context):
-                return f"workers would run the job's script from its top again: {why}"
+                return f"each worker would re-run the whole training script: {why}"
         if (
             max(want.num_workers, 1) != max(own.num_workers, 1)
             and is_iterable(self.data, template)
@@ -328,14 +323,14 @@ class LoaderHooks:
             and not (state.asked_worker_info or shards(template.dataset, template.worker_init_fn))
         ):
             return (
-                f"{type(template.dataset).__name__} is an IterableDataset that does not ask"
-                " get_worker_info(): every sample would be read once by each worker"
+                f"{type(template.dataset).__name__} is an IterableDataset that does not call"
+                " get_worker_info(): every worker would read every sample"
             )
         return ""
 
     def fits_batch_size(self, state: TrackedLoader | None = None) -> bool:
-        """Whether the batch size is for loaders such as ``state`` (without it, the training
-        loader): it was found for one with the same batch size of its own.
+        """Whether the batch size override is for ``state`` (default: the training loader): it was
+        found for loaders with the same own batch size.
         """
         state, found_for = state or self.training_state, self.overrides.get("own_batch_size")
         return state is None or found_for in (None, state.batch_size)
@@ -348,7 +343,7 @@ class LoaderHooks:
         return int(size) if fits else state.batch_size
 
     def changed(self) -> None:
-        """The overrides are others: running iterators look at the next batch, loaders not yet
+        """The overrides have changed: running iterators react at the next batch, loaders not yet
         iterated at once.
         """
         self.version += 1
@@ -358,7 +353,7 @@ class LoaderHooks:
                 self._hold_batch_size(state, state.loader())
 
     def _hold_batch_size(self, state: TrackedLoader, loader: Any) -> None:
-        """Write the batch size into a loader that is not iterated yet, so that its len() is right."""
+        """Write the batch size into a loader not yet iterated, so that its len() is right."""
         if loader is None or state.key != self.selected or not rebatches(self.data, loader):
             return
         size = self._size(state, loader)
@@ -372,7 +367,7 @@ class LoaderHooks:
 
     def state_of(self, loader: Any) -> TrackedLoader:
         state = self._states.get(id(loader))
-        # a copy, or built before the hooks were there
+        # a copy, or built before the hooks were installed
         if state is None or state.loader() is not loader:
             state = self.track(loader, f"{type(loader.dataset).__name__}:0")
         return state
@@ -385,7 +380,7 @@ class LoaderHooks:
         self._built[site] = number + 1
         state = TrackedLoader(self, loader, site, number)
         state.spot = spot
-        # the batch sampler may hold another size by now
+        # the batch sampler may have another size by now
         state.batch_size = (
             own_batch_size(self.data, loader) if origin is None else origin.batch_size
         )
@@ -417,8 +412,8 @@ class LoaderHooks:
         return state
 
     def end_dropped(self, state: TrackedLoader, source: Any) -> None:
-        """End the workers of ``source``, whose iterator or loader the job has dropped, as a loop does
-        that counts its batches: what that takes is lost between two epochs.
+        """End the workers of ``source``, whose iterator or loader the job has dropped, as a loop
+        that counts its batches does. The time this takes counts as lost between two epochs.
         """
         if getattr(source, "_shutdown", True) or self.thread != get_ident():
             end_workers(source)
@@ -429,12 +424,12 @@ class LoaderHooks:
         finally:
             end_workers(source)
         self.events.on_workers_ended(state)
-        last = self.training_state  # of the same loader, if that is built anew for every epoch
+        last = self.training_state  # the same loader, if the job rebuilds it for every epoch
         state = last if last is not None and last.key == state.key else state
         state.end_s += perf_counter() - began
 
     def _origin(self, loader: Any) -> TrackedLoader | None:
-        """The loader that ``loader`` stands in for: accelerate builds each anew around its batch
+        """The loader that ``loader`` replaces: accelerate rebuilds each one around its batch
         sampler.
         """
         sampler = loader.batch_sampler
@@ -449,7 +444,7 @@ class LoaderHooks:
                 return state
         return None
 
-    # -- trouble
+    # -- errors
 
     def fault(self, where: str) -> None:
         """Report the exception being handled."""
@@ -462,7 +457,7 @@ class LoaderHooks:
             pass
 
     def refuse(self, state: TrackedLoader, want: Settings) -> None:
-        """``want`` could not be built: report it, and leave this loader at the job's own settings."""
+        """``want`` could not be used: report it, and keep this loader at the job's settings."""
         state.refused = want
         self.fault(
             "loader settings "
@@ -470,22 +465,22 @@ class LoaderHooks:
         )
 
     def step_aside(self, where: str) -> None:
-        """The agent's own code failed: report it and be gone."""
+        """The agent's own code failed: report it and uninstall."""
         self.fault(where)
         self.uninstall()
 
     # -- patches
 
     def uninstall(self) -> None:
-        """Take every patch back. Iterators still in use go back to the job's own settings at their
-        next batch.
+        """Remove every patch. Iterators still in use return to the job's own settings at their next
+        batch.
         """
         if self.closed:
             return
         self.closed, self.stretch, self.cached = True, False, False
         self.overrides.clear()
         self.version += 1
-        self.events = LoaderEvents()  # iterators of ours may still run
+        self.events = LoaderEvents()  # our iterators may still run
         self.patches.restore_all()
         for state in list(self._states.values()):
             idle, state.idle = state.idle, None
@@ -508,13 +503,13 @@ def _in_force(iterator: Any) -> dict[str, Any]:
 
 
 def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> LoaderHooks:
-    """Hook ``torch.utils.data.dataloader``. See the module's docstring for ``events``."""
+    """Hook ``torch.utils.data.dataloader``. See :mod:`.loader_events` for ``events``."""
     hooks = LoaderHooks(data_module, events, config)
     worker, patches = data_module._utils.worker, hooks.patches
     switchable = iterator_class(data_module)
 
     def make_init(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)  # Lightning builds loaders anew from this signature
+        @functools.wraps(original)  # Lightning rebuilds loaders from this signature
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not patch.active:
@@ -540,7 +535,7 @@ def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> Lo
                 return switchable(hooks, hooks.state_of(self), self)
             except Exception:
                 trouble = traceback.format_exc()
-            # an error of the job's own comes again here, as the job would see it
+            # an error of the job's own is raised again here, as the job would see it
             iterator = original(self)
             hooks.report("DataLoader._get_iterator", trouble)
             return iterator
@@ -551,12 +546,12 @@ def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> Lo
         @functools.wraps(original)
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
-            # in a forked worker it stays what it was when the source was built
+            # a forked worker inherits the value it had when the source was built
             if hooks.metering is not None:
                 try:
                     hooks.metering.attach(fetcher, worker._worker_info)
                 except Exception:
-                    pass  # in a worker there is nobody to tell
+                    pass  # a worker has no one to report to
             return fetcher
 
         return create_fetcher
@@ -566,7 +561,7 @@ def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> Lo
         def get_worker_info() -> Any:
             if hooks.asking is not None:
                 asker = sys._getframe(1).f_globals.get("__name__", "")
-                if not asker.startswith("torch.utils.data._utils"):  # default_collate asks as well
+                if not asker.startswith("torch.utils.data._utils"):  # default_collate calls it, too
                     hooks.asking.asked_worker_info = True
             return original()
 

@@ -1,14 +1,14 @@
-"""The job's sampler, with a way back.
+"""Wraps the job's sampler so that indices can be put back.
 
-Workers are handed indices ahead of time. When the source of a running iterator is replaced, the
-indices handed out but not delivered yet go back to the head of the stream, so that the epoch loses
-and repeats nothing:
+Workers get indices ahead of time. When the source of a running iterator is replaced, the indices
+handed out but not yet delivered go back to the head of the stream, so that the epoch neither loses
+nor repeats samples:
 
     sampler ──▶ [put back] ──▶ batches of ``size`` ──▶ handed out ──▶ delivered
                     ▲                                      │
                     └────────────── put_back ◀─────────────┘
 
-With torch's own BatchSampler the stream holds samples and can batch them anew with another size.
+With torch's own BatchSampler the stream holds samples and can regroup them to another batch size.
 With a batch sampler of the job's own, or ``batch_size=None``, it passes whole items on.
 """
 
@@ -23,25 +23,25 @@ from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededIndic
 
 
 class IndexStream:
-    """What a DataLoader's iterator draws its indices from: stands in for ``loader._index_sampler``."""
+    """What a DataLoader's iterator draws its indices from; replaces ``loader._index_sampler``."""
 
     def __init__(self, source: Any, *, rebatches: bool, size: int | None, iterable: bool) -> None:
-        """``source``: the job's (batch) sampler; ``rebatches``: it is exactly torch's BatchSampler;
-        ``size``: samples a batch, None where the source decides; ``iterable``: the indices of an
-        IterableDataset mean nothing.
+        """``source``: the job's (batch) sampler; ``rebatches``: whether it is exactly torch's
+        BatchSampler; ``size``: samples per batch, None if the source decides; ``iterable``: the
+        dataset is an IterableDataset, whose indices carry no meaning.
         """
         self.source = source
         self.rebatches = rebatches
         self.size = size
         self.iterable = iterable
         self.last: Any = None  # the item pulled last
-        self.tracks = False  # remember what was handed out; only worker processes run ahead
-        # of this epoch's batches, where their random numbers are matched
+        self.tracks = False  # remember items handed out; only worker processes run ahead
+        # of this epoch's batches, if their random numbers are matched
         self.seeds: EpochSeeds | None = None
         self.number = 0  # items drawn in this epoch and not put back
         self._starts = 0
         self._back: deque[Any] = deque()
-        self._pulls: Iterator[Any] | None = None  # of samples if rebatches, else of items
+        self._pulls: Iterator[Any] | None = None  # yields samples if rebatches, else items
         self._handed: dict[int, Any] = {}  # task number of the worker iterator -> item
         self._count = 0
         self._tail: list[Any] = []  # an incomplete last batch that drop_last withholds
@@ -49,7 +49,7 @@ class IndexStream:
 
     def begin(self, starts: int) -> None:
         """Start an epoch. ``starts``: how often the job's own iterator would call ``iter(sampler)``
-        (torch's worker iterator does it twice); samplers that draw random numbers there must be
+        (torch's worker iterator does so twice); samplers that draw random numbers there must be
         called just as often.
         """
         self._starts = starts
@@ -61,7 +61,7 @@ class IndexStream:
         self.restart_count()
 
     def restart_count(self) -> None:
-        """The iterator above numbers its tasks from 0 again."""
+        """Restart the task count: the iterator above numbers its tasks from 0 again."""
         self._handed.clear()
         self._count = 0
 
@@ -109,15 +109,15 @@ class IndexStream:
         raise StopIteration
 
     def undelivered(self, iterator: Any) -> list[Any]:
-        """Items handed to the workers of ``iterator`` that have not come out of it, in the order of
-        the stream.
+        """Items handed to the workers of ``iterator`` that have not come out of it, in stream
+        order.
         """
         tasks = getattr(iterator, "_task_info", ())
         return [self._handed[number] for number in sorted(self._handed) if number in tasks]
 
     def undelivered_or_failed(self, iterator: Any, in_order: bool) -> list[Any]:
-        """The same, with the item of the batch that ``iterator`` has just raised an error for: a
-        worker hands its error over as it does a batch, and the task is then done.
+        """:meth:`undelivered`, plus the item of the batch for which ``iterator`` has just raised an
+        error: a worker returns an error like a batch, after which its task counts as done.
         """
         if not self.tracks:
             return [] if self.last is None else [self.last]
@@ -129,13 +129,13 @@ class IndexStream:
         ]
 
     def handed(self) -> list[Any]:
-        """All items handed out that nothing is known of: what an iterator drew that failed to
-        start.
+        """All items handed out and not known to be delivered: those drawn by an iterator that
+        failed to start.
         """
         return [self._handed[number] for number in sorted(self._handed)]
 
     def put_back(self, items: list[Any]) -> None:
-        """Take ``items`` back to the head of the stream, before the source of the iterator is
+        """Return ``items`` to the head of the stream, before the source of the iterator is
         replaced.
         """
         self.number -= len(items)
@@ -146,7 +146,7 @@ class IndexStream:
         self.restart_count()
 
     def delivered(self, iterator: Any, in_order: bool) -> Any:
-        """The item of the batch that ``iterator`` has just given; None if it cannot be told."""
+        """The item of the batch that ``iterator`` has just returned; None if unknown."""
         if not self.tracks:
             return self.last
         if in_order:
@@ -168,5 +168,5 @@ class IndexStream:
 
 
 def batches_in(samples: int, size: int, drop_last: bool) -> int:
-    """Batches an epoch of ``samples`` gives."""
+    """Number of batches in an epoch of ``samples``."""
     return samples // size if drop_last else -(-samples // size)

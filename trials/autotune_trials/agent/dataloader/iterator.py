@@ -1,5 +1,4 @@
-"""The iterator handed to the job in place of torch's own: its source can be rebuilt under the
-running loop.
+"""The iterator the job gets instead of torch's: its source can be rebuilt while the loop runs.
 
     for batch in loader:          DataLoader._get_iterator ──▶ SwitchableIterator
                                         │ __next__                     │ delegates
@@ -9,9 +8,9 @@ running loop.
               └─▶ undelivered indices back to the          sampler is an IndexStream
                   stream, workers ended, source rebuilt
 
-As long as no setting differs from the job's own, the source is what torch would have built, fed the
-same indices and drawing the same random numbers. It holds no reference to the loader, as torch's
-own does not, so that workers end when the job drops either.
+As long as no setting differs from the job's own, the source is the one torch would have built; it
+gets the same indices and draws the same random numbers. Like torch's own, the iterator holds no
+reference to the loader, so workers end when the job drops either.
 """
 
 from __future__ import annotations
@@ -39,36 +38,36 @@ if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 CACHED_BATCHES = 8
-CACHED_BYTES = 512 * 2**20  # fewer are kept if they are large
+CACHED_BYTES = 512 * 2**20  # fewer batches are kept if they are large
 _END = object()
 
 
 @functools.cache
 def iterator_class(data: Any) -> type:
-    """SwitchableIterator for ``data``, the module torch.utils.data.dataloader. Made late: no torch
-    at import time.
+    """SwitchableIterator for ``data``, the module torch.utils.data.dataloader. Built late, so that
+    torch is not imported with this module.
     """
 
     class SwitchableIterator(data._BaseDataLoaderIter):
-        # torch's own is not called: the source is one
+        # super().__init__ is not called: the source is torch's iterator
         def __init__(self, hooks: LoaderHooks, state: TrackedLoader, loader: Any) -> None:
             self._hooks = hooks
             self._state = state
             self.source: Any = None
             self.mark = (weakref.ref(self), state)
             self._process = os.getpid()
-            self.credited = False  # a batch of it was followed by backward
-            # batches served again and again while the ceiling is measured
+            self.credited = False  # one of its batches was followed by backward
+            # batches served repeatedly while the ceiling is measured
             self._kept: list[tuple[Any, float]] = []
             self._next_kept = 0
             # (batch, samples, waited) fetched before the job asked
             self._ahead: deque[tuple[Any, float, float]] = deque()
-            # of the job's dataset, met while fetching ahead
+            # the job's dataset raised it while we fetched ahead
             self._failure: BaseException | None = None
-            self._special = True  # the next batch is not an ordinary one
+            self._special = True  # the next batch needs _next_special
             self._exhausted = False
             self._version = 0
-            # it took to start the epoch whose first batch is due
+            # time to start the epoch, until its first batch is given
             self._start_s: float | None = None
             self._rebuilding_since: float | None = None
             state.iterators.add(self)
@@ -109,8 +108,9 @@ def iterator_class(data: Any) -> type:
                 return self._go_back()
 
         def _next_special(self, asked: float) -> Any:
-            """The batch asked for at ``asked``, where it is the first of a source, a switch is due, or
-            batches are cached."""
+            """The batch requested at ``asked`` when it is the first of a source, a switch is due,
+            or batches are cached.
+            """
             hooks, state = self._hooks, self._state
             if self._exhausted:
                 raise StopIteration
@@ -121,7 +121,7 @@ def iterator_class(data: Any) -> type:
                 raise failure
             if self._version != hooks.version:
                 self._adjust()
-            # the last attempt to build it ended in an error of the job's own
+            # the last attempt to build it raised the job's own error
             if self.source is None:
                 self._build(self._own, private_seed=True)
             if hooks.cached and self.credited and self._kept and (self._next_kept or self._full()):
@@ -161,9 +161,7 @@ def iterator_class(data: Any) -> type:
             return self._give(batch, samples, wait_s, turnover_s)
 
         def _drain(self) -> None:
-            """Throw away what the workers have ready; what a source just built has ready is
-            nothing.
-            """
+            """Discard the batches the workers have ready; a source that was just built has none."""
             hooks = self._hooks
             if self._rebuilding_since is None and self._start_s is None:
                 while hooks.drains(self):
@@ -184,8 +182,8 @@ def iterator_class(data: Any) -> type:
             return batch
 
         def ahead(self, count: int) -> list[Any]:
-            """The next ``count`` batches, fetched now and handed out later; fewer at the end of the
-            epoch, and where settings change next.
+            """Fetch the next ``count`` batches now, to hand out later; fewer at the end of the
+            epoch, none if settings are about to change.
             """
             unchanged = self._version == self._hooks.version and not self._hooks.cached
             if not self._exhausted and self.source is not None and unchanged:
@@ -195,10 +193,10 @@ def iterator_class(data: Any) -> type:
                     try:
                         batch = self._fetched()
                     except Exception as error:
-                        self._failure = error  # is raised where the job asks for this batch
+                        self._failure = error  # raised when the job asks for this batch
                         break
                     if batch is _END:
-                        break  # and says so again when the job gets there
+                        break  # the source ends again when the job gets there
                     self._ahead.append((batch, self._samples(batch), clock() - asked))
             return [batch for batch, _, _ in self._ahead][:count]
 
@@ -212,13 +210,13 @@ def iterator_class(data: Any) -> type:
             stream = self.stream
             item = stream.delivered(self.source, self.settings.in_order)
             if type(item) is list and not stream.iterable:
-                return float(len(item))  # exact, whatever the collate function makes of them
+                return float(len(item))  # exact, whatever the collate function returns
             return samples_of(batch, stream.size)
 
         # -- epochs
 
         def _begin(self, loader: Any, new: bool) -> None:
-            """Start an epoch as the job asks for it: ``new`` by ``iter(loader)``, else by torch's
+            """Start an epoch as the job requests it: ``new`` by ``iter(loader)``, else by torch's
             ``_reset``.
             """
             began, hooks, state = clock(), self._hooks, self._state
@@ -233,7 +231,7 @@ def iterator_class(data: Any) -> type:
             self.template = template = shadow_of(data, loader)
             self._own = Settings.of(template)
             self._version = hooks.version
-            # also where a subclass put its own sampler in after construction
+            # also covers a subclass that sets its own sampler after construction
             if not rebatches(data, template):
                 state.batch_size = None
             want, size = hooks.wanted(state, self._own, template)
@@ -251,8 +249,8 @@ def iterator_class(data: Any) -> type:
             self._special, self._start_s, self._rebuilding_since = True, clock() - began, None
 
         def _epoch_seeds(self) -> EpochSeeds | None:
-            """Where the random numbers of batches are matched: what seeds them in the epoch that
-            begins.
+            """The batch seeds of the epoch that begins; None unless random numbers of batches are
+            matched.
             """
             template = self.template
             if (
@@ -266,9 +264,9 @@ def iterator_class(data: Any) -> type:
             )
 
         def _start(self, want: Settings, starts: int, draws_seed: bool) -> None:
-            """Put a source over the stream, from its beginning. ``starts``, ``draws_seed``: how
-            often the job's own iterator would start the sampler here, and whether it would draw a
-            seed for its workers.
+            """Put a source on the stream, from its beginning. ``starts``, ``draws_seed``: how often
+            the job's own iterator would start the sampler here, and whether it would draw a seed
+            for its workers.
             """
             stream, state = self.stream, self._state
             stream.begin(starts)
@@ -293,9 +291,7 @@ def iterator_class(data: Any) -> type:
             )
 
         def _turn(self, asked: float) -> Any:
-            """The source has ended: end the job's epoch, or stretch it by starting the source
-            again.
-            """
+            """The source has ended: end the job's epoch, or stretch it by restarting the source."""
             hooks, state = self._hooks, self._state
             try:
                 hooks.events.on_epoch_end(state)
@@ -312,19 +308,19 @@ def iterator_class(data: Any) -> type:
                     return self._give(batch, self._samples(batch), 0.0, lost_s)
             self._exhausted = self._special = True
             self._park()
-            if self._kept_by_knob():  # another iterator of the loader has workers
+            if self._kept_by_knob():  # another iterator of this loader has workers
                 end_workers(self.source)
             state.end_s += clock() - asked
             raise StopIteration
 
         def _reset(self, loader: Any, first_iter: bool = False) -> None:
-            """torch calls this for the next epoch of a job whose own setting is persistent_workers."""
+            """Called by torch for the next epoch of a job that itself sets persistent_workers."""
             self._begin(loader, new=False)
 
         # -- switching
 
         def _adjust(self) -> None:
-            """Bring the source to the settings wanted now."""
+            """Switch the source to the settings wanted now."""
             hooks, stream = self._hooks, self.stream
             self._version = hooks.version
             if not hooks.cached:
@@ -335,10 +331,10 @@ def iterator_class(data: Any) -> type:
                 return
             began, self._special = clock(), True
             if want == self.settings and (stream.iterable or want.num_workers == 0):
-                stream.put_back([])  # nothing is under way, or nothing that could be taken back
+                stream.put_back([])  # nothing is in flight, or nothing that could be put back
                 stream.size = size
             elif stream.iterable and want.num_workers == self.settings.num_workers == 0:
-                self._repin(want)  # a new source would start the dataset again
+                self._repin(want)  # a new source would restart the dataset
                 stream.size = size
             else:
                 undelivered = [] if stream.iterable else stream.undelivered(self.source)
@@ -350,12 +346,14 @@ def iterator_class(data: Any) -> type:
             self._rebuilding_since = began
 
         def _may_go_back(self, error: Exception) -> bool:
-            """Whether ``error`` is the end of workers that the job would not have by itself."""
+            """Whether workers failed under settings other than the job's own, which may then be
+            restored.
+            """
             return self.settings != self._own and ended_or_too_many(error)
 
         def _go_back(self) -> Any:
-            """Workers have ended: the next batch under the job's own settings. Called where the
-            error is handled.
+            """After workers have ended, the next batch under the job's own settings. Called inside
+            the error handler.
             """
             stream, want = self.stream, self.settings
             undelivered = (
@@ -373,7 +371,7 @@ def iterator_class(data: Any) -> type:
                 return _END
 
         def _build(self, want: Settings, private_seed: bool) -> None:
-            """Build the source; if it cannot be built with ``want``, with the job's own settings."""
+            """Build the source with ``want``; if that fails, with the job's own settings."""
             try:
                 self.source = self._built(want, private_seed)
             except Exception as error:
@@ -387,7 +385,7 @@ def iterator_class(data: Any) -> type:
         def _built(self, want: Settings, private_seed: bool) -> Any:
             stream, hooks, state = self.stream, self._hooks, self._state
             shadow = self._shadow(want)
-            # what the job's own iterator would not draw must not come from the job's generator
+            # draws that the job's own iterator would not make must not use the job's generator
             if private_seed:
                 shadow.__dict__["generator"] = state.private_generator(data)
             stream.tracks = want.num_workers > 0 and not stream.iterable
@@ -397,7 +395,7 @@ def iterator_class(data: Any) -> type:
             try:
                 if want == self._own:
                     source = hooks.original_get_iterator(shadow)
-                else:  # not through the loader: it would warn of more workers than cores
+                else:  # not through the loader, which would warn of more workers than cores
                     kind = (
                         "_MultiProcessingDataLoaderIter"
                         if want.num_workers
@@ -432,20 +430,20 @@ def iterator_class(data: Any) -> type:
         # -- the end
 
         def _kept_by_knob(self) -> bool:
-            """It has workers that a knob, and not the job, keeps beyond the epoch."""
+            """Whether a knob, not the job, keeps its workers beyond the epoch."""
             own = self._own.persistent_workers and self._own.num_workers > 0
             running = not getattr(self.source, "_shutdown", True)
             return self.settings.persistent_workers and not own and running
 
         def _park(self) -> None:
-            """Leave workers that a knob made persistent to the next iterator of this loader."""
+            """Leave workers that a knob made persistent to the loader's next iterator."""
             self._hooks.left(self)
             if self._kept_by_knob() and self._state.park(self.source, self):
                 self.source = None
 
         def hand_over(self) -> Any:
-            """The source, if it has delivered all of its epoch and only the job's asking for the end is
-            left: a loop that counts its batches never does.
+            """The source, if it has delivered its whole epoch and the job has only not asked for
+            the end: a loop that counts its batches never does.
             """
             source = self.source
             left = getattr(source, "_tasks_outstanding", True) or source._task_info or self._ahead
@@ -463,10 +461,10 @@ def iterator_class(data: Any) -> type:
                     self._park()
                     self._hooks.end_dropped(self._state, self.source)
             except Exception:
-                # the interpreter is going down; torch's own iterator has its own care for that
+                # the interpreter is shutting down; torch's own iterator handles that itself
                 pass
 
-        # -- whatever else torch's iterator is asked
+        # -- the rest of torch's iterator interface
 
         def __getattr__(self, name: str) -> Any:
             source = self.__dict__.get("source")
@@ -487,8 +485,8 @@ def iterator_class(data: Any) -> type:
 
 
 def shadow_of(data: Any, loader: Any) -> Any:
-    """A copy of ``loader`` to be read by torch's iterators, at any time. Iterators it keeps are left
-    out: they hold workers.
+    """A copy of ``loader`` for torch's iterators to read at any time. Iterators stored on it are
+    left out: they hold workers.
     """
     kind: Any = type(loader)
     own_lookup = kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "dataset")
@@ -506,8 +504,8 @@ def shadow_of(data: Any, loader: Any) -> Any:
 
 @functools.cache
 def _keeping_its_dataset(kind: Any) -> Any:
-    """A loader class whose ``dataset`` is the one in its ``__dict__``, where ``kind`` decides anew
-    whenever it is asked: RecBole's is another one outside its ``__iter__``.
+    """A subclass of ``kind`` whose ``dataset`` is the one in its ``__dict__``, for classes that
+    compute it on each access: RecBole's differs outside its ``__iter__``.
     """
     if getattr(kind, "_autotune_keeps_dataset", False):
         return kind

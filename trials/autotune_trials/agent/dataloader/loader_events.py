@@ -1,14 +1,14 @@
-"""Who is told of batches by the DataLoader hooks.
+"""The events that the DataLoader hooks report.
 
     on_epoch_start(loader)                                  the job begins a pass over it
     on_batch_start(loader)                                  before waiting
     on_batch(loader, batch, samples, wait_s, turnover_s)    ``turnover_s`` only for the first batch of a later epoch:
-                                                            all the time lost at the turn;
+                                                            all the time lost at the epoch boundary;
                                                             ``wait_s`` is then 0
-    on_epoch_end(loader)                                    also where a stretched epoch begins again
+    on_epoch_end(loader)                                    also when a stretched epoch starts again
     on_workers_ending, on_workers_ended(loader)             of an iterator that the job dropped before its end
-    on_loader(loader, frame)                                one was built, called from ``frame``
-    on_fault(where, text)                                   trouble, which is put right already
+    on_loader(loader, frame)                                a loader was built, called from ``frame``
+    on_fault(where, text)                                   an error that has already been handled
 
 where ``loader`` is a ``TrackedLoader`` (``key``, ``training``).
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LoaderEvents:
-    """Who is told of batches: see the module's docstring. As it is, it does not listen."""
+    """Receives the events in the module's docstring; this base class ignores them."""
 
     def on_loader(self, built: Any, frame: FrameType) -> None: ...
 

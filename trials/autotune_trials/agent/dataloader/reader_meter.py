@@ -1,16 +1,15 @@
-"""How the reader spends its time: what fetching a batch takes, and how much of that it uses a CPU
-or waits for one.
+"""Measures how the reader spends its time: fetching, using a CPU, and waiting for a CPU.
 
     _DatasetKind.create_fetcher ─▶ fetcher.fetch() is timed, in the training process or in a forked worker
                                        │ adds to its row
     training process ◀── totals ── memory that both share, a row each
 
-A reader that waits (network storage) keeps no core busy, and many more workers than cores can wait
-at the same time; one that computes (decoding) cannot be helped by more workers than cores. Waiting
-*for a CPU* is no waiting: on a busy machine a reader that computes would pass for one that waits.
-Workers that are not forked do not find the shared memory: of them nothing is known.
+A reader that waits (network storage) keeps no core busy, so many more workers than cores can help;
+one that computes (decoding) gains nothing from more workers than cores. Time spent waiting *for a
+CPU* is counted apart: on a busy machine a reader that computes would otherwise seem to wait.
+Workers that are not forked cannot reach the shared memory, so nothing is known about them.
 
-About 4 µs a fetch, and of fetches below a millisecond only every eighth is looked at.
+Costs about 4 µs a fetch; of fetches below a millisecond only every eighth is timed.
 """
 
 from __future__ import annotations
@@ -24,36 +23,36 @@ from collections.abc import Callable
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
-ROWS = 257  # the training process and workers 0 to 255; further ones are not timed
-QUICK_S = 1e-3  # a fetch this quick …
-SKIPPED = 7  # … is followed by so many that are not looked at
+ROWS = 257  # the training process and workers 0 to 255; others are not timed
+QUICK_S = 1e-3  # a fetch below this …
+SKIPPED = 7  # … is followed by this many that are not timed
 _WIDTH = 5
 
 
 class Spent(NamedTuple):
-    """Totals over fetches, of all who fetch."""
+    """Totals over all fetches, of all processes that fetch."""
 
     cpu_s: float = 0.0
-    queued_s: float = 0.0  # ready to run, while others had the CPUs
+    queued_s: float = 0.0  # ready to run, but without a CPU
     wall_s: float = 0.0
     fetches: float = 0.0
-    decoding_s: float = 0.0  # of JPEG pictures by PIL in workers, where that is asked for
+    decoding_s: float = 0.0  # of JPEG images by PIL in workers, if requested
 
     def since(self, before: Spent) -> Spent:
         return Spent(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class ReaderMeter:
-    """Of one DataLoader; those that are built anew for every epoch share one."""
+    """Meter of one DataLoader; loaders rebuilt for every epoch share one."""
 
     def __init__(self, decoding: bool = False) -> None:
-        """``decoding``: workers time how long PIL decodes, too."""
+        """``decoding``: workers also time PIL's decoding."""
         self._decoding = decoding
-        # anonymous and shared: it outlives a fork
+        # anonymous and shared: it survives a fork
         self._cells = memoryview(mmap.mmap(-1, ROWS * _WIDTH * 8)).cast("d")
 
     def attach(self, fetcher: Any, worker_info: Any) -> None:
-        """Time ``fetcher``, which this process has just made; ``worker_info``: torch's, None in the
+        """Time ``fetcher``, which this process has just made. ``worker_info``: torch's; None in the
         training process.
         """
         row = 0 if worker_info is None else 1 + int(worker_info.id)
@@ -84,8 +83,8 @@ class ReaderMeter:
         return timed_fetch
 
     def _time_decoding(self, at: int) -> None:
-        """In this worker, which ends with its source: PIL reads a picture's pixels in ``load``, at
-        first use.
+        """Patch PIL in this worker, which ends with its source. PIL decodes an image in ``load``,
+        on first use.
         """
         from PIL.ImageFile import ImageFile
 
@@ -104,22 +103,23 @@ class ReaderMeter:
         kind.load = timed_load
 
     def spent(self) -> Spent:
-        """So far."""
+        """Totals so far."""
         return Spent(*(sum(self._cells[column::_WIDTH]) for column in range(_WIDTH)))
 
 
-_files: dict[tuple[int, int], int] = {}  # (process, thread) -> descriptor of its schedstat
+# (process, thread) -> descriptor of its schedstat; -1 if unreadable
+_files: dict[tuple[int, int], int] = {}
 
 
 def _queued_s() -> float:
-    """Seconds this thread was ready to run and had no CPU (Linux; elsewhere 0)."""
+    """Seconds this thread was ready to run without a CPU (Linux; elsewhere 0)."""
     who = os.getpid(), threading.get_native_id()
     try:
         file = _files.get(who)
         if file is None:
             file = _files[who] = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         return int(os.pread(file, 80, 0).split()[1]) / 1e9 if file >= 0 else 0.0
-    # a kernel without it, or the job has closed our descriptor
+    # the kernel has no schedstat, or the job has closed our descriptor
     except (OSError, ValueError, IndexError):
         _files[who] = -1
         return 0.0

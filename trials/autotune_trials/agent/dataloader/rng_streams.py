@@ -1,17 +1,17 @@
-"""Random numbers of a batch that do not depend on who prepares it.
+"""Makes a batch's random numbers independent of the process that prepares it.
 
-Each worker process has random streams of its own, so with another ``num_workers`` an image is
-augmented with other numbers, and a comparison of losses has to see through that noise. In runs that
-are compared, ``__getitem__`` and ``collate_fn`` therefore draw from torch, random and numpy streams
-seeded for each batch:
+Each worker process has random streams of its own, so a different ``num_workers`` augments an image
+with different numbers, which adds noise to a comparison of losses. In runs that are compared,
+``__getitem__`` and ``collate_fn`` therefore draw from torch, random and numpy streams seeded for
+each batch:
 
     state of the job's stream as the epoch begins, epoch ──▶ EpochSeeds ──▶ seed of batch n
                                                                               │
       workers       indices travel as SeededIndices, which seed the streams when the worker unpickles them
-      no workers    SeededFetcher seeds around the fetch and gives the job's streams back, so that dropout goes on as ever
+      no workers    SeededFetcher seeds around the fetch and restores the job's streams, so that dropout is unaffected
 
-Reached are the three global streams. A generator that the dataset keeps for itself is not, nor are
-samplers, which always run in the job's own process.
+This covers the three global streams only. It does not reach a generator that the dataset keeps for
+itself, nor samplers, which always run in the job's own process.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ class EpochSeeds:
     """Seeds of the batches of one epoch."""
 
     def __init__(self, generator: Any, epoch: int) -> None:
-        """``generator``: the torch.Generator the loader draws from; only looked at, nothing is
-        drawn from it.
+        """``generator``: the torch.Generator the loader draws from; only read, nothing is drawn
+        from it.
         """
         state = generator.get_state()
-        words = ctypes.string_at(state.data_ptr(), state.numel())  # 5 KB: as a list they take 60 µs
+        # 5 KB; converting to a list takes 60 µs
+        words = ctypes.string_at(state.data_ptr(), state.numel())
         self._base = int.from_bytes(
             hashlib.blake2b(words, digest_size=8, salt=epoch.to_bytes(8, "little")).digest(),
             "little",
         )
 
     def of(self, batch: int) -> int:
-        """The seed of the ``batch``-th batch, below 2**63."""
+        """The seed of batch number ``batch``, below 2**63."""
         # splitmix64: neighbouring batches share no bits
         value = (self._base + (batch + 1) * _MIX) % 2**64
         value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
@@ -59,13 +60,13 @@ class EpochSeeds:
 
 
 def mixed_seed(seed: int, count: int) -> int:
-    """A seed for the ``count``-th rebuilt source after ``seed``, the same in every run of the job."""
+    """A seed for the ``count``-th rebuilt source after ``seed``; the same in every run."""
     return (seed + (count + 1) * _MIX) % 2**63
 
 
 class SeededIndices:
-    """Indices on their way to a worker, where they arrive as what the sampler gave, with the
-    streams seeded.
+    """Indices on their way to a worker: unpickling seeds the streams and yields the sampler's
+    indices.
     """
 
     __slots__ = ("_seed", "_indices")
@@ -80,8 +81,8 @@ class SeededIndices:
 class SeededFetcher:
     """torch's fetcher in the job's own process, with the streams seeded while it fetches.
 
-    ``hooks.own_s`` says how long that took, to be left out of the iteration: workers do not have
-    it, and a job without workers must not look slower than it is.
+    ``hooks.own_s`` accumulates the seeding time, which is left out of the iteration: workers do not
+    pay it in the training process, and a job without workers must not look slower than it is.
     """
 
     def __init__(self, fetcher: Any, stream: Any, hooks: LoaderHooks) -> None:
@@ -106,8 +107,8 @@ class SeededFetcher:
 
 
 def seeded(seed: int, indices: Any) -> Any:
-    """Seed this process' streams and return ``indices``. Never raises: a worker would die of it,
-    and so would the job.
+    """Seed this process's streams and return ``indices``. Never raises: that would kill the worker,
+    and with it the job.
     """
     try:
         seed_streams(seed)
@@ -117,10 +118,11 @@ def seeded(seed: int, indices: Any) -> Any:
 
 
 def workers_find_us(context: Any) -> bool:
-    """Whether worker processes can unpickle :class:`SeededIndices`: forked ones can, started ones
-    if the agent's door is still in the environment."""
+    """Whether worker processes can unpickle :class:`SeededIndices`: forked workers always can,
+    others if the environment still makes them import the agent.
+    """
     multiprocessing = context or sys.modules["torch"].multiprocessing
-    # asked otherwise, the job could not set it any more
+    # allow_none: otherwise the call fixes the method, and the job could no longer set it
     method = multiprocessing.get_start_method(allow_none=True)
     method = method or multiprocessing.get_all_start_methods()[0]
     door = os.path.join(

@@ -1,4 +1,4 @@
-"""Which loader is trained on, by what follows its batches."""
+"""Finds out which loader is trained on, by what follows its batches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class TrainingCredit(Listener):
-    """Tells the hooks by what follows its batches which loader is trained on."""
+    """Tells the hooks which loader is trained on: one whose batches are followed by backward."""
 
     def __init__(self, hooks: LoaderHooks) -> None:
         self._hooks = hooks
-        self._looked_at = 0  # which batch met an evaluation
-        # mark of the iterator that was credited last, without doubts, and which pass of its loader
+        self._looked_at = 0  # the last batch that met an evaluation
+        # mark of the iterator last credited without doubt, and the pass of its loader
         self._credited: Any = None
         self._pass = 0
 
@@ -39,7 +39,7 @@ class TrainingCredit(Listener):
             and last[1].passes == self._pass
             and not doubtful
         ):
-            hooks.credited = given  # as usual
+            hooks.credited = given  # the usual case: the same loader again
             return
         hooks.credit_backward(doubtful)
         self._credited = None if doubtful else hooks.training_mark

@@ -1,6 +1,4 @@
-"""What an error says of the end of DataLoader workers: whether somebody killed one, whether there
-are too many, and what is left of them.
-"""
+"""Why DataLoader workers ended (killed, or too many of them), and how to end those that remain."""
 
 from __future__ import annotations
 
@@ -10,20 +8,20 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-PATIENCE_S = 5.0  # with a worker, or the thread that feeds it, that does not end
-# as torch says it, where it has seen the signal
+PATIENCE_S = 5.0  # how long to wait for a worker, or for the thread that feeds it, to end
+# torch's message, once it has seen the signal
 KILLED = "a DataLoader worker is killed by signal: Killed"
 
 
 def was_killed(error: BaseException | None) -> bool:
-    """By torch's words, or, where it says no more than "exited unexpectedly", by the exit codes of
-    the workers it found gone.
+    """Whether a worker was killed: by torch's message, or, where that only says "exited
+    unexpectedly", by the exit codes of the workers it found dead.
     """
     return any("is killed by signal: Killed" in str(e) or _found_killed(e) for e in _chain(error))
 
 
-# As torch and the system say it: a worker that ended, and what there was not enough of for so many.
-# Where batches are pinned, what goes wrong on their way ends the thread that pins them.
+# Messages of torch and the system: a worker that ended, or too few resources for so many workers.
+# With pinned batches, an error on their way ends the thread that pins them.
 _ENDED = re.compile(r"DataLoader worker \(pid|Pin memory thread exited")
 _TOO_MANY = re.compile(
     r"Too many open files|items of ancdata|No space left on device|[Cc]annot allocate memory"
@@ -33,10 +31,10 @@ _ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
 
 
 def ended_or_too_many(error: BaseException) -> bool:
-    """Whether workers ended, or found no memory, descriptors or room in /dev/shm: with other
-    settings the job would go on.
+    """Whether workers ended, or ran out of memory, descriptors or /dev/shm: other settings might
+    work.
 
-    What the job's own dataset raises in a worker is none of that.
+    Errors that the job's own dataset raises in a worker do not count.
     """
     text = str(error)
     if isinstance(error, OSError) and error.errno in _ERRORS:
@@ -47,11 +45,11 @@ def ended_or_too_many(error: BaseException) -> bool:
 
 
 def end_half_started(error: BaseException) -> None:
-    """``error`` came while torch started workers one by one: end those that run, and give back
-    their descriptors.
+    """End the workers that run, and close their descriptors, after ``error`` in the middle of
+    starting them.
 
-    torch itself does so when the iterator is collected, and not completely: its
-    ``_shutdown_workers`` asks for what only a finished one has.
+    torch itself does so when the iterator is collected, but not completely: its
+    ``_shutdown_workers`` needs attributes that only a fully started iterator has.
     """
     trace = error.__traceback__
     while trace is not None:
@@ -63,13 +61,13 @@ def end_half_started(error: BaseException) -> None:
 
 
 def end_workers(source: Any) -> None:
-    """End the workers of torch's iterator ``source``, and give back their descriptors: the next
-    source may need them at once.
+    """End the workers of torch's iterator ``source`` and close their descriptors: the next source
+    may need them at once.
     """
-    if hasattr(source, "_workers_status"):  # all of them had started
+    if hasattr(source, "_workers_status"):  # all workers had started
         source._shutdown_workers()
         if not source._shutdown:
-            return  # the interpreter is going down
+            return  # the interpreter is shutting down
     elif hasattr(source, "_workers"):
         source._shutdown = True
         for worker in source._workers:
@@ -82,10 +80,10 @@ def end_workers(source: Any) -> None:
     else:
         return
     for queue in source._index_queues:
-        feeder = getattr(queue, "_thread", None)  # closes both ends of the queue as its last act
+        feeder = getattr(queue, "_thread", None)  # its last act is to close both ends of the queue
         if feeder is not None:
             feeder.join(timeout=PATIENCE_S)
-    source._workers.clear()  # closes what each of them was watched by
+    source._workers.clear()  # closes the sentinels they were watched by
     source._index_queues.clear()
 
 
@@ -98,8 +96,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _found_killed(error: BaseException) -> bool:
-    """``torch.utils.data.dataloader``, ``_try_get_data``: the processes are in ``failed_workers``
-    where it raises.
+    """Whether a dead worker has the exit code of SIGKILL. ``_try_get_data``
+    (torch.utils.data.dataloader) holds the dead ones in ``failed_workers`` where it raises.
     """
     trace = error.__traceback__
     while trace is not None:

@@ -1,6 +1,4 @@
-"""What the job runs with, read back from its own objects: the proof that a knob was applied, and
-not only asked for.
-"""
+"""What the job actually runs with, read back from its objects: proof that a knob took hold."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def in_force(agent: Agent) -> dict[str, Any]:
-    """As JSON data: the loader that feeds training (None: there is none), threads, optimizers,
-    autocast, compiled graphs.
+    """Settings in force, as JSON data: the loader that feeds training (None if there is none),
+    threads, optimizers, autocast, compiled graphs.
     """
     live, autocast = agent.live, agent.live.get(AutocastControl).region
     return {
@@ -28,7 +26,7 @@ def in_force(agent: Agent) -> dict[str, Any]:
 
 
 def _implementation(optimizer: Any) -> str:
-    """By the flags of the first group, which is where torch looks."""
+    """The implementation by the flags of the first group, which is the one torch reads."""
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     if group.get("fused"):
         return "fused"

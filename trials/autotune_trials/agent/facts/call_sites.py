@@ -1,7 +1,7 @@
-"""Notes where in the source the job builds, calls and steps what knobs are about. Only in warm-up:
-nothing timed pays for it.
+"""Records where in the source the job builds, calls and steps the objects that knobs act on. Only
+during warm-up: nothing timed pays for it.
 
-What goes wrong in here costs the sites, and nothing else.
+A failure in here loses the sites and nothing else.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
     from autotune_trials.agent.core.agent import Agent
 
-# different calls of one sort; a job with more is not one that a patch could be written for
+# distinct calls of one kind; no patch could be written for a job with more
 MOST = 32
 
 
 class Built(NamedTuple):
     """An object of the job and the call that built it.
 
-    A loader that nothing but ``for batch in DataLoader(…)`` names is gone with that line, and known
-    by its weak reference alone, of which an object has one and the same for all who ask.
+    A loader that only ``for batch in DataLoader(…)`` refers to is gone after that line; it is then
+    identified by its weak reference, of which each object has exactly one.
     """
 
     reference: Any  # weak
     kind: type
     spot: Spot
     about: int  # id of the dataset
-    dataset: Any  # weak, None where it cannot be
+    dataset: Any  # weak; None if it cannot be referenced weakly
     lr: float | None
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Not called once recording is over; an exception ends recording."""
+    """Skip ``method`` once recording is over; an exception ends recording."""
 
     @functools.wraps(method)
     def call(self: SiteRecorder, *args: Any, **kwargs: Any) -> None:
@@ -67,8 +67,8 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class SiteRecorder(Listener):
-    """One a process. ``open`` until the facts are asked for; in sessions that are not asked it
-    never is.
+    """One per process. ``open`` until the facts are requested; in sessions that never request them
+    it stays closed.
     """
 
     def __init__(self, torch: Any, events: Events, wanted: bool) -> None:
@@ -83,7 +83,7 @@ class SiteRecorder(Listener):
         self._steps: dict[Any, tuple[Spot, ...]] = {}
         self._transfers: dict[Any, tuple[Spot, ...]] = {}
         self._settings: dict[Any, tuple[str, tuple[Spot, ...]]] = {}
-        self._first = -1  # the first forward since the last backward
+        self._first = -1  # index of the first forward since the last backward
         self._facts = JobSites()
 
     # ------------------------------------------------------------------ what the job does
@@ -125,7 +125,7 @@ class SiteRecorder(Listener):
         entry.note_shapes(args, kwargs)
         module, frame = entry.module, sys._getframe(1)
         stack = spots(frame, self._torch_directory)
-        if not stack:  # called by a thread of torch's own: computed again for the backward pass
+        if not stack:  # called by one of torch's threads: recomputed for the backward pass
             return
         key = (id(module), _key(stack))
         if key not in self._forwards and len(self._forwards) < MOST:
@@ -175,10 +175,10 @@ class SiteRecorder(Listener):
         dimensions = value.dim() if isinstance(value, self._torch.Tensor) else 0
         return dimensions if dimensions in (4, 5) else 0
 
-    # ------------------------------------------------------------------ what is told
+    # ------------------------------------------------------------------ the result
 
     def facts(self, agent: Agent) -> JobSites:
-        """The sites seen until the first call of this; recording ends with it."""
+        """The sites seen up to the first call of this, which ends recording."""
         if self.open:
             self.open = False
             self._events.forget(self)
@@ -220,8 +220,8 @@ class SiteRecorder(Listener):
         )
 
     def _loader(self, agent: Agent, sources: Sources) -> BuiltSite | None:
-        """The training loader; where a library made it of one that the job had built (accelerate,
-        Lightning), that one.
+        """The training loader; if a library (accelerate, Lightning) made it from one the job built,
+        that one.
         """
         state = agent.loaders.training_state if agent.loaders is not None else None
         mine = next(
@@ -255,7 +255,7 @@ class SiteRecorder(Listener):
 
 
 def _led_by(stack: tuple[Spot, ...], sources: Sources) -> tuple[SourceCall, ...]:
-    """The call itself, and the job's own that led to it."""
+    """The call itself, and the job's own calls that led to it."""
     return tuple(
         sources.call(spot)
         for index, spot in enumerate(stack)

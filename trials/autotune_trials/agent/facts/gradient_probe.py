@@ -1,9 +1,8 @@
-"""The first steps under the magnifying glass: gradient norm, update norm, and a sketch of the very
-first gradients.
+"""Probes the first steps: gradient norm, update norm, and a sketch of the very first gradients.
 
-    backward ──▶ gradient norm, sketch │ clipping │ parameters remembered ─ step ─▶ how far they went
+    backward ──▶ gradient norm, sketch │ clipping │ parameters copied ─ step ─▶ how far they moved
 
-What cannot be measured (parameters of a kind torch's functions refuse) ends the probe, not the
+Whatever cannot be measured (parameters of a kind torch's functions refuse) ends the probe, not the
 agent.
 """
 
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
 
 BUCKETS = 1024
-SKETCHED = 2**22  # gradient elements looked at: a fixed subset of larger models
+SKETCHED = 2**22  # gradient elements used: a fixed subset for larger models
 _SEED = 0x5EED
 
 
 def _ends_probe(method: Any) -> Any:
-    """A failure inside ``method`` ends the probe."""
+    """Make a failure inside ``method`` end the probe."""
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Any) -> None:
@@ -42,23 +41,23 @@ def _ends_probe(method: Any) -> Any:
 
 
 class Probe(Listener):
-    """Listens during the first steps, and no longer."""
+    """Listens during the first steps only."""
 
     def __init__(self, live: LiveJobControl, steps: int) -> None:
-        """``steps``: to be probed; 0: none."""
+        """``steps``: number of steps to probe; 0: none."""
         self._live = live
         self.norms = NormProbe(live.torch, steps)
         self.sketch = GradientSketch(live.torch, wanted=steps > 0)
 
     @property
     def wanted(self) -> bool:
-        """There are steps left to be probed."""
+        """Whether there are steps left to probe."""
         return self.norms.left > 0 or self.sketch.wanted
 
     def backward_ended(self) -> None:
         if self.norms.left:
             self.norms.after_backward(self._live.parameters())
-        # of a closure's gradients, the first
+        # of the gradients a closure computes, the first
         if self.sketch.wanted and not (self._live.state.in_step and self.sketch.taken):
             self.sketch.take(self._live.parameters())
 
@@ -82,16 +81,15 @@ class Probe(Listener):
 class NormProbe:
     """Gradient norm before clipping and norm of the parameter change, for the first steps of a run.
 
-    Of more than 2**22 parameters the change is estimated from every k-th row of each tensor: a copy
-    of them all is not kept beside the model, where it might not fit, and would count in its peak
-    memory.
+    Above 2**22 parameters the change is estimated from every k-th row of each tensor: a full copy
+    of the parameters might not fit beside the model, and would count in its peak memory.
     """
 
     def __init__(self, torch: Any, steps: int) -> None:
-        self._torch, self.left = torch, steps  # steps still to be probed
+        self._torch, self.left = torch, steps  # steps still to probe
         self._gradient: Scalar | None = None
-        self._before: list[tuple[Any, Any]] = []  # a parameter, its rows as they were
-        self._stride = 1  # which rows: every so many
+        self._before: list[tuple[Any, Any]] = []  # (parameter, its rows before the step)
+        self._stride = 1  # every _stride-th row is used
         self._changes: list[Any] = []
         self._gradients: list[Scalar] = []
         self._updates: list[Scalar] = []
@@ -108,19 +106,19 @@ class NormProbe:
 
     @_ends_probe
     def before_step(self, optimizer: Any) -> None:
-        """Remember the parameters of ``optimizer``."""
+        """Copy the parameters of ``optimizer``."""
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
         self._stride = max(1, -(-sum(own_shard(p).numel() for p in parameters) // SKETCHED))
         self._before = [(p, off_heap.copy(self._torch, self._rows(p))) for p in parameters]
 
     def _rows(self, parameter: Any) -> Any:
-        """The same of any memory format."""
+        """The rows that are compared; the same ones in any memory format."""
         shard = own_shard(parameter).detach()
         return shard[:: self._stride] if self._stride > 1 and shard.dim() else shard
 
     @_ends_probe
     def after_step(self) -> None:
-        """How far they went."""
+        """Compute how far the parameters moved."""
         with self._torch.no_grad():
             for p, before in self._before:
                 share = before.numel() / max(1, own_shard(p).numel())
@@ -129,7 +127,7 @@ class NormProbe:
 
     @_ends_probe
     def end_step(self) -> None:
-        """The iteration ends."""
+        """End the iteration: record its norms."""
         if self.left <= 0:
             return
         self.left -= 1
@@ -139,8 +137,8 @@ class NormProbe:
         self._gradient, self._changes = None, []
 
     def norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(gradient norms, update norms), one a probed step; 0.0 where there was none; empty if the
-        probe failed.
+        """(gradient norms, update norms), one per probed step; 0.0 where there was none; empty if
+        the probe failed.
         """
         if self.failure:
             return (), ()
@@ -163,20 +161,20 @@ class NormProbe:
 class GradientSketch:
     """A count sketch of all gradients at the first step (Charikar, Chen & Farach-Colton 2002).
 
-    Each element goes with a random sign into one of 1024 buckets, always the same one: the sketch
-    is linear, and its norm is the gradient's within about 1 / sqrt(2 * 1024) = 2 %. So the distance
-    of two runs' gradients can be told without keeping either. Of more than 2**22 elements every
-    k-th of each tensor counts. 8 KiB, about 30 ms on a CPU.
+    Each element is added with a random sign to one of 1024 buckets, always the same one: the sketch
+    is linear, and its norm is the gradient's within about 1 / sqrt(2 * 1024) = 2 %. It gives the
+    distance between two runs' gradients without storing either. Above 2**22 elements every k-th of
+    each tensor is used. 8 KiB, about 30 ms on a CPU.
     """
 
     def __init__(self, torch: Any, wanted: bool) -> None:
         self._torch = torch
         self.wanted = wanted  # until the first step has ended
         self.taken = False
-        self._sums: dict[Any, Any] = {}  # device -> sums in the 1024 buckets of either sign
+        self._sums: dict[Any, Any] = {}  # device -> sums in 1024 buckets for each sign
 
     def take(self, parameters: list[Any]) -> None:
-        """Sketch the gradients there are now; the last call before the step counts. Never raises."""
+        """Sketch the current gradients; the last call before the step counts. Never raises."""
         self._sums, self.taken = {}, True
         try:
             with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
@@ -186,7 +184,7 @@ class GradientSketch:
             self._sums = {}
 
     def end_step(self, skipped: bool) -> None:
-        """The first step has ended; a skipped one leaves no sketch."""
+        """End the first step; a skipped one leaves no sketch."""
         self.wanted = False
         if skipped:
             self._sums = {}
@@ -205,13 +203,13 @@ class GradientSketch:
         torch = self._torch
         plain = (torch.Tensor, torch.nn.Parameter)
         total = sum(p.numel() for p in parameters if p.requires_grad)
-        # odd: no whole column of a matrix is left out
+        # odd, so that no whole column of a matrix is left out
         stride = 1 if total <= SKETCHED else -(-total // SKETCHED) | 1
-        generator = torch.Generator()  # its own: the job's streams are not touched
+        generator = torch.Generator()  # a generator of our own: the job's streams are not touched
         for number, parameter in enumerate(parameters):
             grad = own_shard(parameter.grad)
             if grad is None or type(grad) not in plain or grad.dtype not in self._dtypes():
-                continue  # quantised, complex … : left out in every run alike
+                continue  # quantised, complex …: left out of every run alike
             generator.manual_seed(_SEED + number)
             if grad.layout == torch.strided:
                 self._add_dense(grad, stride, generator)
@@ -243,15 +241,15 @@ class GradientSketch:
 
 
 def own_shard(tensor: Any) -> Any:
-    """What of a DTensor (FSDP) lies in this process, without asking the other ranks for theirs; any
-    other tensor as it is.
+    """The part of a DTensor (FSDP) in this process, without asking other ranks; other tensors as
+    they are.
     """
     return tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
 
 
 def _sampled(torch: Any, grad: Any, stride: int) -> tuple[Any, Any]:
-    """Values of a coalesced sparse gradient at every ``stride``-th place of the dense tensor, and
-    which places.
+    """Values of a coalesced sparse gradient at every ``stride``-th place of the dense tensor, with
+    the indices of those places.
     """
     values, indices = grad.values(), grad.indices()
     inner = math.prod(grad.shape[grad.sparse_dim() :])

@@ -1,4 +1,4 @@
-"""What the agent tells the tuner about the job: :class:`JobFacts`, and the fingerprint of its
+"""What the agent reports to the tuner: :class:`JobFacts`, and the fingerprint of the job's
 settings.
 """
 
@@ -36,7 +36,7 @@ def rank(torch: Any) -> int:
 
 
 def world_size(torch: Any) -> int:
-    """Processes that train together."""
+    """Number of processes that train together."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
@@ -44,7 +44,7 @@ def world_size(torch: Any) -> int:
 
 
 def backend(torch: Any) -> str:
-    """What the ranks talk through, "" for one process."""
+    """The backend the ranks communicate through; "" for one process."""
     distributed = torch.distributed
     if world_size(torch) < 2 or not (distributed.is_available() and distributed.is_initialized()):
         return ""
@@ -52,7 +52,7 @@ def backend(torch: Any) -> str:
 
 
 def startup_s() -> float:
-    """Seconds since this process was started."""
+    """Seconds since this process started."""
     try:
         with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
             started = int(stat.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
@@ -62,13 +62,15 @@ def startup_s() -> float:
 
 
 def _dtypes(agent: Agent) -> set[Any]:
-    """Of what computes and of what the optimizer steps, which may be copies in another precision."""
+    """Dtypes of the modules' and the optimizers' parameters; the latter may be copies in another
+    precision.
+    """
     computes = (p for entry in agent.live.entries for p in entry.module.parameters())
     return {p.dtype for p in (*computes, *agent.live.parameters())}
 
 
 def job_facts(agent: Agent) -> JobFacts:
-    """The job as the agent has seen it so far. Called at the end of warm-up, before any knob is
+    """The job as seen by the agent so far. Called at the end of warm-up, before any knob is
     touched.
     """
     torch, live = agent.torch, agent.live
@@ -109,7 +111,7 @@ def job_facts(agent: Agent) -> JobFacts:
 
 
 def process_facts() -> ProcessFacts:
-    """This process."""
+    """Facts about this process."""
     try:
         import resource
 
@@ -121,12 +123,12 @@ def process_facts() -> ProcessFacts:
         return ProcessFacts(
             max(0.0, own_gib), opened, 0 if most == resource.RLIM_INFINITY else most
         )
-    except (ImportError, OSError, ValueError):  # no Linux
+    except (ImportError, OSError, ValueError):  # not Linux
         return ProcessFacts()
 
 
 def _backwards_per_step(agent: Agent) -> float:
-    """From the end of the first iteration on: what comes before may lack a part (GANs step several
+    """Backwards per step, after the first iteration, which may lack a part (GANs step several
     times).
     """
     if agent.state.iterations < 2:
@@ -139,8 +141,8 @@ def _backwards_per_step(agent: Agent) -> float:
 def fingerprint(agent: Agent) -> dict[str, Any]:
     """Settings that must not change unless a knob declared it, as JSON data.
 
-    Delayed effects (weight decay × 10 shows nothing in the loss for a long while) are caught here,
-    not by the loss.
+    Catches delayed effects that the loss does not show (weight decay × 10 has no visible effect on
+    it for a long while).
     """
     live = agent.live
     modules = [m for e in live.entries for m in e.module.modules()]
@@ -170,14 +172,16 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
 
 
 def _sampler(agent: Agent) -> str:
-    """Class of the training loader's sampler."""
+    """Class name of the training loader's sampler."""
     state = agent.loaders.training_state
     loader = state.loader() if state is not None else None
     return type(loader.sampler).__name__ if loader is not None else ""
 
 
 def loss_module(module: Any) -> str:
-    """How a loss module, called at top level, appears in the fingerprint: "CrossEntropyLoss(mean)"."""
+    """How a loss module called at top level appears in the fingerprint:
+    "CrossEntropyLoss(mean)".
+    """
     return f"{type(module).__name__}({module.reduction})"
 
 
@@ -209,8 +213,8 @@ def _model(torch: Any, entry: Entry) -> ModelFacts:
 
 
 def _drops(module: Any) -> bool:
-    """Whether ``module`` itself drops something at random in training: a dropout layer, or one with
-    a rate of its own.
+    """Whether ``module`` itself drops at random in training: a dropout layer, or one with its own
+    rate.
     """
     rates = {
         name: value
@@ -225,7 +229,7 @@ def _drops(module: Any) -> bool:
 
 
 def _is_sharded(module: Any) -> bool:
-    """FSDP: ``fully_shard`` gives a module a class of its own."""
+    """Whether FSDP shards ``module``: ``fully_shard`` gives a module a class of its own."""
     return any(
         cls.__name__ in ("FSDPModule", "FullyShardedDataParallel") for cls in type(module).__mro__
     )
@@ -240,8 +244,8 @@ def _settings(optimizer: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON data: numbers and words as they are, scalar tensors as numbers, the rest by
-    its type.
+    """A setting as JSON data: numbers and strings as they are, scalar tensors as numbers, anything
+    else by its type name.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -253,8 +257,8 @@ def _plain(value: Any) -> Any:
 
 
 def _state_dtypes(optimizer: Any) -> set[str]:
-    """Without the count of steps, which is exact in any dtype: fused kernels keep it in float32,
-    the others in torch's default (torch/optim/optimizer.py, _get_scalar_dtype).
+    """Dtypes of the state except the step count, which is exact in any: fused kernels keep it in
+    float32, the others in torch's default (torch/optim/optimizer.py, _get_scalar_dtype).
     """
     return {
         f"{key}:{_dtype(value)}"
@@ -277,7 +281,7 @@ def _count(words: Any) -> dict[str, int]:
 
 
 def _own_channels_last(live: LiveJobControl) -> dict[str, str]:
-    """The job's own ``model.to(memory_format=torch.channels_last)``, told by how its weights lie."""
+    """The job's own ``model.to(memory_format=torch.channels_last)``, detected by strides."""
     layout = live.torch.channels_last
     for entry in live.entries:
         weights = [p for p in entry.module.parameters() if p.dim() == 4]
@@ -287,7 +291,7 @@ def _own_channels_last(live: LiveJobControl) -> dict[str, str]:
 
 
 def _own_graphs(agent: Agent) -> bool:
-    """Dynamo has compiled something although no knob asked for it."""
+    """Whether dynamo has compiled something although no knob requested it."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None or agent.knobs.held:
         return False
@@ -295,7 +299,7 @@ def _own_graphs(agent: Agent) -> bool:
 
 
 def _matmul_precision(torch: Any) -> str:
-    # raises once the job has used the newer fp32_precision settings
+    # raises if the job has used the newer fp32_precision settings
     with contextlib.suppress(RuntimeError):
         return str(torch.get_float32_matmul_precision())
     return ""

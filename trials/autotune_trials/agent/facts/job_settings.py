@@ -1,4 +1,4 @@
-"""What the job sets outside torch, as far as it concerns a knob: variables, cores, Python's garbage
+"""Settings the job makes outside torch that knobs also make: variables, cores, garbage
 collector.
 """
 
@@ -14,7 +14,7 @@ from autotune_trials.agent.controls.garbage_collector import GcControl
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
-# Variables with which a job sets by itself what a knob would set.
+# Variables by which a job may already set what a knob would set.
 VARIABLES = """
     LD_PRELOAD PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF CUDNN_CONV_WSCAP_DBG GOMP_CPU_AFFINITY
     KMP_AFFINITY OMP_PROC_BIND OMP_PLACES NCCL_ALGO NCCL_PROTO NCCL_NVLS_ENABLE GLIBC_TUNABLES
@@ -23,8 +23,8 @@ VARIABLES = """
 
 
 def own_settings(live: LiveJobControl) -> dict[str, str]:
-    """Name -> value, of what is set. Asked for before any live knob is switched; process knobs show
-    as the job's own.
+    """Name -> value of what is set. Called before any live knob is switched; process knobs appear
+    as the job's own settings.
     """
     found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     if hasattr(os, "sched_getaffinity"):

@@ -1,4 +1,4 @@
-"""What the job was seen doing by itself: knobs on the same thing have to know."""
+"""What the job was seen doing by itself; knobs for the same thing must know about it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 
 @dataclass
 class JobTraits:
-    """Filled in by the patches and by what looks at the loss; read by :mod:`.job_facts`."""
+    """Filled in by the patches and by the code that inspects the loss; read by
+    :mod:`.job_facts`.
+    """
 
     autocast: str = ""  # the dtype of its own autocast regions
     scaler: bool = False  # it has a GradScaler
     compiles: bool = False
     double_backward: bool = False  # create_graph=True
-    keeps_gradients: bool = False  # there are some when an iteration's first backward begins
-    compares_samples: str = ""  # how its loss compares the samples of a batch: see loop.objective
+    keeps_gradients: bool = False  # gradients exist when an iteration's first backward begins
+    # how its loss compares the samples of a batch: see loop.sample_comparison
+    compares_samples: str = ""
     settings: dict[str, str] = field(default_factory=dict)  # name -> where it makes that setting
     loss_modules: set[str] = field(default_factory=set)
-    seeds: bool = False  # it sets a seed, or we do
+    seeds: bool = False  # the job sets a seed, or we do

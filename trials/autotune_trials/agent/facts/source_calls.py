@@ -1,7 +1,7 @@
-"""From frames of the running job to the call expressions they stand at.
+"""Finds the call expressions in the source at which frames of the running job stand.
 
-What is noted while the job runs is a :class:`Spot` (a code object and an instruction in it: no
-frame is kept alive); a :class:`SourceCall` is made of it afterwards.
+While the job runs only a :class:`Spot` is recorded (a code object and an instruction in it, so no
+frame is kept alive); it becomes a :class:`SourceCall` afterwards.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from autotune_spaces.sites import SourceCall
 
-DEEPEST = 60  # frames looked at; training loops lie under fewer
-LONGEST = 2000  # characters of a call that are kept
-# where our own code lies
+DEEPEST = 60  # frames inspected; training loops are nested less deep
+LONGEST = 2000  # characters kept of a call
+# directory of our own code
 OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -31,8 +31,8 @@ class Spot(NamedTuple):
 
 
 def spots(frame: FrameType | None, torch_directory: str, module: Any = None) -> tuple[Spot, ...]:
-    """``frame`` and its callers outside torch and ourselves, innermost first; with what ``module``
-    is called in each.
+    """``frame`` and its callers outside torch and autotune, innermost first, each with the name of
+    ``module`` there.
     """
     found = []
     for caller in itertools.islice(_callers(frame), DEEPEST):
@@ -56,7 +56,7 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def name_of(value: Any, frame: FrameType) -> str:
-    """What ``value`` is called in ``frame``: "model", "self.model"; "" if it has no such name."""
+    """The name of ``value`` in ``frame``: "model", "self.model"; "" if it has none."""
     here = frame.f_locals
     for name, held in here.items():
         if held is value and name.isidentifier():
@@ -65,7 +65,7 @@ def name_of(value: Any, frame: FrameType) -> str:
         if frame.f_globals.get(name) is value:
             return name
     owner = here.get("self")
-    # of an nn.Module; others may call a list so (skorch)
+    # an nn.Module's; other classes may use the name for a list (skorch)
     modules = getattr(owner, "_modules", None)
     attributes = {
         **getattr(owner, "__dict__", {}),
@@ -82,11 +82,11 @@ def name_of(value: Any, frame: FrameType) -> str:
 
 
 class Sources:
-    """Makes a SourceCall of a Spot."""
+    """Turns a Spot into a SourceCall."""
 
     def __init__(self, root: str, own: Any) -> None:
-        """``root``: the directory the job was started in; ``own``: filename -> is it the job's own
-        code?
+        """``root``: the directory the job was started in; ``own``: function of a filename, whether
+        it is the job's own code.
         """
         self._root = os.path.realpath(root)
         self._own = own
@@ -98,13 +98,15 @@ class Sources:
         )
 
     def own(self, filename: str) -> bool:
-        """The job's own source; the start script that an installer wrote is not."""
+        """Whether it is the job's own source; start scripts written by an installer are not."""
         return bool(self._own(filename)) and not os.path.realpath(filename).startswith(
             self._scripts
         )
 
     def name(self, filename: str) -> str:
-        """``filename`` without what differs between machines, where that can be left out."""
+        """``filename`` without the parts that differ between machines, where they can be
+        omitted.
+        """
         if filename.startswith("<"):
             return filename
         path = os.path.realpath(filename)
@@ -139,7 +141,7 @@ class Sources:
 
 
 def _position(spot: Spot) -> tuple[int, int, int | None, int | None]:
-    """Line, last line, and columns in bytes of UTF-8."""
+    """Line, last line, and columns as UTF-8 byte offsets."""
     found = next(
         itertools.islice(spot.code.co_positions(), spot.instruction // 2, None),
         (None, None, None, None),

@@ -1,17 +1,17 @@
-"""Walking an autograd graph. What autograd shows of its graph is not promised: callers are ready
-for any exception."""
+"""Walks autograd graphs. The graph that autograd exposes is not a stable API: callers must handle
+any exception."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-NODES = 20_000  # looked at in one graph; a node takes about 1 µs
+NODES = 20_000  # visited in one graph, at most; each takes about 1 µs
 
 
 def nodes(outputs: Iterable[Any]) -> Iterator[Any]:
-    """The nodes of the graphs that end in ``outputs``, each once, and no more than NODES. None
-    among them is no node.
+    """The nodes of the graphs that end in ``outputs``, each once, and no more than NODES. ``None``
+    entries are skipped.
     """
     pending, seen = list(outputs), set[Any]()
     while pending and len(seen) < NODES:
@@ -23,8 +23,8 @@ def nodes(outputs: Iterable[Any]) -> Iterator[Any]:
 
 
 def leaves(roots: Iterable[Any]) -> list[Any]:
-    """The tensors in which the graphs of ``roots`` begin: parameters, and whatever else collects a
-    gradient."""
+    """The tensors at which the graphs of ``roots`` begin: parameters, and anything else that
+    collects a gradient."""
     roots = list(roots)
     found = {id(root): root for root in roots if root.grad_fn is None}
     for node in nodes(root.grad_fn for root in roots):

@@ -1,16 +1,16 @@
-"""Which of the batches that were fetched an iteration trained on.
+"""Which of the fetched batches an iteration trained on.
 
-Some loops fetch ahead. accelerate (and so the Trainer of transformers) holds one batch back, to
-know the last of an epoch when it gives it out; the first iteration then sees two batches, and the
-last of an epoch none:
+Some loops fetch ahead. accelerate (and so the Trainer of transformers) holds one batch back, so
+that it recognises the last one of an epoch; the first iteration then fetches two batches, and the
+last one of an epoch none:
 
-    fetched   b0 b1 │ b2 │ b3 │ … │ end │ b0' b1' │ …          ahead = 1: what the first iteration fetched more than the second
+    fetched   b0 b1 │ b2 │ b3 │ … │ end │ b0' b1' │ …          ahead = 1: how many more the first iteration fetched than the second
     trained   b0    │ b1 │ b2 │ … │ bn  │ b0'     │ …
 
-Batches that only went through an evaluation (on the training loader itself, as graph examples do)
-were trained on by none, nor were those of a pass that ended before any training, if the loader is
-then begun anew (an evaluation by a copy of the model). Of several loaders walked together the
-training loader's batch stands for all; where loaders take turns, each batch counts.
+Batches used only for an evaluation (on the training loader itself, as graph examples do) do not
+count as trained on. Nor do those of a pass that ended without any training, if the loader is then
+started again (an evaluation by a copy of the model). If several loaders are iterated together, the
+training loader's batch stands for all; if loaders take turns, each batch counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
     from autotune_trials.agent.loop.interruptions import Interruptions
 
-MOST, SOME = 0.5, 0.1  # of the iterations
+MOST, SOME = 0.5, 0.1  # shares of the iterations
 
 
 class Batch(NamedTuple):
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     samples: float | None  # None: it was only evaluated
     wait_s: float
     turnover_s: float | None
-    left_out: bool = False  # with all the time it took
+    left_out: bool = False  # including all the time it took
 
 
 class Trained(NamedTuple):
@@ -43,9 +43,9 @@ class Trained(NamedTuple):
     counted: bool  # a batch of the training loader was fetched, or had been
     wait_s: float
     turnovers_s: tuple[float, ...]
-    # samples the very first iteration was credited with, and this one trained on
+    # samples that the very first iteration was credited with, but this one trained on
     first_fetched_ahead: float = 0.0
-    in_turn: bool = False  # on a batch of another loader than usual: loaders take turns
+    in_turn: bool = False  # on a batch of a loader other than usual: loaders take turns
 
 
 class Consumption:
@@ -53,37 +53,37 @@ class Consumption:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self._held: deque[float] = deque()  # samples of batches fetched, and not trained on yet
+        self._held: deque[float] = deque()  # samples of batches fetched but not yet trained on
         self._ahead = 0  # batches the loop holds back
         self._iterations = 0
         self._drawn: Any = None  # mark of the iterator that training draws from
-        self._ended: Any = None  # mark of an iterator that has nothing left
-        self.evaluated = self.trained = False  # the latest batch has met an evaluation, or training
-        self.mark: Any = None  # of the latest iterator begun
-        self._passed: TrackedLoader | None = None  # whose it is
+        self._ended: Any = None  # mark of an exhausted iterator
+        self.evaluated = self.trained = False  # whether the latest batch was
+        self.mark: Any = None  # of the iterator begun last
+        self._passed: TrackedLoader | None = None  # the loader of that iterator
         self._pass_trained = self._pass_ended = False
         self._taken = self._walked_together = self._in_turn = 0  # iterations
 
     @property
     def evaluating(self) -> bool:
-        """The latest batch has met an evaluation, and no training."""
+        """Whether the latest batch was evaluated and not trained on."""
         return self.evaluated and not self.trained and bool(self.batches)
 
     @property
     def untouched(self) -> bool:
-        """The latest batch has met neither."""
+        """Whether the latest batch was neither evaluated nor trained on."""
         return bool(self.batches) and not self.evaluated and not self.trained
 
     @property
     def walks_together(self) -> bool:
-        """Most iterations train on batches of several loaders: when one ends, the loop over them
-        ends.
+        """Whether most iterations train on batches of several loaders: when one loader ends, the
+        loop over them ends.
         """
         return self._walked_together > MOST * self._taken
 
     @property
     def mixture(self) -> str:
-        """How other loaders than the training one are trained on; "" if they are not."""
+        """How loaders other than the training loader are trained on; "" if they are not."""
         if self.walks_together:
             return "batches of several DataLoaders together"
         return (
@@ -100,13 +100,13 @@ class Consumption:
         self._ahead = self._iterations = 0
 
     def passed_in_vain(self, loader: TrackedLoader) -> bool:
-        """The latest pass was over ``loader`` as well, went to its end, and nothing was trained
-        meanwhile or since.
+        """Whether the latest pass was also over ``loader`` and reached its end, and nothing was
+        trained during or since.
         """
         return self._pass_ended and not self._pass_trained and self._passed is loader
 
     def leave_out_pass(self) -> None:
-        """All batches of the latest pass were for an evaluation."""
+        """Leave out all batches of the latest pass: they were for an evaluation."""
         mark = self.mark
         self.batches = [
             b._replace(samples=None, left_out=True) if b.mark is mark else b for b in self.batches
@@ -120,7 +120,7 @@ class Consumption:
         wait_s: float,
         turnover_s: float | None,
     ) -> None:
-        """The job has been given a batch; ``mark`` identifies the iterator."""
+        """The job has received a batch; ``mark`` identifies the iterator."""
         if self.evaluated:
             self.settle()
         self.trained = False
@@ -132,7 +132,7 @@ class Consumption:
         self.batches.append(Batch(loader, mark, samples, wait_s, turnover_s))
 
     def drop_others(self) -> None:
-        """Batches of other iterators than the latest were for something that was thrown away."""
+        """Batches of all iterators but the latest were for something that was thrown away."""
         mark = self.batches[-1].mark if self.batches else None
         self.batches = [b if b.mark is mark else b._replace(samples=None) for b in self.batches]
 
@@ -141,7 +141,7 @@ class Consumption:
         self.trained = self._pass_trained = True
 
     def end_epoch(self, mark: Any, trained: bool) -> None:
-        """The iterator of ``mark`` has nothing left; ``trained``: a backward ran since the job
+        """The iterator of ``mark`` is exhausted; ``trained``: a backward has run since the job
         began.
         """
         self.settle()
@@ -152,8 +152,8 @@ class Consumption:
             self.batches = [b._replace(samples=None) if b.mark is mark else b for b in self.batches]
 
     def take(self, interruptions: Interruptions) -> Trained:
-        """The iteration ends. ``interruptions``: say whether waiting for other loaders than the
-        training one is part of it.
+        """The iteration ends. ``interruptions`` says whether waiting for loaders other than the
+        training loader is part of it.
         """
         alone, batches = self.trained and not self.evaluated, self.batches
         if self.evaluated:
@@ -183,7 +183,7 @@ class Consumption:
     def _take_one(
         self, mark: Any, samples: float, wait_s: float, turnover_s: float | None
     ) -> Trained:
-        """The usual iteration, quickly: one batch of the training loader."""
+        """The fast path for the usual iteration: one batch of the training loader."""
         batches, self.batches = self.batches, []
         self._taken += 1
         self._iterations += 1
@@ -193,28 +193,28 @@ class Consumption:
         return Trained(samples, True, wait_s, () if turnover_s is None else (turnover_s,))
 
     def settle(self, left_out: bool = False) -> None:
-        """The job is done with the latest batch. Was it only evaluated, nobody trained on it;
-        ``left_out``: nor does its time count.
+        """The job is done with the latest batch. If it was only evaluated, it does not count as
+        trained on; ``left_out``: nor does its time count.
         """
         if self.evaluating:
             self.batches[-1] = self.batches[-1]._replace(samples=None, left_out=left_out)
         self.evaluated = False
 
     def _take_in(self, batches: list[Batch]) -> bool:
-        """Queue new batches up; False if they come from another iterator than those held back."""
+        """Queue new batches; False if they come from another iterator than those held back."""
         same = True
         for batch in batches:
             if batch.mark is not self._drawn:
                 same = same and self._drawn is None
                 if self._ahead and self._drawn is not self._ended:
-                    self._held.clear()  # the loop left its iterator, and what it held back of it
+                    self._held.clear()  # the loop dropped its iterator and what it held back
                 self._drawn = batch.mark
             self._held.append(batch.samples or 0.0)
         return same
 
     def _learn(self, first: int, same: bool) -> float:
-        """In the second iteration: how many batches of the first, all of which it was credited
-        with, were fetched ahead.
+        """In the second iteration: learn how many batches of the first, which was credited with all
+        of them, were fetched ahead. Returns their samples.
         """
         second = len(self._held) - first
         if not same or second <= 0 or self._drawn is self._ended:

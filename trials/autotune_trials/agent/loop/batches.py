@@ -1,5 +1,5 @@
 """How many samples a batch holds, and copies of a batch: batches are whatever the job's collate
-function makes.
+function returns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_DEPTH = 6
-MAX_SIZES = 64  # places looked at in one batch
+MAX_SIZES = 64  # lengths examined in one batch
 
 
 def samples_of(batch: Any, expected: int | None = None) -> float:
@@ -73,8 +73,8 @@ def _parts(item: Any) -> list[Any]:
 
 
 def copy_batch(batch: Any) -> Any:
-    """A copy that shares no tensor with ``batch``; pinned tensors stay pinned. What cannot be
-    copied is passed on as it is."""
+    """A copy that shares no tensor with ``batch``; pinned tensors stay pinned. Anything that cannot
+    be copied is shared."""
     clone = getattr(batch, "clone", None)
     if clone is not None and hasattr(batch, "is_pinned"):
         if hasattr(batch, "detach") and batch.device.type == "cpu" and batch.is_pinned():
@@ -97,14 +97,14 @@ def copy_batch(batch: Any) -> Any:
 
 
 def _pinned_copy(tensor: Any) -> Any:
-    """Copied once: the job waits for it."""
+    """A pinned copy in a single step, because the job waits for it."""
     import torch
 
     return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
 
 def tensors_of(batch: Any, depth: int = 0) -> list[Any]:
-    """The tensors in ``batch``, in an order that is the same for every batch made like it."""
+    """The tensors in ``batch``, in the same order for every batch of this structure."""
     if hasattr(batch, "element_size") and hasattr(batch, "numel"):
         return [batch]
     if depth > MAX_DEPTH or isinstance(batch, (str, bytes, int, float, complex, type(None))):
@@ -118,9 +118,9 @@ def bytes_of(batch: Any) -> int:
 
 
 def weight_of(batch: Any) -> tuple[int, int]:
-    """(bytes, tensors) of ``batch``; (0, 0) where that cannot be told."""
+    """(bytes, tensors) of ``batch``; (0, 0) if they cannot be determined."""
     try:
         tensors = tensors_of(batch)
         return sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors), len(tensors)
-    except Exception:  # tensors of a kind of the job's own
+    except Exception:  # a tensor type of the job's own
         return 0, 0

@@ -1,18 +1,18 @@
-"""Which of the values that backward is called on are the loss, where gradients are cached on their
-way into the model.
+"""Which of the values that backward is called on are the loss, if gradients are cached on their way
+into the model.
 
 Losses over batches that are too large for one pass (GradCache, the cached losses of
-sentence-transformers) go back in two parts:
+sentence-transformers) run backward in two parts:
 
     model(x₁) model(x₂) … without gradients ─▶ outputs, detached ─▶ loss.backward()     ends at the outputs, whose .grad is kept
-    model(x₁) ─▶ dot(output, its .grad).backward(), model(x₂) ─▶ …                      carries that on: a value that means nothing
+    model(x₁) ─▶ dot(output, its .grad).backward(), model(x₂) ─▶ …                      continues from there: the value is meaningless
 
-or the first part is done piece by piece inside the loss function, and the job gets a single number
-of their sum, detached, whose backward does the second part from a hook. That number stands for what
-was differentiated before it.
+or the first part is done piece by piece inside the loss function, and the job gets a single
+detached number, their sum, whose backward does the second part from a hook. That number stands for
+everything differentiated before it.
 
-An ordinary job's graphs are looked at in its first iterations only; one that caches gradients does
-it in each.
+An ordinary job's graphs are inspected only in its first iterations; those of a job that caches
+gradients, in every iteration.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from autotune_trials.agent.loop.autograd_graph import leaves
 if TYPE_CHECKING:
     from autotune_trials.agent.core.loop_state import LoopState
 
-ITERATIONS, BACKWARDS = 3, 300  # until then a job has shown whether it caches gradients
-TOP_NODES = 8  # of a graph, among which the product with a kept gradient stands
+ITERATIONS, BACKWARDS = 3, 300  # by then a job has shown whether it caches gradients
+TOP_NODES = 8  # nodes at the top of a graph that include the product with a kept gradient
 PRODUCTS = ("DotBackward", "MulBackward")
 FACTORS = ("_saved_self", "_saved_other", "_saved_tensor")
 
 
 class Value(enum.Enum):
-    """What backward is called on."""
+    """What kind of value backward is called on."""
 
     LOSS = "a loss, or a part of it"
     CARRIED = "a product with gradients of an earlier part: no loss"
@@ -43,21 +43,21 @@ class Value(enum.Enum):
 
 
 class CachedGradients:
-    """Asked at every backward call of the job's."""
+    """Classifies the value of every backward call of the job."""
 
     def __init__(self, torch: Any, state: LoopState, parameters: Callable[[], list[Any]]) -> None:
-        """``parameters``: tells what is trained."""
+        """``parameters``: returns the trained parameters."""
         self._torch, self._state, self._parameters = torch, state, parameters
-        # backward has ended in something else than parameters, and the iteration goes on
+        # a backward of the running iteration ended in tensors other than parameters
         self.under_way = False
         self._ends: list[Any] = []  # such tensors, while backward runs
-        # that it left in them; the job may keep these alone
+        # gradients left in those tensors; the job may keep only these
         self._gradients: list[weakref.ref[Any]] = []
 
     def after_backward(self) -> None:
         """Backward has ended."""
         if self._ends:
-            # a Tensor subclass may refuse to be asked (torch's ExpandedWeight)
+            # a Tensor subclass may refuse this (torch's ExpandedWeight)
             with self._torch._C.DisableTorchFunctionSubclass():
                 self._gradients += [
                     weakref.ref(leaf.grad) for leaf in self._ends if leaf.grad is not None
@@ -69,7 +69,7 @@ class CachedGradients:
         self._gradients = []
 
     def judge(self, tensors: Any, gradients: Any) -> Value:
-        """``backward`` is called on ``tensors`` with ``gradients`` for them or None."""
+        """Classify ``tensors``, which backward is called on with ``gradients`` or None."""
         state = self._state
         if not state.caches_gradients and (
             state.iterations >= ITERATIONS or state.backwards >= BACKWARDS
@@ -77,7 +77,7 @@ class CachedGradients:
             return Value.LOSS
         try:
             value = self._judged(tensors, gradients)
-        except Exception:  # what autograd shows of its graph is not promised
+        except Exception:  # the graph that autograd exposes is not a stable API
             write_exception("looking for cached gradients")
             return Value.LOSS
         state.caches_gradients = state.caches_gradients or value is not Value.LOSS
@@ -115,7 +115,7 @@ def _storage(tensor: Any) -> int:
 
 
 def _multiplies(root: Any, storages: set[int]) -> bool:
-    """Whether near the top of the graph something is multiplied by what lies in ``storages``."""
+    """Whether a product near the top of the graph has a factor in one of ``storages``."""
     nodes = [root]
     for at in range(TOP_NODES):
         if at >= len(nodes):

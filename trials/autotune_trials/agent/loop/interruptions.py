@@ -2,14 +2,13 @@
 loader.
 
 What happens in most iterations (a second loader, a look at a batch before it is trained on) is part
-of training, unless there is many times more of it than usual: a whole evaluation is none, whatever
-the loop does with single batches. What it was is often known only afterwards; its time is then
-taken back.
+of training, unless there is many times more of it than usual: a whole evaluation is not, whatever
+the loop does with single batches. Often this is known only afterwards; the time is then taken back.
 
     batch │ model(x) without gradients │ model(x) ── backward │ step      a look: the batch is trained on
-    batch │ model(x) without gradients │ batch │ model(x) …               an evaluation: the batch never is
+    batch │ model(x) without gradients │ batch │ model(x) …               an evaluation: the batch is not
           └──────── taken back ────────┘
-    step  │ model(x) model(x) model(x) … without gradients │ …            a rollout, data that no loader gives
+    step  │ model(x) model(x) model(x) … without gradients │ …            a rollout: data from no loader
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ if TYPE_CHECKING:
 
 # what happens in more iterations than this is part of training, not an interruption
 USUAL_SHARE = 0.5
-EXCESS = 4.0  # times the usual number in one iteration is something else
-REMEMBERED = 31  # iterations that say what the usual number is
+EXCESS = 4.0  # more than this many times the usual number in one iteration is an interruption
+REMEMBERED = 31  # iterations from which the usual number is taken
 
 
 class Habit:
-    """One thing that is not training, counted by iterations: is it usual, and is it as often as
+    """One activity that is not training, counted per iteration: is it usual, and is its count as
     usual?
     """
 
     def __init__(self, state: LoopState) -> None:
         self._state = state
         self.now = 0  # times in the running iteration
-        self._iterations = 0  # in which it happened
+        self._iterations = 0  # iterations in which it happened
         self._counts: deque[int] = deque(maxlen=REMEMBERED)
-        self._most = float("inf")  # times an iteration that are no more than usual
+        self._most = float("inf")  # highest count per iteration that is still usual
 
     @property
     def usual(self) -> bool:
@@ -48,18 +47,18 @@ class Habit:
 
     @property
     def in_bounds(self) -> bool:
-        """What has happened so far is part of training."""
+        """Whether what has happened so far is part of training."""
         return self.usual and self.now <= self._most
 
     def note(self, times: int = 1) -> None:
         self.now += times
 
     def forget(self) -> None:
-        """In the running iteration it was something else."""
+        """Drop the count of the running iteration: it was something else."""
         self.now = 0
 
     def end_iteration(self) -> bool:
-        """It happened in the iteration. Whether that interrupted it."""
+        """End an iteration in which it happened. Returns whether that interrupted the iteration."""
         self._iterations += 1
         interrupted = not self.in_bounds
         self._counts.append(self.now)
@@ -68,40 +67,40 @@ class Habit:
 
 
 class Interruptions:
-    """Of the running iteration, and what is usual in this job."""
+    """Interruptions of the running iteration, and what is usual in this job."""
 
     def __init__(self, state: LoopState, timer: Timer) -> None:
         self._state, self._timer = state, timer
-        self._looks = Habit(state)  # calls without gradients beside the training of a batch
-        self._evaluated = Habit(state)  # batches that met nothing else
+        self._looks = Habit(state)  # calls without gradients on batches that are trained on
+        self._evaluated = Habit(state)  # batches used for such calls only
         self._others = Habit(state)  # batches of another loader
-        self.noted = False  # something in the running iteration
+        self.noted = False  # anything in the running iteration
         self._habits = (self._looks, self._evaluated, self._others)
-        self.calls = 0  # without gradients, since training was last seen
-        self._since: Mark | None = None  # where they began
-        self.batch: Mark | None = None  # where the latest batch was asked for
-        self._pass: Mark | None = None  # where the first batch of the latest pass over the data was
+        self.calls = 0  # calls without gradients since training was last seen
+        self._since: Mark | None = None  # where those calls began
+        self.batch: Mark | None = None  # where the latest batch was requested
+        self._pass: Mark | None = None  # where the latest pass requested its first batch
 
     @property
     def other_loader_counts(self) -> bool:
-        """Batches of another loader are part of training."""
+        """Whether batches of another loader are part of training."""
         return self._others.in_bounds
 
     def note_other_loader(self) -> None:
-        """A batch is asked of another loader than the one trained on."""
+        """A batch is requested from a loader other than the one trained on."""
         self.noted = True
         self._others.note()
 
     def note_turn(self) -> None:
-        """That batch was trained on: loaders take turns."""
+        """The other loader's batch was trained on: loaders take turns."""
         self._others.forget()
 
     def note_pass(self) -> None:
-        """That batch is the first of its pass over the data."""
+        """The latest batch is the first of its pass over the data."""
         self._pass = self.batch
 
     def note_gradless_call(self) -> None:
-        """A model that is trained is called without gradients or in evaluation."""
+        """A trained model is called without gradients or in evaluation."""
         self.calls += 1
         clock = self._timer.clock
         if self._looks.usual:
@@ -120,8 +119,8 @@ class Interruptions:
             self._take_back(since)
 
     def leave_out_batch(self) -> bool:
-        """The latest batch met nothing but calls without gradients. Returns whether it is no part
-        of the iteration.
+        """The latest batch was used only for calls without gradients. Returns whether it is left
+        out of the iteration.
         """
         self._since, self.calls = None, 0
         self.noted = True
@@ -132,8 +131,8 @@ class Interruptions:
         return True
 
     def leave_out_pass(self) -> None:
-        """A whole pass over the data met no training; a batch of the next one has just been waited
-        for.
+        """A whole pass over the data was not trained on; the first batch of the next pass has just
+        arrived.
         """
         self.noted = True
         self._evaluated.note()

@@ -1,4 +1,4 @@
-"""How long each iteration took, and what it trained on.
+"""Measures how long each iteration took, and what it trained on.
 
 batch_requested ── waiting ── batch_given ── the model … ── batch_requested ── … ── epoch_ended
    │ what the last batch was for is known now  │ DATA                            │ AWAY
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class IterationMeter(Listener):
-    """Moves the clock on and keeps account of batches. The first to listen: what others do counts
-    where it belongs."""
+    """Advances the clock and accounts for batches. Listens early, so that the time of later
+    listeners counts in the right phase."""
 
     def __init__(
         self, state: LoopState, timer: Timer, consumption: Consumption, samples: SampleCount
@@ -36,9 +36,9 @@ class IterationMeter(Listener):
         self._interruptions = Interruptions(state, timer)
         self.loaders: LoaderHooks | None = None
         self._pass_begun: tuple[Any, int] = (None, 0)
-        self._epoch_over = False  # the loader trained on is at its end
-        self._other = False  # the batch asked for is not for the loader trained on
-        self._before_end: list[int] = []  # phases in which workers are being ended
+        self._epoch_over = False  # the training loader is exhausted
+        self._other = False  # the requested batch is not from the training loader
+        self._before_end: list[int] = []  # phases to return to once workers have shut down
 
     # ------------------------------------------------------------------ batches
 
@@ -58,19 +58,19 @@ class IterationMeter(Listener):
         interruptions.batch = clock.mark()
 
     def _begin_with(self, loader: TrackedLoader) -> None:
-        """No backward yet: what came before this pass over the data (statistics, Lightning's try of
-        the validation) was no training."""
+        """Before the first backward: what preceded this pass over the data (statistics, Lightning's
+        validation sanity check) was not training."""
         if self._pass_begun != (loader, loader.passes):
             self._pass_begun = (loader, loader.passes)
             self._timer.clock.resume()
 
     def _settle(self) -> None:
-        """What the latest batch was for is known now."""
+        """It is now known what the latest batch was used for."""
         if self._consumption.evaluated or self._interruptions.calls:
             self._end_of_batch()
 
     def _end_of_batch(self) -> None:
-        """The job is done with the latest batch. If it was only evaluated, it is no part of the
+        """The job is done with the latest batch. If it was only evaluated, it is not part of the
         iteration."""
         consumption = self._consumption
         if consumption.evaluating:
@@ -100,8 +100,8 @@ class IterationMeter(Listener):
         clock.switch(FORWARD)
 
     def _begin_pass(self, loader: TrackedLoader) -> None:
-        """The batch is the first of its iterator. If nothing was trained in the pass before, over
-        the same data, that was an evaluation."""
+        """The batch is the first of its iterator. If nothing was trained in the previous pass over
+        the same data, that pass was an evaluation."""
         if self._state.backwards and self._consumption.passed_in_vain(loader):
             self._interruptions.leave_out_pass()
             self._consumption.leave_out_pass()
@@ -113,7 +113,7 @@ class IterationMeter(Listener):
             clock, over = self._timer.clock, self._epoch_over
             self._epoch_over = False
             if over and clock.phase == OTHER:
-                clock.relabel(AWAY)  # a loop that fetches ahead has trained on since the end
+                clock.relabel(AWAY)  # a loop that fetches ahead kept training after the end
             clock.note_epoch_start()
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
@@ -140,7 +140,7 @@ class IterationMeter(Listener):
         if self._interruptions.calls:
             self._interruptions.end_look()
         if clock.phase == AWAY and consumption.untouched:
-            clock.relabel(DATA)  # it was no evaluation that this batch was fetched for
+            clock.relabel(DATA)  # this batch was not fetched for an evaluation
         if clock.phase in (OTHER, DATA, OPTIMIZER, AWAY, TURNOVER):
             clock.switch(FORWARD)
         consumption.train()
@@ -159,7 +159,7 @@ class IterationMeter(Listener):
         if not consumption.trained:
             consumption.train()
         if clock.phase == OTHER and not self._state.training_called and not consumption.batches:
-            # a job without loader and modules: all before backward is its forward
+            # a job without loader and modules: everything before backward is forward
             clock.relabel(FORWARD)
         clock.switch(BACKWARD)
 

@@ -1,10 +1,11 @@
-"""Which optimizer's step ends an iteration, where a job has several.
+"""Which optimizer's step ends an iteration when a job has several.
 
     critic.step()  generator.step()  │ critic.step()  generator.step()  │ …      in turns: the last of the turn ends it
     critic.step()  │ critic.step()  │ critic.step()  generator.step()  │ …       in no fixed turn: the first that stepped does
 
-The turn is what steps until the first one steps again. If a later turn differs, the first one leads
-from then on, and another only once that one has fallen silent (a job that trains in phases).
+A turn is all steps until the first optimizer steps again. If a later turn differs, the first
+optimizer leads from then on. Another one takes over only after the lead has fallen silent (a job
+that trains in phases).
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-SILENT = 50  # steps of other optimizers after which the lead is taken for gone
+SILENT = 50  # steps of other optimizers after which the lead counts as gone
 
 
 class Lead:
-    """Asked at every optimizer step."""
+    """Decides at every optimizer step."""
 
     def __init__(self) -> None:
         self._turn: list[weakref.ref[Any]] = []
         self._complete = self._broken = False
-        self._next = 0  # place in the turn that is due
+        self._next = 0  # position in the turn that is due
         self._lead: weakref.ref[Any] | None = None  # once the turn is broken
         self._silent = 0
 
@@ -43,8 +44,8 @@ class Lead:
 
     @property
     def same_turn(self) -> bool:
-        """Whether the step just judged belongs to the turn whose end the one before it was taken
-        for.
+        """Whether the step just judged belongs to the same turn as the one before it, which was
+        taken for the turn's end.
         """
         return not self._complete and not self._broken and len(self._turn) > 1
 

@@ -1,4 +1,4 @@
-"""The loss of each step. Nothing is synchronised per step on CUDA."""
+"""The loss of each step, without synchronising each step on CUDA."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ Scalar = Any  # a float, or a detached scalar tensor that is read later
 
 
 class LossMeter:
-    """What backward differentiated, summed up over an iteration.
+    """Sums what backward differentiated in an iteration.
 
-    Of a tensor that is no scalar, that is ``sum(tensor * gradient)`` with the gradient backward was
-    given for it.
+    A tensor that is not a scalar counts as ``sum(tensor * gradient)``, with the gradient that was
+    passed to backward for it.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch, self._tensor = torch, torch.Tensor
         self._current: list[Scalar] = []
-        self._summed = 0  # how many of them are totals
+        self._summed = 0  # how many of them are totals (they come first)
         self._steps: list[list[Scalar]] = []
 
     def add(self, tensors: Any, gradients: Any = None) -> None:
@@ -44,13 +44,13 @@ class LossMeter:
                 self._current.append(value)
 
     def add_total(self, tensors: Any, gradients: Any = None) -> None:
-        """As :meth:`add`, of the sum of what was added since the last total."""
+        """Like :meth:`add`, but replaces what was added since the last total, as its sum."""
         del self._current[self._summed :]
         self.add(tensors, gradients)
         self._summed = len(self._current)
 
     def replace(self, value: Any) -> None:
-        """The job says what this iteration's loss is."""
+        """Take ``value``, which the job reports, as this iteration's loss."""
         scalar = self._scalar(value)
         self._current = [] if scalar is None else [scalar]
 
@@ -61,20 +61,20 @@ class LossMeter:
         self._current, self._summed = [], 0
 
     def drop_current(self) -> None:
-        """What was differentiated so far trained nothing."""
+        """Drop what was differentiated so far: it trained nothing."""
         self._current, self._summed = [], 0
 
     def restart(self) -> None:
-        """Forget all steps so far, but not the current one."""
+        """Forget all completed steps, but not the current one."""
         self._steps = []
 
     def merge_into_current(self) -> None:
-        """All steps so far were part of the current one."""
+        """Merge all completed steps into the current one."""
         self._current = [v for step in self._steps for v in step] + self._current
         self._steps = []
 
     def values(self) -> list[float | None]:
-        """One a step: the sum, None where there was none (or it is complex). Waits for the device."""
+        """The sum for each step; None where there is none (or it is complex). Waits for the device."""
         tensors = [v for step in self._steps for v in step if not isinstance(v, float)]
         read = iter(read_scalars(self._torch, tensors))
         sums: list[float | None] = []
@@ -111,12 +111,12 @@ class LossMeter:
             with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
                 product = (tensor.detach() * gradient.detach()).sum()
             return self._scalar(product)
-        except Exception:  # operands of a kind that cannot be multiplied so: torch may know better
+        except Exception:  # they cannot be multiplied like this, but backward may accept them
             return None
 
 
 def read_scalars(torch: Any, tensors: list[Any]) -> list[float]:
-    """Scalar tensors as floats, with one transfer a device."""
+    """Scalar tensors as floats, in a single transfer if all are on one device."""
     if not tensors:
         return []
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -132,5 +132,5 @@ def _all_finite(numbers: list[float]) -> bool:
 
 
 def to_number(torch: Any, value: Any) -> float:
-    """A metric's value, which may be a tensor."""
+    """A metric's value, which may be a tensor, as a float."""
     return float(value.item() if isinstance(value, torch.Tensor) else value)

@@ -1,4 +1,4 @@
-"""What of all that the job differentiates is its loss."""
+"""Selects the job's loss among all values that it differentiates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from autotune_trials.agent.loop.batch_accounting import Consumption
     from autotune_trials.agent.loop.loss_meter import LossMeter
 
-# heard as long as it is open whether the job caches gradients
+# received while the job caches gradients, or may still turn out to
 JUDGED = "backward_ended", "iteration_ended"
 
 
 class LossSelection(Listener):
-    """Hands on to the LossMeter what counts."""
+    """Passes the values that count on to the LossMeter."""
 
     def __init__(
         self, live: LiveJobControl, meter: LossMeter, consumption: Consumption, traits: JobTraits
@@ -31,14 +31,14 @@ class LossSelection(Listener):
         self._torch, self._live, self._state = live.torch, live, live.state
         self._meter, self._consumption, self._traits = meter, consumption, traits
         self._cached = CachedGradients(live.torch, live.state, live.parameters)
-        self._judging = True  # whether the job caches gradients is not settled, or it does
+        self._judging = True  # the job caches gradients, or may still turn out to
         self._look_for_comparison = live.config.mode == SessionMode.LIVE
-        # what the job's own scaler made last, and of what; None: it has none
+        # the latest result of the job's own scaler, and its loss; None: no scaler
         self._scaled: tuple[Any, Any] | None = None
 
     def on_scaled(self, loss: Any, scaled: Any) -> None:
-        """The job's own GradScaler made ``scaled`` of ``loss``: the loss is what counts, whatever
-        the scale is by then."""
+        """The job's own GradScaler made ``scaled`` from ``loss``: the unscaled loss counts,
+        whatever the scale is by then."""
         try:
             if scaled is not loss and type(scaled) is type(loss) is self._torch.Tensor:
                 self._scaled = (weakref.ref(scaled), loss.detach())
@@ -49,7 +49,7 @@ class LossSelection(Listener):
         if self._judging:
             self._look_into_first(tensors)
         if self._state.closure_calls > 1:
-            return  # of a step with a closure the first evaluation counts
+            return  # in a step with a closure, only its first call counts
         add = self._adds(tensors, gradients) if self._judging else self._meter.add
         if self._scaled is not None and tensors is self._scaled[0]():
             tensors = self._scaled[1]
@@ -57,12 +57,12 @@ class LossSelection(Listener):
             add(tensors, gradients)
 
     def _adds(self, tensors: Any, gradients: Any) -> Callable[[Any, Any], None] | None:
-        """What the meter is told of that with; None: nothing."""
+        """The meter's method to record these with; None if they do not count."""
         value = self._cached.judge(tensors, gradients)
         return {Value.LOSS: self._meter.add, Value.TOTAL: self._meter.add_total}.get(value)
 
     def _look_into_first(self, tensors: Any) -> None:
-        """What only the first iterations are asked."""
+        """Checks that are made only in the first iterations."""
         state, batches = self._state, self._consumption.batches
         if (
             not state.iterations
@@ -70,7 +70,7 @@ class LossSelection(Listener):
             and not state.in_step
             and self._gradients_were_dropped()
         ):
-            self._meter.drop_current()  # a search for the batch size, say, that ran before training
+            self._meter.drop_current()  # e.g. a batch size search before training
             self._consumption.drop_others()
         if state.iterations == 1 and state.backwards == state.backwards_at_first:
             self._traits.keeps_gradients = any(p.grad is not None for p in self._live.parameters())
@@ -83,8 +83,8 @@ class LossSelection(Listener):
             self._traits.compares_samples = comparison(tensors, int(batches[-1].samples or 0))
 
     def _gradients_were_dropped(self) -> bool:
-        """No parameter has a gradient although backward ran: what it was computed for was no
-        training."""
+        """Whether no parameter has a gradient although backward ran: it ran for something other
+        than training."""
         parameters = self._live.parameters()
         return (
             bool(parameters)

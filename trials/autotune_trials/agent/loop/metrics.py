@@ -1,4 +1,4 @@
-"""The job's own metrics, as it tells them by ``autotune.metric``."""
+"""The job's own metrics, reported through ``autotune.metric``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from autotune_trials.agent.core.events import Listener
 if TYPE_CHECKING:
     from autotune_trials.agent.loop.sample_count import SampleCount
 
-MOST = 100_000  # values of one metric
+MOST = 100_000  # values kept of one metric
 
 
 class Metrics(Listener):
-    """``told``: name -> [(samples trained on before, value)], each a number or a tensor with one."""
+    """``told``: name -> [(samples trained on before, value)]; a value is a number or a tensor with
+    one element."""
 
     def __init__(self, torch: Any, samples: SampleCount) -> None:
         self._tensor, self._samples = torch.Tensor, samples
@@ -27,7 +28,8 @@ class Metrics(Listener):
             if str(name) not in self._refused:
                 self._refused.add(str(name))
                 write(
-                    f"autotune.metric({str(name)!r}): left out, no number: {type(value).__name__}"
+                    f"autotune.metric({str(name)!r}): ignored, because the value is not a number"
+                    f" ({type(value).__name__})"
                 )
             return
         values = self.told.setdefault(str(name), [])
@@ -35,7 +37,7 @@ class Metrics(Listener):
             values.append((self._samples.total, number))
 
     def _number(self, value: Any) -> Any | None:
-        """``value`` as it is kept, a tensor still to be read; None if it is no number."""
+        """``value`` as it is stored (a tensor is read later); None if it is not a number."""
         if isinstance(value, self._tensor):
             single = value.numel() == 1 and not value.is_complex()
             return value.detach().clone() if single else None

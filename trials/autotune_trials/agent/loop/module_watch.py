@@ -1,4 +1,4 @@
-"""What is learnt of the job's modules: which it calls in training, on what device, and what it
+"""Learns about the job's modules: which ones it calls in training, on which device, and what it
 casts or compiles itself."""
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from autotune_trials.agent.facts.job_traits import JobTraits
     from autotune_trials.agent.observers.compiles import CompileLog
 
-# iterations under `launch` within which every optimizer has stepped, or one of them never does;
-# module calls within which a process that trains has an optimizer or a backward
+# under `launch`: iterations within which every optimizer steps, or one of them never will; module
+# calls within which a process that trains has an optimizer or a backward
 LATEST = 1000
 
 
 class ModuleWatch(Listener):
-    """Every call of a module is watched during warm-up, under ``launch`` until every optimizer has
-    stepped, and no longer: it costs."""
+    """Watches every module call during warm-up (under ``launch``, until every optimizer has
+    stepped), and no longer, because watching costs time."""
 
     def __init__(self, live: LiveJobControl, knobs: Knobs, traits: JobTraits) -> None:
         self._live, self._knobs, self._traits = live, knobs, traits
         self._torch, self._state = live.torch, live.state
         self._loop, self._config = live.loop, live.config
         self._watching = False
-        self._calls = 0  # under launch, before anything shows that this process trains
-        # modules in training, but without gradients, while they are watched
+        self._calls = 0  # module calls under launch, before anything shows that this process trains
+        # modules called in training mode but without gradients, while modules are watched
         self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiles: CompileLog | None = None  # in profile runs, once something is compiled
         live.before_compile = self.listen_to_dynamo
@@ -54,7 +54,7 @@ class ModuleWatch(Listener):
 
     def iteration_ended(self, iteration: Iteration) -> None:
         if self._watching:
-            # under launch a model may come later, with an optimizer of its own
+            # under launch, another model may follow later with its own optimizer
             waits = (
                 self._config.mode == SessionMode.LAUNCH
                 and not self._live.all_have_stepped
@@ -79,11 +79,11 @@ class ModuleWatch(Listener):
             state.backwards or live.every_optimizer()
         ):
             self._calls += 1
-            if self._calls > LATEST:  # a process that does not train, an evaluation
+            if self._calls > LATEST:  # a process that does not train, e.g. an evaluation
                 self.watch(False)
                 return
         if state.in_backward and module not in self._called_gradless:
-            return  # backward of a checkpointed part calls its modules again
+            return  # the backward of a checkpointed part calls its modules again
         try:
             if not torch.is_grad_enabled():
                 if module.training:
@@ -128,7 +128,7 @@ class ModuleWatch(Listener):
         self._traits.autocast = self._traits.autocast or str(dtype).removeprefix("torch.")
 
     def before_own_compile(self, model: Any) -> None:
-        """The job is about to compile: dynamo must find torch as it is."""
+        """The job is about to compile: dynamo must see torch unpatched."""
         try:
             if not self._state.stopped:
                 self.listen_to_dynamo()
@@ -140,8 +140,8 @@ class ModuleWatch(Listener):
             self._loop.fail("before_own_compile")
 
     def listen_to_dynamo(self) -> None:
-        """Something is about to be compiled. Graph breaks happen in warm-up, long before anything
-        is watched."""
+        """Something is about to be compiled: in profile runs, attach the compile log. Graph breaks
+        happen in warm-up, long before the watched iterations."""
         if self._config.mode == SessionMode.PROFILE:
             if self.compiles is None:
                 from autotune_trials.agent.observers.compiles import CompileLog
@@ -150,7 +150,7 @@ class ModuleWatch(Listener):
             self.compiles.attach()
 
     def after_own_compile(self, compiled: Any) -> None:
-        """What torch.compile made: if it is a module, it is what the job will call."""
+        """``compiled`` was returned by torch.compile: if it is a module, the job will call it."""
         try:
             if not self._state.stopped and isinstance(compiled, self._torch.nn.Module):
                 first = next(compiled.parameters(), None)
@@ -161,8 +161,8 @@ class ModuleWatch(Listener):
             self._loop.fail("after_own_compile")
 
     def _nothing_compiled(self) -> bool:
-        """torch.compile was called (by a library, when it was imported), yet nothing of the job
-        runs compiled."""
+        """Whether nothing in the job runs compiled, although torch.compile may have been called (by
+        a library, when it was imported)."""
         utils = sys.modules.get("torch._dynamo.utils")
         return (
             not self._traits.compiles

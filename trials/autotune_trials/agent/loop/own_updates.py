@@ -1,14 +1,14 @@
-"""The iterations of a job that steps no optimizer of torch.optim: Keras, updates by hand,
+"""The iterations of a job that steps no optimizer of torch.optim: Keras, manual updates,
 torch.func.
 
     backward ── the job changes its parameters, out of sight ── next(loader), model(x) or backward
                                                              └▶ here the iteration has ended
 
-What backward leaves its gradients in is looked at whenever the job goes on, until it is known after
-how many backwards it changes; from then on backwards are counted. torch.func keeps its parameters
-to itself, so each of its gradients is taken for an update. Where the job has an optimizer that has
-not stepped yet, the first updates may be something else: a search for a batch size sets the weights
-back before it trains.
+Whenever the job goes on, the tensors that receive gradients are checked for changes, until it is
+known after how many backwards they change; from then on backwards are counted. torch.func keeps its
+parameters to itself, so each of its gradients counts as an update. If the job has an optimizer that
+has not stepped yet, the first updates may be something else: a batch size search resets the weights
+before training.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ from autotune_trials.api import MARKING
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
-LOOKED_AT = 16  # parameters, evenly taken from all of them
-ELEMENTS = 64  # of each, at most
-# One in so many must have changed: adversarial perturbations change while the model stays. In
-# training some stand still, too (one half of low-rank adapters in the first step).
+LOOKED_AT = 16  # parameters to check, spread evenly over all of them
+ELEMENTS = 64  # checked in each, at most
+# One in SHARE must have changed: adversarial perturbations change while the model does not. Some
+# stay the same in training, too (one half of low-rank adapters in the first step).
 SHARE = 4
-SURE = 4  # updates in a row, after as many backwards each
+SURE = 4  # updates in a row, each after the same number of backwards
 PATIENCE = 50  # backwards without an update
 NO_UPDATE = (
-    "backward() was called 50 times, no torch.optim optimizer was built, and no update of the"
-    f" parameters was seen: it cannot be told where an iteration ends.\n{MARKING[0].upper()}{MARKING[1:]}"
+    "backward() was called 50 times, no torch.optim optimizer was built, and no parameter"
+    " update was seen: autotune cannot tell where an iteration ends."
+    f"\n{MARKING[0].upper()}{MARKING[1:]}"
 )
 
 
 class OwnUpdates(Listener):
-    """Ends iterations until the first optimizer steps, or the job marks them itself."""
+    """Ends iterations until the first optimizer steps or the job marks its iterations itself."""
 
     def __init__(
         self, live: LiveJobControl, on_update: Callable[[], None], give_up: Callable[[str], None]
     ) -> None:
-        """``on_update``: an update was seen, the iteration has ended. ``give_up``: it cannot be
-        told where iterations end, and why."""
+        """``on_update``: called when an update was seen and so the iteration has ended.
+        ``give_up``: called with the reason if the ends of iterations cannot be determined."""
         self._live, self._on_update, self._give_up = live, on_update, give_up
         self._parameters: list[Any] | None = None  # None: no backward yet
-        self._seen: list[tuple[int, Any]] = []  # what they were like when last looked at
+        self._seen: list[tuple[int, Any]] = []  # their state when last checked
         self._pending = 0  # backwards since the last update
-        self._alike = 0  # updates in a row, each after as many backwards
-        self._period = 0  # how many backwards that is
+        self._alike = 0  # updates in a row, each after the same number of backwards
+        self._period = 0  # that number of backwards
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         if self._parameters is None:
@@ -84,28 +85,28 @@ class OwnUpdates(Listener):
         self._live.events.forget(self)
 
     def _inside_transform(self) -> bool:
-        """The model is called by a transform of torch.func, in which nothing may be switched."""
+        """Whether a transform of torch.func is calling the model: nothing may be switched then."""
         functional = self._live.state.functional
         return functional and self._live.torch._C._functorch.maybe_current_level() is not None
 
     # ------------------------------------------------------------------ looking
 
     def _find(self, tensors: Any) -> list[Any]:
-        """What the gradients of ``tensors`` go to."""
+        """A sample of the leaf tensors that receive the gradients of ``tensors``."""
         try:
             found = leaves(tensors if isinstance(tensors, (list, tuple)) else [tensors])
-        except Exception:  # what autograd shows of its graph is not promised
+        except Exception:  # the graph that autograd exposes is not a stable API
             write_exception("looking for what is trained")
             return []
         return found[:: -(-len(found) // LOOKED_AT)] if found else []
 
     def _look(self) -> list[tuple[int, Any]]:
-        """Version (which ``p.data.add_()`` leaves alone) and some elements of each."""
+        """The version (which ``p.data.add_()`` does not change) and some elements of each."""
         torch = self._live.torch
         try:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 return [(p._version, _some(p).clone()) for p in self._parameters or ()]
-        except Exception:  # parameters of a kind that refuses
+        except Exception:  # a kind of parameter that refuses this
             write_exception("looking at what is trained")
             self._parameters = []
             return []
@@ -121,6 +122,6 @@ class OwnUpdates(Listener):
 
 
 def _some(parameter: Any) -> Any:
-    """A row of ``parameter``, cheap in any memory format."""
+    """A row of ``parameter``, cheap to read in any memory format."""
     shard = own_shard(parameter).detach()
     return shard[(0,) * (shard.dim() - 1)][:ELEMENTS] if shard.dim() else shard

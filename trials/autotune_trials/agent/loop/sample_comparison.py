@@ -1,16 +1,16 @@
-"""Whether a loss compares the samples of a batch with each other, read off its autograd graph.
+"""Whether a loss compares the samples of a batch with each other, read from its autograd graph.
 
 Contrastive losses multiply all samples of a batch with all others (CLIP, SimCLR, in-batch
 negatives), cross-correlation losses sum a product over the batch (Barlow Twins), metric losses take
-all distances. There the batch size is part of the objective: with another one, another loss is
-trained. In the graph they all look alike:
+all distances. For these the batch size is part of the objective: another batch size trains another
+loss. In the graph they appear as one of:
 
     activations (B, d)  @  activations (d, B)      the product of a batch with a batch
     activations (d, B)  @  activations (B, d)      a product summed over the batch
     cdist, pdist of activations (B, d)
 
-Weights made of parameters alone (low-rank adapters) are no activations. Comparisons written with
-broadcasting are not seen.
+Weights made of parameters alone (low-rank adapters) are not activations. Comparisons written with
+broadcasting are not detected.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any
 from autotune_trials.agent.bootstrap.log import write_exception
 from autotune_trials.agent.loop.autograd_graph import nodes
 
-PARAMETER_NODES = 32  # of a matrix made of parameters alone
-# -> which input is the left factor
+PARAMETER_NODES = 32  # most graph nodes of a matrix made of parameters alone
+# -> index of the input that is the left factor
 PRODUCTS = {"MmBackward0": 0, "AddmmBackward0": 1, "BmmBackward0": 0}
 DISTANCES = ("CdistBackward0", "EuclideanDistBackward0")
-LOOKUPS = ("Embedding", "Index", "Gather", "Take")  # of a parameter, by what the data says
+LOOKUPS = ("Embedding", "Index", "Gather", "Take")  # in a parameter, chosen by the data
 
 
 def comparison(losses: Any, batch: int) -> str:
     """How ``losses`` (one tensor or several) compare the ``batch`` samples of their batch, in
-    words; "" if they are not seen to.
+    words; "" if no comparison is found.
     """
     if batch < 2:
         return ""
@@ -39,7 +39,7 @@ def comparison(losses: Any, batch: int) -> str:
             [loss.grad_fn for loss in (losses if isinstance(losses, (list, tuple)) else [losses])],
             batch,
         )
-    except Exception:  # what autograd shows of its graph is not promised
+    except Exception:  # the graph that autograd exposes is not a stable API
         write_exception("looking through the loss")
         return ""
 
@@ -77,13 +77,13 @@ def _comparison_at(node: Any, batch: int) -> str:
 
 
 def _holds(rows: int, batch: int) -> bool:
-    """One row a sample, or several."""
+    """Whether there is one row, or several, per sample."""
     return rows >= batch and rows % batch == 0
 
 
 def _matrix(node: Any, which: int) -> tuple[int, ...]:
-    """Shape of an input as a matrix, () if it is none or has no gradient. einsum makes batches of
-    one matrix.
+    """Shape of an input as a matrix; () if it is not one or has no gradient. einsum makes batches
+    of one matrix.
     """
     shape = _shape(node, which)
     if len(shape) == 3 and shape[0] == 1:
@@ -100,8 +100,8 @@ def _shape(node: Any, which: int) -> tuple[int, ...]:
 
 
 def _of_parameters(node: Any) -> bool:
-    """Made of parameters alone: a small graph into which no data goes. A tensor that gradients are
-    cached at holds outputs of the model.
+    """Whether ``node`` is made of parameters alone: a small graph without any data. A tensor at
+    which gradients are cached holds outputs of the model.
     """
     parameter = sys.modules["torch"].nn.Parameter
     pending: list[Any] = [node]

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class SampleCount:
-    """Of all iterations so far. Where no batch can be counted, an iteration is one."""
+    """Counts the samples of all iterations. If no batch can be counted, an iteration is one."""
 
     def __init__(self) -> None:
         self.total = 0.0
         self.counted = False
-        # the first iteration, until the second shows what was fetched ahead in it
+        # the first iteration, until the second shows how much of it was fetched ahead
         self._first: Any = None
 
     def start_over(self) -> None:
@@ -24,7 +24,7 @@ class SampleCount:
         self.total = 0.0
 
     def add(self, iteration: Iteration, trained: Trained, given: float | None) -> None:
-        """``iteration`` has ended; ``given``: what the job says itself."""
+        """``iteration`` has ended; ``given``: its sample count, if the job reports one."""
         samples, counted, iteration.wait_s, iteration.turnovers, fetched_ahead, _ = trained
         if given is not None:
             samples, counted = float(given), True

@@ -1,5 +1,4 @@
-"""The clock of the session: which one is in use, and what of the time is no part of any
-iteration."""
+"""The session's clock: which one is in use, and which time belongs to no iteration."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class RangeStart(Listener):
-    """Begins the range of the next iteration, after all others: what the agent does between two
-    belongs to none."""
+    """Begins the range of the next iteration after all other listeners: what the agent does between
+    two iterations belongs to neither."""
 
     def __init__(self, timer: Timer, state: LoopState) -> None:
         self._timer, self._state = timer, state
@@ -36,7 +35,7 @@ class RangeStart(Listener):
 
 
 class Timer(Listener):
-    """Holds the clock, which is another one once the job is known to train on a GPU."""
+    """Holds the clock, which is replaced once the job is known to train on a GPU."""
 
     def __init__(self, torch: Any, state: LoopState, events: Events, measures: bool) -> None:
         self._torch, self._state, self._events, self._measures = torch, state, events, measures
@@ -50,8 +49,8 @@ class Timer(Listener):
             self.clock.ranges = ranges
 
     def begin(self) -> None:
-        """Training begins: imports and the building of the model are no part of the first
-        iteration. Idempotent."""
+        """Training begins: imports and model construction are not part of the first iteration.
+        Idempotent."""
         if not self._begun:
             self._begun = True
             self.clock.resume()
@@ -60,14 +59,14 @@ class Timer(Listener):
 
     @contextmanager
     def own_time(self) -> Iterator[None]:
-        """What runs inside is the agent's, and no part of any iteration."""
+        """Time spent inside is the agent's and belongs to no iteration."""
         try:
             yield
         finally:
             self.clock.resume()
 
     def finish(self) -> None:
-        """Wait for the device: what the clock has given out is final then."""
+        """Wait for the device: the times that the clock has given out are then final."""
         self.clock.finish()
 
     # ------------------------------------------------------------------ copies to the device
@@ -96,7 +95,7 @@ class Timer(Listener):
             self._events.listen(self._range_start)
 
     def close_ranges(self) -> None:
-        """Close what is open in the timeline, and draw no more."""
+        """Close what is open in the timeline and stop drawing."""
         self._events.forget(self._range_start)
         ranges, self.clock.ranges = self.clock.ranges, None
         if ranges is not None:

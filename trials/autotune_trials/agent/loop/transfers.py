@@ -1,4 +1,4 @@
-"""Copies of tensors to the GPU: they take time of their own, and knobs act on them."""
+"""Copies of tensors to the GPU: they are timed, and knobs change them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 class Transfers(Listener):
-    """Takes hold of them once the job is known to train on a GPU, if they are measured or
-    changed."""
+    """Hooks the copies once the job is known to train on a GPU, if they are measured or changed."""
 
     def __init__(self, live: LiveJobControl, sites: SiteRecorder) -> None:
         self._live, self._sites = live, sites
@@ -32,8 +31,8 @@ class Transfers(Listener):
     def copy(
         self, original: Any, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What the job's call of ``original``, torch's own method of this name, returns: a copy of
-        a host tensor on the device."""
+        """Carry out the job's call of ``original``, torch's own ``method``, and return its result:
+        a copy of a host tensor on the device."""
         timer, moved = self._live.timer, None
         before: int | None = None
         try:
@@ -56,7 +55,7 @@ class Transfers(Listener):
     def _made_ahead(
         self, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any | None:
-        """What the call would return, if it is a plain copy and that was made ahead; else None."""
+        """What the call would return, if it is a plain copy that was made ahead; else None."""
         prefetch, torch = self._prefetch.prefetch, self._live.torch
         assert prefetch is not None
         positional = ("device",) if method == "to" else ("device", "non_blocking")
@@ -64,7 +63,7 @@ class Transfers(Listener):
         if len(args) > len(positional) or not call.keys() <= {"device", "non_blocking"}:
             return None
         target = call.get("device", "cuda")
-        if isinstance(target, torch.Tensor):  # of another type, perhaps
+        if isinstance(target, torch.Tensor):  # its dtype may differ
             return None
         number = isinstance(target, int)
         device = torch.device("cuda", target) if number else torch.device(target or "cuda")

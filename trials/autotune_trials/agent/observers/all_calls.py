@@ -1,4 +1,4 @@
-"""All calls that are watched, each kind in a file of its own."""
+"""All watched calls, each kind in its own file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class AllCalls(CallObserver):
             # dynamo guards on the identity of functions like torch.randn: a patch would make it
             # compile again
             self.blind["copies"] = (
-                "the job is compiled, and watching torch's functions would make it compile again"
+                "the job is compiled; watching torch functions would trigger recompilation"
             )
         else:
             copies.install(self)
             casts.install(self)
 
     def _compiled(self) -> bool:
-        """Something of the job runs through dynamo."""
+        """Whether any part of the job runs through dynamo."""
         utils = sys.modules.get("torch._dynamo.utils")
         graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
         return bool(

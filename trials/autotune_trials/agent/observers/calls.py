@@ -1,6 +1,6 @@
-"""Calls worth knowing of, made from the job's own lines on the training thread.
+"""Watches notable calls made from the job's own lines on the training thread.
 
-    readouts   tensors turned into Python numbers, lists, arrays, texts; explicit waits for the device
+    readouts   tensors turned into Python numbers, lists, arrays, text; explicit waits for the device
     copies     tensors made of arrays and lists, tensors made on the host and then moved, moves to the device
     outputs    prints, log lines, files written
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.observers.watch import Watch
 
-PREFIX = "watching "  # of the names of our patches
+PREFIX = "watching "  # prefix of our patches' names
 
 
 class About(NamedTuple):
-    """What a call was, as far as its arguments and its result tell."""
+    """What a call was, as far as its arguments and result show."""
 
     kind: str
     device: str = ""
@@ -41,7 +41,7 @@ class About(NamedTuple):
     nbytes: int = 0
 
 
-# (args, kwargs, result); None: of no interest
+# (args, kwargs, result); returns None if of no interest
 Describe = Callable[[tuple[Any, ...], dict[str, Any], Any], "About | None"]
 
 
@@ -58,7 +58,9 @@ class Tally:
 
 
 class CallObserver(Observer):
-    """``begin`` is for :class:`.all_calls.AllCalls`, which knows what calls there are."""
+    """The machinery for watching calls; :class:`.all_calls.AllCalls` adds the calls in its
+    ``begin``.
+    """
 
     name = "calls"
 
@@ -66,7 +68,7 @@ class CallObserver(Observer):
         super().__init__(watch)
         self._thread = threading.get_ident()
         self._inside = False
-        self.last_s = 0.0  # of the call that is being described
+        self.last_s = 0.0  # duration of the call being described
         self._tallies: dict[tuple[str, str, int, int, int], Tally] = {}
         self._names: list[str] = []
         self._failure = ""
@@ -87,18 +89,17 @@ class CallObserver(Observer):
             fields.update(more())
         return fields
 
-    # ------------------------------------------------------------- for readouts, copies and outputs
+    # ------------------------------------------------------------ used by readouts, copies, outputs
 
     def watch_calls(
         self, owner: Any, attribute: str, describe: Describe, of_tensor: bool = False
     ) -> None:
-        """Time ``owner.attribute``. Nothing happens where this torch or library has no such
-        function.
+        """Time ``owner.attribute``. Does nothing if this torch or library has no such function.
 
         Args:
-            of_tensor: a method of Tensor. torch hands methods to ``__torch_function__`` of Tensor
-                subclasses by looking
-                them up in the class, and some compare them: these must find torch's own.
+            of_tensor: a method of Tensor. torch passes methods to ``__torch_function__`` of Tensor
+                subclasses by looking them up in the class, and some subclasses compare them: they
+                must find torch's own.
         """
         if getattr(owner, attribute, None) is None:
             return
@@ -135,7 +136,7 @@ class CallObserver(Observer):
         self.agent.patches.add(name, owner, attribute, make)
 
     def add(self, about: About, spot: Spot, seconds: float) -> None:
-        """One more call."""
+        """Count one more call."""
         phase = self.agent.timer.clock.phase
         key = (about.kind, about.device, id(spot[0]), spot[1], phase)
         tally = self._tallies.get(key)
@@ -147,18 +148,18 @@ class CallObserver(Observer):
         tally.each_s[index] = tally.each_s.get(index, 0.0) + seconds
 
     def at_end(self, fields: Callable[[], dict[str, Any]]) -> None:
-        """Further fields of the evidence, asked for when the window is over."""
+        """Register further evidence fields, computed when the window is over."""
         self._at_end.append(fields)
 
     def tallies(self) -> tuple[Tally, ...]:
-        """All so far, for :meth:`at_end`."""
+        """All tallies so far, for :meth:`at_end`."""
         return tuple(self._tallies.values())
 
     def here(self) -> Spot:
-        """Where the job stands."""
+        """The job's current position."""
         return self.watch.places.spot(sys._getframe(1))
 
-    # ------------------------------------------------------------------ within
+    # ------------------------------------------------------------------ internals
 
     def _note(
         self,
@@ -171,12 +172,12 @@ class CallObserver(Observer):
         if self._failure:
             return
         self.last_s = seconds
-        self._inside = True  # what is asked of tensors now is our own doing
+        self._inside = True  # tensor calls made from here on are ours
         try:
             about = describe(args, kwargs, result)
             if about is not None:
                 self.add(about, self.here(), seconds)
-        except Exception as error:  # told at the end of the iteration
+        except Exception as error:  # raised at the end of the iteration
             write_exception("watching calls")
             self._failure = f"{type(error).__name__}: {error}"
         finally:

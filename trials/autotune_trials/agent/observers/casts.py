@@ -1,8 +1,8 @@
-"""Half precision that goes up to float32 in the middle of a model: operators that autocast keeps in
+"""Half precision raised to float32 in the middle of a model: operators that autocast keeps in
 float32, and the job's own casts.
 
-Only where the job computes in half precision. Nothing is watched in compiled jobs: there casts are
-fused away.
+Only in jobs that compute in half precision. Compiled jobs are not watched: there casts are fused
+away.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def install(calls: CallObserver) -> None:
 
 
 def half_precision(agent: Agent) -> bool:
-    """Under an autocast of the job's or of a knob's, or with parameters in half precision."""
+    """Whether the job computes under autocast, its own or a knob's, or has half-precision
+    parameters.
+    """
     if agent.traits.autocast or agent.live.get(AutocastControl).region.dtype is not None:
         return True
     halves = (agent.torch.bfloat16, agent.torch.float16)
@@ -52,7 +54,7 @@ def half_precision(agent: Agent) -> bool:
 
 
 class _Raised:
-    """Of interest if it was given half precision and gave float32 back."""
+    """Reports a call that got half precision and returned float32."""
 
     def __init__(self, torch: Any, name: str) -> None:
         self._torch, self._name = torch, name

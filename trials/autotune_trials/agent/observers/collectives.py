@@ -1,8 +1,8 @@
-"""Time in collective operations that nothing hides, on this rank's training thread.
+"""Time in collective operations that no computation hides, on this rank's training thread.
 
 blocking calls     dist.all_reduce(…) …              the time of the call
 asynchronous ones  work.wait()                       the time of the wait
-DDP                its reducer works in C++          its own statistics: exchange of gradients beyond the end of backward
+DDP                its reducer works in C++          its own statistics: gradient exchange after the end of backward
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ NAMES = """
     all_gather_object gather_object broadcast_object_list scatter_object_list recv
 """.split()
 KIND = "collective"
-EXCHANGE = "DistributedDataParallel's exchange of gradients"
+EXCHANGE = "DistributedDataParallel's gradient exchange"
 
 
 def install(calls: CallObserver) -> None:
-    """Watch torch.distributed, if there are other ranks and they talk through the host."""
+    """Watch torch.distributed if there are several ranks and they communicate through the host."""
     torch = calls.torch
     distributed = torch.distributed
     if world_size(torch) == 1 or not (distributed.is_available() and distributed.is_initialized()):
         return
     if distributed.get_backend() == "nccl":
-        return  # it runs on streams of the device: the profile shows it, the host does not
+        return  # runs on device streams: visible in the profile, not on the host
     for name in NAMES:
         for owner in (distributed, sys.modules["torch.distributed.distributed_c10d"]):
             calls.watch_calls(owner, name, _Named(name))
@@ -39,7 +39,7 @@ def install(calls: CallObserver) -> None:
 
 
 class _Named:
-    """Describes a call of one function."""
+    """Describes calls of one function."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -54,8 +54,8 @@ class _Named:
 
 
 def _watch_exchange(calls: CallObserver) -> None:
-    """Ask DDP's logger for every iteration (by default it looks at one in a hundred); it changes
-    nothing else.
+    """Have DDP's logger record every iteration (by default one in a hundred); it changes nothing
+    else.
     """
     parallel = calls.torch.nn.parallel.DistributedDataParallel
     models = {
@@ -68,7 +68,7 @@ def _watch_exchange(calls: CallObserver) -> None:
         model._set_ddp_runtime_logging_sample_rate(1)
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """At the beginning of a forward the statistics are those of the iteration before."""
+        """At the start of a forward the statistics are those of the previous iteration."""
         model = args[0]
         if model not in models:
             return
@@ -92,7 +92,7 @@ def _watch_exchange(calls: CallObserver) -> None:
 
 
 def by_iteration(calls: CallObserver) -> tuple[float, ...]:
-    """Seconds in collective operations, one an iteration."""
+    """Seconds in collective operations, one value per iteration."""
     seconds = [0.0] * calls.watch.index
     for tally in calls.tallies():
         if tally.about.kind == KIND:

@@ -1,11 +1,11 @@
-"""Why dynamo broke its graphs, and why it compiled again.
+"""Why dynamo broke its graphs, and why it recompiled.
 
-    CompileLog        from the job's start, profile runs only: every graph break with its line. Breaks happen once, in warm-up
+    CompileLog        from the job's start, profile runs only: every graph break with its line. Each happens once, in warm-up
     CompileObserver   the watched window: recompilations, their reasons, and what they cost
 
-Dynamo keeps a record of each compilation (``torch._dynamo.utils.get_compilation_metrics``) with its
-reason and its seconds; of graph breaks it only logs, so its log function is listened to. Both are
-private to torch: what is not there is named in ``Evidence.blind``.
+Dynamo records each compilation (``torch._dynamo.utils.get_compilation_metrics``) with its reason
+and duration. Graph breaks it only logs, so its log function is patched. Both are private to torch:
+whatever is missing is named in ``Evidence.blind``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 PATCH = "dynamo.log_graph_break"
 LONGEST_REASON = 300
-# times what dynamo says it compiled: what an iteration took longer than that was something else
+# cap on measured compile time over dynamo's own figure: any excess beyond it has another cause
 MOST_EXCESS = 2.0
 
 Line = tuple[str, int, str]  # file, line, function
 
 
 class CompileLog:
-    """Listens to dynamo's graph breaks. :meth:`attach` is called when something is about to be
+    """Records dynamo's graph breaks. :meth:`attach` is called when something is about to be
     compiled; idempotent.
     """
 
     def __init__(self, patches: PatchSet) -> None:
         self._patches = patches
-        # the stack that was traced, outermost first: [reason, count]
+        # traced stack, outermost first: [reason, count]
         self.breaks: dict[tuple[Line, ...], list[Any]] = {}
         self.trouble = ""
 
@@ -56,7 +56,10 @@ class CompileLog:
             )
         except Exception as error:
             log.write_exception("compiles")
-            self.trouble = f"this torch's dynamo could not be listened to: {type(error).__name__}"
+            self.trouble = (
+                "could not hook dynamo's graph-break log in this torch version:"
+                f" {type(error).__name__}"
+            )
 
     def _listen(self, patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
@@ -68,8 +71,8 @@ class CompileLog:
         return log_graph_break
 
     def _note(self, translator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """``args``: (code_options, reason, exc); the exception knows the stack of the job's code
-        that was traced.
+        """``args``: (code_options, reason, exc); the exception holds the traced stack of the job's
+        code.
         """
         try:
             error = kwargs.get("exc", args[2] if len(args) > 2 else None)
@@ -103,7 +106,7 @@ class CompileObserver(Observer):
         super().__init__(watch)
         self._began = 0.0
         self._times: list[float] = []
-        # seconds dynamo had spent in all, at the end of each iteration
+        # for each iteration, 1.0 if dynamo compiled in it, else 0.0
         self._compiling: list[float] = []
 
     def begin(self) -> None:
@@ -111,7 +114,7 @@ class CompileObserver(Observer):
         self._seen = len(metrics())
 
     def end_iteration(self, iteration: Iteration) -> None:
-        self._times.append(iteration.wall_s)  # of the CPU, which compiles
+        self._times.append(iteration.wall_s)  # CPU-side time, since the CPU compiles
         count = len(metrics())
         self._compiling.append(float(count != self._seen))
         self._seen = count
@@ -133,7 +136,9 @@ class CompileObserver(Observer):
         return {"breaks": tuple(left + self._recompiles(metrics())), "blind": blind}
 
     def _recompiles(self, found: list[Any]) -> list[GraphBreak]:
-        """Those of the window by line; and functions dynamo has given up, whenever that was."""
+        """Recompilations in the window by line, and the functions dynamo has given up on at any
+        time.
+        """
         lines: dict[str, Line] = {}  # compile id -> the job's line
         seconds: dict[Line, float] = {}
         counts: dict[Line, int] = {}
@@ -170,8 +175,8 @@ class CompileObserver(Observer):
         return again + limit
 
     def _scale(self, told_s: float) -> float:
-        """What the iterations that compiled took longer than the others, over what dynamo tells: it
-        leaves out a part.
+        """Extra time of the iterations that compiled, over dynamo's own figure, which leaves out a
+        part.
         """
         usual = [
             t for t, compiled in zip(self._times, self._compiling, strict=False) if not compiled
@@ -185,7 +190,7 @@ class CompileObserver(Observer):
         return min(max(excess / told_s, 1.0), MOST_EXCESS)
 
     def _own(self, lines: tuple[Line, ...]) -> Line:
-        """The innermost line of the job's own code, else the innermost."""
+        """The innermost line of the job's own code, else the innermost of all."""
         return next((line for line in reversed(lines) if self.watch.places.own(line[0])), lines[-1])
 
     def _place(self, line: Line) -> Place:
@@ -202,13 +207,13 @@ class CompileObserver(Observer):
 
 
 def metrics() -> list[Any]:
-    """Dynamo's record of its compilations, [] if it is not in use."""
+    """Dynamo's record of its compilations; [] if it is not in use."""
     utils = sys.modules.get("torch._dynamo.utils")
     return list(utils.get_compilation_metrics()) if utils is not None else []
 
 
 def user_line(reason: str) -> Line | None:
-    """The innermost line of the job's stack that dynamo adds to a reason."""
+    """The innermost line of the job's stack, which dynamo appends to a reason."""
     found = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', reason)
     return (found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 
@@ -220,7 +225,7 @@ def guard(reason: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Dynamo's words on one line: what happened and the explanation, without hints, contexts and
+    """Dynamo's message on one line: what happened and the explanation, without hints, contexts and
     links.
     """
     lines = [line.strip() for line in text.strip().splitlines()]

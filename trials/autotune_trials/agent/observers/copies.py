@@ -1,5 +1,5 @@
-"""Tensors made of arrays and lists, tensors made on the host and then moved, and moves to the
-device themselves.
+"""Tensors made from arrays and lists, tensors made on the host and then moved, and moves to the
+device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autotune_trials.protocol.evidence import Transfer
 MAKERS = """
     rand randn randint randperm normal bernoulli zeros ones full empty arange linspace eye
 """.split()
-SMALL_BYTES = 4096  # of a tensor made on the host: below this a move is all launch cost
+SMALL_BYTES = 4096  # of a tensor made on the host; a smaller move is all launch cost
 
 
 def install(calls: CallObserver) -> None:
@@ -32,7 +32,7 @@ def install(calls: CallObserver) -> None:
 
 
 def from_data(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
-    """``torch.tensor(array or list)`` copies; a single number is nothing."""
+    """``torch.tensor(array or list)`` copies; a single number is ignored."""
     data: Any = args[0] if args else kwargs.get("data")
     sequence = isinstance(data, (list, tuple))
     if not sequence and not hasattr(data, "__array__"):
@@ -50,7 +50,7 @@ def from_data(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Abo
 
 
 def shares(data: Any, result: Any) -> bool:
-    """``as_tensor`` of an array with a dtype that torch has shares its memory."""
+    """Whether memory is shared: ``as_tensor`` does so for an array with a dtype that torch has."""
     interface = getattr(data, "__array_interface__", None)
     return (
         result.device.type == "cpu"
@@ -60,7 +60,7 @@ def shares(data: Any, result: Any) -> bool:
 
 
 class Moves:
-    """Remembers what was made on the host, and meets it again when it is moved."""
+    """Remembers tensors made on the host, and recognises them when they are moved."""
 
     def __init__(self, calls: CallObserver) -> None:
         self._calls = calls
@@ -73,7 +73,7 @@ class Moves:
             about = About("made_on_host", "cpu", shape_of(result), bytes_of(result))
             gone = weakref.ref(result, lambda _: self._made.pop(key, None))
             self._made[key] = (gone, self._calls.here(), about, self._calls.last_s)
-        return None  # in itself it is no fault
+        return None  # harmless unless it is moved
 
     def moved(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
         tensor, seconds = args[0], self._calls.last_s
@@ -108,8 +108,8 @@ class Moves:
 
 
 def prime_device_context(torch: Any) -> None:
-    """``with torch.device("cuda")`` works from a set of torch's functions, kept from its first use
-    on: not of ours.
+    """``with torch.device("cuda")`` caches a set of torch's functions on first use: cache it before
+    we patch them.
     """
     module = sys.modules.get("torch.utils._device")
     constructors = getattr(module, "_device_constructors", None)

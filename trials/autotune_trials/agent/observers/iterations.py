@@ -1,4 +1,4 @@
-"""The watched iterations themselves: how long, in which phases, and how long without a core."""
+"""The watched iterations themselves: times by phase, and time spent waiting for a core."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class IterationObserver(Observer):
-    """Times as the phase clock has them. ``queued_s`` is the kernel's own count (schedstat) of how
-    long the training thread was ready to run while other processes had all cores: such time is
-    nobody's fault in the job.
+    """Times from the phase clock. ``queued_s`` is the kernel's own count (schedstat) of how long
+    the training thread was ready to run while other processes had all cores: nothing in the job
+    causes that.
     """
 
     name = "iterations"
@@ -47,7 +47,7 @@ class IterationObserver(Observer):
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        # on a device the phases are read from events that may still be under way
+        # on a device the phases come from events that may still be pending
         self.agent.timer.finish()
         iterations, queued = self._iterations, self._queued
         return {

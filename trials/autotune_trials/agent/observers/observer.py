@@ -1,4 +1,4 @@
-"""What looks at one aspect of the watched iterations."""
+"""The base class for observers: each looks at one aspect of the watched iterations."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ if TYPE_CHECKING:
 class Observer(ABC):
     """One kind of evidence.
 
-    All methods are called on the training thread. Whatever is raised ends this observer alone:
-    :meth:`finish` is then called to take back what it did, its fields are dropped, and the reason
-    goes to ``Evidence.blind``.
+    All methods are called on the training thread. An exception ends only this observer:
+    :meth:`finish` is then called to undo what it did, its fields are dropped, and the reason goes
+    to ``Evidence.blind``.
     """
 
-    name: ClassVar[str]  # in ``blind``, in a reader's words: "calls"
+    name: ClassVar[str]  # shown to readers in ``blind``: "calls"
 
     def __init__(self, watch: Watch) -> None:
         """``watch``: the :class:`~autotune_trials.agent.observers.watch.Watch`, with ``agent``,
-        ``torch``, ``places`` and ``index`` (of the iteration that is running). Nothing is touched
-        before :meth:`begin`."""
+        ``torch``, ``places`` and ``index`` (of the running iteration). Touches nothing before
+        :meth:`begin`.
+        """
         self.watch, self.agent, self.torch = watch, watch.agent, watch.torch
 
     def begin(self) -> None:
-        """The watched window begins; may take milliseconds, they are no part of any iteration."""
+        """The watched window begins. May take milliseconds, which are not part of any iteration."""
 
     def end_iteration(self, iteration: Iteration) -> None:
-        """An iteration (:class:`autotune_trials.agent.core.iteration.Iteration`) has ended. Some
-        microseconds at most: this is part of the next one."""
+        """An iteration (:class:`autotune_trials.agent.core.iteration.Iteration`) has ended. Take a
+        few microseconds at most: they are part of the next one.
+        """
 
     @abstractmethod
     def finish(self) -> dict[str, Any]:
-        """The window is over: take everything back first, then return fields of ``Evidence``.
-        ``blind`` adds to what the others could not see. Must work after a :meth:`begin` that failed
-        half-way."""
+        """The window is over: undo everything first, then return fields of ``Evidence``. ``blind``
+        adds to what the other observers could not see. Must work after a :meth:`begin` that failed
+        half-way.
+        """

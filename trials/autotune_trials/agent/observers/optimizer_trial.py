@@ -1,5 +1,5 @@
-"""What a step of an optimizer takes by each of torch's implementations, on copies of its
-parameters. The job's own are not touched.
+"""Times an optimizer step with each of torch's implementations, on copies of its parameters. The
+job's own parameters are not touched.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.optimizers import OptimizerControl
     from autotune_trials.agent.core.agent import Agent
 
-FEWEST = 20  # parameters; a loop over fewer is not worth a trial
-COPIES = 5  # parameters, gradients, two moments, and what a step needs in between
-ROOM = 0.5  # of the free memory at most
+FEWEST = 20  # parameters; fewer are not worth a trial
+COPIES = 5  # parameters, gradients, two moments, and a step's temporaries
+ROOM = 0.5  # at most this share of the free memory
 STEPS, WARM_UP = 7, 2
-LONGEST_S = 0.4  # for one implementation: the job waits
+LONGEST_S = 0.4  # per implementation; the job waits meanwhile
 
 
 def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
     """``own_s``, ``best_s`` and ``best`` (foreach, fused) of one step, in seconds; ``untried``: why
-    there are none. {} where there is nothing to choose."""
+    they are missing. {} if there is nothing to choose.
+    """
     torch, optimizer = agent.torch, control.optimizer
     parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
     others = [name for name in control.supported() if name != "for-loop"]
@@ -34,8 +35,8 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
     if needed > ROOM * _free_gib(torch, parameters[0].device):
         return {
             "untried": (
-                "there is no room for a copy of the optimizer's parameters, to try other"
-                " implementations on"
+                "not enough free memory to copy the optimizer's parameters and try other"
+                " implementations"
             )
         }
     own = _step_s(torch, optimizer, None)
@@ -45,7 +46,7 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
 
 
 def _step_s(torch: Any, optimizer: Any, implementation: str | None) -> float:
-    """Seconds of the quickest step; None: as the optimizer is set now."""
+    """Seconds of the fastest step; ``implementation`` None: as the optimizer is set now."""
     scratch = copy_of(
         torch,
         optimizer,

@@ -1,4 +1,4 @@
-"""What the job writes: to the terminal, to its log, to files."""
+"""Watches what the job writes: to the terminal, to its log, to files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NUMPY = ("save", "savez", "savez_compressed", "savetxt")
 
 
 def install(calls: CallObserver) -> None:
-    """Watch prints, log records, and the ways files are usually written, as far as their libraries
-    are loaded.
+    """Watch prints, log records, and the usual ways to write files, of the libraries that are
+    loaded.
     """
     torch, loaded = calls.torch, sys.modules.get
 
@@ -50,7 +50,9 @@ def written(label: str) -> Any:
 
 
 def opened(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
-    """Only for writing; what is written then is seen by the sampler, in the lines of the block."""
+    """Report only files opened for writing; the sampler sees the writes themselves, in the lines of
+    the block.
+    """
     mode = kwargs.get("mode", args[1] if len(args) > 1 else "r")
     if not any(letter in mode for letter in "wax+"):
         return None
@@ -59,7 +61,7 @@ def opened(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About 
 
 
 def device_of(torch: Any, values: Any, depth: int = 2) -> str:
-    """The device of the first tensor among ``values``, "" if there is none."""
+    """The device of the first tensor among ``values``; "" if there is none."""
     for value in values:
         if isinstance(value, torch.Tensor):
             return str(value.device.type)

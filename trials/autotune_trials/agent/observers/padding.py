@@ -1,6 +1,7 @@
-"""How much of the batches is padding, as the attention_mask that comes with them says.
+"""How much of the batches is padding, according to their attention_mask.
 
-Only where the mask is on the CPU, as a DataLoader gives it: asking a GPU would make the job wait.
+Only if the mask is on the CPU, as a DataLoader gives it: reading it from a GPU would make the job
+wait.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
     from autotune_trials.agent.observers.watch import Watch
 
-# rows of 0 (padding) and 1, by the name that tokenizers and models agree on
+# rows of 0 (padding) and 1, under the name that tokenizers and models share
 MASK = "attention_mask"
 
 
@@ -25,7 +26,7 @@ class PaddingObserver(Observer, Listener):
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
-        # (what counts, tokens) of each batch; read when the window is over
+        # (real tokens, all tokens) of each batch; read when the window is over
         self._counts: list[tuple[Any, int]] = []
         self._failure: Exception | None = None
 
@@ -53,7 +54,7 @@ class PaddingObserver(Observer, Listener):
         return {"padding": (tokens - sum(int(real) for real, _ in self._counts), tokens)}
 
     def _look(self, batch: Any) -> None:
-        """Tens of microseconds; must not raise, since it is the job that asks for the batch."""
+        """Takes tens of microseconds; must not raise, as it runs while the job asks for a batch."""
         try:
             mask = batch.get(MASK) if isinstance(batch, Mapping) else None
             if mask is not None and mask.dim() == 2 and mask.device.type == "cpu":

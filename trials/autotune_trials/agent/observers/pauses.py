@@ -22,7 +22,7 @@ class PauseObserver(Observer):
         super().__init__(watch)
         self._thread = threading.get_ident()
         self._began = 0.0
-        # [spot, count, seconds, the longest]
+        # [spot, count, seconds, longest in seconds]
         self._pauses: dict[tuple[int, int, int, int], list[Any]] = {}
 
     def begin(self) -> None:
@@ -45,7 +45,7 @@ class PauseObserver(Observer):
         }
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
-        """Called by the collector, which prints and ignores what is raised in here."""
+        """Called by the collector, which prints and ignores exceptions raised in here."""
         if threading.get_ident() != self._thread:
             return
         if phase == "start":

@@ -1,4 +1,4 @@
-"""What is the job's own code, and where in it a frame stands."""
+"""Tells which code is the job's own, and where in it a frame stands."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from autotune_trials.protocol.evidence import Place
 
-# (code object, line): what is noted while the job runs; a Place is made of it afterwards
+# (code object, line): recorded while the job runs, turned into a Place afterwards
 Spot = tuple[Any, int]
 
 
 class Places:
-    """Tells the job's own files from torch, the standard library, site-packages and ourselves.
+    """Tells the job's own files from torch, the standard library, site-packages and autotune.
 
-    The script that was started counts as the job's wherever it lies.
+    The script that was started counts as the job's, wherever it is.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -44,7 +44,7 @@ class Places:
         self._trees: dict[str, ast.Module | None] = {}
 
     def own(self, filename: str) -> bool:
-        """Is this the job's own code?"""
+        """Whether ``filename`` is the job's own code."""
         known = self._own.get(filename)
         if known is None:
             generated = filename.startswith("<") or not filename
@@ -54,7 +54,9 @@ class Places:
         return known
 
     def spot(self, frame: Any) -> Spot:
-        """Where the innermost frame of the job's own code stands, else the innermost frame of all."""
+        """Position of the innermost frame of the job's own code, else of the innermost frame of
+        all.
+        """
         known, own = self._own, self.own
         caller = frame
         while caller is not None:
@@ -67,14 +69,14 @@ class Places:
         return frame.f_code, frame.f_lineno or 0
 
     def innermost(self, stack: Sequence[Spot]) -> Spot:
-        """The same of another thread's stack, innermost frame first."""
+        """Like :meth:`spot`, for another thread's stack, innermost frame first."""
         return next(
             ((code, line or 0) for code, line in stack if self.own(code.co_filename)),
             (stack[0][0], stack[0][1] or 0),
         )
 
     def leaf(self, stack: Sequence[Spot]) -> Any:
-        """Code of the innermost frame that is not ours."""
+        """Code of the innermost frame that is not autotune's."""
         return next(
             (code for code, _ in stack if not code.co_filename.startswith(self._ours)), stack[0][0]
         )
@@ -86,8 +88,9 @@ class Places:
         return Place(name, line, function, linecache.getline(name, line).strip(), self.own(name))
 
     def lines(self, spot: Spot, block: bool = False) -> tuple[int, int]:
-        """First and last line of the statement at ``spot``; of compound statements the head only,
-        unless ``block`` asks for all of a ``with``."""
+        """First and last line of the statement at ``spot``. Of a compound statement only the head
+        counts, unless ``block`` asks for all of a ``with``.
+        """
         code, line = spot
         found = (line, line)
         tree = self._tree(code.co_filename)

@@ -1,6 +1,4 @@
-"""What the workers of the DataLoader did meanwhile: fetching batches, and decoding pictures as a
-part of it.
-"""
+"""The time DataLoader workers spent fetching batches, including decoding images, in the window."""
 
 from __future__ import annotations
 

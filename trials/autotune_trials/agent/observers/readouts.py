@@ -1,5 +1,5 @@
-"""Tensors turned into what Python can look at. On a device each of these waits until the device has
-caught up.
+"""Tensors read out into Python values. On a device each of these waits until the device has caught
+up.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ METHODS = {
 
 
 def install(calls: CallObserver) -> None:
-    """Watch methods of Tensor, ``to("cpu")`` (with the moves of :mod:`copies`), and
-    ``torch.cuda.synchronize``.
+    """Watch Tensor methods and ``torch.cuda.synchronize``; :mod:`copies` handles ``to("cpu")`` with
+    its moves.
     """
     torch = calls.torch
     for method, kind in METHODS.items():

@@ -1,11 +1,12 @@
-"""Where the training thread stands, looked up every few milliseconds by another thread.
+"""Samples where the training thread is, every few milliseconds, from another thread.
 
     ticks               ╷     ╷    ╷     ╷     ╷   ╷    ╷     at random times, some milliseconds apart
     training thread  ──python──▌C call that keeps the GIL▐──torch op──
-    sampler             •     waits for the interpreter ─•    •      a look counts for all ticks since the last one
+    sampler             •     waits for the interpreter ─•    •      a sample counts for all ticks since the last one
 
-Ticks are set beforehand and at random, not counted from the last look: looks that had to wait all
-end where such a call ends, and what follows within the next milliseconds would never be seen.
+Ticks are scheduled at random and ahead of time, not counted from the last sample: samples that had
+to wait all end where such a call ends, so the code run in the next milliseconds would never be
+seen.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.observers.watch import Watch
 
-INTERVAL_S = 0.002  # a look takes some 20 µs: 1 % of one core
-# How soon the interpreter hands over to a waiting thread, while we watch. At its usual 5 ms every
-# look into plain Python code would slip to the next torch call, which gives the interpreter up by
-# itself, and lines of Python would hardly be seen.
+INTERVAL_S = 0.002  # a sample takes about 20 µs: 1 % of one core
+# How soon the interpreter yields to a waiting thread while we watch. At the usual 5 ms every sample
+# of plain Python code would slip to the next torch call, which releases the GIL by itself, and
+# lines of Python would hardly be seen.
 SWITCH_S = 20e-6
 
-# iteration, phase, ids of the code objects with the line between them: hashing code is slow
+# iteration, phase, id of the code object, line, id of the leaf's code: hashing code objects is slow
 Key = tuple[int, int, int, int, int]
 
 
@@ -80,7 +81,7 @@ class SamplerObserver(Observer):
         }
 
     def _look(self) -> None:
-        """The sampler's thread."""
+        """The sampler thread's loop."""
         seen, watch, places, clock = self._seen, self.watch, self.watch.places, time.perf_counter
         jitter = random.Random().uniform  # a generator of our own: the job's is not touched
         tick = clock()
@@ -97,19 +98,19 @@ class SamplerObserver(Observer):
                 while tick <= now:
                     count[0] += INTERVAL_S
                     tick += jitter(0.5, 1.5) * INTERVAL_S
-        except Exception as error:  # told on the training thread
+        except Exception as error:  # raised on the training thread
             self._failure = f"{type(error).__name__}: {error}"
 
 
 def stack_of(thread: int) -> list[Spot]:
     """Code and line of every frame of ``thread``, innermost first; [] if it has ended.
 
-    Done in one call that runs in C from beginning to end, during which the thread cannot go on.
-    Step by step it could return from a frame that is being looked at, and reading ``f_back`` then
-    reads freed memory (seen as crashes, Python 3.11). Garbage collection pauses in that call: the
-    frame objects made there may start one, whose callbacks and finalizers are Python again and let
-    the thread go on (seen as a standstill). No frame is kept either: what its locals hold would
-    live longer than meant.
+    Done in one call that runs in C throughout, so that the thread cannot continue meanwhile. Done
+    step by step, the thread could return from a frame being inspected, and reading ``f_back`` would
+    then read freed memory (seen as crashes, Python 3.11). Garbage collection is paused during that
+    call: the frame objects it creates may trigger one, whose callbacks and finalizers are Python
+    and let the thread continue (seen as a hang). No frame is kept either: it would keep its locals
+    alive too long.
     """
     first = map(itemgetter(thread), starmap(sys._current_frames, ((),)))
     frames = takewhile(bool, accumulate(chain(first, repeat("f_back")), getattr))
@@ -124,7 +125,7 @@ def stack_of(thread: int) -> list[Spot]:
 
 
 def leaf_name(code: Any) -> str:
-    """``module.function`` of a code object, as far as its file tells the module."""
+    """``module.function`` of a code object; the module is inferred from its file."""
     name = code.co_filename
     for path in sorted(sys.path, key=len, reverse=True):
         if path and name.startswith(path.rstrip("/") + "/"):

@@ -1,8 +1,7 @@
-"""What stands still while iterations go by: the optimizers, the loader, the models, memory, the
-CPU's governor.
+"""What stays constant across iterations: optimizers, loader, models, memory, the CPU governor.
 
-Asked once, when the window is over. Optimizers are also tried out: a few steps by each
-implementation torch has, on copies.
+Read once, when the window is over. Optimizers are also tried out: a few steps with each of torch's
+implementations, on copies.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _dtypes(entry: Entry) -> list[str]:
 
 
 def governors() -> tuple[str, ...]:
-    """Of each CPU this process may use; () where Linux shows none."""
+    """The governor of each CPU this process may use; () if Linux shows none."""
     found = []
     for cpu in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
         try:

@@ -1,5 +1,5 @@
-"""The watched window: runs the observers, and makes
-:class:`~autotune_trials.protocol.evidence.Evidence` of what they saw.
+"""The watched window: runs the observers, and turns what they saw into
+:class:`~autotune_trials.protocol.evidence.Evidence`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
     from autotune_trials.agent.core.iteration import Iteration
 
-OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, ended in reverse
+OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, finished in reverse
     StandingObserver,
-    PaddingObserver,  # reads its counts when AllCalls no longer watches such reading
+    PaddingObserver,  # reads its counts after AllCalls has stopped watching such reads
     ReadingObserver,
     CompileObserver,
     AllCalls,
@@ -36,7 +36,7 @@ OBSERVERS: tuple[type[Observer], ...] = (  # begun in this order, ended in rever
     IterationObserver,
 )
 
-# times watch_steps: iterations watched at most, so that evidence of a very quick job stays small
+# multiple of watch_steps: iterations watched at most, which keeps evidence of a very fast job small
 MOST = 20
 
 
@@ -44,8 +44,8 @@ class Watch:
     """One watched window. Nothing in here raises into the job.
 
     Attributes:
-        index: of the watched iteration that is running.
-        places: what is the job's own code.
+        index: of the running watched iteration.
+        places: tells which code is the job's own.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -84,7 +84,7 @@ class Watch:
         return self._full()
 
     def finish(self) -> Evidence:
-        """Take everything back; what was seen."""
+        """Undo everything, and return what was seen."""
         fields: dict[str, Any] = {"world_size": world_size(self.torch)}
         for observer in reversed(self._observers):
             try:
@@ -97,7 +97,9 @@ class Watch:
         return Evidence(**fields, blind=self._blind)
 
     def _full(self) -> bool:
-        """Ranks must end at the same step, so several of them count steps and look at no clock."""
+        """Whether the window is over. With several ranks only steps count, not time: all ranks must
+        end at the same step.
+        """
         config = self.agent.config
         if self.index < config.watch_steps:
             return False
@@ -108,12 +110,12 @@ class Watch:
         return not self._alone or longest
 
     def _abandon(self) -> None:
-        """The agent steps aside in the middle of the window."""
+        """The agent is stepping aside in the middle of the window."""
         if self._observers:
             self.finish()
 
     def _drop(self, observer: Observer) -> None:
-        """The exception being handled is this observer's."""
+        """Drop ``observer``, which raised the exception being handled."""
         self._blind[observer.name] = log.reason(f"watching {observer.name}")
         self._observers.remove(observer)
         try:

@@ -4,18 +4,18 @@
     optimizer   Optimizer.__init__ and the global step hooks         iteration boundary, skipped steps, lr factor
     modules     nn.Module.__call__, autocast.__enter__               entry modules; only until warm-up is over
     compiling   torch.compile, GradScaler.__init__, .scale           what the job already does itself
-    graphs      CUDAGraph.capture_begin, .capture_end                nothing is timed or copied while a graph is captured
-    parallel    DistributedDataParallel.__init__                     what the job builds it with
+    cuda_graphs CUDAGraph.capture_begin, .capture_end                nothing is timed or copied while a graph is captured
+    ddp         DistributedDataParallel.__init__                     arguments from the job
     settings    torch.set_num_threads, set_float32_matmul_precision  what the job sets itself
     scheduler   LRScheduler.step                                     frozen in live sessions
     seeds       manual_seed, random.seed, numpy.random.seed          seeded runs only
     transfer    Tensor.to, Tensor.cuda                               CUDA only: copy time, non_blocking, copies made ahead
     process     sys.excepthook, forked children                      the error a rank dies of; a child's session is its own
-    saving      torch.save, TorchScript, safetensors                 noted before they write; the only ones that stay
+    saving      torch.save, TorchScript, safetensors                 recorded before they write; the only ones that stay
 
-Those of the DataLoader are in dataloader/hooks.py. Stopping the agent takes all but `saving` back
-(tests/agent/test_agent_stops.py). Each is small, has a name, can be taken back, can be applied
-twice, calls the original, and steps aside when its own code fails.
+The DataLoader hooks are in dataloader/hooks.py. Stopping the agent undoes all patches but `saving`
+(tests/agent/test_agent_stops.py). Each is small, named, reversible and idempotent, calls the
+original, and steps aside when its own code fails.
 """
 
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced

@@ -17,9 +17,9 @@ NAME = "autograd.backward"
 
 
 def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:
-    """Patch the way into the autograd engine, which ``Tensor.backward`` takes as well.
+    """Patch the entry to the autograd engine, which ``Tensor.backward`` uses as well.
 
-    A Tensor subclass comes through here twice: only the outermost call of a thread counts.
+    A Tensor subclass passes through here twice: only the outermost call of a thread counts.
     """
     state = loop.state
     inside = set[int]()  # threads that are in a backward the agent knows of
@@ -51,8 +51,8 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
 
 def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:
     """Note ``torch.autograd.grad(…, create_graph=True)``, and the gradients of torch.func, which
-    come through here, too. Those that a hook takes while backward runs (of each sample: Opacus) are
-    part of that backward."""
+    also pass through here. Gradients that a hook takes during backward (per-sample ones in Opacus)
+    are part of that backward."""
     inside_transform = torch._C._functorch.maybe_current_level
 
     def make_grad(patch: Patch, original: Any) -> Any:
@@ -84,13 +84,13 @@ def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobT
 
 
 def _plain(torch: Any, outputs: Any) -> Any:
-    """What a transform of torch.func differentiates, as a number without its wrappers; the mean
-    where vmap takes many gradients at once. None if it is no loss."""
+    """The value that a transform of torch.func differentiates, unwrapped; the mean if vmap takes
+    many gradients at once. None if it is not a loss."""
     functorch = torch._C._functorch
     try:
         (loss,) = outputs
         while functorch.is_functorch_wrapped_tensor(loss):
             loss = functorch.get_unwrapped(loss)
         return loss.detach().mean()
-    except Exception:  # several outputs, or no number: a Jacobian
+    except Exception:  # several outputs, or not a number: a Jacobian
         return None

@@ -1,4 +1,4 @@
-"""One attribute of somebody else's object replaced, and how to give it back."""
+"""Replaces single attributes of other libraries' objects, and restores them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 _ABSENT = object()
 after_fork: list[Callable[[], None]] = []  # called in forked children
-_fork_hooked: list[bool] = []  # once it is
+_fork_hooked: list[bool] = []  # not empty once our fork hook is registered
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep dynamo from tracing into ``function``: what ``torch.compiler.disable`` marks, without
-    importing dynamo.
+    """Keep dynamo from tracing into ``function``: sets the mark of ``torch.compiler.disable``
+    without importing dynamo.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
@@ -24,8 +24,8 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 class Patch:
     """``owner.attribute`` replaced by ``make(original)``.
 
-    ``active`` is False once the patch is taken back: a wrapper that somebody else has wrapped or
-    kept checks it and behaves as the original.
+    ``active`` is False once the patch is undone: a wrapper that other code has wrapped or kept
+    checks it and behaves like the original.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Patch:
         self._own = vars(owner).get(attribute, _ABSENT)
         self._wrapper: Any = None
         self.active = False
-        self._above: Any = None  # what others had patched on top of us when we were taken back
+        self._above: Any = None  # what others had patched over ours when ours was undone
 
     def apply(self) -> None:
         """Put the wrapper in place. Idempotent."""
@@ -46,13 +46,13 @@ class Patch:
         if self._wrapper is not None and (
             present is self._wrapper or (self._above is not None and present is self._above)
         ):
-            self.active = True  # still in place, beneath the other's
+            self.active = True  # still in place beneath the other patch
             return
         if self._wrapper is None or present is not self._own:
-            # at first, and where others have patched while ours was away: on top of theirs
+            # the first time, or others have patched while ours was undone: wrap what is there now
             self.original, self._own = getattr(self.owner, self.attribute), present
             self._wrapper, self._above = self._make(self, self.original), None
-            # where pickle finds it: in the next process that is the original
+            # pickle finds it by this name, which in another process is the original
             if isinstance(self.owner, ModuleType):
                 self._wrapper.__module__ = self.owner.__name__
                 self._wrapper.__qualname__ = self.attribute
@@ -60,9 +60,7 @@ class Patch:
         setattr(self.owner, self.attribute, self._wrapper)
 
     def restore(self) -> None:
-        """Give the original back. Idempotent. If others have patched on top of us, their patch
-        stays.
-        """
+        """Restore the original. Idempotent. If others have patched over ours, their patch stays."""
         if not self.active:
             return
         self.active = False
@@ -83,7 +81,7 @@ def _after_fork() -> None:
 
 
 class PatchSet:
-    """Patches and other undoable things, undone together in reverse order."""
+    """Patches and other reversible changes, undone together in reverse order."""
 
     def __init__(self) -> None:
         self._patches: dict[str, Patch] = {}
@@ -106,12 +104,12 @@ class PatchSet:
         return patch
 
     def on_restore(self, undo: Callable[[], None], name: str = "") -> None:
-        """Also call ``undo`` when everything is taken back, or ``name``."""
+        """Also call ``undo`` when everything is undone, or when ``name`` is."""
         self._undo[name or f"undo {id(undo)}"] = undo
 
     def at_fork(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in children that are forked. Python forgets no such hook: one for all
-        of them asks this list.
+        """Call ``function`` in forked children. Python cannot unregister fork hooks, so a single
+        one calls all functions in a list.
         """
         if not _fork_hooked:
             _fork_hooked.append(True)
@@ -120,7 +118,7 @@ class PatchSet:
         self.on_restore(lambda: after_fork.remove(function))
 
     def restore(self, *names: str) -> None:
-        """Take back the patches named, as far as they exist."""
+        """Undo the named patches, if they exist."""
         for name in names:
             if name in self._patches:
                 self._patches[name].restore()
@@ -128,7 +126,7 @@ class PatchSet:
                 self._undo.pop(name)()
 
     def restore_all(self) -> None:
-        """Take back everything."""
+        """Undo everything."""
         for patch in reversed(list(self._patches.values())):
             patch.restore()
         while self._undo:
@@ -136,7 +134,7 @@ class PatchSet:
 
     @contextmanager
     def suspended(self, *names: str) -> Iterator[None]:
-        """The patches named, as far as they are active, are out of the way inside the block.
+        """Take those of the named patches that are active out of the way inside the block.
 
         Dynamo must see torch's own functions while it traces, or it breaks its graph at ours.
         """

@@ -21,7 +21,7 @@ def install(
     on_scaled: Callable[[Any, Any], None] | None,
 ) -> None:
     """Watch ``torch.compile``, the construction of a GradScaler, and the losses it scales
-    (``on_scaled(loss, scaled)``; None: nobody asks).
+    (``on_scaled(loss, scaled)``; None: not needed).
     """
 
     def make_compile(patch: Patch, original: Any) -> Any:

@@ -1,5 +1,5 @@
-"""The job captures a CUDA graph: until that ends the agent keeps away from the device, and by then
-it knows what was captured."""
+"""Detects that the job captures a CUDA graph: the agent keeps away from the device until the
+capture ends, and knows by then what was captured."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
-    """Listen to the two methods of ``CUDAGraph`` that ``torch.cuda.graph`` and
-    ``make_graphed_callables`` call, too."""
+    """Hook the two methods of ``CUDAGraph`` that ``torch.cuda.graph`` and
+    ``make_graphed_callables`` also call."""
 
     def make_begin(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)

@@ -1,5 +1,5 @@
-"""DistributedDataParallel: what the job builds it with. Its knobs give it other arguments further
-in (autotune_spaces/ddp.py).
+"""DistributedDataParallel: the arguments the job builds it with. Its knobs override them further in
+(autotune_spaces/ddp.py).
 """
 
 from __future__ import annotations

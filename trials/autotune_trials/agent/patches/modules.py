@@ -1,5 +1,5 @@
-"""The modules a job calls at top level in training, and the autocast regions it enters. Only until
-warm-up is over: it costs on every module call.
+"""The modules a job calls at top level in training, and the autocast regions it enters. Watched
+only until warm-up is over, because each module call pays for it.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
 
 
 def restore(patches: PatchSet) -> None:
-    """Take both back; the rest of the run pays nothing for them."""
+    """Undo both patches; the rest of the run pays nothing for them."""
     patches.restore(*NAMES)

@@ -1,4 +1,4 @@
-"""Optimizers: which there are, and when they step."""
+"""Optimizers: which ones exist, and when they step."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
 
 
 def listen_to_steps(patches: PatchSet, loop: TrainingLoop) -> None:
-    """Through torch's own global hooks. Idempotent."""
-    # torch.optim has a name of its own for it, and deletes it
+    """Listen through torch's own global hooks. Idempotent."""
+    # looked up by name: torch.optim deletes its attribute ``optimizer``
     hooks = sys.modules["torch.optim.optimizer"]
     if STEPS in patches:
         return
@@ -40,8 +40,8 @@ def listen_to_steps(patches: PatchSet, loop: TrainingLoop) -> None:
     after = hooks.register_optimizer_step_post_hook(loop.end_step)
 
     def remove() -> None:
-        # torch walks the hooks while it calls us: inside a step they stay, and do nothing once the
-        # agent has stopped
+        # torch iterates over the hooks while it calls us: inside a step they stay, and do nothing
+        # once the agent has stopped
         if not loop.state.in_step:
             before.remove()
             after.remove()

@@ -1,4 +1,4 @@
-"""Of the process itself: an exception that nobody catches, and children it forks."""
+"""Hooks of the process itself: uncaught exceptions and forked children."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune_trials.agent.patches.base import Patch, PatchSet
 def install(
     patches: PatchSet, on_uncaught: Callable[[BaseException], None], after_fork: Callable[[], None]
 ) -> None:
-    """``on_uncaught`` is told of the error the process dies of; ``after_fork`` is called in
+    """``on_uncaught`` is called with the error the process dies of, ``after_fork`` in forked
     children."""
 
     def make(patch: Patch, original: Any) -> Any:

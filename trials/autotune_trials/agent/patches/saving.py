@@ -1,8 +1,8 @@
-"""Files written from C++ and Rust, which Python's audit events do not show: noted before they are
+"""Records files written from C++ and Rust, which raise no audit events in Python, before they are
 written (see file_watch.py).
 
-Unlike the other patches these are not taken back when the agent steps aside: a job that is told to
-end may save once more.
+Unlike the other patches, these stay when the agent steps aside: a job that is told to terminate may
+save once more.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from autotune_trials.agent.side_effects.file_watch import about_to_write
 
 
 def watch_torch_save(module: Any) -> None:
-    """``module``: torch.serialization. ``torch.save`` opens a file by its name in one place only."""
+    """``module``: torch.serialization. ``torch.save`` opens files by name in this place only."""
     _watch_method(module._open_zipfile_writer_file, "__init__")
 
 
 def watch_torchscript(module: Any) -> None:
-    """``module``: torch.jit._script. ``torch.jit.save`` calls this, too."""
+    """``module``: torch.jit._script. ``torch.jit.save`` also calls this method."""
     _watch_method(module.RecursiveScriptModule, "save")
 
 
 def watch_safetensors(module: Any) -> None:
-    """``module``: safetensors, from which its parts for torch and numpy take the function."""
+    """``module``: safetensors, from which its torch and numpy submodules import the function."""
     original = module.serialize_file
 
     @functools.wraps(original)

@@ -1,4 +1,4 @@
-"""Learning-rate schedulers stand still in a live session.
+"""Freezes learning-rate schedulers in live sessions.
 
 Blocks are compared with each other, so the learning rate must not drift between them, and a
 stretched epoch must not drive a scheduler past its end.

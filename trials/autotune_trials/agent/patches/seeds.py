@@ -1,4 +1,4 @@
-"""Seeded runs: every seed the job sets is moved by the session's offset; a job that sets none is
+"""Seeded runs: every seed the job sets is shifted by the session's offset; a job that sets none is
 seeded once.
 """
 
@@ -15,11 +15,11 @@ from autotune_trials.agent.patches.base import Patch, PatchSet
 if TYPE_CHECKING:
     from autotune_trials.agent.facts.job_traits import JobTraits
 
-UNSEEDED = 1000  # what a job that never seeds starts from, plus the offset
+UNSEEDED = 1000  # plus the offset: the seed of a job that sets none
 
 
 def install(patches: PatchSet, torch: Any, traits: JobTraits, offset: int) -> None:
-    """Seed once, now, and move later seeds by ``offset`` (0 leaves them as they are)."""
+    """Seed once, now, and shift later seeds by ``offset`` (0 leaves them as they are)."""
     torch.manual_seed(UNSEEDED + offset)
     random.seed(UNSEEDED + offset)
     numpy = sys.modules.get("numpy")
@@ -30,7 +30,7 @@ def install(patches: PatchSet, torch: Any, traits: JobTraits, offset: int) -> No
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def seed(*args: Any, **kwargs: Any) -> Any:
-            # torch.manual_seed seeds CUDA through functions that are patched too: move a seed only
+            # torch.manual_seed seeds CUDA through functions that are patched too: shift a seed only
             # once
             if not patch.active or getattr(inside, "seed", False):
                 return original(*args, **kwargs)
@@ -57,8 +57,8 @@ def install(patches: PatchSet, torch: Any, traits: JobTraits, offset: int) -> No
 
 
 def _moved(value: Any, offset: int) -> Any:
-    """Seeds people write are small; large ones (DataLoader workers) are drawn from a generator
-    already moved.
+    """The shifted seed. Seeds that people write are small; large ones (DataLoader workers) come
+    from a generator whose seed is shifted already.
     """
     human = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
     return value + offset if human else value

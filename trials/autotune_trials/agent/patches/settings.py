@@ -1,4 +1,4 @@
-"""Global settings the job makes itself: a knob on the same setting has to know."""
+"""Global settings that the job makes itself: a knob for the same setting must know about them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def install(
         @functools.wraps(original)
         def set_num_threads(*args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1)
-            # a loader's thread that pins memory sets its own number
+            # a loader's pin-memory thread sets its own number
             by_loader = caller.f_globals.get("__name__", "").startswith("torch.utils.data.")
             if patch.active and not knobs.applying and not by_loader:
                 traits.settings.setdefault("set_num_threads", site())

@@ -44,10 +44,10 @@ def _target_is_cuda(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def with_flag(
     args: tuple[Any, ...], kwargs: dict[str, Any], on: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call with ``non_blocking=on``; where the job passed the flag by position, it is replaced
-    there.
+    """The call's arguments with ``non_blocking=on``; if the job passed the flag by position, it is
+    replaced there.
 
-    Positions: ``to(device, dtype, non_blocking)``, ``to(device, non_blocking)`` is not valid;
+    Positions: ``to(device, dtype, non_blocking)`` (``to(device, non_blocking)`` is not valid);
     ``cuda(device, non_blocking)``.
     """
     for index, value in enumerate(args):

@@ -1,12 +1,12 @@
-"""Sees what the job writes, in every process of a trial, and has it noted before it happens (see
+"""Watches file changes in every process of a trial, and has each recorded before it happens (see
 recorder.py).
 
-    open, os.remove, os.rename, os.mkdir, …   Python's own audit events: nothing is replaced, the job calls what it always calls
+    open, os.remove, os.rename, os.mkdir, …   Python's own audit events: nothing is patched
     torch.save, torch.jit.save, safetensors   write from C++ and Rust, which raise none    patches/saving.py, when they are imported
     mlflow, wandb                             addresses given in the code                  trackers.py, when they are imported
 
-Only where the session has a ledger, which ``launch`` never has. An event that is not about writing
-costs a look-up in a dictionary.
+Active only if the session has a ledger, which ``launch`` never has. An event that is not about
+writing costs one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LIBRARIES = (
 
 
 def watch() -> None:
-    """Begin. An audit hook cannot be taken out again: it lasts as long as the process."""
+    """Start watching. An audit hook cannot be removed: it lasts as long as the process."""
     global _ledger
     if _ledger is not None:
         return
@@ -52,7 +52,7 @@ def watch() -> None:
 
 def _run(part: str, name: str, module: Any) -> None:
     """Call ``name`` of our module ``part``, which is imported only now: most processes need none of
-    them.
+    these modules.
     """
     import importlib
 
@@ -63,7 +63,7 @@ def about_to_write(path: Any, flags: int = ANEW, checkpoint: bool = True) -> Non
     """A library that raises no events is about to write the file ``path``.
 
     Raises:
-        CannotKeep: it must not.
+        CannotKeep: the file must not be written.
     """
     if isinstance(path, (str, bytes, os.PathLike)):
         _note(lambda ledger: ledger.opens(resolved(path), flags, checkpoint))
@@ -76,15 +76,15 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _note(what: Callable[[Ledger], None]) -> None:
-    """Have the ledger note something. What the ledger does itself raises events as well: those are
-    passed over.
+    """Have the ledger record something. The ledger's own file operations raise events as well;
+    those are ignored.
     """
     if _ledger is None or getattr(_inside, "noting", False):
         return
     _inside.noting = True
     try:
         what(_ledger)
-    except CannotKeep:  # rather than lose a file of the user's
+    except CannotKeep:  # fail rather than lose one of the user's files
         raise
     except Exception:
         log.write_exception("written")

@@ -1,6 +1,6 @@
-"""Experiment trackers of the job's own, during trials: MLflow stays in the trial's directory and
-W&B offline, also where the job's code says otherwise. The variables that say the same are set by
-launch_environment.py; these are for addresses given in the code.
+"""Keeps the job's experiment trackers local during trials: MLflow stays in the trial's directory
+and W&B offline, even if the job's code says otherwise. launch_environment.py sets the environment
+variables for this; the functions here handle addresses given in the code.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 
 def keep_mlflow_here(module: Any) -> None:
-    """``module``: mlflow.tracking._tracking_service.utils. Whatever address the code gives, it is
-    the session's.
+    """``module``: mlflow.tracking._tracking_service.utils. The session's address replaces any
+    address given in the code.
 
-    ``env:`` of job.yaml wins over the session's own address, so a user who wants the trials in a
-    store of theirs can say so.
+    ``env:`` in job.yaml overrides the session's address, so that users can send the trials to their
+    own store.
     """
     here = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not here:

@@ -1,8 +1,8 @@
-"""Copies of the job's tensors that leave no mark on the job's heap.
+"""Copies of the job's tensors that do not affect the job's heap.
 
-glibc gets a large block by mmap, and when such a block is freed for the first time it raises two
-thresholds for the rest of the process: from which size on it asks for a mapping, and how much free
-memory it keeps instead of giving it back (mallopt(3), M_MMAP_THRESHOLD). One copied and freed
+glibc allocates a large block by mmap. When such a block is freed for the first time, glibc raises
+two thresholds for the rest of the process: the block size above which it uses mmap, and how much
+free memory it keeps instead of returning it (mallopt(3), M_MMAP_THRESHOLD). Copying and freeing one
 parameter of 9 MiB halved the page faults of a small ResNet and made it 14 % faster than it is by
 itself.
 """
@@ -13,14 +13,14 @@ import mmap
 import sys
 from typing import Any
 
-# glibc's smallest threshold: what is smaller comes from the heap and leaves it again
+# glibc's smallest threshold: smaller blocks come from the heap and go back to it
 ORDINARY_BYTES = 128 * 1024
 PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform == "linux" else {}
 
 
 def copy(torch: Any, tensor: Any, dtype: Any = None) -> Any:
-    """A contiguous copy of a strided ``tensor``, as ``dtype`` if that is given; on a CPU in a
-    mapping of its own, which goes with it.
+    """A contiguous copy of a strided ``tensor``, as ``dtype`` if given. A large copy on a CPU has
+    its own memory mapping, which is freed with it.
     """
     source = tensor.detach()
     n_bytes = source.numel() * (source.element_size() if dtype is None else dtype.itemsize)
@@ -36,7 +36,7 @@ def copy(torch: Any, tensor: Any, dtype: Any = None) -> Any:
 
 
 def pieces(tensor: Any) -> Any:
-    """A flat ``tensor`` of a CPU in parts of which even a float64 copy is an ordinary block; any
+    """A flat CPU ``tensor`` in parts so small that even a float64 copy is an ordinary block; any
     other tensor whole.
     """
     length = ORDINARY_BYTES // 16

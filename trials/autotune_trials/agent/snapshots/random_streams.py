@@ -1,5 +1,5 @@
-"""The global random streams of a process: torch's on the CPU, ``random``'s and numpy's, each as far
-as it is imported.
+"""The global random streams of a process: torch's on the CPU, ``random``'s, and numpy's if it is
+imported.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from typing import Any
 
 
 def seed_streams(seed: int) -> None:
-    """Seed all of them."""
-    # Not through torch.manual_seed and the like: a seeded session moves what the job passes to
-    # them.
+    """Seed all streams."""
+    # Not through torch.manual_seed and the like: a seeded session shifts the seeds passed to them.
     sys.modules["torch"].default_generator.manual_seed(seed)
     _unpatched(random.seed)(seed)
     numpy_random = _numpy_random()
@@ -21,14 +20,14 @@ def seed_streams(seed: int) -> None:
 
 
 def keep_streams() -> tuple[Any, Any, Any]:
-    """Their states now, for :func:`give_streams_back`."""
+    """Their current states, for :func:`give_streams_back`."""
     numpy_random = _numpy_random()
     numpy_state = numpy_random.get_state(legacy=False) if numpy_random is not None else None
     return sys.modules["torch"].default_generator.get_state(), random.getstate(), numpy_state
 
 
 def give_streams_back(kept: tuple[Any, Any, Any]) -> None:
-    """Each as it was when ``kept`` was kept."""
+    """Restore the states in ``kept``, from :func:`keep_streams`."""
     torch_state, python_state, numpy_state = kept
     sys.modules["torch"].default_generator.set_state(torch_state)
     random.setstate(python_state)
@@ -37,7 +36,7 @@ def give_streams_back(kept: tuple[Any, Any, Any]) -> None:
 
 
 def _numpy_random() -> Any | None:
-    """None while numpy is not imported, or another thread is importing it."""
+    """``numpy.random``; None if numpy is not imported, or another thread is importing it."""
     return getattr(sys.modules.get("numpy"), "random", None)
 
 

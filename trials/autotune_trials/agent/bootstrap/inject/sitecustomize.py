@@ -1,5 +1,5 @@
-"""The door into the user's process: Python runs this file at start-up because its folder is on
-PYTHONPATH.
+"""The entry point into the user's process: Python runs this file at start-up because its directory
+is on PYTHONPATH.
 
     AUTOTUNE_SESSION set? ── no ──▶ only hand over to the environment's own sitecustomize
            │ yes
@@ -7,7 +7,7 @@ PYTHONPATH.
     (the job may run in another virtual environment, and may have modules called ``trials`` or
     ``autotune``)
            │
-    leave a watch on the import of torch; processes that never import torch pay for nothing else
+    watch for the import of torch; processes that never import torch pay for nothing else
            │
     hand over to the environment's own sitecustomize (Debian ships one)
 """
@@ -33,8 +33,8 @@ def _register(name: str, directory: str) -> None:
 
 
 def _find_spaces(trials: str) -> str:
-    """The folder of autotune_spaces: beside autotune_trials when installed, under search_spaces/ in
-    the source tree.
+    """The directory of autotune_spaces: beside autotune_trials when installed, under search_spaces/
+    in the source tree.
     """
     beside = os.path.dirname(trials)
     places = [
@@ -46,11 +46,11 @@ def _find_spaces(trials: str) -> str:
     for place in places:
         if os.path.isfile(os.path.join(place, "__init__.py")):
             return place
-    raise ImportError("autotune_spaces was found in none of: " + ", ".join(places))
+    raise ImportError("autotune_spaces was not found in any of: " + ", ".join(places))
 
 
 def _wake(here: str) -> None:
-    # agent/bootstrap/inject lies below it
+    # ``here`` is agent/bootstrap/inject below it
     trials = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     _register("autotune_trials", trials)
     _register("autotune_spaces", _find_spaces(trials))
@@ -72,7 +72,7 @@ def _complain() -> None:
         from autotune_trials.agent.bootstrap.log import tell
 
         tell(f"the job runs without its tuned settings ({sys.exc_info()[1]})")
-    except Exception:  # what is broken may be our package itself: the job goes on all the same
+    except Exception:  # our package itself may be broken: the job goes on regardless
         pass
 
 
@@ -94,6 +94,6 @@ _here = os.path.dirname(os.path.abspath(__file__))
 if os.environ.get("AUTOTUNE_SESSION"):
     try:
         _wake(_here)
-    except Exception:  # of any kind: the job starts all the same
+    except Exception:  # whatever it is, the job starts regardless
         _complain()
 _hand_over(_here)

@@ -147,9 +147,9 @@ def test_the_cause_is_the_first_error_that_is_no_echo_of_another() -> None:
 
 
 def test_all_ranks_end_where_the_slowest_fills_the_time() -> None:
-    def steps(*iteration_s: float, **config: float) -> int:
+    def steps(*iteration_s: float, away_s: float = 0.0, **config: float) -> int:
         return ranks.common_extent(
-            [Pace(r, 24, s) for r, s in enumerate(iteration_s)],
+            [Pace(r, 24, s, away_s) for r, s in enumerate(iteration_s)],
             SessionConfig("fixed", "", **config),
         ).steps
 
@@ -157,6 +157,9 @@ def test_all_ranks_end_where_the_slowest_fills_the_time() -> None:
     assert steps(0.01, 0.01, steps=240, min_seconds=1.0) == 240
     assert steps(1.0, 2.0, steps=240, max_seconds=100.0) == 50
     assert steps(9.0, 9.0, steps=240, max_seconds=100.0) == 24  # recorded already
+    # two seconds of evaluation every ten iterations count as well
+    assert steps(0.01, 0.01, away_s=0.19, steps=60, min_seconds=4.0) == 60
+    assert steps(0.01, 0.01, away_s=0.19, steps=240, max_seconds=20.0) == 100
     assert steps(1e-4, 1e-4, steps=240, min_seconds=60.0, max_steps=2000) == 2000
 
 

@@ -326,6 +326,7 @@ class Pace:
     rank: int
     iterations: int  # recorded so far
     iteration_s: float
+    away_s: float = 0.0  # per iteration, between iterations: evaluation, saving, epoch ends
 
 
 @dataclass(frozen=True)

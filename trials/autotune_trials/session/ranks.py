@@ -44,9 +44,9 @@ def first_cause(errors: Iterable[JobError]) -> JobError | None:
 
 def common_extent(paces: Sequence[Pace], config: SessionConfig) -> Extent:
     """Where every rank ends its window: ``steps``, extended to fill min_seconds or cut to keep
-    max_seconds, at the pace of the slowest rank.
+    max_seconds of wall time, at the pace of the slowest rank.
     """
-    iteration_s = max(max(p.iteration_s for p in paces), 1e-6)
+    iteration_s = max(max(p.iteration_s + p.away_s for p in paces), 1e-6)
     steps = max(config.steps, math.ceil(config.min_seconds / iteration_s))
     steps = min(steps, max(config.max_steps, config.steps))
     if config.max_seconds:

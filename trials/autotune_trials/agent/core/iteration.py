@@ -30,6 +30,12 @@ class Iteration:
         return sum(self.wall[:AWAY])
 
     @property
+    def away_s(self) -> float:
+        """Seconds as seen by the CPU that belong to no phase of training: evaluation, saving,
+        epoch ends."""
+        return sum(self.wall[AWAY:])
+
+    @property
     def used(self) -> Usage:
         """Page faults, CPU time and context switches of the process, including time AWAY."""
         return between(*self.counted)

@@ -16,7 +16,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +182,8 @@ class RecordMode(Mode):
 
     def _tell_pace(self, window: WindowRecorder) -> None:
         last = [i.wall_s for i in window.iterations[-PACE_STEPS // 2 :]]
-        self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last)))
+        away_s = fmean(i.away_s for i in window.iterations)
+        self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last), away_s))
 
     def _end_of_slice(self, window: WindowRecorder) -> None:
         """Wait while the process it is compared with trains. Only a short message is sent: a whole

@@ -160,6 +160,9 @@ def test_all_ranks_end_where_the_slowest_fills_the_time() -> None:
     # two seconds of evaluation every ten iterations count as well
     assert steps(0.01, 0.01, away_s=0.19, steps=60, min_seconds=4.0) == 60
     assert steps(0.01, 0.01, away_s=0.19, steps=240, max_seconds=20.0) == 100
+    whole = SessionConfig("fixed", "", steps=240)
+    assert ranks.common_extent([Pace(0, 24, 0.01), Pace(1, 24, 0.01)], whole).slice_end == 96
+    assert ranks.common_extent([Pace(0, 96, 0.01), Pace(1, 96, 0.01)], whole).slice_end == 0
     assert steps(1e-4, 1e-4, steps=240, min_seconds=60.0, max_steps=2000) == 2000
 
 

@@ -321,7 +321,7 @@ class JobError:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a rank is. Sent before the tuner sets the window's end, and after each slice."""
+    """How fast a rank is. Sent after each slice; the tuner then sets the window's end."""
 
     rank: int
     iterations: int  # recorded so far

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from autotune_trials.protocol.messages import Extent, JobError, Pace, SessionConfig
 
+# The pace is reported again after so many times as many iterations: of what a job does between
+# epochs the first iterations show little.
+PACE_GROWTH = 4
 # Errors of a rank whose peer is gone: from gloo, NCCL, the store and torch itself.
 PEER_GONE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|remote process (?:exited|has"
@@ -43,12 +46,14 @@ def first_cause(errors: Iterable[JobError]) -> JobError | None:
 
 
 def common_extent(paces: Sequence[Pace], config: SessionConfig) -> Extent:
-    """Where every rank ends its window: ``steps``, extended to fill min_seconds or cut to keep
-    max_seconds of wall time, at the pace of the slowest rank.
+    """Where every rank ends its window, or reports its pace again: ``steps``, extended to fill
+    min_seconds or cut to keep max_seconds of wall time, at the pace of the slowest rank.
     """
     iteration_s = max(max(p.iteration_s + p.away_s for p in paces), 1e-6)
+    recorded = max(1, *(p.iterations for p in paces))
     steps = max(config.steps, math.ceil(config.min_seconds / iteration_s))
     steps = min(steps, max(config.max_steps, config.steps))
     if config.max_seconds:
         steps = min(steps, math.floor(config.max_seconds / iteration_s))
-    return Extent(max(steps, *(p.iterations for p in paces), 1))
+    steps, again = max(steps, recorded), PACE_GROWTH * recorded
+    return Extent(steps, again if again < steps else 0)

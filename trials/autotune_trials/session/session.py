@@ -398,6 +398,7 @@ class Session:
                 paces[message.rank] = message
                 if len(paces) == len(self._ranks):
                     extent = ranks.common_extent(list(paces.values()), self.config)
+                    paces.clear()
                     for rank in self._ranks.values():
                         self.board.send(rank, extent)
         return merge_records(records, self.hello.job.device)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.profiling import Profiling
     from autotune_trials.agent.observers import Watch
 
-# iterations after which each of several ranks reports its pace; the later half is past most
+# iterations after which each of several ranks first reports its pace; the later half is past most
 # warm-ups
 PACE_STEPS = 24
 MORE_TO_TELL = 1.1  # growth of the record sent at a thread's end that is worth sending again
@@ -71,11 +71,9 @@ class RecordMode(Mode):
         self._alone = True
         self._thread_end = ThreadEnd(self._at_thread_end)
         self._told = 0  # iterations in the last record sent at a thread's end
-        # several ranks: as agreed; raised if the tuner asks for more
-        self._steps = agent.config.steps
+        self._steps = agent.config.steps  # several ranks: as agreed; raised if the tuner wants more
         # iterations after which the job waits for the tuner; 0: it does not
         self._slice_end = agent.config.slice_steps
-        self._agreed = False
         self._crashed = False
         self._failures: list[str] = []
         self._profiling: Profiling | None = None
@@ -122,6 +120,8 @@ class RecordMode(Mode):
         self.startup_s = startup_s()
         self._began = perf_counter()
         self._alone = world_size(agent.torch) == 1
+        if not self._alone and (agent.config.min_seconds or agent.config.max_seconds):
+            self._slice_end = PACE_STEPS
         self._window = WindowRecorder(
             agent.torch,
             agent.live.cuda,
@@ -157,28 +157,14 @@ class RecordMode(Mode):
 
     def _full(self, window: WindowRecorder, count: int) -> bool:
         """Whether the window is full. Several ranks must end at the same step, so they do not look
-        at their own clocks: see :meth:`_agree`."""
+        at their own clocks: the tuner tells them where, at the end of each slice."""
         config = self.agent.config
         if not self._alone:
-            if not self._agreed and count >= PACE_STEPS:
-                with self.agent.timer.own_time():
-                    self._agree(window)
             return count >= self._steps
         seconds = perf_counter() - self._began
         if count >= config.max_steps or (config.max_seconds and seconds >= config.max_seconds):
             return True
         return count >= self._steps and seconds >= config.min_seconds
-
-    def _agree(self, window: WindowRecorder) -> None:
-        """Tell the tuner this rank's pace and wait for the step at which all ranks end."""
-        self._agreed, config = True, self.agent.config
-        if not (config.min_seconds or config.max_seconds) or self.agent.channel.closed:
-            return
-        self._tell_pace(window)
-        extent = self.agent.channel.receive()
-        self.stood_still()
-        if isinstance(extent, Extent):
-            self._steps = extent.steps
 
     def _tell_pace(self, window: WindowRecorder) -> None:
         last = [i.wall_s for i in window.iterations[-PACE_STEPS // 2 :]]
@@ -186,8 +172,8 @@ class RecordMode(Mode):
         self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last), away_s))
 
     def _end_of_slice(self, window: WindowRecorder) -> None:
-        """Wait while the process it is compared with trains. Only a short message is sent: a whole
-        record would change the job's heap."""
+        """Wait while the process it is compared with trains, or until all ranks have reported.
+        Only a short message is sent: a whole record would change the job's heap."""
         self.agent.timer.finish()
         if not self._goes_on(window, lambda: self._tell_pace(window)):
             self.agent.stop()

@@ -21,7 +21,7 @@ from statistics import fmean, median
 from autotune.errors import InputError
 from autotune.results import Anatomy
 from autotune_spaces.facts import ReaderFacts
-from autotune_trials.protocol.messages import PHASES, Window
+from autotune_trials.protocol.messages import PHASES, ROUNDS, Window
 
 WINSOR_FACTOR = (
     # stalls up to here are the configuration's own and count in full; longer ones are reduced to
@@ -136,21 +136,25 @@ def first_counted(window: Window, *, later_epochs: bool = True) -> int:
 
 def _whole_epochs(window: Window, second: int) -> int | None:
     """Index from which ``window``, of a run with workers, holds as many whole epochs' worth of
-    iterations as possible; None: not even one.
+    iterations as possible; None: not even one, and it need not.
 
     At an epoch boundary the workers' queue is empty, and with dozens of workers it takes most of an
     epoch to reach its usual length: the middle of an epoch is up to twice as fast as the whole.
+    A part of the second epoch in which workers have delivered :data:`ROUNDS` times stands for it;
+    a shorter one is completed by the end of the first.
 
     Args:
-        second: index at which the second epoch starts, to leave out the first as far as possible;
-            0: the first counts, after its warm-up.
+        second: index at which the second epoch starts, if the first is to be left out; 0: the first
+            counts, after its warm-up.
     """
     times, epoch = len(window.times_s), _epoch_iterations(window)
     if not epoch or times - WARM_UP_MINIMUM < epoch:
         return None
     first_end = next(at for at in window.turnovers_at if at)
-    start = second or warm_up_end(window.times_s[:first_end])
-    return times - max((times - start) // epoch, 1) * epoch
+    whole = (times - (second or warm_up_end(window.times_s[:first_end]))) // epoch
+    if not whole and second and times - second >= ROUNDS * window.workers:
+        return None
+    return times - max(whole, 1) * epoch
 
 
 def _epoch_iterations(window: Window) -> int | None:

@@ -159,10 +159,12 @@ def test_rounds_leave_no_iteration_out():
     assert winsorized_mean([5.0] * 9 + [1.0] * 20, rounds_of=10) == pytest.approx(65 / 29)
 
 
-def test_the_first_epoch_is_left_out_where_enough_of_the_second_is_there():
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_epoch_is_left_out_where_enough_of_the_second_is_there(workers):
     """It was 20 % faster: no evaluation had been."""
     times = [0.8] * 100 + [1.0] * 60
     short, long = (window(times[:n], turnovers_at=(100,), turnovers_s=(0.0,)) for n in (130, 160))
+    long = replace(long, workers=workers, epoch_iterations=100)
     assert later_epoch(short) is None and later_epoch(long) == 100
     assert cost_of_run(short) < 0.95 / 32
     assert cost_of_run(long) == pytest.approx(1.0 / 32)

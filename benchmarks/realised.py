@@ -25,10 +25,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent / "regret"))
 
 from jobs_table import ROOT, job_file, scripts
+from pages import write_page
 
 BUILD = ROOT / "build" / "realised"
 PAGE = Path(__file__).with_suffix(".md")
-NOTES = "\n## Where they differ"  # and what follows: written by hand, kept
+NOTES = "## Where they differ"  # and what follows: written by hand, kept
 JOBS = [job for job in scripts() if job != "digits"]  # it tells no times: patched.py
 SECONDS, EPOCHS = 10.0, 2  # of a process count at least, after its first epoch
 EACH_MS = re.compile(rb"([\d.]+) ms an iteration")
@@ -96,7 +97,7 @@ def row(job: str, found: dict[str, Any]) -> tuple[list[str], bool | None]:
     return [*cells, knobs, reported, realised, off], inside
 
 
-def page() -> str:
+def page() -> None:
     rows, inside = [], []
     for job in JOBS:
         path = BUILD / job / "found.json"
@@ -104,21 +105,23 @@ def page() -> str:
             cells, fits = row(job, json.loads(path.read_text()))
             rows.append(cells)
             inside += [] if fits is None else [fits]
-    heads = ["job", "took", "answer", "reported (95 %)", "realised (range)", "reported too high by"]
-    lines = [
+    columns = [
+        "job",
+        "took",
+        "answer",
+        "reported (95 %)",
+        "realised (range)",
+        "reported too high by",
+    ]
+    head = [
         "# Reported and realised",
         "",
         "Made by `python benchmarks/realised.py`: each job tuned, then bare and launched in turns,"
         " by the job's own clock.",
         "",
         f"**{sum(inside)} of {len(inside)} realised speed-ups lie in the reported interval.**",
-        "",
-        "| " + " | ".join(heads) + " |",
-        "|" + "---|" * len(heads),
-        *("| " + " | ".join(cells) + " |" for cells in rows),
     ]
-    kept = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    return "\n".join(lines) + "\n" + "".join(kept.partition(NOTES)[1:])
+    write_page(PAGE, head, columns, rows, NOTES)
 
 
 def main() -> None:
@@ -129,7 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     for job in options.only:
         print(json.dumps(measure(job, options.minutes, options.turns)), flush=True)
-        PAGE.write_text(page(), encoding="utf-8")
+        page()
 
 
 if __name__ == "__main__":

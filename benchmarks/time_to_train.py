@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pages import write_page
+
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "time_to_train"
 PAGE = Path(__file__).with_suffix(".md")
@@ -102,7 +104,7 @@ def measure(name: str, minutes: float, rounds: int) -> dict[str, Any]:
     return found
 
 
-def page() -> str:
+def page() -> None:
     rows, near, count = [], 0, 0
     for name, program in PROGRAMS.items():
         path = BUILD / name / "found.json"
@@ -122,8 +124,8 @@ def page() -> str:
             near, count = near + (abs(off) <= WITHIN), count + 1
             cells.append(f"{predicted:.1f} / {taken:.1f} s: {off:+.1%}")
         rows.append(cells)
-    heads = ["program", "steps", "faster by", *("before", "after", "after, nothing compiled yet")]
-    lines = [
+    columns = ["program", "steps", "faster by", *("before", "after", "after, nothing compiled yet")]
+    head = [
         "# Time to train: predicted and taken",
         "",
         "Made by `python benchmarks/time_to_train.py`: each program tuned for the shortest time to"
@@ -131,13 +133,8 @@ def page() -> str:
         "time of the whole process. Cells: predicted / taken.",
         "",
         f"**{near} of {count} predictions are within {WITHIN:.0%}.**",
-        "",
-        "| " + " | ".join(heads) + " |",
-        "|" + "---|" * len(heads),
-        *("| " + " | ".join(row) + " |" for row in rows),
     ]
-    kept = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    return "\n".join(lines) + "\n" + "".join(kept.partition("\n" + NOTES)[1:])
+    write_page(PAGE, head, columns, rows, NOTES)
 
 
 def main() -> None:
@@ -148,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.only:
         print(json.dumps(measure(name, options.minutes, options.rounds)), flush=True)
-        PAGE.write_text(page(), encoding="utf-8")
+        page()
 
 
 if __name__ == "__main__":

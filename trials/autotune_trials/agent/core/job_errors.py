@@ -55,5 +55,5 @@ class JobErrors:
             self._agent.mode.on_out_of_memory(
                 str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             )
-        except Exception:
+        except Exception:  # ours must not replace the job's own error
             self._agent.fail("out of memory")

@@ -110,7 +110,7 @@ class Knobs:
         for choice in self._at_start:
             try:
                 reason = self._effect(choice)
-            except Exception:
+            except Exception:  # the check failed, which says nothing about the knob
                 log.write_exception(f"effect of {choice.name}")
                 continue
             if reason:

@@ -355,7 +355,7 @@ class RecordMode(Mode):
             if not self._fingerprint:
                 self._fingerprint = fingerprint(agent)
             self._send(ended_early=True)
-        except Exception:
+        except Exception:  # the job must end as it would by itself; the tuner is told
             agent.fail("atexit")
 
     def _at_thread_end(self) -> None:

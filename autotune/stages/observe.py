@@ -109,7 +109,7 @@ def first_run(context: RunContext) -> Record:
         for attempt in itertools.count(1):
             context.progress.fixed_run("the job as it is", 1, 1, {})
             try:
-                return runs.run(context.executor, {}, FIRST_SEED, FIRST_RUN, ())
+                return runs.run(context.executor, {}, FIRST_SEED, FIRST_RUN, calm=None)
             except SessionFailed as failure:
                 if failure.kind != "lost" or not context.executor.fails_over or attempt > MOST_LOST:
                     raise explain_failure(context, failure) from failure

@@ -2,7 +2,7 @@
 
 run ── killed from outside? ──▶ again     at most three times in a row; any other failure would recur and is not retried (but once for the unchanged job)
  │
- ├── disturbed by other load? ──▶ again   at most twice, and counted in the result
+ ├── disturbed by other load? ──▶ again   at most twice, and counted in the result; not if the load stays as it is
  │
  ├── too little left after warm-up? ──▶ the window is extended while the job runs (or run again, longer, if an executor cannot do that)
  │
@@ -96,11 +96,17 @@ class FreshRuns:
         self.min_seconds: float = next(filter(None, known), MIN_SECONDS)
 
     def run(
-        self, executor: Executor, config: Config, seed: int, label: str, calm: Sequence[Window]
+        self,
+        executor: Executor,
+        config: Config,
+        seed: int,
+        label: str,
+        calm: Sequence[Window] | None,
     ) -> Record:
         """Record one run of ``config``.
 
-        ``calm``: earlier windows of the same configuration on the same machine.
+        ``calm``: earlier windows of the same configuration on the same machine. None: the run is
+        compared with no other one and kept even if other load disturbed it.
 
         Raises:
             SessionFailed: the job failed with this configuration.
@@ -211,18 +217,18 @@ class FreshRuns:
         self,
         measure: Callable[[], Sequence[Record]],
         labels: Sequence[str],
-        calm: Sequence[Sequence[Window]],
+        calm: Sequence[Sequence[Window] | None],
     ) -> Sequence[Record]:
         """Return what ``measure`` gives, one record per label.
 
         It is repeated if other load disturbed one of them.
 
         Args:
-            calm: for each label, earlier windows of the same configuration.
+            calm: for each label, earlier windows of the same configuration; None: not repeated.
         """
-        records = measure()
-        for _ in range(REMEASURED):
-            found = [disturbed(r.window, c) for r, c in zip(records, calm, strict=True)]
+        records, known = measure(), [list(windows) for windows in calm if windows is not None]
+        for _ in range(REMEASURED if known else 0):
+            found = [disturbed(r.window, c) for r, c in zip(records, known, strict=True)]
             label, why = next(
                 (each for each in zip(labels, found, strict=True) if each[1]), ("", "")
             )
@@ -232,6 +238,8 @@ class FreshRuns:
             # Ctrl-C lets one run of the job finish, not three of them
             self.context.stop.check()
             self.context.note_disturbed(label, why)
+            for windows, record in zip(known, records, strict=True):
+                windows.append(record.window)  # if the load is still there, it is the usual load
             records = measure()
         return records
 

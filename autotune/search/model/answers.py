@@ -18,6 +18,13 @@ LIVE_ERROR = 0.007
 MINIMUM_GAIN = 0.02  # expected log gain below which the answer is the baseline
 
 
+def in_doubt(verdict: KnobVerdict) -> bool:
+    """Whether a knob that is not kept may still gain enough. Blocks settle that in less time than
+    fresh processes do."""
+    may_gain = verdict.gain + 2 * verdict.sd
+    return not verdict.kept and may_gain > max(MINIMUM_GAIN, verdict.price)
+
+
 class Judge:
     """Spike-and-slab over the posterior of a search."""
 

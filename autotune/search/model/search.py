@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.search.model.answers import Judge
+from autotune.search.model.answers import Judge, in_doubt
 from autotune.search.model.columns import Columns
 from autotune.search.model.compiling import Compiling
 from autotune.search.model.evidence import Evidence
@@ -119,14 +119,15 @@ class ModelSearch:
             looks = self._maker.first_look(belief, waiting, room, rng)
             if looks:
                 return self._series(looks, FIRST_LOOK)
-        kept = self._judge.worth_their_price(belief)[0]
+        kept, verdicts = self._judge.worth_their_price(belief)
         regret = self._judge.open_regret(belief, kept)
         graph = self._compiling.purchase(
             belief, regret, elapsed_share=elapsed_share, seconds_left=seconds_left
         )
         if graph is not None:
             return self._series(self._maker.on_new_graph(belief, graph, room, rng), "compile")
-        if len(self._evidence) >= FEWEST_ROWS and regret.sum() < OPEN_REGRET:
+        settled = regret.sum() < OPEN_REGRET and not any(map(in_doubt, verdicts))
+        if len(self._evidence) >= FEWEST_ROWS and settled:
             self.stopped = f"no single change is expected to gain more than {OPEN_REGRET:.1%}"
             return None
         on_graph = self._compiling.stays(belief)

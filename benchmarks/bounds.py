@@ -1,6 +1,6 @@
-"""Makes bounds.py: the critical values of every plan of looks that is used.
+"""Generates autotune/verdict/bounds.py: the critical values of every plan of looks in use.
 
-python benchmarks/bounds.py && ruff format autotune/verdict/bounds.py     (a minute)
+python benchmarks/bounds.py && ruff format autotune/verdict/bounds.py     (one minute)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _entries(plans: list[tuple[int, ...]], tails: list[tuple[float, float]]) -> Iterator[str]:
-    """``plans`` are beginnings of the last one."""
+    """Each of ``plans`` is a prefix of the last one."""
     t = sequential.simulated(plans[-1], SEQUENCES, SEED)
     for looks in plans:
         for tail, spending in tails:

@@ -1,12 +1,11 @@
-"""What explaining costs a run, and that timed windows pay nothing for it.
+"""What the explain stage costs a run, and that no part of it is active in timed windows.
 
-    python benchmarks/explain.py [--job examples/digits/job.yaml] [--minutes 3] [--trials 6] [--keep
-    FOLDER]
+    python benchmarks/explain.py [--job examples/digits/job.yaml] [--minutes 3] [--trials 6]
+    [--keep FOLDER]
 
-A real tuning of the job in a folder of its own; from its result.json the share of its wall time
-that the explain stage took (the
-bar: 25 %), and from every session it started whether anything of explaining was on where iterations
-were timed.
+Tunes a copy of the job in its own folder. Reports, from result.json, the explain stage's share of
+the wall time (the bar: 25 %) and, from every session, whether any part of explaining was active
+while iterations were timed.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def tune(job: Path, folder: Path, minutes: float, trials: int) -> Path:
 
 
 def shares(run: Path) -> list[tuple[str, float]]:
-    """(stage, seconds) of the whole run, from when each piece of work was finished."""
+    """(stage, seconds) for the whole run, from the time each piece of work finished."""
     result = json.loads((run / "result.json").read_text())
     entries = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     observed = next(e["elapsed_s"] for e in entries if e["kind"] == "observation")
@@ -68,7 +67,7 @@ def shares(run: Path) -> list[tuple[str, float]]:
 
 
 def active_while_timed(run: Path) -> tuple[Counter[str], list[str]]:
-    """(sessions by mode, what of explaining was on in a timed one)."""
+    """(sessions by mode, parts of explaining that were active in a timed session)."""
     modes: Counter[str] = Counter()
     found = []
     for session in sorted((run / "sessions").iterdir()):

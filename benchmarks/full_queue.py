@@ -1,17 +1,17 @@
-"""What a full queue of batches does to the block after a stall, with and without the drain.
+"""How a full queue of batches biases the block after a stall, with and without draining it.
 
     python benchmarks/full_queue.py [--rounds 4] [--out benchmarks/full_queue.md]
 
-A job that is bound by its input (its workers give a batch every 25 ms, a step takes 20 ms; both
-sleep, so that a busy machine does not blur it) stands still for 2 s at the beginning of a block, as
-for a compile. Its queue is full then. The block is measured as the agent does it, and beside it
-steady blocks that settle for as long as a full queue can last, five times its length:
+The job is input-bound: its workers deliver a batch every 25 ms and a step takes 20 ms; both sleep,
+so that other load on the machine does not matter. It stalls for 2 s at the beginning of a block, as
+a compile would, so its queue is full. That block is measured as the agent does it, between steady
+blocks that settle for as long as a full queue can last, five times its length:
 
     steady block │ stall, settle, block │ steady block │ stall, settle, block │ …
 
-The figure is the log ratio of the mean time an iteration, stalled against the steady blocks on
-either side. "Without" is the same agent with the drain left out, training through the queue's
-length and 3 iterations instead.
+The figure is the log ratio of the mean time per iteration: stalled blocks against the steady blocks
+on either side. "Without" is the same agent without the drain; it trains through the queue's length
+and 3 iterations instead.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ for x in DataLoader(Slow(), batch_size=2, num_workers={workers}, prefetch_factor
 
 
 def biases(folder: Path, queue: int, drained: bool, rounds: int) -> list[float]:
-    """Log ratio of each stalled block against the steady ones beside it."""
+    """Log ratio of each stalled block to the steady blocks next to it."""
     folder.mkdir()
     stall, script = folder / "stall", folder / "job.py"
     script.write_text(

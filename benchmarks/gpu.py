@@ -1,24 +1,24 @@
-"""What a GPU gains: seven ordinary training programs, tuned on it, written to benchmarks/gpu.md.
+"""What tuning gains on a GPU: seven ordinary training programs, written to benchmarks/gpu.md.
 
     python benchmarks/gpu.py run [JOB ...] [--minutes 4] [--within 9.5] [--job-python PYTHON]
     python benchmarks/gpu.py page
 
 `run` tunes each job of benchmarks/gpu_jobs/, or those named, by `autotune run` with default
-settings, on the local executor and with a study on disk only, and keeps what came out in
-benchmarks/gpu_results/JOB.json. A job that has such a file is not run again; delete the file to
-run it anew. --within is for machines that are lent for minutes: no job is begun whose budget has
-no room in it, and what runs when it is over is interrupted; the same command carries on, from
-build/gpu/. (A job takes minutes beyond its budget where its proof needs them.) `page` makes
-benchmarks/gpu.md of the files that are there, and `run` ends with it.
+settings, on the local executor and with the study on disk only, and keeps the results in
+benchmarks/gpu_results/JOB.json. A job that has such a file is skipped; delete the file to run it
+again. --within is for machines that are lent for minutes: no job starts whose budget does not fit,
+and what still runs at the end is interrupted; the same command resumes it from build/gpu/. (A job
+exceeds its budget if its proof needs more minutes.) `page` makes benchmarks/gpu.md from the files
+that exist, and `run` ends with it.
 
-Only what was taken on a device is written: without a CUDA device `run` says so and ends.
+Only results from a device are written: without a CUDA device `run` says so and exits.
 
-The tuner and the job may have different Pythons: --job-python is the job's, in which nothing of
-autotune need be installed; the default is this one. The job's needs torch, NumPy and Pillow.
-The tuner's takes autotune from this source tree, and needs no mlflow, ray, libcst or nvtx. Beside
-NumPy, SciPy, scikit-learn, Matplotlib, PyYAML, Typer, Rich and Jinja2, which are often there, it
-needs these wheels of about 4 MB: optuna (without its dependencies), colorlog, tqdm, packaging,
-pydantic, pydantic-core, annotated-types, typing-inspection, typing-extensions, msgspec.
+The tuner and the job may use different Pythons: --job-python is the job's, which needs no part of
+autotune installed; the default is this one. The job's needs torch, NumPy and Pillow. The tuner's
+imports autotune from this source tree, and needs no mlflow, ray, libcst or nvtx. Beside NumPy,
+SciPy, scikit-learn, Matplotlib, PyYAML, Typer, Rich and Jinja2, which are often there, it needs
+these wheels of about 4 MB: optuna (without its dependencies), colorlog, tqdm, packaging, pydantic,
+pydantic-core, annotated-types, typing-inspection, typing-extensions, msgspec.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ JOBS = ("conv_net", "resnet50", "gpt", "vit", "diffusion", "resnet50_expert", "j
 OURS = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 OTHERS = list(filter(None, [os.environ.get("PYTHONPATH")]))
 TUNER = {**os.environ, "PYTHONPATH": os.pathsep.join(OURS + OTHERS)}  # what autotune runs with
-TO_END_S = 20.0  # for the measurement that is being made when time is up
+TO_END_S = 20.0  # for the current measurement when time is up
 COLUMNS = (
     "job",
     "baseline, samples/s",
@@ -69,22 +69,22 @@ need by the roofline ÷ the time they took, over those it can judge. A dash: not
 
 
 class TimeIsUp(Exception):
-    """The run was interrupted, and the same command carries on."""
+    """The run was interrupted; the same command resumes it."""
 
 
 def tune(
     name: str, command: Sequence[str], folder: Path, minutes: float, until: float = float("inf")
 ) -> dict[str, Any]:
-    """result.json of a program of benchmarks/gpu_jobs/, tuned by the command line.
+    """Tune a program of benchmarks/gpu_jobs/ by the command line; returns its result.json.
 
     Args:
-        command: run in a copy of benchmarks/gpu_jobs/, with nothing of ours on its path.
-        folder: of the copy and the run; what an earlier run has left there is carried on.
-        until: when it is interrupted, by time.monotonic().
+        command: run in a copy of benchmarks/gpu_jobs/, without autotune on its path.
+        folder: for the copy and the run; an earlier run in it is resumed.
+        until: deadline in time.monotonic() seconds, at which the run is interrupted.
 
     Raises:
-        TimeIsUp: it was.
-        subprocess.CalledProcessError: `autotune run` failed; it has said why.
+        TimeIsUp: the deadline passed.
+        subprocess.CalledProcessError: `autotune run` failed; it has printed why.
     """
     shutil.copytree(
         SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
@@ -101,10 +101,10 @@ def tune(
         try:
             run.wait(None if until == float("inf") else max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            run.send_signal(signal.SIGINT)  # stop after the measurement that is being made
+            run.send_signal(signal.SIGINT)  # stop after the current measurement
             with suppress(subprocess.TimeoutExpired):
                 run.wait(TO_END_S)
-            run.send_signal(signal.SIGINT)  # and now
+            run.send_signal(signal.SIGINT)  # stop at once
             raise TimeIsUp from None
     if run.returncode:
         raise subprocess.CalledProcessError(run.returncode, call)
@@ -115,10 +115,10 @@ def tune(
 
 
 def figures(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of a result: the figures of the page, and why they are what they are.
+    """What is kept of a result: the figures of the page and what explains them.
 
     Raises:
-        ValueError: it was not taken on a CUDA device.
+        ValueError: it does not come from a CUDA device.
     """
     observation, explanation = result["observation"], result["explanation"]
     if observation["job"]["device"] != "cuda":
@@ -159,7 +159,7 @@ def figures(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def used(side: Mapping[str, Any]) -> dict[str, float | None]:
-    """How much of the device a profiled side of the explanation used, 0 to 1; None: not known."""
+    """How much of the device a profiled side used, 0 to 1; None: unknown."""
     rows = [row for row in side.get("operators", ()) if row["of_roof"] is not None]
     took_s = sum(row["self_time_s"] for row in rows)
     least_s = sum(row["self_time_s"] * row["of_roof"] for row in rows)
@@ -218,7 +218,7 @@ def words_of(machine: Mapping[str, Any]) -> str:
 
 
 def write_page(make: Callable[[Sequence[Any]], str], results: Path, out: Path) -> int:
-    """The page that ``make`` makes of the files in ``results``. 1: there are none."""
+    """Write the page that ``make`` builds from the files in ``results``. 1: there are none."""
     found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
     if not found:
         print(f"no results in {results}: nothing to write", file=sys.stderr)
@@ -239,7 +239,7 @@ def no_device(python: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tunes what has no result yet. 0: there is one of every job asked for."""
+    """Tune the jobs without a result. 0: every job asked for has one."""
     until = time.monotonic() + 60 * options.within
     without: list[str] = []
     options.results.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Autotune beside the package pytorch-autotune 2.0.0, written to benchmarks/gpu_compare.md.
+"""Autotune against the package pytorch-autotune 2.0.0, written to benchmarks/gpu_compare.md.
 
     python benchmarks/gpu_compare.py run [WORKLOAD ...] [--parts other ours turns] [--within 9.5]
     python benchmarks/gpu_compare.py page
@@ -9,25 +9,25 @@ That package publishes, over the float32 defaults of torch on an A100 and with 1
     resnet18      3.84x   32 pixels, batch 128
     transformer   6.65x   6 layers, 128 tokens, batch 32
 
-Each workload is one program for both, benchmarks/gpu_jobs/published.py. Its parts, in this order:
+Both tools get the same program for each workload, benchmarks/gpu_jobs/published.py. The parts, in
+this order:
 
     other   the package searches, called as its README says (pytorch_autotuned.py)
-    ours    `autotune run` on the program as it is
+    ours    `autotune run` on the unchanged program
     turns   the program bare and with both winners, each in a fresh process: bare, ours, other,
             then other, ours, bare, and so on
 
-Tuning that is done is not done again, and a run of ours that was interrupted goes on where it was
-(build/gpu_compare/). Batches lie ready on the device; with --loader a DataLoader with torch's
-defaults makes them.
+Finished tuning is not repeated, and an interrupted run of autotune resumes (build/gpu_compare/).
+Batches are kept on the device; with --loader, a DataLoader with torch's defaults makes them.
 
 The job's Python (--job-python; for the tuner's see gpu.py) needs the package beside torch and
-NumPy: 20 kB without its dependencies. Another tool is compared by --other PROGRAM, which is called
-as pytorch_autotuned.py is, with the words of published.py:
+NumPy: 20 kB without its dependencies. --other PROGRAM compares another tool, which is called like
+pytorch_autotuned.py, with the arguments of published.py:
 
     PROGRAM tune WORKLOAD … --budget BUDGET        its last line names the settings it found
-    PROGRAM run WORKLOAD … --steps N --timed N     its last line is such as "1234.5 samples/s"
+    PROGRAM run WORKLOAD … --steps N --timed N     its last line looks like "1234.5 samples/s"
 
-and both with AUTOTUNED_FOLDER, a folder in which the first can leave something for the second.
+Both get AUTOTUNED_FOLDER, a folder in which the first can leave files for the second.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Place:
     """Where one workload is compared.
 
     Args:
-        words: of the program, the workload first.
+        words: the program's arguments, the workload first.
     """
 
     words: tuple[str, ...]
@@ -108,7 +108,7 @@ class Place:
         return self.folder / "other.json"
 
     def env(self) -> dict[str, str]:
-        """Of a process without the tuner, with a folder for what the other tool keeps."""
+        """Environment of a process without the tuner, with a folder for the other tool's files."""
         kept = self.folder / "other"
         kept.mkdir(parents=True, exist_ok=True)
         added = {"AUTOTUNED_FOLDER": str(kept), "PYTORCH_AUTOTUNE_CACHE": str(kept / "cache.json")}
@@ -116,16 +116,16 @@ class Place:
 
 
 def tune_ours(place: Place, minutes: float, until: float = math.inf) -> dict[str, Any]:
-    """result.json of `autotune run`; raises what gpu.tune raises."""
+    """Run `autotune run`; returns its result.json, and raises what gpu.tune raises."""
     command = [place.python, "published.py", *place.words]
     return gpu.tune(place.name, command, place.folder / "ours", minutes, until)
 
 
 def tune_other(place: Place, budget: str) -> dict[str, Any]:
-    """What the other tool found: its settings, in its own words, and seconds it took.
+    """What the other tool found: its settings, in its own words, and the seconds it took.
 
     Raises:
-        subprocess.CalledProcessError: it failed; it has said why.
+        subprocess.CalledProcessError: it failed; it has printed why.
     """
     command = [place.python, str(place.other), "tune", *place.words, "--budget", budget]
     began = time.monotonic()
@@ -137,10 +137,10 @@ def tune_other(place: Place, budget: str) -> dict[str, Any]:
 
 
 def turns(place: Place, rounds: int, steps: int, timed: int) -> list[dict[str, float]]:
-    """Samples a second of each side, one a round.
+    """Samples per second of each side, one value per round.
 
     Args:
-        steps: of one process; those before the last ``timed`` are its warm-up, compilation with it.
+        steps: of one process; those before the last ``timed`` are warm-up, including compilation.
     """
     words = ["--steps", str(steps), "--timed", str(timed)]
     bare = [place.python, str(gpu.SCRIPTS / "published.py"), *place.words, *words]
@@ -169,7 +169,7 @@ def turns(place: Place, rounds: int, steps: int, timed: int) -> list[dict[str, f
 
 
 def rate(command: Sequence[str], env: Mapping[str, str]) -> float:
-    """Samples a second, as a fresh process says them in its last line."""
+    """Samples per second, from the last line that a fresh process prints."""
     done = subprocess.run(command, env=dict(env), stdout=subprocess.PIPE, text=True, check=True)
     said = re.fullmatch(r"(\S+) samples/s", done.stdout.strip().splitlines()[-1])
     if not said:
@@ -202,7 +202,7 @@ def figures(
 
 
 def row(found: Mapping[str, Any]) -> str:
-    """One line of the table: medians of the rounds, and where they range."""
+    """One line of the table: medians of the rounds, and their range."""
     rates = found["rates"]
     middle = {side: statistics.median(r[side] for r in rates) for side in rates[0]}
     against = [r["ours"] / r["other"] for r in rates]
@@ -237,7 +237,7 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def compare(place: Place, options: argparse.Namespace, until: float) -> None:
-    """The parts asked for that are not done yet; raises what they raise, and TimeIsUp."""
+    """Run the requested parts that are not done yet; raises what they raise, and TimeIsUp."""
 
     def asked_for(part: str) -> bool:
         if part in options.parts and time.monotonic() > until:

@@ -1,20 +1,20 @@
-"""What the history of earlier runs is worth, and what a false one can do.
+"""What the history of earlier runs gains, and what a false one can do.
 
-    python benchmarks/history.py [--write]                 alike jobs, poisoned stores: computation only
-    python benchmarks/history.py --digits [--write]        the example, tuned twice: needs a quiet machine, 8 minutes
+    python benchmarks/history.py [--write]             alike jobs, poisoned stores: only computed
+    python benchmarks/history.py --digits [--write]    the example, tuned twice: needs a quiet
+                                                       machine, 8 minutes
 
-**Alike jobs.** Five families of planted jobs and the five recorded jobs of benchmarks/regret, each
-tuned once without a
-history. Then each once more, with a history of all the others but not of itself: how fast is the
-first configuration that is tried, as a share of the fastest there is? The tuner is the real one;
-job and time are replayed.
+**Alike jobs.** Five families of planted jobs and the five recorded jobs of benchmarks/regret are
+each tuned once without a history, then once more with a history of all the others but not of
+itself. How fast is the first configuration that is tried, as a share of the fastest one? The tuner
+is the real one; job and time are replayed.
 
-**Poisoned stores.** The same jobs with a store that lies: an answer that is a loser, figures of
-another machine and job under this one's keys, gains that were made up. False is what is adopted and
-no faster than the baseline, or changes the loss.
+**Poisoned stores.** The same jobs with a store that lies: a slow configuration as the answer,
+another machine's and job's figures under this one's keys, invented gains. An adoption is false if
+it is no faster than the baseline or changes the loss.
 
-Pairs that only narrow the interval of what is adopted already, while minutes are left, are not made
-here, on either side: their number is chance, and would hide what is compared.
+Pairs that only narrow the interval of an adopted configuration while minutes are left are not made
+here, on either side: their number is chance, and would hide the comparison.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from autotune_spaces.base import Config  # noqa: E402
 
 SPACE, MINUTES, SEED = "auto", 10.0, 71
 Domains = Mapping[str, Sequence[Any]]
-MEMBERS = 5  # of a family
-# an effect of a member: the family's times 1 ± SPREAD, and a normal deviation of SHIFT
+MEMBERS = 5  # per family
+# the effect in a member: the family's times 1 ± SPREAD, plus a normal deviation of SHIFT
 SPREAD, SHIFT = 0.4, 0.02
-OUTLIER = 0.15  # chance that an effect of the family is none in a member
+OUTLIER = 0.15  # chance that a member lacks one of the family's effects
 PAGE = Path(__file__).with_suffix(".md")
 
 
 @dataclass(frozen=True)
 class Family:
-    # knob -> value -> log cost, as measured of a real job of its kind
+    # knob -> value -> log cost, as measured on a real job of this kind
     effects: Mapping[str, Mapping[str, float]]
     phases: Mapping[str, float]
-    cost_s: float  # seconds a sample
+    cost_s: float  # seconds per sample
     parameters: int
     convolutions: int = 0
     blocks: int = 0
@@ -128,8 +128,7 @@ FAMILIES = {
         convolutions=4,
     ),
 }
-# The recorded jobs: to what family their scripts belong, for what the recording does not say of
-# them.
+# The recorded jobs -> the family that supplies what the recording lacks.
 RECORDED = {
     "conv": "convolutional",
     "conv_no_eval": "convolutional",
@@ -171,9 +170,7 @@ def planted(name: str, family: Family, member: int) -> Job:
 
 
 def recorded(name: str) -> Job:
-    """The medians of what was measured, taken apart into knobs; values that were never measured do
-    nothing.
-    """
+    """The measured medians, split into knobs; values never measured have no effect."""
     import numpy as np
 
     costs = defaultdict(list)
@@ -367,9 +364,7 @@ def other_machine(
 
 
 def made_up(record: PastRun, job: Job, domains: Domains, drawn: random.Random) -> list[PastRun]:
-    """Large gains of random configurations; three jobs that are said to be alike, and none the
-    same.
-    """
+    """Large gains of random configurations; three jobs said to be alike, and none the same."""
     found = []
     for i in range(3):
         measured = tuple(
@@ -390,8 +385,8 @@ def made_up(record: PastRun, job: Job, domains: Domains, drawn: random.Random) -
 def _extreme(
     effects: Mapping[str, Mapping[str, float]], domains: Domains, sign: int
 ) -> dict[str, Any]:
-    """Of each knob in the search its fastest value (``sign`` 1) or its slowest (-1), where that is
-    not the job's own.
+    """For each knob in the search its fastest value (``sign`` 1) or its slowest (-1), unless that
+    is the job's own.
     """
     found = {}
     for knob, values in effects.items():
@@ -527,7 +522,7 @@ def main() -> None:
 
 
 def _write(part: str, lines: Sequence[str]) -> None:
-    """This part of the page, in place of what it was."""
+    """Replace this part of the page."""
     head = (
         "# The history of earlier runs\n\nMade by `python benchmarks/history.py"
         f" --write`.\n\n{(__doc__ or '').split(chr(10) * 2, 2)[2].strip()}\n"

@@ -1,16 +1,16 @@
-"""Pairs of fresh processes one after the other, and alive at once in slices: by how much does the
-ratio of the two scatter, and how long does a pair take?
+"""Pairs of fresh processes, run one after the other or at once in slices: how much does the ratio
+of a pair scatter, and how long does a pair take?
 
-    python benchmarks/interleaved.py [--pairs 8] [--jobs digits recurrent] [--out benchmarks/interleaved.md]
+    python benchmarks/interleaved.py [--pairs 8] [--jobs digits recurrent]
+    [--out benchmarks/interleaved.md]
 
-Of each job of ``benchmarks/regret`` two sides (``SIDES``), which may be equal. Both ways are made in
-turns, a pair of each, so that both meet the machine as it is at that time:
+Each job of ``benchmarks/regret`` has two sides (``SIDES``), which may be equal. The two ways
+alternate, one pair each, so that both see the machine in the same state:
 
     one after the other │ in slices │ one after the other │ in slices │ …
 
-The figure is the standard deviation of the pairs' log ratios. It does not say that they have the
-same mean: that is in the table, too. Every pair is kept in ``build/interleaved``; the same command
-again carries on.
+The figure is the standard deviation of the pairs' log ratios. It does not show that they have the
+same mean; the table does. Every pair is kept in ``build/interleaved``; the same command resumes.
 """
 
 from __future__ import annotations

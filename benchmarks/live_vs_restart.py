@@ -3,15 +3,16 @@
     python benchmarks/live_vs_restart.py [--jobs digits conv …] [--configurations 8] [--rounds 2]
     [--out benchmarks/live_vs_restart.md]
 
-Of each job (the example, and jobs of benchmarks/regret/jobs/):
+For each job (the example, and jobs of benchmarks/regret/jobs/):
 
-    bare        a copy of the script that notes the time at every optimizer step, no agent   ┐ in turns, the job as it is:
-    fresh       a fixed session of the baseline                                              ┘ ms an iteration
-    live        baseline blocks of the live session, against the fresh sessions: time a sample
-    speed-ups   the same configurations switched in the live session, and each in fresh processes in turns with the baseline
+    bare        a copy of the script that records the time at every optimizer step, without agent
+    fresh       a fixed session of the baseline, in turns with bare: ms per iteration
+    live        baseline blocks of the live session, against the fresh sessions: time per sample
+    speed-ups   the same configurations switched in the live session, and each in fresh processes
+                in turns with the baseline
 
-Both ways of trying a configuration measure as many iterations of it. Also printed: the wall time of
-each way.
+Both ways of trying a configuration measure the same number of its iterations. Also printed: the
+wall time of each way.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "regret"))
 from jobs_table import job_file, scripts  # noqa: E402
 
 MEASURED = 60  # iterations of each configuration, after its warm-up
-BARE_SECONDS = 10.0  # of a run of the bare job and of the fixed session beside it
+BARE_SECONDS = 10.0  # for a run of the bare job and of the fixed session next to it
 JOBS = ("digits", "conv", "transformer", "embedding_heavy", "memory_churning")
 KNOBS = (
     "num_workers",
@@ -74,14 +75,14 @@ CLOCK = (
 
 @dataclass(frozen=True)
 class Compared:
-    """One job, measured every way."""
+    """One job, measured in every way."""
 
     job: str
-    bare_s: float  # an iteration
-    fresh_s: float  # the same, of fixed sessions beside it
-    level: float  # cost a sample of live baseline blocks / of fresh processes
+    bare_s: float  # per iteration
+    fresh_s: float  # the same, for the fixed sessions next to it
+    level: float  # cost per sample of live baseline blocks / of fresh processes
     configs: tuple[dict, ...]
-    live: tuple[float, ...]  # log ratios to the baseline, one a configuration
+    live: tuple[float, ...]  # log ratios to the baseline, one per configuration
     fresh: tuple[float, ...]
     live_wall_s: float  # for all configurations, once each
     fresh_wall_s: float
@@ -148,7 +149,7 @@ def compare(job: str, count: int, rounds: int) -> Compared:
 
 
 def configurations(context: RunContext, live: LiveComparison, count: int) -> list[dict]:
-    """Some configurations of the job's live knobs, drawn from all of them."""
+    """Random configurations of the job's live knobs."""
     domains, defaults, _ = choose_knobs(context, live.session.machine, live.session.job)
     names = [n for n in KNOBS if n in domains and context.spec.search_space[n].scope is Scope.LIVE]
     every: list[dict] = []
@@ -162,7 +163,7 @@ def configurations(context: RunContext, live: LiveComparison, count: int) -> lis
 
 
 def steady(executor: LocalExecutor, config: dict, seconds: float = 0.0) -> Window:
-    """A fresh process without its warm-up."""
+    """A window of a fresh process without its warm-up."""
     window = executor.run_fixed(
         FixedRun(config, 0, steps=MEASURED + 20, min_seconds=seconds, label="fresh")
     ).window
@@ -176,8 +177,8 @@ def cost(window: Window) -> float:
 def against_bare(
     job: str, executor: LocalExecutor, folder: Path, rounds: int
 ) -> tuple[float, float, list[float]]:
-    """(Seconds an iteration of the bare job, of fixed sessions in turns with it, cost a sample of
-    these).
+    """(Seconds per iteration of the bare job, seconds per iteration of fixed sessions in turns with
+    it, cost per sample of these sessions).
     """
     script = folder / scripts()[job].name
     text = scripts()[job].read_text(encoding="utf-8")
@@ -199,9 +200,7 @@ def against_bare(
 
 
 def bare_iteration_s(script: Path, epochs: int, epoch: int) -> float:
-    """Mean time from step to step; warm-up and what lies between two epochs are left out, as in a
-    session's iterations.
-    """
+    """Mean time from step to step, without warm-up and the time between epochs, as in a session."""
     output = script.with_suffix(".json")
     command = [sys.executable, str(script), "--epochs", str(epochs)]
     subprocess.run(
@@ -271,7 +270,7 @@ def main() -> None:
     found: list[Compared] = []
     for job in options.jobs:
         found.append(compare(job, options.configurations, options.rounds))
-        lines = report(found)  # what is known so far is kept
+        lines = report(found)  # keep what is known so far
         if options.out:
             options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(report(found)))

@@ -1,17 +1,18 @@
 """What the agent costs in a measured window.
 
-    python benchmarks/overhead.py [--rounds 6] [--steps 300]    the example job bare and under the agent, in turn
-    python benchmarks/overhead.py --direct [--rounds 60]        microseconds an iteration, counted in a loop that does little else
+    python benchmarks/overhead.py [--rounds 6] [--steps 300]    the example job, bare and with the
+                                                                agent in turns
+    python benchmarks/overhead.py --direct [--rounds 60]        microseconds per iteration, in a
+                                                                loop that does little else
 
-The first way: both sides time themselves from inside, in the same way: a script around the
-example's own loop notes the time at every optimizer step. The agent's side is a `fixed` session
-with every phase recorded, which is what confirmation uses. Rounds alternate, the figure is the
-median of the pairwise ratios.
+The first way: both sides time themselves in the same way: a script around the example's own loop
+records the time at every optimizer step. The agent's side is a `fixed` session with every phase
+recorded, as in confirmation. Rounds alternate; the figure is the median of the pairwise ratios.
 
-The second way: in one process the agent is installed, brought to where it measures, timed for 200
-iterations of a tiny job and taken out again, and the same job is timed bare; so in turn, by CPU
-time of the training thread, which other users of the machine do not lengthen. The figure is the
-median of the pairwise differences.
+The second way: one process installs the agent, brings it to the measuring stage, times 200
+iterations of a tiny job and removes it, then times the same job bare, in turns. It uses CPU time of
+the training thread, which other load on the machine does not lengthen. The figure is the median of
+the pairwise differences.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ train.main()
 
 
 def iteration_s(times: list[float]) -> float:
-    """Median step-to-step time in seconds after 30 steps of warm-up; epoch ends (evaluation) are
-    the tail it ignores.
+    """Median step-to-step time in seconds after 30 steps of warm-up; the median ignores epoch ends
+    (evaluation).
     """
     gaps = [b - a for a, b in zip(times[30:], times[31:], strict=False)]
     return statistics.median(gaps)
@@ -95,8 +96,8 @@ MODES = (
     "fixed, recording, streams matched",
     "fixed, probed steps",
 )
-WARM, TIMED = 40, 200  # iterations; 8 are timed where only the first 8 are probed
-LARGE = 3162  # rows and columns of a model of 10 M parameters
+WARM, TIMED = 40, 200  # iterations; 8 are timed if only the first 8 are probed
+LARGE = 3162  # rows and columns of a model with 10 M parameters
 
 
 def direct(rounds: int) -> None:
@@ -125,12 +126,12 @@ def direct(rounds: int) -> None:
 
 
 def pair(torch: Any, folder: Path, mode: str, turn: int) -> tuple[float, float]:
-    """(under the agent, bare) in seconds an iteration, whichever comes first by turns."""
+    """(with the agent, bare) in seconds per iteration; which one runs first alternates."""
     sides: list[Callable[[], float]] = [
         lambda: tiny_job(torch, folder, mode),
         lambda: tiny_job(torch, folder, "nothing"),
     ]
-    if "probed" in mode:  # the first iterations are another thing than later ones, bare as well
+    if "probed" in mode:  # the first iterations differ from later ones, bare as well
         sides[1] = lambda: tiny_job(torch, folder, "nothing", warm=0, timed=8)
     if turn % 2:
         plain = sides[1]()
@@ -139,7 +140,7 @@ def pair(torch: Any, folder: Path, mode: str, turn: int) -> tuple[float, float]:
 
 
 def tiny_job(torch: Any, folder: Path, mode: str, warm: int = WARM, timed: int = TIMED) -> float:
-    """CPU seconds an iteration of a job that does almost nothing."""
+    """CPU seconds per iteration of a job that does almost nothing."""
     if "probed" in mode:
         warm, timed = 0, 8
     with installed_agent(torch, folder, mode):
@@ -167,9 +168,7 @@ def training(torch: Any, model: Any, optimizer: Any, batches: Iterator[Any]) -> 
 
 
 def probed_steps(torch: Any, folder: Path) -> None:
-    """What the first steps cost a model of 10 M parameters, where norms are taken, parameters
-    cloned, gradients sketched.
-    """
+    """Cost of the first steps with 10 M parameters: norms, parameter clones, gradient sketches."""
     rows: dict[str, list[list[float]]] = {"fixed, probed steps": [], "nothing": []}
     for _ in range(5):
         for mode, seen in rows.items():
@@ -200,7 +199,7 @@ def probed_steps(torch: Any, folder: Path) -> None:
 
 @contextmanager
 def installed_agent(torch: Any, folder: Path, mode: str) -> Iterator[None]:
-    """The agent in this process, talking to a tuner of a few lines; taken out at the end."""
+    """The agent in this process, connected to a tuner of a few lines; removed at the end."""
     if mode == "nothing":
         yield
         return
@@ -245,7 +244,7 @@ def serving(path: str) -> Iterator[None]:
         listener.listen()
 
         def answer() -> None:
-            with suppress(OSError):  # nobody came, or the agent has hung up
+            with suppress(OSError):  # nobody connected, or the agent has hung up
                 connection, _ = listener.accept()
                 with connection, connection.makefile("rb") as lines:
                     if b'"Hello"' in lines.readline():
@@ -279,7 +278,7 @@ def main() -> None:
 
 
 def by_pairs(rounds: int, steps: int) -> None:
-    """Print the ratio of the example job's time an iteration, under the agent and bare."""
+    """Print the example job's time per iteration with the agent, relative to bare."""
     ratios = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,5 +1,4 @@
-"""Benchmark pages: made from what was measured, with notes written by hand at their end, which are
-kept."""
+"""Benchmark pages: generated from measurements, followed by handwritten notes, which are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ def write_page(
     rows: Sequence[Sequence[str]],
     notes: str,
 ) -> None:
-    """Lines of ``head``, a table, and what ``path`` holds from the heading ``notes`` on."""
+    """Write ``head``, a table, and the part of ``path`` from the heading ``notes`` on."""
     lines = [
         *head,
         "",

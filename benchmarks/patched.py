@@ -1,13 +1,13 @@
-"""Does the patch keep the promise of the result? The example bare, patched, and by `autotune
-launch`, two epochs each, in turn.
+"""Does the exported patch deliver the reported speed-up? The example bare, patched, and by
+`autotune launch`, two epochs each, in turns.
 
     autotune run examples/digits/job.yaml
     python benchmarks/patched.py autotune-runs/digits [--rounds 5] [--out benchmarks/patched.md]
 
-The patch of `autotune export --format diff` is applied to a copy of the example, and the copy is
-run without autotune. All sides note the time at every optimizer step; an epoch's first step is left
-out: what lies before it is evaluation and the change of epochs, which the reported figure leaves out
-too. Losses are compared as well: what the patched copy prints must be what the launched one prints.
+Applies the patch of `autotune export --format diff` to a copy of the example and runs the copy
+without autotune. All sides record the time at every optimizer step. The first step of an epoch is
+left out because it includes evaluation and the change of epochs; the reported figure leaves these
+out too. Losses are compared as well: the patched copy must print what the launched one prints.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from autotune.export.tuned import TunedConfig, write_tuned
 
 ROOT = Path(__file__).resolve().parents[1]
 EPOCHS = 2
-WARM_UP = 10  # steps left out, as in every figure the tool reports
-STEPS = 24  # an epoch: 1500 images in batches of 64
+WARM_UP = 10  # steps left out, as in every reported figure
+STEPS = 24  # per epoch: 1500 images in batches of 64
 CLOCK = (
     (
         "import argparse, atexit, json, os, time; TIMES = []; atexit.register(lambda:"
@@ -40,14 +40,12 @@ CLOCK = (
 
 
 def timed(text: str) -> str:
-    """The example's source with a clock at its optimizer step, line for line the same."""
+    """The example's source with a timestamp at its optimizer step; line numbers stay the same."""
     return text.replace("import argparse", CLOCK[0], 1).replace("optimizer.step()", CLOCK[1], 1)
 
 
 def sides(tuned: TunedConfig, folder: Path) -> dict[str, list[str]]:
-    """The copies and how each is run. The patch is applied to the source as it was tuned; the clock
-    comes after it.
-    """
+    """The copies and the command of each. The patch is applied before the timestamps are added."""
     source = (tuned.workdir / "train.py").read_text()
     for name in ("bare", "patched", "launched"):
         (folder / name).mkdir()
@@ -80,9 +78,7 @@ def sides(tuned: TunedConfig, folder: Path) -> dict[str, list[str]]:
 
 
 def measure(command: list[str], folder: Path) -> tuple[float, str]:
-    """(Mean step-to-step time, what was printed); warm-up and the first step of each epoch are left
-    out.
-    """
+    """(Mean step-to-step time, output); without warm-up and the first step of each epoch."""
     output = folder / "times.json"
     done = subprocess.run(
         command,

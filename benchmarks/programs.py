@@ -1,12 +1,11 @@
 """What the agent costs in frameworks' own loops: each program bare and in a session without a knob,
-in turn.
+in turns.
 
     python benchmarks/programs.py [--rounds 5] [--steps 300] [--only accelerate lightning]
 
-Both sides say themselves how long their loop took, evaluation taken off; the session is a `fixed`
-one that records every iteration to the job's end. The figure is the median of the pairwise ratios.
-Programs and their environment are those of
-`make compat`: set AUTOTUNE_COMPAT_PYTHON to its Python.
+Both sides report how long their loop took, without evaluation; the session is a `fixed` one that
+records every iteration to the job's end. The figure is the median of the pairwise ratios. The
+programs and their environment are those of `make compat`: set AUTOTUNE_COMPAT_PYTHON to its Python.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def loop_s(place: Place, name: str, steps: int) -> float:
 
 
 def ratios(program: Program, rounds: int, steps: int) -> tuple[list[float], float]:
-    """(agent / bare, one a round; seconds an iteration of the bare program)."""
+    """(agent / bare, one per round; seconds per iteration of the bare program)."""
     with tempfile.TemporaryDirectory() as folder:
         place = settle(program, Path(folder) / "job")
         found, bare = [], []

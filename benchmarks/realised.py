@@ -1,11 +1,11 @@
-"""Is the reported speed-up there? Each job of ``benchmarks/regret`` tuned, then run bare and by
-``autotune launch`` in turns, with no agent that measures and by the job's own clock.
+"""Is the reported speed-up real? Each job of ``benchmarks/regret`` is tuned, then run bare and by
+``autotune launch`` in turns, timed by the job's own clock with no agent measuring.
 
     python benchmarks/realised.py [--only JOB …] [--minutes 5] [--turns 3]
 
-(An hour and a half of a quiet machine.) A process is run until it has printed a few epochs; the
-first one, with the start, the compiling and the filling of queues, is left out. What was measured is
-kept in build/realised, and the page is made of all of it.
+(Takes an hour and a half on a quiet machine.) A process runs until it has printed a few epochs; the
+first one, which includes start-up, compilation and filling the queues, is left out. Measurements
+are kept in build/realised, and the page is made from all of them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from pages import write_page
 
 BUILD = ROOT / "build" / "realised"
 PAGE = Path(__file__).with_suffix(".md")
-NOTES = "## Where they differ"  # and what follows: written by hand, kept
-JOBS = [job for job in scripts() if job != "digits"]  # it tells no times: patched.py
-SECONDS, EPOCHS = 10.0, 2  # of a process count at least, after its first epoch
+NOTES = "## Where they differ"  # this and what follows is written by hand and kept
+JOBS = [job for job in scripts() if job != "digits"]  # digits prints no times: see patched.py
+SECONDS, EPOCHS = 10.0, 2  # per process at least, after its first epoch
 EACH_MS = re.compile(rb"([\d.]+) ms an iteration")
 
 
 def measure(job: str, minutes: float, turns: int) -> dict[str, Any]:
-    """What was reported, and what bare and launched processes took, in ms an iteration."""
+    """The reported speed-up, and ms per iteration of bare and launched processes."""
     folder = BUILD / job
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -65,7 +65,7 @@ def measure(job: str, minutes: float, turns: int) -> dict[str, Any]:
 
 
 def each_ms(command: list[str], folder: Path, env: dict[str, str]) -> float:
-    """Mean over the epochs of a new process, but for its first."""
+    """Mean over the epochs of a new process, without the first."""
     with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         epochs: list[float] = []
@@ -81,9 +81,7 @@ def each_ms(command: list[str], folder: Path, env: dict[str, str]) -> float:
 
 
 def row(job: str, found: dict[str, Any]) -> tuple[list[str], bool | None]:
-    """Cells, and whether what was realised lies in the reported interval; None: nothing was
-    reported.
-    """
+    """Cells, and whether the speed-up lies in the reported interval; None: none was reported."""
     cells = [job, f"{found['minutes']:.1f} min"]
     if found["verdict"] != "tuned":
         return [*cells, f"{found['verdict']}: {found['reason']}", "", "", ""], None

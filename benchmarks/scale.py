@@ -1,15 +1,15 @@
-"""What a long search costs the tuner itself: 1000 trials, at most 50 ms of its own time each, and
-memory that does not grow with them.
+"""What a long search costs the tuner itself: 1000 trials at no more than 50 ms of its own time
+each, with memory that does not grow with them.
 
-    python benchmarks/scale.py [--trials 1000] [--no-mlflow] [--write]      --write: the figures to scale.md
+    python benchmarks/scale.py [--trials 1000] [--no-mlflow] [--write]   --write: update scale.md
 
-Then the record of a search a fifth as long is sent to an MLflow server on this machine, to see what
-a server takes. What several machines bring is measured by scale_nodes.py.
+Then sends the record of a search a fifth as long to an MLflow server on this machine, to see how
+long a server takes. scale_nodes.py measures what several machines gain.
 
-The stages, the proposer (Optuna), the journal, the spool and MLflow (sqlite) are the real ones; the
-job and its time are replayed, so that whatever the clock shows is the tuner's. The time the replay
-itself needs to make up its figures is taken off. The landscape keeps a little in store for every
-trial and the search is told not to stop on a plateau, so that it comes to its last trial.
+The stages, the proposer (Optuna), the journal, the spool and MLflow (sqlite) are real; the job and
+its time are replayed, so all measured time is the tuner's. The time the replay itself takes to
+generate its figures is subtracted. Every trial can still find a small gain, and the search is told
+not to stop on a plateau, so that it reaches its last trial.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ search_space:
 budget: {minutes: 10000, trials: TRIALS}
 traces: none
 """
-# One figure a value; the best of all together is 4 times as fast as the job as it is.
+# One factor per value; the best values together are 4 times as fast as the original job.
 FACTORS = {
     "num_workers": {"1": 0.9, "2": 0.8, "4": 0.75, "8": 0.85},
     "amp_dtype": {"bfloat16": 0.7},
@@ -80,7 +80,7 @@ FACTORS = {
 
 @dataclass
 class Meter:
-    """Seconds spent in one part of the tuner, in all and in the trial that is going on."""
+    """Seconds spent in one part of the tuner, in total and in the current trial."""
 
     total_s: float = 0.0
     calls: int = 0
@@ -104,7 +104,7 @@ class Meter:
 
 
 class Replayed(ReplayExecutor):
-    """The machine; ``meter`` holds the time it takes to make its figures up and to weigh them."""
+    """The replayed machine; ``meter`` times the generation of reports and their measuring."""
 
     def __init__(self, table: ReplayTable, meter: Meter) -> None:
         super().__init__(table, seed=1)
@@ -119,7 +119,7 @@ class Replayed(ReplayExecutor):
 
 @dataclass
 class Marks:
-    """What was seen after each trial."""
+    """Measurements after each trial."""
 
     began_s: float = 0.0
     cpu_s: float = 0.0  # of this process, from the first trial to the last
@@ -144,9 +144,7 @@ def no_plateau() -> Iterator[None]:
 
 @dataclass
 class Figures:
-    """Of ``trials`` trials; ``server_ms`` is what sending one to a server takes, 0 where that was
-    left out.
-    """
+    """Results of ``trials`` trials; ``server_ms``: to send one to a server, 0 if not measured."""
 
     trials: int
     tuner_ms: list[float]
@@ -154,10 +152,10 @@ class Figures:
     resident_mib: list[float]
     files_bytes: dict[str, int]
     requests: int
-    blocks: float  # a trial
-    report_bytes: float  # a block
+    blocks: float  # per trial
+    report_bytes: float  # per block
     server_ms: float = 0.0
-    cpu_ms: float = 0.0  # a trial, the replay's own taken off
+    cpu_ms: float = 0.0  # per trial, without the replay's own
 
 
 def measure(trials: int, mlflow: bool, folder: Path) -> Figures:
@@ -190,7 +188,7 @@ REQUESTS = Meter()
 
 
 def count_requests() -> None:
-    """Every call of MLflow's client is a request where MLflow is a server."""
+    """Count the calls of MLflow's client: each would be a request to an MLflow server."""
     from mlflow import MlflowClient
 
     for name in (
@@ -206,9 +204,7 @@ def count_requests() -> None:
 
 
 def measure_server(trials: int, folder: Path) -> float:
-    """Milliseconds a trial that a server with one worker, on sqlite, takes for the record of a
-    search.
-    """
+    """Milliseconds per trial to send a search's record to a server with one worker, on sqlite."""
     folder.mkdir()
     measure(trials, False, folder)
     store, port = resolve(f"sqlite:///{folder / 'server' / 'mlflow.db'}"), free_port(5600)
@@ -281,7 +277,7 @@ def sizes(run_dir: Path) -> dict[str, int]:
 
 
 def tenths(values: Sequence[float]) -> list[float]:
-    """The mean of each tenth of the trials."""
+    """Mean of each tenth of the trials."""
     size = max(1, len(values) // TENTHS)
     return [
         statistics.fmean(values[i : i + size])

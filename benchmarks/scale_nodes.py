@@ -1,13 +1,14 @@
-"""Whether twice the machines bring twice the trials: a search on 1, 2 and 4 nodes of a Ray cluster,
-all played on this machine.
+"""Whether twice the machines run twice the trials: a search on 1, 2 and 4 nodes of a Ray cluster,
+all simulated on this machine.
 
-    python benchmarks/scale_nodes.py [--nodes 1 2 4] [--trials 15] [--block-s 0.7] [--write]      --write: the figures to scale_nodes.md
+    python benchmarks/scale_nodes.py [--nodes 1 2 4] [--trials 15] [--block-s 0.7] [--write]
 
-The job speaks the agent's protocol and sleeps for as long as a block would take; Ray, its slots,
-the sessions and the search are the real
-ones. Each node gets as many trials as the one node has: linear means that the wall time stays what
-it was. No trial is better than the others, so that all take the same number of blocks. What a trial
-takes beyond its blocks is what tuner and Ray add.
+The job speaks the agent's protocol and sleeps for the length of a block; Ray, its slots, the
+sessions and the search are real. Each node gets as many trials as the single node: scaling is
+linear if the wall time stays the same. No trial is better than the others, so all take the same
+number of blocks. The time of a trial beyond its blocks is the overhead of tuner and Ray.
+
+--write: update scale_nodes.md.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from autotune.tracking import open_tracker
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TESTS = ROOT / "tests"
-LEAST_SHARE = 0.9  # of linear
-ALIKE_S = 60.0  # for all slots to be there
+LEAST_SHARE = 0.9  # of linear scaling
+ALIKE_S = 60.0  # until all slots are there
 PROGRAM = """\
 from dataclasses import replace
 
@@ -68,13 +69,13 @@ budget: {{minutes: 600, trials: {trials}}}
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one search on ``nodes`` nodes."""
+    """Results of one search on ``nodes`` nodes."""
 
     nodes: int
     trials: int
     blocks: int
     wall_s: float
-    opening_s: float  # of that: until the sessions of all lanes were there, the slowest one's
+    opening_s: float  # part of wall_s: until the sessions of all lanes were there
     cpu_s: float  # of the tuner's process
 
     @property
@@ -84,7 +85,7 @@ class Figures:
 
 @contextmanager
 def token(folder: Path) -> Iterator[None]:
-    """Of a cluster of our own."""
+    """Token for our own cluster."""
     (folder / "token").write_text(os.urandom(16).hex())
     before = dict(os.environ)
     os.environ |= {"RAY_AUTH_TOKEN_PATH": str(folder / "token"), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -140,7 +141,7 @@ def wait_for(executor: Executor, slots: int) -> None:
 
 
 class Count:
-    """Blocks asked of all slots, and when each session was there."""
+    """Blocks requested from all slots, and when each session was there."""
 
     def __init__(self) -> None:
         self.blocks = 0

@@ -1,10 +1,10 @@
-"""Does a training take as long as the report says? Eight programs tuned, then run to their ends:
-bare, launched with nothing compiled yet, and launched again.
+"""Does training take as long as the report predicts? Eight programs are tuned, then run to the end:
+bare, launched without compiled kernels, and launched again.
 
     python benchmarks/time_to_train.py [--only JOB …] [--minutes 3] [--rounds 1]
 
-(An hour of a quiet machine.) What was measured is kept in build/time_to_train; the page
-is made of all of it.
+(Takes an hour on a quiet machine.) Measurements are kept in build/time_to_train; the page is made
+from all of them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pages import write_page
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "time_to_train"
 PAGE = Path(__file__).with_suffix(".md")
-NOTES = "## Where they are not"  # and what follows: written by hand, kept
-WITHIN = 0.05  # of the time it took: as near as a prediction should be
-SIDES = ("before", "after", "cold")  # TrainingTime's fields, less "_s"
+NOTES = "## Where they are not"  # this and what follows is written by hand and kept
+WITHIN = 0.05  # of the time it took: the allowed error of a prediction
+SIDES = ("before", "after", "cold")  # TrainingTime's fields without "_s"
 
 
 @dataclass(frozen=True)
 class Program:
     script: str
     epochs: int
-    steps: int  # an epoch
+    steps: int  # per epoch
 
 
 def regret(name: str, epochs: int, steps: int) -> Program:
@@ -59,7 +59,7 @@ def autotune(*arguments: str) -> list[str]:
 
 
 def measure(name: str, minutes: float, rounds: int) -> dict[str, Any]:
-    """What was predicted and what it took, in seconds."""
+    """Predicted and actual seconds."""
     program, folder = PROGRAMS[name], BUILD / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

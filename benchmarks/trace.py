@@ -1,13 +1,12 @@
-"""What it costs to read a trace: 200 iterations of a convolutional net, five seconds and 500 MB at
-most.
+"""What reading a trace of 200 iterations of a convolutional net costs: at most five seconds and 500
+MB.
 
-    python benchmarks/trace.py [--iterations 200] [--rounds 5] [--write]      --write: the figures to trace.md
+    python benchmarks/trace.py [--iterations 200] [--rounds 5] [--write]   --write: update trace.md
 
 The trace comes from a real training loop (three convolutions with batch norm, AdamW in a loop over
-its tensors) under torch.profiler as
-the profiled window has it on: shapes, types, memory. It is read in processes of their own, each
-with a fresh interpreter; memory is the largest resident set of such a process, what importing the
-reader takes included. "table" is the operator table with FLOPs and bytes.
+its tensors) under torch.profiler with the settings of the profiled window: shapes, types, memory.
+Separate processes with fresh interpreters read it; memory is the largest resident set of such a
+process, including the import of the reader. "table" is the operator table with FLOPs and bytes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What every test may rely on: the tested environment's programs on PATH, quiet libraries, GPU
-tests only with a GPU.
+"""Defaults of every test: the tested environment's programs on PATH, quiet libraries, GPU tests
+only with a GPU.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-# Tests start real commands ("python train.py", "autotune run"): they must find those of this
+# Tests start real commands ("python train.py", "autotune run"), which must come from this
 # environment.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("MPLBACKEND", "agg")
-# No test reads or writes the user's own history of runs; each has one of its own (`own_history`).
+# Tests must not read or write the user's own history of runs; each has its own (`own_history`).
 _DATA = tempfile.TemporaryDirectory(prefix="autotune-tests-data-")
 os.environ["XDG_DATA_HOME"] = _DATA.name
 for _name in ("AUTOTUNE_STORE", "AUTOTUNE_TEAM_STORE", "AUTOTUNE_RUNS"):
@@ -34,12 +34,12 @@ for _name in (
 ):
     os.environ.pop(_name, None)
 
-GONE_WITHIN_S = 15.0  # TERM, grace, KILL, and a machine that is busy
+GONE_WITHIN_S = 15.0  # TERM, grace, KILL, on a busy machine
 
 
 @pytest.fixture(autouse=True)
 def own_history(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """What one test has its runs learn is not known to the next one."""
+    """What the runs of one test learn is not known to the next test."""
     number = abs(hash(request.node.nodeid))
     monkeypatch.setenv("XDG_DATA_HOME", str(Path(_DATA.name) / str(number)))
 
@@ -48,9 +48,9 @@ def own_history(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 def no_waiting_for_the_disk(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """No power is cut here, and a replayed run writes hundreds of lines, each of which is on the
-    disk before the next. In faults/ disks fill up: there, and in processes of their own, they are
-    waited for.
+    """Make fsync do nothing: a replayed run writes hundreds of lines, each flushed before the next.
+
+    Does not apply in faults/, where disks fill up, or in child processes.
     """
     if request.path.parent.name != "faults":
         monkeypatch.setattr("os.fsync", lambda _: None)
@@ -58,8 +58,10 @@ def no_waiting_for_the_disk(
 
 @pytest.fixture
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
-    """What this test's runs started, put into memory or locked is gone when it ends. For every test
-    of a fault: tests/faults/README.md.
+    """Nothing that the test's runs started, allocated in shared memory or locked may be left at its
+    end.
+
+    Every fault test uses it: tests/faults/README.md.
     """
     from leftovers import Surroundings, held
 
@@ -81,9 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _has_gpu() -> bool:
-    """Asked in a process of its own: importing torch here would slow every test run down by a
-    second.
-    """
+    """Ask in a separate process: importing torch here would add a second to every test run."""
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return (
         subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode

@@ -1,6 +1,4 @@
-"""What a run may leave on a machine when it ends, however it ends: processes, shared memory,
-sockets, locks.
-"""
+"""What a run may leave on a machine, however it ends: processes, shared memory, sockets, locks."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ from autotune_trials.supervisor import process_tags, procfs
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run may leave on this machine. Of processes only those that belong to runs below
-    ``folder``.
+    """Processes, shared memory and sockets on this machine.
+
+    Only processes that belong to runs in ``folder`` count.
     """
 
     processes: frozenset[str]
@@ -48,8 +47,8 @@ class Surroundings:
 
 
 def _is_ours(name: str) -> bool:
-    """Segments of torch's workers, and sockets, whose makers are gone: other tests may run beside
-    this one.
+    """Segments of torch's workers, and sockets, whose creators are gone. Those of living processes
+    may belong to concurrent tests.
     """
     if name.startswith("torch_"):
         return not procfs.alive(int(name.split("_")[1]))
@@ -57,7 +56,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _of_the_dead(name: str) -> bool:
-    """A socket's folder whose tuner is gone."""
+    """A socket folder whose tuner is gone."""
     return name.startswith("autotune-") and process_tags.is_stale("-".join(name.split("-")[1:5]))
 
 
@@ -83,9 +82,7 @@ def _processes_of(folder: str) -> Iterator[str]:
 
 
 def held(folder: Path) -> list[str]:
-    """What somebody holds a lock on: journals, the sending of records, working directories in which
-    trials are put back.
-    """
+    """Locked paths: journals, the sending of records, and working directories of trials."""
     places = [
         *folder.rglob("journal.jsonl"),
         *folder.rglob("send.lock"),
@@ -97,7 +94,7 @@ def held(folder: Path) -> list[str]:
 def _free(path: Path) -> bool:
     try:
         file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # removed meanwhile, or a link to nothing
+    except FileNotFoundError:  # removed in the meantime, or a dangling link
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

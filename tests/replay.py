@@ -1,32 +1,37 @@
-"""Sessions answered from a recorded table: the search and the stages, tested in seconds and without
-the hardware.
+"""Sessions answered from a recorded table: tests of the search and the stages take seconds and need
+no hardware.
 
-What a table says, written as JSON:
+The contents of a table, as JSON:
 
     {
-      "cost_s": 0.002,                      seconds a sample, baseline
-      "samples": 32,                        a step, baseline; a batch_size knob changes it
-      "entries": [                          measured configurations, whole
+      "cost_s": 0.002,                      baseline, seconds per sample
+      "samples": 32,                        baseline, per step; a batch_size knob changes it
+      "entries": [                          complete measured configurations
         {"config": {"num_workers": 2}, "cost_s": 0.0013},
-        {"config": {"batch_size": 512}, "fails": "oom: CUDA out of memory"}      or "crash: …", "hang: …"
+        {"config": {"batch_size": 512}, "fails": "oom: CUDA out of memory"}
+                                            or "crash: …", "hang: …"
       ],
-      "factors": {"num_workers": {"1": 0.8, "4": 0.7}},   other configurations: the baseline's cost times one factor a knob
-      "otherwise": 1.0,                     factor of a knob or value named nowhere; without it that is an error
+      "factors": {"num_workers": {"1": 0.8, "4": 0.7}},
+                                            other configurations: the baseline's cost times one
+                                            factor per knob
+      "otherwise": 1.0,                     factor of any other knob or value; without it, these
+                                            are errors
       "noise": 0.02,                        standard deviation of the log time of an iteration
       "block_noise": 0.005,                 and of what a whole block or run has in common
       "startup_s": 5.0,
       "phases": {"data": 0.3, "forward": 0.3, "backward": 0.3, "optimizer": 0.05, "other": 0.05},
       "epoch_iterations": 100,
-      "loss": {"first": 2.3, "last": 0.4, "scale_steps": 80, "noise": 0.03, "changed_by":
-      {"amp_dtype": {"float16": 0.1}}}, "machine": {"cores": 8}, "job": {"world_size": 1},  fields
-      of Machine and JobFacts that differ from those below
-      "peaks": {"float32": 1e12, "memory": 5e10}          FLOP/s and bytes/s of the machine, if they were measured
+      "loss": {"first": 2.3, "last": 0.4, "scale_steps": 80, "noise": 0.03,
+               "changed_by": {"amp_dtype": {"float16": 0.1}}},
+      "machine": {"cores": 8},              fields of Machine and JobFacts that differ from those
+      "job": {"world_size": 1},             below
+      "peaks": {"float32": 1e12, "memory": 5e10}
+                                            FLOP/s and bytes/s of the machine, if measured
     }
 
 Times are log-normal around the table's cost. Everything follows from the executor's seed; losses
-follow from the run's
-seed alone, so that runs are paired as real ones are. No time passes: ``elapsed_s`` says how long it
-would have taken.
+follow only from the run's seed, so runs are paired like real ones. No time passes: ``elapsed_s``
+counts how long it would have taken.
 """
 
 from __future__ import annotations
@@ -52,13 +57,13 @@ from autotune_trials.protocol.messages import (
     Window,
 )
 
-WARM_UP = (20.0, 4.0, 2.0, 1.5)  # times the usual: the first iterations of a fresh process
+WARM_UP = (20.0, 4.0, 2.0, 1.5)  # factors on the first iterations of a fresh process
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A falling curve ``last + (first - last) · exp(-step / scale_steps)`` with noise of its own
-    for each seed.
+    """A falling curve ``last + (first - last) · exp(-step / scale_steps)`` with its own noise for
+    each seed.
     """
 
     first: float = 2.3
@@ -100,14 +105,14 @@ class ReplayTable:
     loss: Loss = Loss()
     machine: Mapping[str, Any] = field(default_factory=dict)
     job: Mapping[str, Any] = field(default_factory=dict)
-    # what measure_peaks answers; {}: none were recorded
+    # results of measure_peaks; empty: none were recorded
     peaks: Mapping[str, float] = field(default_factory=dict)
 
     def entry(self, config: Config) -> Entry:
-        """What the table says of ``config``.
+        """The table's entry for ``config``.
 
         Raises:
-            LookupError: nothing.
+            LookupError: there is none.
         """
         own = dict(config)
         for entry in self.entries:
@@ -127,12 +132,12 @@ class ReplayTable:
 
 
 def word(value: Value) -> str:
-    """How a knob's value is written as a key of the table: as JSON, text without quotes."""
+    """A knob's value as a key of the table: as JSON, but text without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 class ReplayExecutor(Executor):
-    """Answers as a quiet or noisy machine would.
+    """Answers like a quiet or noisy machine.
 
     Args:
         seed: of the timing noise.
@@ -141,7 +146,7 @@ class ReplayExecutor(Executor):
     def __init__(self, table: ReplayTable, seed: int = 0) -> None:
         self.table, self.elapsed_s = table, 0.0
         self._random = random.Random(seed)
-        self.sessions: list[Config] = []  # configuration of every session started, in order
+        self.sessions: list[Config] = []  # configurations of all sessions started, in order
 
     def open_live(self, process_config: Config) -> LiveSession:
         self._start(process_config)
@@ -190,10 +195,10 @@ class ReplayExecutor(Executor):
         )
 
     def report(self, block: Block, config: Config) -> BlockReport:
-        """One block under ``config``.
+        """Report of one block with ``config``.
 
         Raises:
-            SessionFailed: the table says that the process dies of it.
+            SessionFailed: the table says that the process dies.
         """
         entry = self.table.entry(config)
         if entry.fails.partition(":")[0] in FAILURES and not entry.fails.startswith("oom"):
@@ -337,7 +342,7 @@ def _shallow(job: JobFacts) -> dict[str, Any]:
     return data
 
 
-# A common server, so that every knob of the CPU preset has something to decide.
+# A common server on which every knob of the CPU preset has several values.
 MACHINE: dict[str, Any] = {
     "cores": 8,
     "memory_gib": 32.0,

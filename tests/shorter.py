@@ -1,6 +1,6 @@
-"""The command line as it is, but in a hurry: ``python shorter.py run job.yaml``. A timed run may end
-after 0.3 s of training, not after 4, and no pairs are made for the sake of a narrower interval (how
-that is done: stages/test_sharpened.py). For jobs whose gain is far above the noise of such windows.
+"""The command line with shorter measurements: ``python shorter.py run job.yaml``. A timed run may
+end after 0.3 s of training instead of 4, and no pairs are made only to narrow the interval (see
+stages/test_sharpened.py for that). For jobs whose gain is far above the noise of such windows.
 """
 
 from __future__ import annotations

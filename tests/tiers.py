@@ -1,4 +1,4 @@
-"""Marks for single cases of a table. Whole tests are marked in the usual way."""
+"""Marks for single cases of a parametrization. Whole tests use ordinary marks."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import pytest
 
 
 def slow(*values: Any, id: str | None = None) -> Any:
-    """A case that `make slow` runs and `make test` leaves out."""
+    """A case that runs in `make slow` but not in `make test`."""
     return pytest.param(*values, marks=pytest.mark.slow, id=id)

@@ -1,8 +1,9 @@
-"""Three 3x3 convolutions with 128 channels on 224x224 images, float32, and a look at the loss in every step.
+"""Three 3x3 convolutions with 128 channels on 224x224 images, float32; reads the loss in every
+step.
 
     python conv_net.py [--steps 20000] [--size 224] [--batch 16]
 
-Images travel as bytes and in two workers: what limits this job on a GPU is the GPU, and Python between its kernels.
+Two workers deliver the images as bytes: the GPU limits this job, and Python between its kernels.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Images(Dataset):
-    """Noise with a coloured stripe, whose place is the class."""
+    """Noise with a coloured stripe, whose position is the class."""
 
     def __init__(self, size, count=4096):
         self.noise = torch.randint(0, 200, (64, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -2,8 +2,8 @@
 
     python diffusion.py [--steps 20000] [--size 64] [--width 128] [--batch 32] [--out samples]
 
-What is saved is the model's guess of the clean images, as a strip of eight: the GPU is waited for,
-and the PNG is packed, while nothing trains.
+The image is a strip of eight of the model's predictions of the clean images: training stops while
+the job waits for the GPU and encodes the PNG.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Blobs(Dataset):
-    """Smooth random colours in -1 ... 1, each seen from one of four sides."""
+    """Smooth random colours in -1 ... 1, each in four rotations."""
 
     def __init__(self, size, count=1024):
         small = torch.rand(count, 3, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -35,7 +35,7 @@ def norm(channels):
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions; the time is added between them."""
+    """Two 3x3 convolutions; the time embedding is added between them."""
 
     def __init__(self, inputs, outputs, time):
         super().__init__()

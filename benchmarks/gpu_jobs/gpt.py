@@ -1,8 +1,8 @@
-"""A GPT of 124 million parameters, float32, AdamW, on text made on the spot.
+"""A GPT of 124 million parameters, float32, AdamW, on generated text.
 
     python gpt.py [--steps 20000] [--layers 12] [--width 768] [--length 512] [--batch 8]
 
-A batch is 32 KiB of tokens: what limits this job on a GPU is the GPU.
+A batch is 32 KiB of tokens: the GPU limits this job.
 """
 
 import argparse
@@ -15,7 +15,7 @@ TOKENS = 50_304
 
 
 class Text(Dataset):
-    """Sequences in which each token follows from the one before, but for one in ten."""
+    """Sequences in which each token follows from the previous one, except for one in ten."""
 
     def __init__(self, length, count=4096):
         generator = torch.Generator().manual_seed(0)

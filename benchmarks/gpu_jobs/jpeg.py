@@ -1,8 +1,8 @@
-"""ResNet-50 on JPEG files that four workers decode and crop: the reader limits this job on a GPU.
+"""ResNet-50 on JPEG files that four workers decode and crop: the loader limits this job on a GPU.
 
     python jpeg.py [--steps 20000] [--size 224] [--batch 64] [--workers 4] [--files 128]
 
-The files are made at the start and kept in memory: 500x375 pixels, about 95 kB each.
+The files are generated at the start and kept in memory: 500x375 pixels, about 95 kB each.
 """
 
 import argparse

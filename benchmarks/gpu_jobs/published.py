@@ -1,4 +1,4 @@
-"""Three workloads of published speed-ups, as one ordinary program: float32, AdamW.
+"""Three workloads with published speed-ups, as one ordinary program: float32, AdamW.
 
     python published.py WORKLOAD [--steps 20000] [--timed 200] [--loader]
 
@@ -6,8 +6,8 @@
     resnet18      32x32 images, batch 128
     transformer   6 encoder layers of width 512, 128 tokens, batch 32; a class for each sequence
 
-Batches lie ready on the device; with --loader a DataLoader as torch sets it up by default makes
-them. Ends with the rate of the last --timed steps: the device is waited for before and after them.
+Batches are kept on the device; with --loader, a DataLoader with torch's defaults makes them. Prints
+the rate of the last --timed steps at the end, synchronizing with the device before and after them.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 TOKENS = 32_000
-BATCHES = 16  # that lie ready
+BATCHES = 16  # kept on the device
 
 
 class Sequences(Dataset):
-    """Tokens of which half come from a range that the class has to itself."""
+    """Tokens of which half come from a range reserved for the class."""
 
     def __init__(self, length, count=4096):
         generator = torch.Generator().manual_seed(0)
@@ -57,7 +57,7 @@ class Transformer(nn.Module):
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, inputs, outputs, stride):
         super().__init__()
@@ -102,7 +102,7 @@ def arguments():
 
 
 def workload(options):
-    """(Model, data set); the sizes left out are filled in."""
+    """(Model, data set); fills in the sizes left out."""
     sizes = {"resnet50": (64, 224, 64), "resnet18": (128, 32, 64), "transformer": (32, 128, 512)}
     batch, size, width = sizes[options.workload]
     options.batch, options.size = options.batch or batch, options.size or size
@@ -114,7 +114,7 @@ def workload(options):
 
 
 def batches(options, dataset, device):
-    """Inputs and labels on the device, without end."""
+    """Endless inputs and labels on the device."""
 
     def on_device(inputs, labels):
         inputs, labels = inputs.to(device), labels.to(device)
@@ -131,7 +131,7 @@ def batches(options, dataset, device):
 
 
 def train(step, ready, options, device):
-    """Calls ``step(inputs, labels)``, which trains and returns the loss, and prints the rate."""
+    """Call ``step(inputs, labels)``, which trains and returns the loss, and print the rate."""
 
     def wait():
         if device == "cuda":

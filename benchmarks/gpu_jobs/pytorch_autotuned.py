@@ -1,10 +1,10 @@
-"""The workloads of published.py set up by the package pytorch-autotune, as its README says.
+"""The workloads of published.py, set up by the package pytorch-autotune as its README says.
 
     python pytorch_autotuned.py tune WORKLOAD [--budget max]   search; its report is printed
     python pytorch_autotuned.py run WORKLOAD [--steps 400]     train with the winner
 
-The package keeps the winner in the file that PYTORCH_AUTOTUNE_CACHE names, where `run` finds it;
-without one there is no time to search, and it fails.
+The package keeps the winner in the file named by PYTORCH_AUTOTUNE_CACHE, where `run` finds it;
+without one, `run` has no time to search and fails.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""ResNet-50 on 224x224 images, float32, SGD: the usual first script, with loader settings people do make.
+"""ResNet-50 on 224x224 images, float32, SGD: a typical first script with common loader settings.
 
     python resnet50.py [--steps 20000] [--size 224] [--batch 64] [--width 64]
 
-Images travel as bytes, in four workers and pinned memory: what limits this job on a GPU is the GPU.
+Four workers deliver the images as bytes, in pinned memory: the GPU limits this job.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut; four times as many channels come out."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; the output has four times as many channels."""
 
     def __init__(self, inputs, width, stride):
         super().__init__()

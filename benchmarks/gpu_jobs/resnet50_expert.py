@@ -1,9 +1,9 @@
-"""The ResNet-50 of resnet50.py as somebody who knows sets it up; there may be nothing to gain.
+"""The ResNet-50 of resnet50.py as an expert sets it up; there may be nothing to gain.
 
     python resnet50_expert.py [--steps 20000] [--size 224] [--batch 64] [--width 64]
 
-bfloat16, channels last, torch.compile, TF32, cuDNN's benchmark, a fused optimizer, eight workers
-that stay, pinned memory and copies that are not waited for.
+bfloat16, channels last, torch.compile, TF32, cuDNN's benchmark mode, a fused optimizer, eight
+persistent workers, pinned memory and non-blocking copies.
 """
 
 import argparse

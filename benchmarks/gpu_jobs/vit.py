@@ -1,8 +1,8 @@
-"""A ViT-S/8 on 224x224 images, float32, AdamW: 785 tokens an image, so that attention counts.
+"""A ViT-S/8 on 224x224 images, float32, AdamW: 785 tokens per image, so that attention matters.
 
     python vit.py [--steps 20000] [--size 224] [--patch 8] [--layers 12] [--width 384] [--batch 32]
 
-Attention is scaled_dot_product_attention, inside torch's encoder layer; torch chooses the kernel.
+Attention is scaled_dot_product_attention inside torch's encoder layer; torch chooses the kernel.
 """
 
 import argparse

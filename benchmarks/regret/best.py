@@ -1,10 +1,12 @@
-"""The best configuration of a job that is known: a search that is not the tool's and takes as long
-as it needs, by fresh processes alone.
+"""The best known configuration of a job: a search independent of the tool, with fresh processes
+only and as much time as it needs.
 
-    random configurations ─▶ successive halving: 24, 8, 3 ─▶ from each of the three, and from the baseline: coordinate search,
-    every value of every knob beside the present best, until a whole pass changes nothing ─▶ the leaders and the baseline in turns
+    random configurations ─▶ successive halving: 24, 8, 3
+      ─▶ from each of the three, and from the baseline: coordinate search over every value of every
+         knob, until a whole pass changes nothing
+      ─▶ the leaders and the baseline in turns
 
-It looks further than the tool does: WIDER has values beyond the domains that the tool may have.
+It searches further than the tool: WIDER has values outside the tool's domains.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from processes import Config, Processes, Series, Space, TimeUp, digest, in_turns
 from autotune.job.configs import key_of
 from autotune.verdict.sequential import robust_mean
 
-SECONDS, FINAL_SECONDS = 3.0, 6.0  # of a window
-# random configurations; how likely each of their knobs is to differ from the job's own
+SECONDS, FINAL_SECONDS = 3.0, 6.0  # per window
+# random configurations; probability that each of their knobs differs from the job's own value
 DRAWN, CHANGED = 24, 0.4
 LEADERS, FINAL_ROUNDS = 4, 6
-AHEAD = 0.01  # worth a second look
+AHEAD = 0.01  # log gain that is worth a second look
 WIDER: Mapping[str, tuple[Any, ...]] = {
     "num_workers": (0, 1, 2, 4, 8, 16, 32, 64),
     "prefetch_factor": (2, 4, 8, 16),
@@ -66,7 +68,7 @@ def wider(space: Space) -> Space:
 
 
 def halving(series: Series, space: Space) -> list[Config]:
-    """The three best of a random lot, the better the more often measured."""
+    """The three best of the random configurations; better ones are measured more often."""
     drawn = random.Random(1)
     lot: list[Config] = []
     for _ in range(20 * DRAWN):
@@ -86,7 +88,7 @@ def halving(series: Series, space: Space) -> list[Config]:
 
 
 def climb(series: Series, space: Space, start: Config) -> Config:
-    """``start``, improved knob by knob until nothing gives anything."""
+    """Improve ``start`` knob by knob until nothing helps."""
     current, order = start, random.Random(2)
     changed = True
     while changed:
@@ -109,9 +111,7 @@ def others(space: Space, current: Config, name: str) -> list[Config]:
 
 
 def _better(series: Series, current: Config, configs: Sequence[Config]) -> Config | None:
-    """The best of ``configs``, if it is ahead of ``current`` and stays so when both are measured
-    again in turns.
-    """
+    """The best of ``configs`` if it beats ``current`` twice, the second time measured in turns."""
     if not configs:
         return None
     own = [series.log_cost(current)]
@@ -120,19 +120,19 @@ def _better(series: Series, current: Config, configs: Sequence[Config]) -> Confi
     best = min(range(len(configs)), key=costs.__getitem__)
     if costs[best] > fmean(own) - AHEAD:
         return None
-    # The look that chose it is left out: what is chosen for being ahead is too far ahead.
+    # Leave out the look that chose it: being chosen for its lead makes that lead too large.
     mine, its = in_turns(series, [current, configs[best]], 4)
     return configs[best] if fmean(its) < fmean(mine) - AHEAD / 2 else None
 
 
 def leaders(series: Series, climbed: Sequence[Config]) -> list[Config]:
-    """The baseline, what the climbs came to, and the best of the rest by the runs they had."""
+    """The baseline, the results of the climbs, and the best of the rest by their runs."""
     costs: dict[str, list[float]] = defaultdict(list)
     configs: dict[str, Config] = {}
     for _, config, cost in series.done:
         costs[key_of(config)].append(cost)
         configs[key_of(config)] = config
-    # one lucky run is not to lead
+    # penalize few runs: one lucky run must not lead
     ranked = sorted(configs, key=lambda k: fmean(costs[k]) + 0.03 / len(costs[k]))
     found: list[Config] = [{}]
     for config in [*climbed, *(configs[k] for k in ranked[:LEADERS])]:

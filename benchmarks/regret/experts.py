@@ -1,5 +1,5 @@
 """What an engineer who has read the job would set, written down before anything was measured; the
-tool is held against the best of these, too.
+tool is also compared with the best of these.
 """
 
 from __future__ import annotations

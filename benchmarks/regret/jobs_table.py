@@ -1,6 +1,4 @@
-"""The jobs: the scripts in jobs/, and the example. Each gets a job file of its own under
-build/regret/.
-"""
+"""The jobs: the scripts in jobs/, and the example. Each gets its own job file in build/regret/."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "regret"
-# What start-up (compiling above all) is spread over: such a job runs for one to eight hours. Jobs
-# that run for minutes are not worth tuning.
+# Start-up (mostly compilation) is spread over this many steps: such a job runs for one to eight
+# hours. Jobs that run for minutes are not worth tuning.
 PLANNED_STEPS = 500_000
 RIVALS = ("tpe", "random", "ofat", "tpe-confirmed", "random-confirmed", "ofat-confirmed")
-NEVER_ENDS = 1_000_000  # epochs: trials never run to the end
+NEVER_ENDS = 1_000_000  # epochs: trials never reach the end
 
 
 def scripts() -> dict[str, Path]:
@@ -24,7 +22,7 @@ def scripts() -> dict[str, Path]:
 
 
 def job_file(job: str) -> Path:
-    """The job file of ``job``, written anew. (JSON is YAML.)"""
+    """Write the job file of ``job``. (JSON is YAML.)"""
     folder = BUILD / job
     (folder / "work").mkdir(parents=True, exist_ok=True)
     text = json.dumps(

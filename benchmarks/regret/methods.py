@@ -1,8 +1,8 @@
-"""What the tool is held against: Optuna's TPE, random search and one factor at a time, a fresh
-process a trial; and the tool itself.
+"""The methods compared: Optuna's TPE, random search and one factor at a time, with a fresh process
+per trial; and the tool itself.
 
-A rival's trials are one series; its answer after N minutes is the best trial that was finished by
-then. `-confirmed` searches for 70 % of the time and spends the rest on its three best and the
+A rival's trials are one series; its answer after N minutes is the best trial finished by then.
+`-confirmed` searches for 70 % of the time and spends the rest on measuring its three best and the
 baseline in turns.
 """
 
@@ -22,7 +22,7 @@ from processes import Config, Processes, Series, Space, TimeUp, in_turns
 from records import Records
 
 SECONDS = 4.0  # of a trial's window, as in the tool's own fresh runs
-SEARCHING = 0.7  # of the time, where the rest confirms
+SEARCHING = 0.7  # share of the time, if the rest confirms
 CONFIRMED, MOST_ROUNDS = 3, 20
 
 
@@ -50,7 +50,7 @@ def rival(processes: Processes, method: str, minutes: float, seed: int) -> dict[
         try:
             costs = [fmean(c) for c in in_turns(turns, few, MOST_ROUNDS)]
             config = few[min(range(len(few)), key=costs.__getitem__)]
-        except TimeUp:  # not one round: nothing is confirmed
+        except TimeUp:  # no complete round: nothing is confirmed
             config = {}
         wall_s += turns.spent_s
     return processes.records.append(
@@ -66,7 +66,7 @@ def rival(processes: Processes, method: str, minutes: float, seed: int) -> dict[
 
 
 def best_so_far(series: Series) -> list[tuple[float, Config]]:
-    """(seconds, configuration) whenever a trial was the best until then."""
+    """(seconds, configuration) of each trial that was the best so far."""
     found: list[tuple[float, Config]] = []
     least = math.inf
     for spent_s, config, cost in series.done:
@@ -105,9 +105,7 @@ def by_optuna(sampler: str) -> Callable[[Series, Space, int], None]:
 
 
 def one_factor_at_a_time(series: Series, space: Space, seed: int) -> None:
-    """Every value of one knob after the other; the best one so far stays. Again from the first
-    knob, while there is time.
-    """
+    """Try every value of one knob after the other and keep the best; repeat while there is time."""
     current: Config = {}
     least = series.log_cost(current)
     while len(space.domains):
@@ -126,8 +124,8 @@ SEARCHES: dict[str, Callable[[Series, Space, int], None]] = {
 
 
 def ours(job: str, minutes: float, seed: int, again: bool) -> dict[str, Any]:
-    """The tool's answer, by its command line; the recorded one, unless it is asked for again.
-    Nothing else may have the job's directory.
+    """The tool's answer, by its command line; a recorded one is reused unless ``again``. Nothing
+    else may use the job's directory.
     """
     records, log = Records(job), BUILD / job / f"ours-{minutes:g}-{seed}.log"
     if (known := records.find("answer", f"ours/{minutes:g}/{seed}")) and not again:

@@ -1,14 +1,14 @@
-"""Planted search spaces: knobs whose truth is known, and the machine on which they are measured.
+"""Planted search spaces: knobs with known effects, and the simulated machine that measures them.
 
     mix of 11, mix of 20   a knob worth 1.4x, one 1.2x, two 1.05x, one 0.8x, the others
-                           nothing; which ones is drawn; two pairs give less together than their
+                           nothing; which ones is random; two pairs gain less together than their
                            sum, one pair more
     loader                 11 knobs; workers first (2 to 5x), then compute behind them as above
-    nothing to gain        11 knobs that do nothing, one of them 0.8x
+    nothing to gain        11 knobs without effect, one of them 0.8x
 
-The noise is what 16 fresh runs of the example showed: iterations scatter by 5 %, the level
-wanders by 4 % within 0.06 s and by 5.5 % within 3 s, so that 0.7 s differ from another by 6 %.
-Other noises scale it.
+The noise matches 16 fresh runs of the example: iterations scatter by 5 %, the level wanders by 4 %
+within 0.06 s and by 5.5 % within 3 s, so that two windows of 0.7 s differ by 6 %. Other noise
+levels scale it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from autotune_spaces.base import Config
 GAINS = (1.4, 1.2, 1.05, 1.05, 0.8)
 ITERATION_S = 0.02
 WHITE, FAST, SLOW, FAST_S, SLOW_S = 0.05, 0.04, 0.055, 0.06, 3.0
-MEASURED_NOISE = 0.06  # what the above comes to in 0.7 s
+MEASURED_NOISE = 0.06  # the resulting noise of 0.7 s
 SETTLE_ITERATIONS = 3
 SWITCH_S = {"num_workers": 2.0, "prefetch_factor": 2.0}
 COMPILE_S = 10.0
-START_UP_S = 0.5  # of a fresh process, beside its 4.5 s of measuring
+START_UP_S = 0.5  # of a fresh process, besides its 4.5 s of measuring
 FRESH_S = 4.5
 PROCESS_NOISE = 0.01
 
@@ -39,11 +39,10 @@ PROCESS_NOISE = 0.01
 class Space:
     knobs: tuple[SearchKnob, ...]
     bottleneck: str
-    effects: Mapping[tuple[str, object], float]  # on log cost of compute
+    effects: Mapping[tuple[str, object], float]  # on the log cost of compute
     pairs: Mapping[frozenset, float] = field(default_factory=dict)
-    data: float = (
-        0.0  # seconds of the reader a second of compute; 0: workers have an effect like any other
-    )
+    # loader seconds per second of compute; 0: workers have an effect like any other knob
+    data: float = 0.0
 
     @property
     def defaults(self) -> dict:
@@ -71,7 +70,7 @@ class Space:
         return math.log((reader**8 + math.exp(8 * compute)) ** (1 / 8)) + 0.002 * workers
 
     def best(self) -> float:
-        """Log cost of the fastest configuration: all combinations of what matters."""
+        """Log cost of the fastest configuration: all combinations of the knobs that matter."""
         matter = {name for name, _ in self.effects} | {
             name for pair in self.pairs for name, _ in pair
         }
@@ -81,7 +80,7 @@ class Space:
         return min(self.log_cost(self.normalise(dict(c))) for c in itertools.product(*domains))
 
     def needless(self, config: Config) -> int:
-        """Knobs of ``config`` that give less than 0.3 % by themselves."""
+        """Number of knobs in ``config`` that gain less than 0.3 % on their own."""
         cost = self.log_cost(config)
         return sum(
             self.log_cost(self.normalise({k: v for k, v in config.items() if k != name}))
@@ -126,14 +125,14 @@ SPACES: Mapping[str, Callable[[np.random.Generator], Space]] = {
 
 
 class Machine:
-    """A clock and the noise of everything that runs on it."""
+    """A clock, and the noise of everything that runs on the machine."""
 
     def __init__(self, noise: float, rng: np.random.Generator) -> None:
         self.rng, self.scale, self.now_s = rng, noise / MEASURED_NOISE, 0.0
         self._level, self._level_at = rng.normal(0, SLOW), 0.0
 
     def measure(self, log_cost: float, seconds: float, iterations: int) -> tuple[float, float]:
-        """Mean log cost of at least that long and that many iterations, and the time it took."""
+        """(mean log cost, seconds taken) of at least that many seconds and iterations."""
         iteration = ITERATION_S * math.exp(log_cost)
         count = max(iterations, round(seconds / iteration))
         took = count * iteration
@@ -145,7 +144,7 @@ class Machine:
         return log_cost + noise * self.scale, took
 
     def _slow(self, took: float) -> float:
-        """The level's mean over the next ``took`` seconds, from steps of half a second."""
+        """Mean level over the next ``took`` seconds, in steps of half a second."""
         steps = max(1, round(took / 0.5))
         seen = []
         for i in range(steps):
@@ -158,7 +157,9 @@ class Machine:
 
 
 def _averaged(sd: float, correlated_s: float, over_s: float) -> float:
-    """Standard deviation of a level's mean over ``over_s``; it forgets in ``correlated_s``."""
+    """Standard deviation of a level's mean over ``over_s``; its correlation time is
+    ``correlated_s``.
+    """
     x = over_s / correlated_s
     return sd * math.sqrt(2 / x * (1 - (1 - math.exp(-x)) / x))
 
@@ -182,12 +183,12 @@ def _knobs(
 def plant(
     knob: SearchKnob, effect: float, effects: dict, rng: np.random.Generator
 ) -> tuple[str, object]:
-    """One value has the whole effect, others a part of it; a loss is one at every value."""
+    """One value has the whole effect, others a part of it; every value of a harmful knob harms."""
     others = [i for i, v in enumerate(knob.values) if i != knob.default_index]
     best = int(rng.choice(others))
     for i in others:
         share = rng.uniform(-0.3, 0.8) if effect < 0 else rng.uniform(0.4, 1.0)
-        if knob.ladder and effect < 0:  # neighbours are alike
+        if knob.ladder and effect < 0:  # neighbouring values have similar effects
             share = 0.6 ** abs(i - best)
         effects[knob.name, knob.values[i]] = effect if i == best else share * effect
     return knob.name, knob.values[best]
@@ -196,7 +197,7 @@ def plant(
 def planted_pairs(
     best: list, gains: tuple[float, ...], rng: np.random.Generator
 ) -> dict[frozenset, float]:
-    """The first two and another pair give less than their sum, a third one more."""
+    """The first two and another pair gain less than their sum, a third pair more."""
     if len(best) < 4:
         return {}
     small = math.log(1.05)

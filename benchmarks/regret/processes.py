@@ -1,5 +1,5 @@
-"""Fresh processes of a job with given knobs: what each costs a sample, by the project's own
-estimator, epoch ends and start-up included.
+"""Fresh processes of a job with given knobs: cost per sample by the project's own estimator,
+including epoch ends and start-up.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from autotune.verdict.timing import (
 )
 from autotune_trials.protocol.messages import Record, Window
 
-STEPS = 60  # of a window after its warm-up, at least
-MOST_SECONDS = 90.0  # of a window, were it ever so slow
-REMEASURED = 2  # times that a disturbed run is made again before it is taken as it is
+STEPS = 60  # minimum per window, after its warm-up
+MOST_SECONDS = 90.0  # maximum per window, however slow
+REMEASURED = 2  # repetitions of a disturbed run before it is accepted
 Config = dict[str, Any]
 
 
 class TimeUp(Exception):
-    """The series has used its minutes."""
+    """The series has used up its minutes."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Space:
     spec: JobSpec
 
     def normalised(self, values: Mapping[str, Any]) -> Config:
-        """Without what equals the job's own value, or means nothing beside the rest."""
+        """Drop values that equal the job's own, or have no effect next to the others."""
         return normalise(
             {name: value for name, value in values.items() if name in self.defaults},
             self.defaults,
@@ -64,14 +64,14 @@ class Space:
 
 
 class Processes:
-    """Where the fresh processes of one job run. A context manager."""
+    """Runs the fresh processes of one job. A context manager."""
 
     def __init__(self, job: str) -> None:
         self.job, self.records = job, Records(job)
         self.spec = load_job(job_file(job))
         found = self.records.find("space") or self._observe()
         self.space = Space(found["domains"], found["defaults"], self.spec)
-        # one place for all: compiled kernels are kept there
+        # one folder for all runs, so that they share compiled kernels
         self.executor = LocalExecutor(self.spec, BUILD / job / "runs")
         self.executor.loader_key = found["loader_key"]
 
@@ -82,7 +82,7 @@ class Processes:
         self.executor.close()
 
     def _observe(self) -> dict[str, Any]:
-        """The knobs that apply, as the tool's own first stage finds them."""
+        """The knobs that apply, as found by the tool's own first stage."""
         with tempfile.TemporaryDirectory() as name:
             folder, begin = Path(name), time.monotonic()
             journal = Journal(
@@ -120,8 +120,8 @@ class Processes:
         )
 
     def run(self, config: Config, seconds: float, label: str) -> dict[str, Any]:
-        """One process; once more, up to REMEASURED times, if something else ran meanwhile, which no
-        method is charged for.
+        """Run one process; repeat it, up to REMEASURED times, if something else ran meanwhile. No
+        method is charged for the repetitions.
         """
         request = FixedRun(
             config,
@@ -151,8 +151,9 @@ class Processes:
 
 
 def cost_of(window: Window) -> float:
-    """Seconds a sample, with epoch ends, and with start-up spread over PLANNED_STEPS. A first
-    epoch's end at which something is still being compiled is start-up, too."""
+    """Seconds per sample, including epoch ends, and start-up spread over PLANNED_STEPS. If
+    something is still compiled at the end of the first epoch, that end is start-up, too.
+    """
     start = warm_up_end(window.times_s)
     steady, (first, *later) = drop_start(window, start), window.turnovers_s or (0.0,)
     turnover_s = fmean(later or [first])
@@ -163,9 +164,7 @@ def cost_of(window: Window) -> float:
 
 
 def _further(record: Record, seconds: float) -> int:
-    """How many iterations a window should have in all that has too little left after warm-up; 0: it
-    is long enough.
-    """
+    """Total iterations needed by a window that is too short after warm-up; 0: it is long enough."""
     times = record.window.times_s
     steady = times[warm_up_end(times) :]
     missing = (
@@ -177,10 +176,10 @@ def _further(record: Record, seconds: float) -> int:
 
 
 class Series:
-    """Runs made one after the other by one search. What an earlier process of it has measured is
-    taken from the records.
+    """Consecutive runs of one search. Runs of an earlier process of the same search come from the
+    records.
 
-    ``done`` holds (seconds spent until then, configuration, log of the cost) of each run that came
+    ``done`` holds (seconds spent so far, configuration, log of the cost) of each run that finished
     in time.
     """
 
@@ -190,10 +189,10 @@ class Series:
         self.done: list[tuple[float, Config, float]] = []
 
     def log_cost(self, config: Config) -> float:
-        """inf: such a process fails.
+        """Log cost of a fresh process; inf: it fails.
 
         Raises:
-            TimeUp: there is no time for it, or it came too late.
+            TimeUp: there is no time for it, or it finished too late.
         """
         if self.spent_s >= self.limit_s:
             raise TimeUp
@@ -226,11 +225,11 @@ def said(run: Mapping[str, Any]) -> str:
 
 
 def in_turns(series: Series, configs: Sequence[Config], rounds: int) -> list[list[float]]:
-    """Log costs of each configuration, one a round; every second round goes backwards, so that a
-    drift hits all alike.
+    """Log costs of each configuration, one per round; every second round runs backwards, so that
+    drift affects all equally.
 
     Raises:
-        TimeUp: before one round was whole.
+        TimeUp: before the first round was complete.
     """
     found: list[list[float]] = []
     try:

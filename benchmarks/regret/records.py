@@ -1,12 +1,14 @@
-"""What was measured of a job: JSON lines in results/<job>.jsonl, each with a kind and a key. The
-last line of a key counts.
+"""Measurements of a job: JSON lines in results/<job>.jsonl, each with a kind and a key. The last
+line of a key counts.
 
     {"kind": "space", "key": "", "domains": {…}, "defaults": {…}}
-    {"kind": "run", "key": "tpe-0/7", "config": {…}, "cost_s": 0.0012, "wall_s": 9.1}      one fresh process
+    {"kind": "run", "key": "tpe-0/7", "config": {…}, "cost_s": 0.0012, "wall_s": 9.1}
     {"kind": "best", "key": "", "config": {…}, …}
     {"kind": "answer", "key": "ours/10/0", "config": {…}, …}
     {"kind": "score", "key": "<digest of the configurations>", "configs": […], "log_costs": [[…],
     …]}
+
+A run is one fresh process.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Records:
         self.path = RESULTS / f"{job}.jsonl"
         self._lines: dict[tuple[str, str], dict[str, Any]] = {}
         if self.path.exists():
-            # what follows the last end of a line is torn
+            # text after the last newline is an incomplete record
             whole = self.path.read_text(encoding="utf-8").rpartition("\n")[0]
             for line in whole.splitlines():
                 self._keep(json.loads(line))
@@ -36,7 +38,7 @@ class Records:
         return self._lines.get((kind, key))
 
     def all(self, kind: str) -> list[dict[str, Any]]:
-        """In the order in which their keys came first."""
+        """Records in the order in which their keys first appeared."""
         return [line for (its_kind, _), line in self._lines.items() if its_kind == kind]
 
     def append(self, kind: str, key: str = "", **data: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""README.md's tables, from what is in results/."""
+"""README.md's tables, from the files in results/."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def answers(scored: Mapping[str, Scored]) -> Iterator[str]:
 
 
 class Scored:
-    """The last scoring of a job, and the answers that were in it."""
+    """The latest scoring of a job, and the answers in it."""
 
     def __init__(self, records: Records) -> None:
         last = records.all("score")[-1]
@@ -143,8 +143,8 @@ class Scored:
         return 0.0 - math.expm1(robust_mean(self._ahead(config, self.fastest))[0])
 
     def tpe_as_far_s(self, answer: Mapping[str, Any]) -> float | None:
-        """Seconds after which plain TPE's best trial was within 1 % of this answer and stayed so;
-        None: it never was, or was not scored.
+        """Seconds after which plain TPE's best trial stayed within 1 % of this answer; None: never,
+        or it was not scored.
         """
         for other in sorted(self.answers, key=lambda a: -a["minutes"]):
             if (

@@ -1,14 +1,19 @@
-"""How much of what there is does the tool find? Regret on real jobs, beside other methods at equal
-wall time.
+"""How much of the possible speed-up does the tool find? Regret on real jobs, compared with other
+methods at equal wall time.
 
-    python benchmarks/regret/run.py best JOB [--minutes 60]                         the best known, by a search that is not the tool's
-    python benchmarks/regret/run.py answer JOB --method tpe --minutes 3 10 30       ours, or one of the rivals
-    python benchmarks/regret/run.py expert JOB                                      what an engineer would set (experts.py)
-    python benchmarks/regret/run.py score JOB [--rounds 6] [--incumbents]           all of it again, in fresh processes in turns
-    python benchmarks/regret/run.py page                                            writes README.md's tables
+    python benchmarks/regret/run.py best JOB [--minutes 60]
+                           the best known, by a search independent of the tool
+    python benchmarks/regret/run.py answer JOB --method tpe --minutes 3 10 30
+                           the tool, or one of the rivals
+    python benchmarks/regret/run.py expert JOB
+                           what an engineer would set (experts.py)
+    python benchmarks/regret/run.py score JOB [--rounds 6] [--incumbents]
+                           all answers again, in fresh processes in turns
+    python benchmarks/regret/run.py page
+                           writes README.md's tables
 
-Everything measured is in results/<job>.jsonl before it is used: the same command again carries on.
-JOB is a file of jobs/, or `digits`, the example. Run nothing else meanwhile.
+Measurements are written to results/<job>.jsonl before they are used: the same command resumes. JOB
+is a file of jobs/, or `digits`, the example. Run nothing else on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -76,7 +81,7 @@ def main() -> None:
 
 
 def act(processes, options) -> None:  # type: ignore[no-untyped-def]
-    """What needs fresh processes of the job."""
+    """The actions that need fresh processes of the job."""
     from best import search_best
     from experts import expert
     from methods import rival

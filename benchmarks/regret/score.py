@@ -1,9 +1,9 @@
 """All answers found for a job, the best known and the baseline, measured again in fresh processes
 in turns.
 
-Regret is 1 − speed of the answer / speed of the best known. The best known is whichever is fastest
-here, whoever found it: chance favours the fastest of several, so that regret is stated too high
-rather than too low.
+Regret is 1 − speed of the answer / speed of the best known. The best known is whatever is fastest
+here, whoever found it: chance favours the fastest of several, so regret is stated too high rather
+than too low.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from typing import Any
 from processes import Config, Processes, Series, digest, in_turns
 from records import Records
 
-SECONDS = 6.0  # of a window
+SECONDS = 6.0  # per window
 
 
 def score(processes: Processes, rounds: int, incumbents: bool) -> dict[str, Any]:
-    """``incumbents``: also what TPE would have answered on its way, to see when it came as far as
-    the tool.
-    """
+    """``incumbents``: also score TPE's intermediate answers, to see when it reaches the tool's."""
     configs = answered(processes.records, incumbents)
     name = digest(configs)
     series = Series(processes, f"score-{name}", math.inf, SECONDS)
@@ -29,7 +27,7 @@ def score(processes: Processes, rounds: int, incumbents: bool) -> dict[str, Any]
 
 
 def answered(records: Records, incumbents: bool) -> list[Config]:
-    """The baseline first, then the best known, then the answers; each once."""
+    """The baseline first, then the best known, then the answers, without duplicates."""
     best = records.find("best")
     found: list[Config] = [{}, *([best["config"]] if best else [])]
     for answer in records.all("answer"):

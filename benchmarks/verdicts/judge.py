@@ -1,11 +1,11 @@
 """Scores `autotune judge`'s verdict on two speeds, on the simulated machines of simulate.py.
 
-    python benchmarks/verdicts/judge.py [--runs 400]       some minutes; writes benchmarks/judge.md
+    python benchmarks/verdicts/judge.py [--runs 400]       a few minutes; writes benchmarks/judge.md
     python benchmarks/verdicts/judge.py --loads [LOAD …]   real processes under the loads of loads.py
-                                                           (all: an hour of a quiet machine)
+                                                           (all: an hour on a quiet machine)
 
-Each simulated judgement makes pairs of fresh processes until the rule decides, or ten minutes of
-the machine's own clock are used up (a start takes 5 s, a window 4.5 s), or the looks are.
+Each simulated judgement makes pairs of fresh processes until the rule decides, ten minutes of the
+machine's own clock have passed (a start takes 5 s, a window 4.5 s), or the looks are used up.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def row(kind: str, speed: float, runs: int) -> str:
 
 
 def loads_rows(kind: str) -> list[str]:
-    """Real processes under one real load: 50 judgements of equal sides, and on the quiet one 40 of
-    a slower B.
-    """
+    """Real processes under one load: 50 judgements of equal sides; if quiet, 40 of a slower B."""
     rows = []
     planted = {"1.00": 50, **({"0.95": 40} if kind == "quiet" else {})}
     tasks = [Task("judge", name, i) for name, count in planted.items() for i in range(count)]
@@ -82,8 +80,8 @@ def loads_rows(kind: str) -> list[str]:
 
 
 def real_part(loads: Sequence[str]) -> str:
-    """The page's part on real processes, with the rows of ``loads`` measured now; what stands
-    below its table is kept.
+    """The page's part on real processes, with the rows of ``loads`` measured now; text below its
+    table is kept.
     """
     known = PAGE.read_text(encoding="utf-8").partition(REAL)[2]
     rows = [line for line in known.splitlines() if line.startswith("| ")]

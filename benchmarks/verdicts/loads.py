@@ -1,28 +1,30 @@
-"""Scores the "faster" rule on real processes under real load, with speed-ups that are planted and
-counted.
+"""Scores the "faster" rule on real processes under real load, with planted, exactly known
+speed-ups.
 
-    python benchmarks/verdicts/loads.py           about half an hour on two otherwise idle cores; writes loads.md beside this file
-    python benchmarks/verdicts/loads.py --dry     a few minutes, other seeds, few confirmations; writes nothing
+    python benchmarks/verdicts/loads.py           about half an hour on two otherwise idle cores;
+                                                  writes loads.md next to this file
+    python benchmarks/verdicts/loads.py --dry     a few minutes, other seeds, few confirmations;
+                                                  writes nothing
 
     core 0   fork server ──▶ job ──▶ job ──▶ job …     every run a new process, pinned to its core
              burner      ▁▁▁▁███▁▁▁▁▁▁▁▁▁▁▁██▁▁▁       on the same core: the load
-    core 1   the same, another confirmation; both burners follow one plan, since CPU pressure is known for the whole machine only
+    core 1   the same, another confirmation; both burners follow one plan, since CPU pressure is
+             known for the whole machine only
 
-The job trains a small network: an iteration is so many whole training steps (forward, backward,
-SGD) of one size. A candidate that is 23/20 times as fast does 20 of them where the baseline does
-23, for as many samples. The truth is therefore counted, not estimated; the report also holds what
-many alternating windows on the quiet machine measured.
+The job trains a small network: an iteration is a fixed number of whole training steps (forward,
+backward, SGD) of equal size. A candidate that is 23/20 times as fast does 20 of them where the
+baseline does 23, for the same number of samples. The truth is therefore counted, not estimated; the
+report also lists what many alternating windows on the quiet machine measured.
 
     quiet           nothing
     drifting        the burner takes 0 to 16 % of the core and back in a minute
     bursty, seen    bursts that take 17 to 50 % of the core, 0.5 s long and 5.5 s apart on average
     bursty, unseen  the same, but the windows do not tell (a neighbour on the same host)
 
-Windows are scaled down from the 4 s and more that the stages take, and bursts with them; so are the
-ABBA blocks of the choice.
-All else is what autotune/stages does: the machine's load is read by autotune_trials.measure, a
-disturbed run is measured again, and autotune.verdict says where warm-up ends, what a window costs,
-and what is decided.
+Windows are shorter than the 4 s and more of the stages, and bursts are scaled down with them; so
+are the ABBA blocks of the choice. Everything else is as in autotune/stages: autotune_trials.measure
+reads the machine's load, a disturbed run is measured again, and autotune.verdict decides where
+warm-up ends, what a window costs, and the outcome.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-# read when torch is imported, below
+# read when torch is imported below
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
@@ -66,18 +68,18 @@ from autotune_trials.protocol.messages import Window  # noqa: E402
 LOADS = ("quiet", "drifting", "bursty, seen", "bursty, unseen")
 # training steps: baseline, candidate
 PLANTED = {"1.00": (30, 30), "1.03": (34, 33), "1.15": (23, 20), "0.90": (27, 30), "0.95": (19, 20)}
-# candidates of one choice, beside a baseline of 30: the last is 16 % ahead of the next
+# candidates of one choice, next to a baseline of 30: the last is 16 % faster than the second best
 CHOICES = (33, 30, 31, 29, 25)
 CHOICE_BASELINE, FINALISTS = 30, 2  # as in the confirm stage
-SAMPLES = 256.0  # an iteration, on both sides: as many for less work
+SAMPLES = 256.0  # per iteration on both sides: the same number for less work
 
 WINDOW_S = 0.6
 BLOCK_ITERATIONS, SETTLE_ITERATIONS = 60, 5
-# mean gap and length; shares of the core: 1.2 to 2 times as slow
+# mean gap and length; shares of the core: 1.2 to 2 times slower
 GAP_S, LENGTH_S, BURST_SHARES = 5.0, 0.5, (0.17, 0.5)
 DRIFT_SHARE, DRIFT_PERIOD_S = 0.16, 60.0
 BURNER_PERIOD_S = 0.02
-STUCK_S = 120.0  # no run takes a hundredth of this
+STUCK_S = 120.0  # over a hundred times the length of any run
 
 SCORED_SEED, DRY_SEED = 47_000, 3
 COUNTS = {"1.00": 20, "1.03": 10, "1.15": 10, "0.90": 10}
@@ -88,7 +90,7 @@ CHOICE_COUNT, TRUTH_PAIRS = 8, 20
 
 
 def share_of_core(kind: str, seed: int, began_s: float) -> Callable[[float], float]:
-    """What the burner takes of its core, 0..1, at a moment of ``time.monotonic``."""
+    """The share of its core that the burner takes, 0..1, at a moment of ``time.monotonic``."""
     if kind == "drifting":
         return lambda now_s: (
             DRIFT_SHARE / 2 * (1 - math.cos(2 * math.pi * (now_s - began_s) / DRIFT_PERIOD_S))
@@ -108,8 +110,9 @@ def share_of_core(kind: str, seed: int, began_s: float) -> Callable[[float], flo
 
 
 def _burn(core: int, kind: str, seed: int, began_s: float, parent: int) -> None:
-    """Take that share of the core until the parent is gone, in CPU time, so that a busy core does
-    not make it less.
+    """Use that share of the core, in CPU time, until the parent is gone.
+
+    Counting CPU time, a busy core does not reduce the share.
     """
     os.sched_setaffinity(0, {core})
     share = share_of_core(kind, seed, began_s)
@@ -139,7 +142,7 @@ class Job:
         self._x, self._y = torch.randn(64, 64), torch.randint(0, 10, (64,))
 
     def iteration(self, steps: int) -> float:
-        """Seconds that ``steps`` training steps took."""
+        """Seconds taken by ``steps`` training steps."""
         start = time.perf_counter()
         for _ in range(steps):
             self._optimizer.zero_grad()
@@ -148,7 +151,7 @@ class Job:
         return time.perf_counter() - start
 
     def window(self, steps: int, enough: Callable[[Sequence[float]], bool]) -> Window:
-        """Iterations until there are enough, with the load of the machine as the agent reads it."""
+        """Iterations until there are enough, with the machine's load as the agent reads it."""
         before, times = snapshot(), []
         while not enough(times):
             times.append(self.iteration(steps))
@@ -163,16 +166,14 @@ class Job:
 
 
 def _fresh(pipe: Connection, steps: int, seed: int, window_s: float) -> None:
-    """One fixed run: a window from the very first iteration on."""
+    """One fixed run: a window that begins with the very first iteration."""
     pipe.send(
         Job(seed).window(steps, lambda times: math.fsum(times) >= window_s and len(times) >= 60)
     )
 
 
 def _live(pipe: Connection, baseline: int, candidates: Sequence[int], seed: int) -> None:
-    """One live session: baseline and each candidate in turn, ABBA; the windows in the order they
-    ran.
-    """
+    """One live session: baseline and each candidate in turn, ABBA; sends the windows in order."""
     job, windows = Job(seed), []
     for candidate in candidates:
         for steps in (baseline, candidate, candidate, baseline):
@@ -183,7 +184,7 @@ def _live(pipe: Connection, baseline: int, candidates: Sequence[int], seed: int)
 
 
 def _import_torch() -> None:
-    """What forks will need; the first optimizer would import the compiler, seconds in each of them."""
+    """Import what forks need: the first optimizer imports the compiler, which takes seconds."""
     import torch._dynamo  # noqa: F401
 
 
@@ -195,13 +196,15 @@ class Confirmed:
     decision: SpeedDecision
     pairs: int
     runs: int
-    again: int  # runs measured again because they were seen to be disturbed
+    again: int  # disturbed runs that were measured again
 
 
 class Core:
-    """A core with its burner, on which one confirmation runs at a time. The process it lives in
-    never runs a torch operation, so that its forks are as fresh as a new interpreter and cost 50 ms
-    instead of seconds."""
+    """A core with its burner, which runs one confirmation at a time.
+
+    Its process never runs a torch operation, so its forks are as fresh as a new interpreter and
+    cost 50 ms instead of seconds.
+    """
 
     def __init__(
         self, core: int, kind: str, seed: int, began_s: float, window_s: float = WINDOW_S
@@ -230,7 +233,7 @@ class Core:
         return [self._pair(baseline, candidate, i, ([], []))[0] for i in range(pairs)]
 
     def confirm(self, baseline: int, candidate: int, finalist: int = 0) -> Confirmed:
-        """Pairs of fresh processes, looked at as the confirm stage does."""
+        """Pairs of fresh processes, with the looks of the confirm stage."""
         ratios: list[float] = []
         levels: list[float] = []
         calm: tuple[list[Window], list[Window]] = ([], [])
@@ -249,9 +252,7 @@ class Core:
         return Confirmed(decision, len(ratios), 2 * len(ratios) + again, again)
 
     def judge(self, a: int, b: int) -> tuple[Difference, int]:
-        """(what `autotune judge` says of two sides, runs measured again); ten minutes are never
-        used up here.
-        """
+        """(verdict of `autotune judge`, runs measured again); always ends within ten minutes."""
         ratios: list[float] = []
         levels: list[float] = []
         calm: tuple[list[Window], list[Window]] = ([], [])
@@ -268,9 +269,7 @@ class Core:
         return found, again
 
     def choice(self, seed: int) -> tuple[int | None, Confirmed | None]:
-        """(what is adopted of CHOICES, its confirmation), by a live comparison and the confirmation
-        of its finalists.
-        """
+        """(the adopted one of CHOICES, its confirmation), after a live comparison."""
         windows = [self._told(w) for w in self._in_a_fork(_live, CHOICE_BASELINE, CHOICES, seed)]
         costs = [cost_per_sample(w) for w in windows]
         live = [
@@ -334,7 +333,7 @@ class Task:
     what: str  # "truth", "confirm", "choice", "judge"
     planted: str = ""
     seed: int = 0
-    pairs: int = 0  # of a truth
+    pairs: int = 0  # of a "truth" task
 
 
 def _work(pipe: Connection, tasks: Sequence[Task], core: int, *how: Any) -> None:
@@ -407,7 +406,7 @@ class Cell:
 
     @property
     def adopted(self) -> list[float]:
-        """Over-claim of each adopted."""
+        """The over-claim of each adopted candidate."""
         return [
             c.decision.interval.estimate / self.truth - 1
             for c in self.found
@@ -481,7 +480,7 @@ def score(
 
 
 def verdicts(cells: Sequence[Cell], chosen: dict[str, list[Any]]) -> list[str]:
-    """One row a bar: figure, and whether it is met."""
+    """One row per bar: the figure, and whether the bar is met."""
     unchanged = [c for c in cells if c.truth <= 1]
     false, none = sum(len(c.adopted) for c in unchanged), sum(len(c.found) for c in unchanged)
     claims = sorted(claim for c in cells if c.truth > 1 for claim in c.adopted)
@@ -521,7 +520,7 @@ def verdicts(cells: Sequence[Cell], chosen: dict[str, list[Any]]) -> list[str]:
 
 
 def causes(cells: Sequence[Cell], chosen: dict[str, list[Any]]) -> list[str]:
-    """Every single outcome on the wrong side of a bar, with what the rule said of it."""
+    """Every single outcome on the wrong side of a bar, with the rule's explanation."""
     lines = []
     for c in cells:
         for x in c.found:

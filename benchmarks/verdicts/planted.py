@@ -1,17 +1,19 @@
 """Scores the "loss unchanged" rule on small real trainings into which a known change is planted.
 
-    python benchmarks/verdicts/planted.py --dry               other seeds; prints the tables, writes nothing
-    python benchmarks/verdicts/planted.py                     the scored run, about half an hour on 2 cores; writes planted.md
-    python benchmarks/verdicts/planted.py --dry --only transformer --cache DIR    one bed; runs are kept for the next time
+    python benchmarks/verdicts/planted.py --dry      other seeds; prints the tables, writes nothing
+    python benchmarks/verdicts/planted.py            the scored run, about half an hour on 2 cores;
+                                                     writes planted.md
+    python benchmarks/verdicts/planted.py --dry --only transformer --cache DIR
+                                                     one bed; runs are kept for the next time
 
-    cells ──▶ truth      16 paired runs of each change: what it really does, in margins        beds/truth.py
-      │
-      └─────▶ verdicts   fresh sets of seeds; for each, check_loss of the converge stage asks   autotune/stages/converge.py
-                         for pair after pair, as it does in the tool                            beds/runs.py
+    cells ──▶ truth      16 paired runs of each change: what it really does, in margins
+      │                  (beds/truth.py)
+      └─────▶ verdicts   fresh sets of seeds; for each, check_loss of the converge stage requests
+                         pair after pair, as it does in the tool
+                         (autotune/stages/converge.py, beds/runs.py)
 
-Every run is a session of the real agent in a forked process (beds/forked.py). The scored seeds are
-never run before the
-rule is frozen: while a rule is being made, use --dry.
+Every run is a session of the real agent in a forked process (beds/forked.py). The scored seeds must
+not run before the rule is frozen: use --dry while working on a rule.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-# one thread a run: two runs at once must not get into each other's way
+# one thread per run: two runs at once must not compete for the cores
 os.environ["OMP_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [
@@ -50,13 +52,13 @@ from beds.truth import Truth, truth  # noqa: E402
 from autotune.results import LossVerdict  # noqa: E402
 from autotune.stages.converge import Asked, check_loss  # noqa: E402
 
-# the scored seeds are run once, after the rule is frozen
+# the scored seeds run once, after the rule is frozen
 SCORED_SEED, DRY_SEED = 2_026_000, 7_000_000
-SET_SEEDS = 100  # seeds a set may use
-TRUTH_SEED = 500_000  # beyond all sets
+SET_SEEDS = 100  # seeds that a set may use
+TRUTH_SEED = 500_000  # outside all sets
 TRUTH_PAIRS = 16
 SETS = 5
-# Bars of a few per cent need more than five tries a cell.
+# Bars of a few per cent need more than five tries per cell.
 MORE_SETS = {"stream": 3, "rounding": 2, "mild-float16": 2}
 AT_ONCE = 2
 
@@ -78,7 +80,7 @@ class Scored:
 
 
 def verdict(cell: Cell, first_seed: int, store: Store) -> LossVerdict:
-    """One verdict, with pairs made as ``check_loss`` asks for them."""
+    """One verdict; pairs are made as ``check_loss`` requests them."""
     asked = Asked(cell.numerics, steps=STEPS, declared=cell.declared)
     return check_loss(CellPairs(store, cell, first_seed), asked)
 
@@ -125,15 +127,15 @@ def verdicts_of(tries: Sequence[tuple[Cell, int]], store: Store) -> list[LossVer
 
 @contextmanager
 def two_at_once() -> Iterator[ProcessPoolExecutor]:
-    """Processes that fork runs; not multiprocessing's own pool, whose processes may not have
-    children with workers.
+    """Processes that fork runs. multiprocessing's own pool cannot be used: its processes must not
+    have children with workers.
     """
     forked.prepare()
     pool = ProcessPoolExecutor(AT_ONCE, get_context("fork"))
     try:
         yield pool
     finally:
-        pool.shutdown(cancel_futures=True)  # interrupted: what has not begun is not begun
+        pool.shutdown(cancel_futures=True)  # if interrupted, nothing new is started
 
 
 def _verdict(job: tuple[Cell, int], store: Store) -> LossVerdict:

@@ -1,11 +1,12 @@
-"""What more pairs after an adoption do to the claim: its error, its coverage, its width, on the
+"""How more pairs after an adoption change the claim: its error, its coverage, its width, on the
 simulated machines of simulate.py.
 
-    python benchmarks/verdicts/sharpened.py [--runs 300]     some minutes; writes sharpened.md beside this file
+    python benchmarks/verdicts/sharpened.py [--runs 300]     a few minutes; writes sharpened.md next
+                                                             to this file
 
-Of every adopted gain, the claim at its adoption beside the one after further looks, until the
-interval is narrow enough or the pairs are used up (budget.minutes, which may end it sooner, has no
-part here).
+For every adopted gain, compares the claim at its adoption with the one after further looks, which
+continue until the interval is narrow enough or the pairs are used up (budget.minutes, which may end
+them sooner, is ignored here).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SEED = 81_818
 
 
 def claims(machine: Machine, speed: float) -> tuple[Interval, Interval, int] | None:
-    """(at the adoption, in the end, pairs in the end); None: not adopted."""
+    """(at adoption, at the end, pairs at the end); None: not adopted."""
     ratios: list[float] = []
     levels: list[float] = []
     first: Interval | None = None

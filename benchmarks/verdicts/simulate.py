@@ -1,19 +1,23 @@
-"""Scores the "faster" rule on simulated machines whose truth is known, and prints the table.
+"""Scores the "faster" rule on simulated machines with known truth, and prints the table.
 
-    python benchmarks/verdicts/simulate.py                    a quarter of an hour, goes on if cut off; writes simulated.md beside this file
-    python benchmarks/verdicts/simulate.py --runs 40 --dry    a quick look on other seeds; writes nothing
+    python benchmarks/verdicts/simulate.py                    a quarter of an hour, resumes if cut
+                                                              off; writes simulated.md next to this
+                                                              file
+    python benchmarks/verdicts/simulate.py --runs 40 --dry    a quick look at other seeds; writes
+                                                              nothing
 
-A machine has a clock. A window of a job takes place on it: iterations scatter, one in fifty stalls,
-a fresh process has its own luck and a slow start, and the machine slows everything that happens at
-a moment by the same factor. The
-rule sees only what it sees in life: the iteration times, and on one of the bursty machines the load
-of other processes.
+A machine has a clock, and every window of a job takes place on it: iterations scatter, one in fifty
+stalls, a fresh process has its own random speed and a slow start, and the machine slows everything
+that happens at a moment by the same factor. The rule sees only what it sees in reality: the
+iteration times, and on one of the bursty machines the load of other processes.
 
     quiet           no other load; windows differ by about 2 %
     drifting        speed wanders by ± 5 % over minutes, with a trend of up to 10 % in half an hour
-    bursty, seen    other load for about 8 s every 88 s slows by 1.2 to 2; it shows as CPU use of other processes
+    bursty, seen    other load for about 8 s every 88 s slows by 1.2 to 2; it shows as CPU use of
+                    other processes
     bursty, unseen  the same, but nothing shows (a neighbour on the same host)
-    very noisy      unseen bursts of 15 s every 55 s, and stalls of 5 iterations: windows differ by 20 % and more
+    very noisy      unseen bursts of 15 s every 55 s, and stalls of 5 iterations: windows differ by
+                    20 % and more
 """
 
 from __future__ import annotations
@@ -61,9 +65,9 @@ BURSTS_S, LONG_BURSTS_S = (80.0, 8.0), (40.0, 15.0)  # mean gap, mean length
 HORIZON_S = 20_000.0
 
 CONFIGURATIONS, FINALISTS, MINIMUM_GAIN = 10, 2, 0.02
-FINALIST = 1  # counted from 0: its share of the risk is that of the third, too
-ROOM = (5, 7, 9, 12)  # pairs that the budget has room for
-# of four live blocks a configuration: half a minute of search in all, or under three
+FINALIST = 1  # counted from 0: its share of the risk equals that of the third
+ROOM = (5, 7, 9, 12)  # pairs that fit the budget
+# of four live blocks per configuration: half a minute of search in total, or under three
 ROUNDS = (1, 6)
 
 NOTES = """
@@ -226,9 +230,7 @@ class Machine:
         return Window(tuple(times.tolist()), (float(BATCH),) * n, {}, foreign_load=busy)
 
     def fresh(self, speed: float) -> float:
-        """Cost of a fresh process; measured once more if other load is seen, as the confirm stage
-        does.
-        """
+        """Cost of a fresh process; as when confirming, measured once more if disturbed."""
         for _ in range(2):
             self.now_s += START_UP_S
             luck = self.rng.lognormal(0, PROCESS_NOISE)
@@ -250,7 +252,7 @@ class Machine:
 def confirm(
     machine: Machine, speed: float, finalist: int = 0, room: int = LOOKS[-1]
 ) -> tuple[SpeedDecision, int]:
-    """(decision, pairs): fresh processes in alternating direction until the rule decides, at most
+    """(decision, pairs): fresh processes in alternating order until the rule decides, at most
     ``room`` pairs.
     """
     looks = planned(room)
@@ -280,11 +282,9 @@ class Study:
 
 
 def study(machine: Machine, speeds: Sequence[float], rounds: int) -> Study:
-    """A search by live ABBA blocks, then confirmation of the finalists: the whole way from
-    candidates to a claim.
-    """
+    """A search by live ABBA blocks, then confirmation of the finalists."""
     singles: list[float] = []
-    # one process: each configuration has one draw of luck in it
+    # a single process: each configuration has one random speed
     baseline_luck = machine.rng.lognormal(0, PROCESS_NOISE)
     lucks = [machine.rng.lognormal(0, PROCESS_NOISE) for _ in speeds]
     first = machine.live(1.0, baseline_luck)
@@ -313,9 +313,7 @@ def study(machine: Machine, speeds: Sequence[float], rounds: int) -> Study:
 
 
 class Parts:
-    """Rows made so far, in a file until the page is written: a run that was cut off goes on where
-    it was.
-    """
+    """Rows made so far, kept in a file until the page is written: a cut-off run can resume."""
 
     def __init__(self, base: int, runs: int) -> None:
         self.path = Path(__file__).parent / f"simulated-{base}-{runs}.parts.json"
@@ -345,7 +343,7 @@ def single_row(
 
 
 def _adopted(found: Sequence[SpeedDecision], ratio: float) -> str:
-    """Adopted, over-claim (mean, 95th percentile), covered: four cells of a row."""
+    """Four cells of a row: adopted, over-claim (mean, 95th percentile), covered."""
     claims = [d.interval.estimate / ratio - 1 for d in found if d.state == "adopt"]
     over = (
         f"{np.mean(claims):+.1%} | {np.quantile(claims, 0.95):+.1%}"
@@ -398,14 +396,14 @@ def clear_row(base: int, runs: int, m: int, rounds: int) -> str:
 
 
 def _pairs(shape: str, rng: np.random.Generator, ratio: float) -> tuple[np.ndarray, np.ndarray]:
-    """(log ratios, levels) of LOOKS[-1] pairs whose noise is none of the machines'."""
+    """(log ratios, levels) of LOOKS[-1] pairs with noise unlike that of the machines."""
     n, truth = LOOKS[-1], math.log(ratio)
     normal = {"normal, 0.5 %": 0.005, "normal, 10 %": 0.10, "normal, 20 %": 0.20}
     if shape in normal:
         sides = rng.normal(0, normal[shape] / math.sqrt(2), (2, n))
     elif shape == "t of 2 degrees":
         sides = 0.03 * rng.standard_t(2, (2, n))
-    elif shape == "levels that mislead":  # what is calm is noisy, what is slow is not
+    elif shape == "levels that mislead":  # fast pairs are noisy, slow ones are not
         level = rng.exponential(0.1, n)
         return truth + rng.normal(0, 0.06, n) / (1 + level / 0.1), level
     elif shape == "bursts in one of three, to 10 times":
@@ -414,8 +412,8 @@ def _pairs(shape: str, rng: np.random.Generator, ratio: float) -> tuple[np.ndarr
         )
     elif shape == "two speeds, 3 % apart":
         sides = 0.03 * rng.integers(0, 2, (2, n)) + rng.normal(0, 0.004, (2, n))
-    # "wandering by 10 %": the two sides of a pair, and neighbouring pairs, share what the machine
-    # does
+    # "wandering by 10 %": the two sides of a pair, and neighbouring pairs, share the machine's
+    # state
     else:
         walk = np.cumsum(rng.normal(0, 0.05, 2 * n))
         first, second = walk[::2] + rng.normal(0, 0.02, n), walk[1::2] + rng.normal(0, 0.02, n)
@@ -454,9 +452,7 @@ def shape_row(base: int, runs: int, k: int, ratio: float, room: int) -> str:
 
 
 def stall_bias(base: int, runs: int) -> str:
-    """A configuration that stalls in one iteration of ten against one of the same mean that does
-    not.
-    """
+    """A configuration that stalls in one iteration of ten, against a steady one of equal mean."""
     rng = np.random.default_rng((base, 4))
     mean, middle = [], []
     for _ in range(runs):

@@ -1,13 +1,12 @@
-"""How well a window's cost is known under each rule for where its warm-up ends, on drawn iteration
-times; prints the table.
+"""How well each rule for the end of warm-up estimates a window's cost, on random iteration times;
+prints the table.
 
-    python benchmarks/verdicts/warm_up.py                 half a minute; writes warm_up.md beside this file
-    python benchmarks/verdicts/warm_up.py --dry           other seeds; writes nothing
+    python benchmarks/verdicts/warm_up.py           half a minute; writes warm_up.md in this folder
+    python benchmarks/verdicts/warm_up.py --dry     other seeds; writes nothing
 
-Of each kind of window many are drawn; a rule's cost is the winsorized mean of what it keeps. Bias:
-how far the mean cost is from the truth (the warm-up is no part of the truth, stalls and slow phases
-are). Scatter: standard deviation
-of the costs. Kept: share of the iterations.
+Many windows of each kind are drawn; a rule's cost is the winsorized mean of the iterations it
+keeps. Bias: distance of the mean cost from the truth (which excludes the warm-up and includes
+stalls and slow phases). Scatter: standard deviation of the costs. Kept: share of the iterations.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ Rule = Callable[[Sequence[float]], int]
 
 
 def last_quarter(times: Sequence[float]) -> int:
-    """The rule before: the last quarter grows backwards while a block's median is within max(1.5 %,
-    2.5 MAD / sqrt(8)).
+    """The previous rule: the last quarter grows backwards while a block's median is within max(1.5
+    %, 2.5 MAD / sqrt(8)).
     """
     n = len(times)
     if n < MINIMUM + 2 * BLOCK:
@@ -56,8 +55,8 @@ def last_quarter(times: Sequence[float]) -> int:
 
 
 def mser5(times: Sequence[float]) -> int:
-    """MSER-5: the cut, in the first half, with the least squared standard error of the means of
-    five that remain.
+    """MSER-5: the cut in the first half with the smallest squared standard error of the remaining
+    means of five.
     """
     starts = range(MINIMUM + (len(times) - MINIMUM) % BATCH_OF_MEANS, len(times), BATCH_OF_MEANS)
     limit = 10 * median(times)
@@ -87,7 +86,7 @@ def scatter(rng: np.random.Generator, n: int, sd: float) -> np.ndarray:
 
 
 def wandering(rng: np.random.Generator, n: int, sd: float, alike: float) -> np.ndarray:
-    """Times of scatter ``sd`` of which neighbours correlate by ``alike``."""
+    """Times with scatter ``sd`` and correlation ``alike`` between neighbours."""
     log = np.zeros(n)
     log[0] = rng.normal(0, sd)
     for i in range(1, n):
@@ -99,7 +98,7 @@ def first(n: int, slow: float, then: int) -> np.ndarray:
     return np.concatenate([np.full(n, slow), np.ones(then)])
 
 
-# name -> (drawn times, true mean)
+# name -> (random times, true mean)
 KINDS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], float]] = {
     "steady, scatter 1 %": (lambda g: scatter(g, 240, 0.01), 1.0),
     "steady, scatter 50 %": (lambda g: scatter(g, 240, 0.5), 1.0),

@@ -1,6 +1,6 @@
-"""Programs without the agent, whose output is the truth that others are held against.
+"""Runs programs without the agent; other runs are compared with their output.
 
-A process that has torch loaded forks for each: what is compared is the numbers that a program
+A process that has torch loaded forks for each run: tests compare the numbers that a program
 computes, not how it starts.
 """
 
@@ -41,7 +41,7 @@ for line in sys.stdin:
 
 
 def run_bare(folder: Path, script: str = "train.py", **env: str) -> str:
-    """What ``script`` in ``folder`` prints."""
+    """The output of ``script`` in ``folder``."""
     server = _server()
     assert server.stdin is not None and server.stdout is not None
     server.stdin.write(json.dumps([str(folder), script, env]) + "\n")

@@ -11,7 +11,7 @@ from tiny_tuner import Tuner
 
 @pytest.fixture
 def tuner(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Tuner]:
-    """With a GPU a job is always started: CUDA does not live on in a process that is forked."""
+    """With a GPU, a job always starts a new interpreter: CUDA does not survive a fork."""
     directory = tmp_path / "job"
     directory.mkdir()
     tuner = Tuner(directory, forks=request.node.get_closest_marker("gpu") is None)

@@ -1,9 +1,8 @@
-"""Jobs that need not start: a process that has torch loaded forks for each, and goes on in the
-child as Python does, with the door (``sitecustomize``) first and then the script.
+"""Jobs without the start of an interpreter: a process that has torch loaded forks for each, and the
+child continues as Python does, with ``sitecustomize`` first and then the script.
 
-One thing is different there: torch has been imported before the door is opened. So tests of the
-start itself, of variables that are read at the start, and of the interpreter's flags have their
-jobs started (`Tuner.start`).
+There is one difference: torch is imported before ``sitecustomize``. So tests of the start itself,
+of variables that are read at the start, and of the interpreter's flags use `Tuner.start`.
 """
 
 from __future__ import annotations
@@ -74,8 +73,9 @@ except Exception as error:  # is told without this frame
 
 
 class ForkedJob:
-    """A job in a process group of its own, which is no child of this process: what tests use of
-    `subprocess.Popen`.
+    """A job in its own process group that is no child of this process.
+
+    Offers the part of `subprocess.Popen` that tests use.
     """
 
     def __init__(self, directory: Path, variables: dict[str, str]) -> None:
@@ -91,8 +91,9 @@ class ForkedJob:
         self._said: tuple[str, str] | None = None
 
     def kill(self) -> None:
-        """With its DataLoader workers, which hold its pipes open for the five seconds in which they
-        miss it.
+        """Kill the job and its DataLoader workers.
+
+        Otherwise workers hold its pipes open for the five seconds until they notice its end.
         """
         try:
             os.killpg(self.pid, signal.SIGKILL)

@@ -1,10 +1,9 @@
-"""Stands for ``torch.cuda`` with two devices, the second of them trained on, on a machine that has
-none.
+"""Simulates ``torch.cuda`` with two devices, of which the second trains, on a machine without any.
 
-Work takes no time and tensors stay on the CPU. What is kept true: every stream has a clock of its
-own, an event is recorded on one stream, and while a graph is captured whatever records, waits or
-frees raises, as CUDA does. A copy on a side stream holds zeros until the job's stream or the host
-has waited for an event after it, and then what the host's tensor holds at that time.
+Work takes no time and tensors stay on the CPU. What is modelled: every stream has its own clock, an
+event is recorded on one stream, and while a graph is captured, recording, waiting and freeing
+raise, as in CUDA. A copy on a side stream holds zeros until the job's stream or the host has waited
+for an event after it; then it holds what the host's tensor holds at that time.
 """
 
 from __future__ import annotations
@@ -14,29 +13,30 @@ from time import perf_counter
 from typing import Any
 
 PINNED = True  # batches are in pinned memory
-FULL = False  # there is no room for a copy on a side stream
+FULL = False  # True: no memory for a copy on a side stream
 
 
 class Stream:
     def __init__(self, index: int, now: Any = perf_counter) -> None:
         self.index, self.now = index, now
-        self.copies: list[Any] = []  # what gives each copy its numbers
+        self.copies: list[Any] = []  # functions that fill in the copies
 
     def wait_event(self, event: Any) -> None:
         event.synchronize()
 
 
 class Cuda:
-    """The functions the agent calls. ``calls``: (name, device index, what ``seen()`` gave) of each
-    but events.
+    """The functions the agent calls.
+
+    ``calls``: (name, device index, result of ``seen()``) of each call, except events.
     """
 
     def __init__(self, seen: Any = lambda: None) -> None:
         self.seen, self.calls, self.capturing = seen, [], False
-        self.copies: list[bool] = []  # of each copy to the device, whether a side stream made it
-        self.not_waited_for: list[bool] = []  # of each copy that the job made, its non_blocking
-        self.lent = 0  # tensors whose memory another stream than its own may use
-        # the current one of each device; the current device is 0
+        self.copies: list[bool] = []  # for each copy to the device: was it on a side stream?
+        self.not_waited_for: list[bool] = []  # non_blocking of each copy the job made
+        self.lent = 0  # tensors whose memory another stream may use
+        # the current stream of each device; the current device is 0
         self.streams = [Stream(0), Stream(1)]
         cuda = self
 
@@ -94,14 +94,14 @@ class Cuda:
         return 2**30
 
     def is_initialized(self) -> bool:
-        return self.capturing  # elsewhere it would have torch look for a driver
+        return self.capturing  # elsewhere torch would look for a driver
 
     def is_current_stream_capturing(self) -> bool:
         return self.capturing
 
 
 def install(seen: Any = lambda: None) -> Cuda:
-    """In a job under the agent: it trains on cuda:1 from now on, as far as the agent can tell."""
+    """Call in a job with the agent, which then sees a job that trains on cuda:1."""
     import torch
 
     from autotune_trials import api
@@ -121,7 +121,7 @@ def install(seen: Any = lambda: None) -> Cuda:
         setattr(torch.cuda, name, getattr(cuda, name))
     torch.cuda.Stream = lambda device: Stream(device.index)  # type: ignore[assignment,misc]
     install_copies(torch, cuda)
-    base: Any = torch.cuda.CUDAGraph.__mro__[1]  # of torch's extension, and empty here
+    base: Any = torch.cuda.CUDAGraph.__mro__[1]  # from torch's extension, and empty here
     base.__new__, base.__init__ = (
         lambda cls, keep_graph=False: object.__new__(cls),
         lambda self, *args: None,
@@ -134,7 +134,7 @@ def install(seen: Any = lambda: None) -> Cuda:
 
 
 def install_copies(torch: Any, cuda: Cuda) -> None:
-    """Tensors move to the device, which is the CPU."""
+    """Let tensors move to the device, which is the CPU."""
     own, compute = torch.Tensor.to, cuda.streams[1]
 
     def moved(tensor: Any, *conversion: Any) -> Any:

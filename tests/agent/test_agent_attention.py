@@ -1,4 +1,4 @@
-"""Which attention kernel a job runs: seen, switched, given back. A CPU has two, flash and math."""
+"""Which attention kernel a job runs: seen, switched, reverted. A CPU has two, flash and math."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def switches() -> tuple[list[int], bool, bool, bool]:
 
 @pytest.fixture
 def restored() -> Iterator[tuple[list[int], bool, bool, bool]]:
-    """What torch is set to, before the test and again after it."""
+    """torch's settings before the test, and again after it."""
     before = switches()
     yield before
     torch._C._set_sdp_priority_order(before[0])
@@ -86,7 +86,7 @@ def test_a_fresh_run_has_it_from_the_first_iteration(tuner: Tuner) -> None:
 
 @pytest.mark.slow
 def test_compiled_code_is_switched_too(tuner: Tuner, tmp_path: Path) -> None:
-    """Neither dynamo's guards nor the key of torch's store of compiled graphs know of kernels."""
+    """Neither dynamo's guards nor the key of torch's compile cache include the attention kernel."""
     tuner.start(ATTENDING, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")})
     tuner.receive()
     compiled = {"compile_mode": "default", "_max_settle": 20, "_max_seconds": 200.0}
@@ -129,7 +129,7 @@ def test_the_preferred_kernel_goes_first_and_the_others_stay(
 def test_an_order_that_torch_sets_at_its_first_choice_is_the_jobs_own(
     restored: tuple[list[int], bool, bool, bool],
 ) -> None:
-    """``hopper`` stands for torch on a GPU for which its first choice puts cuDNN in front."""
+    """``hopper`` simulates torch on a GPU where its first choice puts cuDNN first."""
     own = [3, 1, 2, 0, 4]
     hopper = SimpleNamespace(
         _C=torch._C,
@@ -149,7 +149,7 @@ def test_kernels_hidden_by_compiled_code_are_unknown() -> None:
     attention.look([scaled_dot_product_attention(q, q, q), nn.Linear(8, 8)(q)])
     assert attention.seen == {"flash"}
 
-    class CompiledFunction(torch.autograd.Function):  # as torch names what it compiled
+    class CompiledFunction(torch.autograd.Function):  # torch's name for compiled code
         @staticmethod
         def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
             return x.clone()

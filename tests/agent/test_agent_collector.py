@@ -1,6 +1,4 @@
-"""The garbage collector in the agent's hands: set, given back exactly, and left alone where the job
-has set it.
-"""
+"""Garbage collector settings: applied, reverted exactly, and left alone if the job has set them."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ ROOTS = [str(Path(__file__).parents[2] / name) for name in (".", "trials", "sear
 
 
 def run(code: str) -> str:
-    """In a process of its own: pytest has objects and settings of its own."""
+    """Runs in its own process: pytest has its own objects and settings."""
     head = (
         f"import sys; sys.path[:0] = {ROOTS!r}\nimport gc\nfrom autotune_trials.agent.controls"
         " import garbage_collector as collector\n"
@@ -50,9 +48,7 @@ print(gc.get_threshold(), gc.get_freeze_count(), switch.changed)
 
 
 def test_frozen_objects_are_not_walked_any_more() -> None:
-    """What the knob is for: a full collection takes a fraction of its time, and as long as before
-    when it is given back.
-    """
+    """The purpose of the knob: a full collection is several times faster, until it is reverted."""
     said = run("""
 from time import perf_counter
 kept = [[i] for i in range(400_000)]

@@ -1,4 +1,4 @@
-"""What the agent asks of a GPU, and when: the device trained on and no other, nothing while the job
+"""What the agent asks a GPU, and when: only the device trained on, and nothing while the job
 captures a graph.
 """
 
@@ -62,7 +62,7 @@ def test_only_the_device_trained_on_is_asked_and_a_blocks_peak_is_its_own(tuner:
     assert sum(reports[1].window.phases_s.values()) == pytest.approx(
         sum(reports[1].window.times_s), rel=1e-3
     )
-    # from the CPU to the CPU is no way to the device
+    # a copy from CPU to CPU is no transfer to the device
     assert reports[0].window.phases_s["to_device"] == 0.0
     calls = json.loads((tuner.directory / "calls.json").read_text())
     assert {index for _, index, _ in calls} == {1}
@@ -70,7 +70,7 @@ def test_only_the_device_trained_on_is_asked_and_a_blocks_peak_is_its_own(tuner:
 
 
 def test_copies_on_a_stream_of_their_own_leave_the_time_line_alone() -> None:
-    """A prefetcher copies while another stream computes, and its stream may be far behind."""
+    """A prefetcher copies while another stream computes; its stream's clock may be far behind."""
     cuda, compute_s = Cuda(), iter(range(100))
     compute, side = Stream(1, lambda: float(next(compute_s))), Stream(1, lambda: -50.0)
     cuda.streams[1] = compute
@@ -107,9 +107,9 @@ def test_the_end_of_an_epoch_and_what_the_agent_does_are_taken_out_of_the_device
         now[0] += seconds
 
     clock.switch(DATA)
-    passes(1.0)  # the end is waited for
+    passes(1.0)  # wait for the end of the epoch
     clock.note_epoch_end()
-    passes(5.0)  # an evaluation, perhaps
+    passes(5.0)  # such as an evaluation
     clock.note_epoch_start()
     passes(2.0)  # workers start
     clock.switch(DATA)
@@ -122,15 +122,15 @@ def test_the_end_of_an_epoch_and_what_the_agent_does_are_taken_out_of_the_device
     clock.leave_out(0.25)
     clock.switch(FORWARD)
     clock.switch(DATA)
-    clock.leave_out(0.25)  # while the device was still at work
+    clock.leave_out(0.25)  # the device was still busy
     clock.switch(FORWARD)
     _, spent = clock.cut()
     clock.finish()
     assert (spent[TURNOVER], spent[AWAY], spent[DATA], spent[FORWARD]) == (7.0, 5.0, 0.25, 8.0)
 
 
-# Each epoch begins with 50 ms of the host's; on the device's own clock they pass or they do not,
-# because it is still at work.
+# Each epoch begins with 50 ms on the host. They count on the device's clock unless the device was
+# still busy.
 EPOCHS = (
     CNN
     + STEP

@@ -1,6 +1,4 @@
-"""Getting into the process: what is imported, who else is at the door, and what a failure there
-does.
-"""
+"""Getting into the process: what is imported, other ``sitecustomize`` modules, and failures."""
 
 from __future__ import annotations
 
@@ -128,7 +126,7 @@ def test_markers_show_how_far_the_job_came(tuner: Tuner) -> None:
 
 @pytest.mark.slow
 def test_workers_and_children_do_not_connect(tuner: Tuner) -> None:
-    """Spawned DataLoader workers run the whole hook; only the process that trains speaks."""
+    """Spawned DataLoader workers run the whole hook; only the training process connects."""
     source = SHORT.replace(
         "shuffle=True", "shuffle=True, num_workers=1, multiprocessing_context='spawn'"
     )

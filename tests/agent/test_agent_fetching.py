@@ -1,5 +1,5 @@
-"""What an iteration trained on, where loops fetch ahead, evaluate on their training loader, or
-compare the samples of a batch.
+"""Which samples an iteration trained on, in loops that prefetch, evaluate on their training loader,
+or compare the samples of a batch.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ for epoch in range(2):
 
 
 def record_of(tuner: Tuner, source: str, **config: Any) -> Any:
-    """The record of a whole, short job."""
+    """The record of a complete short job."""
     tuner.start(source, mode="fixed", steps=10_000, **config)
     hello, record = tuner.receive(), tuner.receive()
     assert type(record).__name__ == "Record" and record.ended_early, hello
@@ -127,7 +127,7 @@ def test_backward_calls_of_a_search_before_training_are_no_part_of_the_first_ste
 
 @pytest.mark.slow
 def test_a_stretched_epoch_that_the_loop_leaves_counts_nothing_twice(tuner: Tuner) -> None:
-    """The loop counts its steps, as the Trainer does: it starts the loader anew while one batch is
+    """The loop counts its steps, as the Trainer does: it restarts the loader while one batch is
     held back.
     """
     source = AHEAD.replace("range(3)", "range(10**6)").replace(

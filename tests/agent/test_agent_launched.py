@@ -1,6 +1,4 @@
-"""Under ``launch`` nothing is measured: an iteration leaves nothing behind, and the settings hold
-as ever.
-"""
+"""``launch`` measures nothing: iterations accumulate no state, and the settings hold."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[Agent]:
-    """The agent of ``autotune launch`` in this process, with autocast and a batch size held."""
+    """The agent of ``autotune launch`` in this process; it holds autocast and a batch size."""
     knobs = (KnobChoice("amp_dtype", "bfloat16"), KnobChoice("batch_size", 4))
     agent = Agent(torch, SessionConfig("launch", str(tmp_path), "", knobs=knobs))
     agent.install()
@@ -34,7 +32,7 @@ def launched(tmp_path: Path) -> Iterator[Agent]:
 
 
 def train(steps: int) -> list[tuple[torch.dtype, int]]:
-    """(dtype of the model's output, samples) of each step; an evaluation after every seventh."""
+    """(dtype of the model's output, samples) of each step; evaluates after every seventh."""
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(torch.ones(20, 8)), batch_size=2, drop_last=True)
@@ -57,7 +55,7 @@ def train(steps: int) -> list[tuple[torch.dtype, int]]:
 def test_settings_hold_and_nothing_piles_up(launched: Agent) -> None:
     seen = train(60)
     assert not launched.state.stopped
-    assert seen[1:] == [(torch.bfloat16, 4)] * 59  # the first shows which loader is trained on
+    assert seen[1:] == [(torch.bfloat16, 4)] * 59  # the first step shows which loader trains
     left = (
         launched.loss._current,
         launched.loss._steps,
@@ -68,8 +66,8 @@ def test_settings_hold_and_nothing_piles_up(launched: Agent) -> None:
 
 
 def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path) -> None:
-    """A job pays for one that is: an optimizer built later is waited for, and then left alone as
-    well.
+    """A job only pays for hooks that hold a setting. An optimizer built later is picked up, and
+    then its hooks are removed as well.
     """
     optimizers = sys.modules["torch.optim.optimizer"]
     backward, hooks = torch.autograd.backward, dict(optimizers._global_optimizer_pre_hooks)
@@ -91,7 +89,7 @@ def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path
                 optimizer.step()
             assert optimizer.param_groups[0]["foreach"] is True
 
-        for watching in (True, False):  # then the model is known
+        for watching in (True, False):  # the second time, the model is known
             train_with(torch.optim.SGD(model.parameters(), lr=0.01), watching)
             assert torch.autograd.backward is backward and "_compiled_call_impl" not in vars(model)
             assert optimizers._global_optimizer_pre_hooks == hooks
@@ -109,7 +107,7 @@ def launch(directory: Path, **knobs: Any) -> Agent:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_model_that_comes_later_gets_the_settings_too(tmp_path: Path, together: bool) -> None:
-    """Folds, or two stages; ``together``: the second optimizer is built before the first stage."""
+    """Folds, or two stages. ``together``: the second optimizer is built before the first stage."""
     agent = launch(tmp_path, amp_dtype="bfloat16", channels_last=True)
     try:
 
@@ -121,7 +119,7 @@ def test_a_model_that_comes_later_gets_the_settings_too(tmp_path: Path, together
         for stage in range(2):
             model, optimizer = stages[stage] if stage < len(stages) else built()
             dtypes = []
-            for _ in range(SILENT + 10):  # so long the first optimizer is waited for
+            for _ in range(SILENT + 10):  # long enough for another optimizer to take the lead
                 out = model(torch.ones(2, 3, 8, 8))
                 dtypes.append(out.dtype)
                 out.float().mean().backward()
@@ -134,7 +132,7 @@ def test_a_model_that_comes_later_gets_the_settings_too(tmp_path: Path, together
 
 
 def test_a_loader_that_comes_later_is_known_to_those_who_ask(tmp_path: Path) -> None:
-    """A job that calls no module is under autocast from its batch on."""
+    """A job that calls no module is under autocast from its first batch on."""
     agent = launch(tmp_path, amp_dtype="bfloat16")
     try:
         weight = torch.nn.Parameter(torch.ones(8, 8))
@@ -155,7 +153,7 @@ def test_settings_that_are_lost_are_told(
     launched: Agent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(20)
-    for _ in range(2):  # at rest no iteration ends
+    for _ in range(2):  # once settled, no iteration ends
         launched.loop.fail_knob("compile_mode: no compiler here")
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1 and "compile_mode: no compiler here" in told[0]
@@ -211,14 +209,14 @@ def test_an_agent_that_cannot_start_says_so(tuner: Tuner) -> None:
 
 
 class Stream(IterableDataset):
-    """Every worker would deliver all of it."""
+    """Every worker would deliver all items."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(torch.ones(20, 8))
 
 
 def train_over(loader: Any, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[int]:
-    """An epoch; the samples of each step."""
+    """The number of samples of each step of an epoch."""
     sizes = []
     for batch in loader:
         x = batch[0] if isinstance(batch, (list, tuple)) else batch
@@ -232,7 +230,9 @@ def train_over(loader: Any, model: torch.nn.Module, optimizer: torch.optim.Optim
 def test_a_stream_that_does_not_share_its_data_out_gets_no_workers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The knob was proven on the first stage's dataset; in the second, each worker would read all."""
+    """The knob was proven on the first stage's dataset; in the second, each worker would read
+    everything.
+    """
     agent = launch(tmp_path, num_workers=2)
     try:
         model = torch.nn.Linear(8, 8)
@@ -256,8 +256,8 @@ def first_stage(rows: int) -> Any:
 def test_a_batch_size_is_for_the_loader_it_was_found_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its first loader has the new length as it is built; a later stage of another size keeps its
-    batches and its learning rate.
+    """The loader it was found for has the new length from the start; a later stage with another
+    batch size keeps its batches and its learning rate.
     """
     key = f"test_agent_launched.py:{first_stage.__code__.co_firstlineno + 1}#0"
     options = {"lr_scaling": "linear", "own_batch_size": 2}
@@ -287,7 +287,7 @@ def test_a_batch_size_is_for_the_loader_it_was_found_for(
 def test_a_setting_that_did_nothing_is_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of those that are set in the job, and of those that its process was started with."""
+    """Settings made in the job, and settings that its process was started with."""
     threads = torch.get_num_threads()
     config = SessionConfig(
         "launch",
@@ -300,7 +300,7 @@ def test_a_setting_that_did_nothing_is_told_once(
     agent.install()
     try:
         model = torch.nn.Linear(8, 8)
-        torch.set_num_threads(2)  # the job's own line
+        torch.set_num_threads(2)  # the job's own setting
         for _ in range(2):
             loader = DataLoader(TensorDataset(torch.ones(20, 8)), batch_size=2)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -330,7 +330,7 @@ def test_a_process_that_does_not_train_is_left_alone(
             for _ in range(30):
                 model(torch.ones(2, 8))
         assert not agent.modules.watching
-        optimizer = torch.optim.SGD(model.train().parameters(), lr=0.01)  # it trains after all
+        optimizer = torch.optim.SGD(model.train().parameters(), lr=0.01)  # now it does train
         out = model(torch.ones(2, 8))
         out.float().mean().backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Live sessions: knobs really take hold between blocks, and everything can be taken back."""
+"""Live sessions: knobs take effect between blocks, and everything can be reverted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ while True:
 
 
 def in_order(lines: list[str]) -> list[str]:
-    """Consecutive repetitions removed."""
+    """Drops consecutive repetitions."""
     return [line for i, line in enumerate(lines) if i == 0 or line != lines[i - 1]]
 
 
@@ -119,7 +119,7 @@ while True:
     assert not any(r.error or r.no_effect for r in reports)
     kinds = in_order([" ".join(r[1:3]) for r in rows])
     assert kinds == ["None None", "False False", "True False", "False True", "None None"]
-    # no implementation lost count of its steps
+    # no implementation lost its step count
     assert [int(r[3]) for r in rows] == list(range(1, len(rows) + 1))
     losses = [float(r[0]) for r in rows]
     expected = [float(x) for x in _trajectory(tuner, len(rows))]
@@ -206,7 +206,7 @@ def test_a_knob_that_raises_ends_its_block_only(tuner: Tuner) -> None:
     )
     assert reports[0].error.startswith("knob: ") and reports[0].window is None
     assert reports[1].error == "" and reports[1].window is not None
-    # what it was planned to follow is gone, so the switch is no cheap one
+    # the block before it failed, so this switch is not a cheap one
     assert reports[1].settle_iterations >= 5 > reports[2].settle_iterations
     assert seen[-1] == "same first False"
 
@@ -335,8 +335,8 @@ GAN_LOOPS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", GAN_LOOPS)
 def test_autocast_can_end_in_the_middle_of_the_jobs_own_iteration(tuner: Tuner, loop: str) -> None:
-    """The critic's step ends an iteration for us, while the job goes on with what it made before in
-    bfloat16.
+    """The critic's step ends an iteration for the agent, while the job goes on with bfloat16
+    outputs computed before.
     """
     reports, _ = run_live(
         tuner,
@@ -348,8 +348,8 @@ def test_autocast_can_end_in_the_middle_of_the_jobs_own_iteration(tuner: Tuner, 
 
 @pytest.mark.slow
 def test_casted_weights_do_not_outlive_their_step(tuner: Tuner) -> None:
-    """A job that runs its whole loop inside a region of its own: autocast's weight cache must still
-    be dropped.
+    """A job runs its whole loop inside its own autocast region: autocast's weight cache must still
+    be cleared.
     """
     source = (
         CNN.replace("1e-3", "0.1")

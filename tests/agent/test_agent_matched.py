@@ -83,7 +83,7 @@ def test_losses_are_the_same_to_the_bit_with_and_without_workers(losses) -> None
 @pytest.mark.slow
 def test_losses_are_the_same_to_the_bit_with_any_number_of_workers(losses) -> None:
     assert losses({"num_workers": 1}) == losses({"num_workers": 2, "prefetch_factor": 3})
-    # what is gained by it
+    # without matching they differ
     assert losses({}, match=False) != losses({"num_workers": 2}, match=False)
 
 
@@ -107,7 +107,7 @@ def test_a_job_with_persistent_workers_of_its_own_matches_itself_without(losses)
     ],
 )
 def test_what_the_job_seeds_itself_still_runs_and_is_matched(losses, more: str) -> None:
-    # into the second epoch
+    # until the second epoch
     found = [losses({"num_workers": workers}, more, seed=None, steps=15) for workers in (0, 2)]
     assert found[0] == found[1]
 
@@ -155,5 +155,5 @@ def test_seeding_a_batch_costs_little_more_than_keeping_the_streams_and_is_left_
     cost_s, public_s = map(min, zip(*rounds))
     print(f"{1e6 * cost_s:.0f} us a batch; keeping and giving back alone {1e6 * public_s:.0f} us")
     assert cost_s < 2 * public_s
-    # nearly all of it is known, to be left out of the iteration
+    # nearly all of the cost is known, so it can be subtracted from the iteration
     assert bare.own_s / 2000 > 0.5 * cost_s

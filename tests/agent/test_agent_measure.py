@@ -1,4 +1,4 @@
-"""Settling, the phase clock and the loss meter, by themselves."""
+"""Unit tests of settling, the phase clock and the loss meter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotune_trials.protocol.messages import Block
 def settle_at(
     times: list[float], queue: int = 0, seconds: float = 0.0, paused_s: float = 0.0, **limits: float
 ) -> tuple[int, bool]:
-    """(iterations settled for, on evidence) when iterations take ``times``."""
+    """(iterations until settled, whether on evidence) if iterations take ``times``."""
     settling = Settling(Block("b", (), 10, **limits), queue, paused_s)  # type: ignore[arg-type]
     drains.clear()
     for count, time_s in enumerate(times, 1):
@@ -33,7 +33,7 @@ def settle_at(
     return len(times), False
 
 
-drains: list[int] = []  # iterations after which settle_at saw the queue emptied
+drains: list[int] = []  # iterations after which settle_at saw the queue drained
 
 
 def test_steady_times_settle_as_soon_as_two_groups_are_there() -> None:
@@ -64,7 +64,7 @@ def test_a_pause_before_the_block_fills_the_queue_as_well() -> None:
     assert settle_at([1.0] * 50, queue=4, paused_s=3.0)[
         0
     ] == 4 + 1 + AFTER_DRAIN + 8 and drains == [4]
-    # not a batch's worth
+    # a pause shorter than one batch
     assert settle_at([1.0] * 50, queue=4, paused_s=0.5)[0] == 8 and drains == []
     assert settle_at([1.0] * 50, queue=0, paused_s=3.0)[0] == 8 and drains == []
 
@@ -74,14 +74,14 @@ def test_evaluations_are_followed_by_a_drain_and_do_not_keep_a_block_from_settli
     for count in range(1, 100):
         if count % 10 == 0:
             settling.pause()
-            assert settling.drain_due()  # at once: nothing is left of it to wait for
+            assert settling.drain_due()  # at once: there is nothing to wait for
             settling.drained()
         else:
             settling.add(1.0)
             assert not settling.drain_due()
             if count > 10 and settling.done(0.0):
                 break
-    # 10 the first, 4 left out, 5 that count, 20 the second, 4 left out, 3 that count
+    # 10 before the first pause, 4 left out, 5 that count, 20 the second, 4 left out, 3 that count
     assert settling.settled and count == 27
 
     queueless = Settling(Block("b", (), 10), 0)
@@ -147,7 +147,7 @@ def test_a_stretch_is_taken_back_when_it_turns_out_to_be_none_of_training() -> N
     clock.switch(phases.DATA)
     time.sleep(0.01)
     clock.switch(phases.FORWARD)
-    clock.take_back(mark)  # of the iteration before
+    clock.take_back(mark)  # the mark belongs to the iteration before
     again, _ = clock.cut()
     assert again[phases.DATA] == 0.0 and again[phases.AWAY] >= 0.01
     assert spent[phases.DATA] >= 0.01
@@ -255,7 +255,9 @@ def test_a_sketch_tells_how_far_two_gradients_lie_apart(shapes: list[tuple[int, 
 
 
 def test_a_hot_column_does_not_hide_the_rest_of_the_gradient() -> None:
-    """Buckets are drawn anew for every row: one feature of every row must not fall into one bucket."""
+    """Buckets are drawn again for every row: one feature must not fall into the same bucket in all
+    rows.
+    """
     (p,) = parameters([(400, 1024)])
     p.grad[:, 7] = 100.0
     a = sketch_of([p])

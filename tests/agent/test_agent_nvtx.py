@@ -1,7 +1,7 @@
-"""NVTX ranges in real jobs: they nest, they are balanced, and they say what the phase clock says.
+"""NVTX ranges in real jobs: nested, balanced, and consistent with the phase clock.
 
-A stand-in for the ``nvtx`` package on the job's path writes down every call; the real one is asked
-in one test.
+A stand-in for the ``nvtx`` package on the job's path records every call; one test uses the real
+package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Domain:
 def get_domain(name=None): return Domain(name)
 atexit.register(lambda: json.dump(calls, open(os.environ["NVTX_CALLS"] + f".{os.getpid()}", "w")))
 '''
-# Ends by itself once the tuner has gone: the calls are written at the interpreter's exit.
+# Ends by itself once the tuner is gone: the calls are written when the interpreter exits.
 LOOP = (
     CNN
     + """
@@ -55,7 +55,7 @@ def calls_of(tuner: Tuner, folder: Path) -> list[list[Any]]:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> dict[str, str]:
-    """Variables that put the stand-in before the real package."""
+    """Environment that puts the stand-in before the real package."""
     path = tmp_path / "packages"
     path.mkdir()
     (path / "nvtx.py").write_text(STAND_IN)
@@ -66,7 +66,7 @@ def recorded(tmp_path: Path) -> dict[str, str]:
 
 
 def stacks(calls: list[list[Any]]) -> list[tuple[str, ...]]:
-    """The open ranges after every push, outermost first. Fails where a pop has nothing to close."""
+    """The open ranges after every push, outermost first. Fails if a pop closes nothing."""
     opened: list[str] = []
     seen = []
     for kind, name, thread, domain in calls:
@@ -111,7 +111,7 @@ def test_live_blocks_have_them_too(tuner: Tuner, tmp_path: Path, recorded: dict[
 def test_launch_draws_nothing(tuner: Tuner, tmp_path: Path, recorded: dict[str, str]) -> None:
     tuner.start(LOOP, "launch", env=recorded)
     assert tuner.finish()[0] == 0
-    assert not list(tmp_path.glob("calls.*"))  # the package was not even imported
+    assert not list(tmp_path.glob("calls.*"))  # the package was not imported
 
 
 NESTED = """
@@ -164,14 +164,14 @@ def test_modules_on_request_and_only_while_profiled(
     )
     if depth == 2:
         assert ("iteration", "forward", "body", "body.inner") in modules
-    assert 8 <= sum(s[-1] == "body" for s in modules) <= 12  # not in the iterations that were timed
+    assert 8 <= sum(s[-1] == "body" for s in modules) <= 12  # not in timed iterations
     events = json.loads(gzip.decompress(Path(record.trace).read_bytes()))["traceEvents"]
     drawn = {e["name"] for e in events if str(e.get("name", "")).startswith("module::")}
     assert drawn == {f"module::{name}" for name in names}
 
 
 def test_without_a_tool_nothing_is_drawn() -> None:
-    """What the real package hands out then is a dummy: the agent does not even call it."""
+    """The real package then returns a dummy, which the agent does not even call."""
     import torch
 
     from autotune_trials.measure.nvtx import nvtx_ranges
@@ -183,7 +183,7 @@ def test_without_a_tool_nothing_is_drawn() -> None:
 def test_without_the_package_torch_draws_what_a_tool_listens_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stand-in for torch's extension notes its calls: without CUDA there is none."""
+    """A stand-in for torch's extension records its calls: without CUDA there is none."""
     import torch
 
     from autotune_trials.measure.nvtx import nvtx_ranges
@@ -261,7 +261,7 @@ def test_a_phase_that_ends_inside_a_module_keeps_the_stack_in_order() -> None:
 
 @pytest.mark.slow
 def test_a_capture_range_that_cannot_be_opened_is_told_and_the_job_goes_on(tuner: Tuner) -> None:
-    """cudaProfilerStart on a build without CUDA raises; the record comes all the same."""
+    """cudaProfilerStart raises on a build without CUDA; the record arrives all the same."""
     import torch
 
     if torch.cuda.is_available():

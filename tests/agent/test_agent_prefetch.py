@@ -1,4 +1,4 @@
-"""The next batch copied ahead. The GPU is pretended: pretend_cuda.py says what is kept true."""
+"""The next batch copied ahead. The GPU is simulated: see pretend_cuda.py for what it models."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ while True:
 """
 )
 
-ONE_EPOCH = ("return 160", "return 16_000")  # the first batch of each is copied by the job
+ONE_EPOCH = ("return 160", "return 16_000")  # the job itself copies the first batch of each epoch
 PLAIN = 'x, y = batch["x"].to(device), batch["y"].cuda(1) if cuda else batch["y"]'
 MOVES = {
     "as they are": PLAIN,
@@ -69,7 +69,7 @@ def job(move: str, workers: int = 0) -> str:
 
 
 def bare_losses(tuner: Tuner, source: str) -> list[str]:
-    """Without the agent, in hexadecimal."""
+    """Losses without the agent, in hexadecimal."""
     return [line.split()[0] for line in run_bare(tuner.directory, source).splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""Two ranks of a distributed job run one plan in step."""
+"""Two ranks of a distributed job execute one plan in lockstep."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 def read(rank: BinaryIO) -> Any:
-    """The next message but signs of life."""
+    """The next message that is not a heartbeat."""
     message = load(rank.readline())
     return read(rank) if isinstance(message, Progress) else message
 
@@ -117,5 +117,5 @@ def test_ranks_throw_the_same_batches_away(tuner: Tuner) -> None:
         [int(n) for n in (tuner.directory / f"seen{rank}").read_text().split()] for rank in (0, 1)
     )
     assert mine == theirs
-    # once a block
+    # once per block
     assert [b - a for a, b in zip(mine, mine[1:], strict=False) if b - a > 1] == [1 + 3] * 2

@@ -1,4 +1,4 @@
-"""How the reader spends its time is learned from the running job, whoever prepares the batches."""
+"""The running job shows how the reader spends its time, whichever process prepares the batches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_reader_that_waits_is_told_from_one_that_computes(tuner: Tuner, worker
     _, [waiting] = told(tuner, source(WAITS, workers), block("b", 8))
     assert waiting.window is not None
     assert busy(waiting.window) < 0.3
-    # a batch, whoever fetched it
+    # per batch, whichever process fetched it
     assert waiting.window.reader_wall_s / waiting.window.reader_fetches >= 16 * 0.003
 
 
@@ -97,7 +97,7 @@ def test_what_was_put_in_to_look_at_the_reader_is_taken_out_when_the_agent_goes(
     )
     tuner.start(text + "print(_DatasetKind.create_fetcher.__code__.co_filename)\n")
     tuner.receive()
-    tuner.close_connection()  # the tuner is gone
+    tuner.close_connection()  # the tuner disconnects
     code, out, err = tuner.finish()
     assert code == 0, err
     assert out.splitlines()[-1].endswith("dataloader.py")
@@ -117,8 +117,8 @@ def limited(files: int, workers: int = 0) -> str:
 def test_workers_that_cannot_be_started_or_fed_cost_their_block_and_the_job_goes_on(
     tuner: Tuner, own: int, files: int
 ) -> None:
-    """With 80 files 40 workers cannot be started; with 200 they are, and then there is none left
-    for their batches.
+    """With 80 files, 40 workers cannot be started; with 200 they can, but then none is left for
+    their batches.
     """
     tuner.start(limited(files, own))
     hello = tuner.receive()
@@ -165,7 +165,7 @@ queues.Queue.close = close
 def test_the_descriptors_of_ended_workers_are_waited_for_before_others_are_started(
     tuner: Tuner,
 ) -> None:
-    """A queue is closed by its own thread, which on a busy machine comes to it late."""
+    """A queue is closed by its own thread, which may be late on a busy machine."""
     tuner.start(LATE + limited(200, 2))
     tuner.receive()
     reports = tuner.measure(block("40", 6, num_workers=40), block("own again", 6))

@@ -1,4 +1,4 @@
-"""Fixed, profile and launch runs: knobs from the first iteration, everything recorded."""
+"""Fixed, profile and launch runs: knobs apply from the first iteration; everything is recorded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def record(tuner: Tuner, source: str = LOOP, mode: str = "fixed", **config: obje
 
 def rows(tuner: Tuner) -> list[list[str]]:
     assert tuner.process is not None
-    tuner.process.kill()  # first: a job whose tuner goes away goes on
+    tuner.process.kill()  # first, because a job goes on without its tuner
     tuner.close_connection()
     return [line.split() for line in tuner.process.communicate()[0].split("\n")[:-1]]
 
@@ -59,17 +59,17 @@ def test_every_iteration_is_recorded_from_the_first(tuner: Tuner) -> None:
     found = record(tuner, steps=24, probe_steps=5)
     lines = rows(tuner)
     assert len(found.window.times_s) == len(found.losses) == len(found.samples_before) == 24
-    # held inside the 24th step
+    # the job pauses inside the 24th step
     assert [float(x).hex() for x in found.losses[:23]] == [r[5] for r in lines]
     assert list(found.samples_before) == [16.0 * i for i in range(24)]
     assert len(found.gradient_norms) == len(found.update_norms) == 5
-    # before clipping
+    # norms before clipping
     assert found.gradient_norms == pytest.approx([float.fromhex(r[6]) for r in lines[:5]], rel=1e-5)
     assert all(u > 0 for u in found.update_norms)
     assert sum(found.window.phases_s.values()) == pytest.approx(sum(found.window.times_s))
     each = found.window.phase_times_s
     assert [sum(column) for column in zip(*each.values())] == pytest.approx(found.window.times_s)
-    # importing torch and building the model is no part of the first iteration
+    # the first iteration excludes importing torch and building the model
     assert found.window.times_s[0] < 1.0
     assert len(found.window.turnovers_s) == 1 and not found.ended_early
     assert found.window.turnovers_at == (16,) and found.window.epoch_iterations == 16
@@ -78,7 +78,7 @@ def test_every_iteration_is_recorded_from_the_first(tuner: Tuner) -> None:
     assert found.fingerprint["loss_modules"] == ["CrossEntropyLoss(mean)"]
 
 
-# 8 workers make a batch in 12 ms, the model takes less; 32 lie ready after the first iteration
+# 8 workers make a batch in 12 ms, the model takes less; 32 are ready after the first iteration
 SLOWER_LOADER = """
 import time, torch
 from torch.utils.data import DataLoader
@@ -102,7 +102,7 @@ for number, x in enumerate(loader):
 def test_what_the_workers_made_while_the_run_started_is_no_speed(tuner: Tuner) -> None:
     whole = record(tuner, source=SLOWER_LOADER, steps=500).window
     window = replace(whole, times_s=whole.times_s[:240], unmade=whole.unmade[:240])
-    later_s = sum(whole.times_s[400:]) / 100  # the queue is used up
+    later_s = sum(whole.times_s[400:]) / 100  # the queue is used up by then
     assert sum(window.times_s[40:]) / 200 < 0.96 * later_s, "as seen"
     assert 0.97 * later_s < cost_of_run(window) * window.samples[0] < 1.1 * later_s
 
@@ -319,7 +319,7 @@ for step in range(20):
 
 @pytest.mark.slow
 def test_float16_scaling_is_that_of_grad_scaler_to_the_bit(tuner: Tuner) -> None:
-    """Accumulation, clipping of unscaled gradients, and an overflowing step that is left out."""
+    """Accumulation, clipping of unscaled gradients, and an overflowing step that is skipped."""
     expected = run_bare(tuner.directory, SCALED).splitlines()
     found = record(tuner, source=SCALED, knobs={"amp_dtype": "float16"}, steps=20, probe_steps=5)
     lines = [" ".join(r) for r in rows(tuner)]
@@ -345,7 +345,7 @@ def test_the_loss_of_a_job_with_a_scaler_of_its_own_is_recorded_unscaled(tuner: 
     found = record(tuner, source=source, steps=10)
     assert found.fingerprint["scaler"] is True
     assert found.losses[:5] == pytest.approx(expected, rel=1e-6)
-    # the fifth takes in the step left out for overflow
+    # the fifth includes the step skipped for overflow
     assert all(loss < 100 for i, loss in enumerate(found.losses) if i != 5)
 
 
@@ -455,7 +455,7 @@ def test_python_frames_have_a_run_of_their_own(tuner: Tuner) -> None:
     assert any(
         e.get("cat") == "python_function" and "train.py" in e["name"] for e in stacks["traceEvents"]
     )
-    # torch's tracer of frames may leave a damaged process behind: nothing follows it
+    # torch's frame tracer may leave a damaged process behind: nothing runs after it
     assert found.evidence is None
 
 

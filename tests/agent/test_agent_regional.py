@@ -1,4 +1,4 @@
-"""compile_mode=regional: the repeated blocks of a model are compiled, alike ones once."""
+"""compile_mode=regional: the repeated blocks of a model are compiled, identical ones only once."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_blocks_within_blocks_belong_to_the_outer_ones() -> None:
         nn.Linear(8, 8),
         # no blocks: nothing to fuse
         nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU(), nn.ReLU()),
-        nn.ModuleList([Block(4), Block(8), Block(16)]),  # nothing alike
+        nn.ModuleList([Block(4), Block(8), Block(16)]),  # all different
         nn.ModuleList([Block(), Other()]),
-        # mostly unlike
+        # mostly different
         nn.ModuleList([Block(4, 8), Block(8, 16), Block(16), Block(16), Block(16, 32)]),
     ],
 )
@@ -154,13 +154,14 @@ def test_without_repeated_blocks_it_makes_no_graph(tuner: Tuner) -> None:
     assert "produced no graph" in reports[0].no_effect["compile_mode"] and reports[1].error == ""
 
 
-# ------------------------------------------------------------------ jobs that do more than call
+# ------------------------------------------------------------------ jobs that do more than calling
 
 
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
-    """``launch(knob=value)``: the agent of ``autotune launch`` in this process, with a compiler
-    that is quick: torch's own, up to where it would make kernels."""
+    """``launch(knob=value)``: the agent of ``autotune launch`` in this process, with a fast
+    compiler: torch's own without code generation.
+    """
     agents = []
     quick = torch._dynamo.backends.debugging.aot_eager
     monkeypatch.setattr(
@@ -204,7 +205,7 @@ def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def train(model: nn.Module, size: int = 4) -> None:
-    """Two steps: from the second on knobs are held."""
+    """Two steps; knobs apply from the second on."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         gradients(model, torch.randn(size, 8))
@@ -301,7 +302,7 @@ def test_whether_the_inputs_vary_in_shape_is_seen(tuner: Tuner, copies: str, var
 
 
 def test_what_cuda_graphs_returned_outlives_them(launch: Launch) -> None:
-    """A CPU has none; what is taken out of their memory shows by its address."""
+    """A CPU has no graphs: a new address shows that the output was copied out of their memory."""
     agent, model = launch(compile_mode="reduce-overhead"), Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):

@@ -1,6 +1,4 @@
-"""Learning-rate schedules in a live session, which makes a job go on long past the steps it was
-made for.
-"""
+"""Learning-rate schedules in a live session, in which a job runs far beyond its planned steps."""
 
 from __future__ import annotations
 
@@ -48,8 +46,8 @@ while True:
 
 
 def test_no_schedule_runs_over_its_end_in_a_live_session(tuner: Tuner) -> None:
-    """They stand still from Hello on; alone, five of the seven would fail at the seventh step, or
-    reach zero.
+    """Schedules are frozen from Hello on. Otherwise five of the seven would fail at the seventh
+    step or reach zero.
     """
     tuner.start(SCHEDULES)
     assert type(tuner.receive()).__name__ == "Hello"

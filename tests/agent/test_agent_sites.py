@@ -1,6 +1,4 @@
-"""Where in the source the agent saw what knobs are about: the very calls, whatever the program
-looks like.
-"""
+"""Source locations of what the knobs change: the exact calls, whatever the program's structure."""
 
 from __future__ import annotations
 
@@ -70,9 +68,9 @@ def test_calls_are_known_to_the_letter(tuner: Tuner) -> None:
         and "*" in found.loader.parameters
     )
     (optimizer,) = found.optimizers
-    # a group has its own learning rate
+    # the group has its own learning rate
     assert (optimizer.kind, optimizer.lr) == ("torch.optim.sgd.SGD", None)
-    (forward,) = found.forwards  # the call without gradients is none
+    (forward,) = found.forwards  # the call without gradients does not count
     assert forward.images == (("0", 4),) and forward.module == "Sequential"
     (backward,) = found.backwards
     assert backward.forward == 0
@@ -135,7 +133,7 @@ train(model, {loader})
 
 
 def in_library(tuner: Tuner, loader: str) -> JobSites:
-    """The sites of USER, with a library that lies where libraries do."""
+    """The sites of USER, with a library in site-packages."""
     folder = tuner.directory.parent / "site-packages"
     (folder / "engine").mkdir(parents=True)
     (folder / "engine" / "__init__.py").write_text(LIBRARY)

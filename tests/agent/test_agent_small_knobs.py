@@ -1,4 +1,4 @@
-"""Two live knobs of few lines, gc and in_order, as the job itself sees them from the outside."""
+"""Two small live knobs, gc and in_order, as seen by the job itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ for step in range(100_000):
     optimizer.step()
     print(*gc.get_threshold(), gc.get_freeze_count(), flush=True)
 """
-# Worker 0 holds up its first batch; each batch says which it is.
+# Worker 0 delays its first batch; each batch contains its number.
 SLOW_FIRST = """
 import time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -39,12 +39,12 @@ for x in DataLoader(Numbered(), batch_size=4, num_workers=2):
     optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
     print(*seen, flush=True) if len(seen) == 12 else None
 """
-# known since observe
+# as found by the observe stage
 KEY = f"train.py:{next(i for i, line in enumerate(SLOW_FIRST.splitlines(), 1) if 'DataLoader(N' in line)}#0"
 
 
 def states(out: str) -> list[tuple[int, bool]]:
-    """(first threshold, whether much is frozen), each time it changes."""
+    """(first threshold, whether many objects are frozen), at each change."""
     rows = [line.split() for line in out.splitlines()]
     seen = [(int(row[0]), int(row[3]) > 20_000) for row in rows]
     return [state for index, state in enumerate(seen) if index == 0 or seen[index - 1] != state]

@@ -1,5 +1,5 @@
-"""What stands still in a profiled job: where things were built, what they are set to, and an
-optimizer tried out without touching it.
+"""Static facts of a profiled job: where things were built, their settings, and an optimizer trial
+that does not touch the original.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_a_trial_needs_room_and_a_choice(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_governors_are_read_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the CPUs, one shows its governor."""
+    """Only one of the CPUs has a governor."""
     (tmp_path / f"cpu{min(os.sched_getaffinity(0))}").write_text("performance\n")
 
     def shown(path: str, **options: Any) -> Any:

@@ -97,5 +97,5 @@ def test_torch_and_the_process_are_as_they_were(mode: str, tmp_path: Path) -> No
 def test_inside_an_optimizers_step_only_torchs_own_walk_over_its_hooks_goes_on(
     tmp_path: Path,
 ) -> None:
-    """torch goes through the step hooks while it calls them: they stay, and do nothing."""
+    """torch iterates over the step hooks while it calls them, so they stay, and do nothing."""
     assert told(tmp_path, "live", str(tmp_path / "nobody"))[0] == "changed []"

@@ -1,6 +1,4 @@
-"""Every style of training loop gives bit-identical losses with the agent inside, and is seen for
-what it is.
-"""
+"""Every style of training loop gives bit-identical losses with the agent, and is recognized."""
 
 from __future__ import annotations
 
@@ -244,7 +242,7 @@ def losses_under_agent(tuner: Tuner, source: str) -> tuple[object, object, str]:
     return hello, reports[0], out
 
 
-USUAL = {"plain", "manual"}  # in every run; the rest with the slow tests
+USUAL = {"plain", "manual"}  # run every time; the others run with the slow tests
 
 
 @pytest.mark.parametrize("style", [s if s in USUAL else slow(s) for s in STYLES])
@@ -279,8 +277,8 @@ def test_losses_are_the_same_bits_with_the_agent(tuner: Tuner, tmp_path: Path, s
 
 
 def test_schedulers_stand_still_in_a_live_session(tuner: Tuner) -> None:
-    """The learning rate drops by ten every five steps; the session must not let it drift between
-    blocks.
+    """The learning rate drops by ten every five steps; it must not drift between blocks of a
+    session.
     """
     tuner.start(
         SCHEDULED.replace(

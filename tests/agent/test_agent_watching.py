@@ -1,5 +1,5 @@
-"""The watched window: what is seen, at which line, and that the job neither notices nor pays for it
-anywhere else.
+"""The watched window: what it records, at which line, and that it neither changes the job nor costs
+time anywhere else.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ def within(stacks: list, name: str) -> bool:
 
 
 def test_a_stack_is_read_while_its_thread_runs_on() -> None:
-    """Thousands of looks at a thread that enters and leaves frames and generators all the time."""
+    """Takes thousands of samples of a thread that constantly enters and leaves frames and
+    generators.
+    """
 
     def numbers():
         yield from range(50)
@@ -237,7 +239,7 @@ def test_a_stack_is_read_while_its_thread_runs_on() -> None:
 
 
 def test_no_collection_begins_while_a_stack_is_read() -> None:
-    """Its callbacks are Python, during which the thread that is looked at would go on."""
+    """A collection would run Python callbacks, during which the sampled thread could go on."""
     began = []
 
     def collections_at(depth: int) -> int:
@@ -298,7 +300,7 @@ if __name__ == "__main__":
 def test_decoding_of_jpeg_is_timed_in_workers(
     tuner: Tuner, form: str, workers: int, share: float
 ) -> None:
-    """The pictures are nearly all that is fetched. The training process itself is left alone."""
+    """Nearly all of the fetch time is decoding. The training process itself is not instrumented."""
     pytest.importorskip("PIL")
     source = PICTURES.replace("FORMAT", repr(form)).replace("WORKERS", str(workers))
     evidence = watched(tuner, source, watch_seconds=0.1)

@@ -1,4 +1,4 @@
-"""Which of the values that backward is called on are a loss; whole programs are in tests/programs
+"""Which of the values that backward is called on are a loss. For whole programs, see tests/programs
 (gradient_cache, cached_loss).
 """
 
@@ -18,8 +18,8 @@ from autotune_trials.agent.loop.fake_tensors import without_numbers
 
 
 class Job:
-    """A model, and backward calls judged before they run. The agent's part is what CachedGradients
-    reads of it.
+    """A model, and backward calls judged before they run; plays the agent's part for
+    CachedGradients.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Job:
         return value
 
     def first_half(self) -> tuple[Value, torch.Tensor]:
-        """Up to the model's outputs, of which only the gradient is kept."""
+        """The pass up to the model's outputs, of which only the gradient is kept."""
         with torch.no_grad():
             outputs = self.model(self.inputs)
         outputs.requires_grad_()
@@ -107,7 +107,9 @@ def test_a_job_that_has_cached_nothing_is_not_looked_at_any_more(job: Job) -> No
 
 
 def test_leaves_that_refuse_to_be_asked_are_none_that_gradients_are_kept_in(job: Job) -> None:
-    """torch's ExpandedWeight, by which gradients of each sample are taken (Opacus, mode ew)."""
+    """torch's ExpandedWeight, which computes per-sample gradients (Opacus, mode ew), refuses
+    attributes.
+    """
     outputs = call_for_per_sample_grads(job.model)(job.inputs)
     assert job.backward(outputs.square().mean()) is Value.LOSS
     assert all(p.grad_sample.shape == (6, *p.shape) for p in job.model.parameters())

@@ -1,5 +1,4 @@
-"""A new switch in the running job is one class, listed once; what hears of no event costs
-nothing."""
+"""A new switch in the running job is one class, listed once; listeners cost nothing while idle."""
 
 from __future__ import annotations
 
@@ -110,7 +109,7 @@ def test_an_optimizer_with_the_id_of_one_that_is_gone_is_new(tmp_path: Path) -> 
     gone, new = (torch.optim.SGD([parameter]) for _ in range(2))
     live.optimizer_built(gone, sys._getframe())
     assert live.note_stepping(gone)
-    live._optimizers[id(new)] = live._optimizers.pop(id(gone))  # as if it had got that address
+    live._optimizers[id(new)] = live._optimizers.pop(id(gone))  # as if it had got the same address
     live._stepping = [id(new)]
     live.optimizer_built(new, sys._getframe())
     assert not live.all_have_stepped

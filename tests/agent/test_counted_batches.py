@@ -1,5 +1,5 @@
-"""Loops that never come to their loader's end, since they count its batches (Lightning, loops by
-steps): nothing of what an epoch's end costs is lost, and nothing counts twice.
+"""Loops that never reach their loader's end because they count batches (Lightning, loops by steps):
+the whole cost of an epoch's end is counted, and nothing counts twice.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ EPOCH, EPOCHS, WORKERS = 12, 9, 8
 
 @pytest.mark.parametrize("loop", [slow("replaced"), slow("dropped"), "dropped late", "limited"])
 def test_all_that_workers_cost_between_epochs_is_counted_once(loop: str, tmp_path: Path) -> None:
-    """Starting and ending them takes most of these epochs; a loop without end is charged it like
-    any other.
+    """Starting and ending workers takes most of these epochs; a loop that counts batches is charged
+    for it like any other.
     """
     folder = tmp_path / "job"
     folder.mkdir()
@@ -112,8 +112,8 @@ while True:
 
 
 def test_what_was_in_force_is_known_between_epochs(tmp_path: Path) -> None:
-    """An iteration without torch.optim ends where the next one begins: between two epochs, where
-    such a loop has no iterator.
+    """An iteration without torch.optim ends when the next one begins: between two epochs, when such
+    a loop has no iterator.
     """
     folder = tmp_path / "job"
     folder.mkdir()

@@ -1,5 +1,5 @@
-"""Which optimizer's step ends an iteration, where a job has several; and which evaluation of a
-closure gives the loss.
+"""Which optimizer's step ends an iteration in a job with several optimizers; and which evaluation
+of a closure gives the loss.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from autotune_trials.agent.loop.lead_optimizer import SILENT, Lead
 
 
 class Optimizer:
-    """Stands for one; only its identity matters."""
+    """Stands in for an optimizer; only its identity matters."""
 
 
 def ends(steps: str) -> str:
-    """``steps``: a letter an optimizer. Returns the same with a bar after every step that ends an
-    iteration, ``+`` where the end moved on.
+    """Mark the ends of iterations in ``steps``, which has one letter per optimizer.
+
+    A bar follows every step that ends an iteration; ``+`` follows a step to which the end moved.
     """
     lead, known = Lead(), {letter: Optimizer() for letter in steps}
     drawn = ""
@@ -52,7 +53,7 @@ def test_another_leads_once_the_lead_has_fallen_silent() -> None:
 
 
 def test_evaluations_of_a_closure_are_counted() -> None:
-    """The loss of a step is that of the first: LossSelection looks at the count."""
+    """The loss of a step is that of its first evaluation: LossSelection uses the count."""
     state, counts = LoopState(), []  # type: ignore[var-annotated]
     loop = TrainingLoop(Events(), state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
 

@@ -1,9 +1,10 @@
-"""Every style of tests/programs, unmodified, held against what the program itself logs: its losses,
-samples, steps and time.
+"""Every style of tests/programs, unmodified, compared with what the program itself logs: its
+losses, samples, steps and time.
 
-    bare        all programs, one after another, without the agent: what they log is the truth
+    bare        all programs, one after another, without the agent: their logs are the reference
     no knob     the same losses, bit for bit
-    knobs       each knob that applies is found in force inside the job; losses and samples are those the program logs in that very run
+    knobs       each knob that applies is in force inside the job; losses and samples are those that
+                the program logs in the same run
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ Step = dict[str, float]
 
 @dataclass(frozen=True)
 class Style:
-    """A program, and what is peculiar to it."""
+    """A program and its special properties."""
 
     name: str
-    command: tuple[str, ...] = ()  # (): python NAME.py
+    command: tuple[str, ...] = ()  # empty: python NAME.py
     withdrawn: dict[str, str] = field(default_factory=dict)  # knob -> words of the reason
     unit: str = "samples"
-    backwards: float = 1.0  # a step
-    outside: bool = False  # does something else between steps, and logs for how long
+    backwards: float = 1.0  # per step
+    outside: bool = False  # does something else between steps, and logs its time
     optimizers: tuple[str, ...] = ("AdamW",)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -111,7 +112,7 @@ Truth = Callable[[Style], list[Step]]
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Truth:
-    """What a program logs when nothing watches it."""
+    """What a program logs without the agent."""
     folder = tmp_path_factory.mktemp("bare") / "job"
     shutil.copytree(PROGRAMS, folder)
 
@@ -133,13 +134,13 @@ def steps_in(log: Path) -> list[Step]:
 
 @dataclass(frozen=True)
 class Seen:
-    """One run under the agent: what it recorded, and what the program logged meanwhile."""
+    """One run with the agent: its record, and what the program logged in the meantime."""
 
     record: Record
     job: JobFacts
     steps: list[Step]
     withdrawn: dict[str, str]
-    left: list[str]  # files that were not there before
+    left: list[str]  # new files
 
 
 def executor(style: Style, tmp_path: Path, **env: str) -> LocalExecutor:
@@ -181,8 +182,8 @@ def run(style: Style, tmp_path: Path, config: dict[str, Any]) -> Seen:
 
 
 def check_losses_and_samples(style: Style, seen: Seen) -> None:
-    """Held against what the program logged in the same run. The last step is recorded before the
-    program can log it.
+    """Compare with the program's log of the same run. The last step is recorded before the program
+    can log it.
     """
     logged, record = seen.steps[: STEPS - 1], seen.record
     assert len(record.losses) == STEPS and len(logged) >= STEPS - 1
@@ -193,9 +194,7 @@ def check_losses_and_samples(style: Style, seen: Seen) -> None:
 
 
 def check_time(style: Style, seen: Seen) -> None:
-    """From the second step on: what the agent counted as training is what the program itself takes
-    for it.
-    """
+    """From the second step on, the agent and the program agree on the training time."""
     logged, window = seen.steps[1 : STEPS - 1], seen.record.window
     passed_s = logged[-1]["at"] - seen.steps[0]["at"]
     outside_s = sum(step["outside_s"] for step in logged)
@@ -212,7 +211,7 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
     ]
 
 
-# Three seconds each: these in every run, the rest with the slow tests.
+# Three seconds each: these run every time, the rest with the slow tests.
 SAME_BITS = {"closure", "forces", "functional"}
 IN_FORCE = {"no_sync", "shell_script", "by_hand"}
 
@@ -260,8 +259,8 @@ def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path:
 def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_reason(
     tmp_path: Path,
 ) -> None:
-    """Asked for all the same: without a word they would each train as well, and the job wait for
-    their batches for ever.
+    """The trial is requested nevertheless: unrefused, every worker would train as well, and the job
+    would wait for their batches forever.
     """
     tuner = executor(Style("spawned"), tmp_path)
     with tuner.open_live({}) as live:
@@ -279,7 +278,7 @@ def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_rea
 
 
 def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
-    """zip(…, strict=True) raises if one of them is kept from ending; 32 batches an epoch."""
+    """zip(…, strict=True) raises if only one of them is kept from ending; 32 batches per epoch."""
     tuner = executor(Style("two_loaders"), tmp_path)
     with tuner.open_live({}) as live:
         report, cached, later = live.measure(
@@ -292,7 +291,7 @@ def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
 
 
 def test_a_loop_no_hook_can_see_is_told_the_two_lines_it_needs(tmp_path: Path) -> None:
-    """After 50 backwards, and not at the job's end."""
+    """Told after 50 backwards, not at the job's end."""
     tuner = executor(Style("fresh_leaves"), tmp_path)
     with pytest.raises(SessionFailed) as caught:
         tuner.run_fixed(FixedRun({}, seed=0, steps=STEPS))

@@ -1,5 +1,5 @@
-"""The loss scaler from outside of the job takes the same steps as torch.amp.GradScaler, here on the
-CPU with the same code.
+"""The agent's loss scaler takes the same steps as torch.amp.GradScaler; tested on the CPU, which
+runs the same code.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def losses(
     fused: bool = False,
     overflows: int = OVERFLOWS,
 ) -> tuple[torch.nn.Linear, torch.optim.Optimizer, list[torch.Tensor]]:
-    """A model, its optimizer, and the factor of the loss at each step; at one of them the gradients
+    """A model, its optimizer, and the loss's factor at each step; at step ``overflows`` gradients
     overflow.
 
-    ``half``: the loss itself is float16, in which 65536 times anything from 1 up is infinite, and
+    ``half``: the loss itself is float16, in which 65536 times any value from 1 up is infinite, and
     so is its gradient.
     """
     torch.manual_seed(0)
@@ -61,7 +61,7 @@ def step(
     factor: torch.Tensor,
     half: bool,
 ) -> Any:
-    """One iteration as the agent sees it. Returns whether its step was left out."""
+    """One iteration as the agent sees it. Returns whether its step was skipped."""
     optimizer.zero_grad()
     scaler.before_backward([optimizer])
     scaled, gradients = scaler.scaled(loss_of(model, factor, half), None)
@@ -80,7 +80,7 @@ def step(
 def test_it_takes_the_steps_of_grad_scaler(
     half: bool, built: Callable[..., torch.optim.Optimizer], fused: bool
 ) -> None:
-    # torch's own would go on with momenta that a fused SGD has not written (see below)
+    # torch's own scaler would continue with momenta that a fused SGD has not written (see below)
     theirs_fused = fused and not (half and built is sgd)
     model, optimizer, factors = losses(half, built, theirs_fused)
     theirs, scales = [], []

@@ -1,5 +1,7 @@
-"""Jobs that do something unusual with their model or optimizer while a knob is held. Each ends with
-an error, or trains something else, where the agent thinks of the usual loop alone."""
+"""Jobs that do something unusual with their model or optimizer while a knob is held.
+
+An agent that only expects the usual loop would make each of them fail or train something else.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 class Layer(nn.Linear):
-    """Notes in which type it computed, forwards and when backward calls it again."""
+    """Records the dtype it computed in, in the forward pass and when backward calls it again."""
 
     def __init__(self) -> None:
         super().__init__(8, 8)
@@ -196,7 +198,7 @@ def test_a_checkpoint_that_is_loaded_does_not_end_the_knob(launch: Launch) -> No
     assert flags(optimizer.param_groups) == [(False, True)]
     scaled_steps(optimizer, model, scaler)
     agent.stop()
-    assert flags(optimizer.param_groups) == [(True, None)]  # as the checkpoint had it
+    assert flags(optimizer.param_groups) == [(True, None)]  # as in the checkpoint
     optimizer.load_state_dict(before)
     assert flags(optimizer.param_groups) == [(True, None)] and flags(
         optimizer.state_dict()["param_groups"]
@@ -227,7 +229,7 @@ def test_a_checkpoint_that_cannot_be_fused_is_loaded_and_the_jobs_own_hook_hears
 
 
 def flat_weights(model: nn.Module) -> torch.Tensor:
-    """The optimizer steps one long tensor, of which the weights are views."""
+    """The optimizer steps one long tensor; the weights are views of it."""
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     begins = 0
     for p in model.parameters():
@@ -362,7 +364,7 @@ def test_a_compiled_model_that_the_job_drops_is_gone(launch: Launch, monkeypatch
 
 
 def test_gradients_outlive_the_cuda_graphs_that_made_them(launch: Launch, monkeypatch: Any) -> None:
-    """On a CPU nothing is freed; what is asked is where ``.grad`` lies once the graphs are reset."""
+    """A CPU frees nothing: check that ``.grad`` has moved once the graphs are reset."""
     compiled_by(monkeypatch, lambda graph: graph.forward)
     agent = launch(compile_mode="reduce-overhead")
     model = nn.Linear(8, 8)
@@ -419,7 +421,7 @@ def test_functions_that_are_wrapped_travel_to_other_processes(tmp_path: Path) ->
         assert pickle.loads(kept)[-3:] == list(clips)
     finally:
         agent.stop()
-    # where there is no agent
+    # in a process without an agent
     assert pickle.loads(kept)[-3] is torch.nn.utils.clip_grad.clip_grad_norm_
 
 
@@ -427,8 +429,8 @@ def test_functions_that_are_wrapped_travel_to_other_processes(tmp_path: Path) ->
 
 
 def cloned(module: nn.Module) -> Any:
-    """A module over new tensors, made as learn2learn (and torch's DataParallel) makes them: from
-    the dictionary.
+    """A module with new tensors, made from the dictionary like those of learn2learn and
+    DataParallel.
     """
     clone = module.__new__(type(module))
     clone.__dict__ = module.__dict__.copy()

@@ -16,7 +16,7 @@ def built(cls: type, dtype: torch.dtype) -> torch.optim.Optimizer:
     ("cls", "dtype", "fused"),
     [
         (torch.optim.SGD, torch.float32, True),
-        # leaves the parameters as they are, and says nothing (torch 2.13)
+        # fused silently leaves the parameters unchanged (torch 2.13)
         (torch.optim.SGD, torch.bfloat16, False),
         (torch.optim.SGD, torch.float16, False),
         (torch.optim.AdamW, torch.float32, True),

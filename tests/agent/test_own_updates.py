@@ -1,4 +1,6 @@
-"""Iterations of jobs that step no optimizer of torch.optim, by what happens to their parameters."""
+"""Iterations of jobs that step no optimizer of torch.optim, recognized by changes of their
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from autotune_trials.agent.loop.own_updates import PATIENCE, SURE, OwnUpdates
 
 
 class Watched:
-    """OwnUpdates over a model, told of each step as the training loop tells it."""
+    """OwnUpdates over a model, notified of each step as by the training loop."""
 
     def __init__(self, optimizers: list[Any] | None = None) -> None:
         torch.manual_seed(0)
@@ -85,7 +87,7 @@ def test_an_optimizer_that_has_not_stepped_yet_is_waited_for() -> None:
 
 
 def test_beside_an_optimizer_the_first_updates_may_be_something_else() -> None:
-    """Weights are set back between the backwards of a search for a batch size, say."""
+    """For example, a batch-size search resets the weights between backwards."""
     watched = Watched(optimizers=[object()])
     for done in range(SURE + 4):
         watched.backward()

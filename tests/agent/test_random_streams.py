@@ -1,5 +1,5 @@
-"""The job draws the same random numbers, whatever was drawn between keeping its streams and giving
-them back.
+"""The job draws the same random numbers, whatever is drawn between saving its streams and restoring
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autotune_trials.agent.snapshots.random_streams import (
 
 @pytest.fixture(autouse=True)
 def streams_of_others() -> Iterator[None]:
-    """The streams go back to whoever runs these tests."""
+    """Restore the streams of the surrounding test run."""
     bits = numpy.random.get_bit_generator()
     states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
     yield
@@ -31,8 +31,8 @@ def streams_of_others() -> Iterator[None]:
 
 
 def drawn() -> list[float]:
-    """Numbers of every stream, the spare normal ones among them, and beyond the words that are
-    there.
+    """Numbers from every stream, including cached normal ones, and beyond the words in the current
+    state.
     """
     return [
         *[random.gauss(0.0, 1.0) for _ in range(3)],

@@ -1,6 +1,4 @@
-"""Losses that compare the samples of a batch are told from those that do not, by their autograd
-graphs.
-"""
+"""Losses that compare the samples of a batch are recognized by their autograd graphs."""
 
 from __future__ import annotations
 

@@ -36,14 +36,15 @@ def test_what_cannot_be_read_is_no_limit(tmp_path: Path) -> None:
     write(tmp_path, cpu0_core="many", cpu1_core="1")
     (tmp_path / "cpu2" / "thermal_throttle" / "core_throttle_count").mkdir(parents=True)
     before = read(None, str(tmp_path))
-    write(tmp_path, cpu0_core="5")  # readable from now on: nothing to compare it with
+    write(tmp_path, cpu0_core="5")  # readable only now: nothing to compare with
     assert in_words(before, read(None, str(tmp_path))) == ""
     assert in_words(None, read(None, str(tmp_path / "nowhere"))) == ""
 
 
 class Nvml:
-    """Stands for libnvidia-ml.so.1, where GPU-12ab is known under the handle 7. ``reasons``: its
-    clock event reasons.
+    """Stands in for libnvidia-ml.so.1, which knows GPU-12ab by handle 7.
+
+    ``reasons``: its clock event reasons.
     """
 
     reasons = 0
@@ -66,7 +67,7 @@ GPU = torch.device("cuda", 1)
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
-    """Of a machine with two GPUs; the job trains on the second."""
+    """NVML on a machine with two GPUs; the job trains on the second."""
     library, uuids = Nvml(), {GPU: "12ab"}
     monkeypatch.setattr(ctypes, "CDLL", lambda name: {"libnvidia-ml.so.1": library}[name])
     monkeypatch.setattr(
@@ -80,7 +81,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvml]:
 def test_reasons_of_the_device_are_put_in_words_and_idleness_is_none(
     nvml: Nvml, tmp_path: Path
 ) -> None:
-    nvml.reasons = 0x01 | 0x02  # idle, clocks set by the user
+    nvml.reasons = 0x01 | 0x02  # idle; clocks set by the user
     assert in_words(read(GPU, str(tmp_path)), read(GPU, str(tmp_path))) == ""
     nvml.reasons = 0x08 | 0x40
     held_down = "the GPU's clock was reduced by hardware slowdown and hardware thermal slowdown"

@@ -1,5 +1,5 @@
-"""A tuner of a few lines for the agent's tests: starts a small real script and speaks the protocol
-with it.
+"""A tuner of a few lines for the agent's tests: it starts a small real script and speaks the
+protocol with it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ criterion = nn.CrossEntropyLoss()
 
 
 class JobProcess(subprocess.Popen[str]):
-    """A job in a process group of its own."""
+    """A job in its own process group."""
 
     def __init__(
         self, directory: Path, variables: dict[str, str], python: tuple[str, ...] = ()
@@ -64,8 +64,9 @@ class JobProcess(subprocess.Popen[str]):
         )
 
     def kill(self) -> None:
-        """With its DataLoader workers, which hold its pipes open for the five seconds in which they
-        miss it.
+        """Kill the job and its DataLoader workers.
+
+        Otherwise workers hold its pipes open for the five seconds until they notice its end.
         """
         try:
             os.killpg(self.pid, signal.SIGKILL)
@@ -84,7 +85,7 @@ class Tuner:
         self.directory, self.forks = directory, forks
         self.session = directory / "session"
         self.session.mkdir()
-        self._short = tempfile.TemporaryDirectory(prefix="at-")  # Unix socket paths are short
+        self._short = tempfile.TemporaryDirectory(prefix="at-")  # Unix socket paths must be short
         self.socket = os.path.join(self._short.name, "s")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.socket)
@@ -104,8 +105,10 @@ class Tuner:
         python: tuple[str, ...] = (),
         **config: Any,
     ) -> None:
-        """Write ``source`` to train.py and run it in a session. A process with variables, flags or
-        settings of a launch, which may act at its start, is started; others are forked (``forks``).
+        """Write ``source`` to train.py and run it in a session.
+
+        A job with environment variables, interpreter flags or in launch mode starts a new
+        interpreter, since they may act at its start; others are forked (``forks``).
         """
         choices = tuple(KnobChoice(k, v) for k, v in (knobs or {}).items())
         wanted = SessionConfig(
@@ -153,7 +156,7 @@ class Tuner:
         raise AssertionError(f"the agent did not connect; agent.log: {self.log}")
 
     def measure(self, *blocks: Block, number: int = 1) -> list[Any]:
-        """Send a plan, return its block reports; whatever else comes is returned as well."""
+        """Send a plan and return its block reports; other messages are returned as well."""
         assert self._connection is not None
         self._connection.sendall(dump(Plan(number, blocks)))
         reports = []
@@ -177,9 +180,7 @@ class Tuner:
 
     @staticmethod
     def python_path() -> str:
-        """With the tuner's own packages on it, as if autotune were installed in the job's
-        environment.
-        """
+        """Includes the tuner's packages, as if autotune were installed in the job's environment."""
         return os.pathsep.join(
             [str(INJECT), *(str(ROOT / part) for part in ("", "trials", "search_spaces"))]
         )
@@ -203,7 +204,7 @@ class Tuner:
 
 
 def run_bare(directory: Path, source: str) -> str:
-    """The script without the agent; its standard output."""
+    """Run the script without the agent; returns its standard output."""
     (directory / "train.py").write_text(textwrap.dedent(source))
     return bare_runs.run_bare(directory)
 

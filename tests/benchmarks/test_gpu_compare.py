@@ -1,4 +1,4 @@
-"""What benchmarks/gpu_compare.py does with two tools, small and on the CPU."""
+"""benchmarks/gpu_compare.py with two tools, small and on the CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = {
     "resnet18": ["--size", "32", "--batch", "2", "--width", "4"],
     "transformer": ["--layers", "1", "--width", "16", "--size", "8", "--batch", "4"],
 }
-# In the place of another tool: finds the settings "seven", and only those give its rate.
+# Stands in for the other tool: finds the settings "seven", and only those give its rate.
 OTHER = """
 import os, pathlib, sys
 phase, workload, *words = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""The jobs of benchmarks/gpu.py train, small and on the CPU; what it measures needs a GPU."""
+"""The jobs of benchmarks/gpu.py train, small and on the CPU; the measurements need a GPU."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ SMALL = {
     "resnet50_expert": ["--size", "32", "--batch", "8", "--width", "4"],
     "jpeg": ["--size", "32", "--batch", "8", "--width", "4", "--workers", "1", "--files", "10"],
 }
-# Compiling takes a minute and gcc: torch's own variable leaves it out.
+# Compiling takes a minute and needs gcc: torch's own variable disables it.
 PLAIN = {"PATH": "", "OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
-# In the place of `autotune run`: waits to be interrupted at first, and finishes when called again.
+# Stands in for `autotune run`: waits to be interrupted the first time, and finishes the second
+# time.
 STAND_IN = """
 import json, pathlib, sys, time
 assert sys.argv[1:] == ["run", "job.yaml", "--no-history", "--offline"]
@@ -123,7 +124,7 @@ def test_a_run_that_is_interrupted_is_carried_on(
     asked.jobs = ["gpt"]
     assert gpu.run(asked) == 0
     assert asked.out.read_text() == gpu.page([gpu.figures(RESULT)])
-    monkeypatch.setattr(gpu, "tune", None)  # what has a result is not run again
+    monkeypatch.setattr(gpu, "tune", None)  # jobs with a result do not run again
     assert gpu.run(asked) == 0
 
 

@@ -1,4 +1,4 @@
-"""The harness of benchmarks/regret finds what is planted, carries on where it was stopped, and its
+"""The harness of benchmarks/regret finds the planted best and resumes where it stopped, and its
 jobs are plain scripts.
 """
 
@@ -40,8 +40,8 @@ def harness(monkeypatch, tmp_path):
 
 
 class Planted:
-    """Processes whose costs are known: bfloat16 pays with channels_last only, workers only if they
-    persist.
+    """Processes with known costs: bfloat16 helps only with channels_last, workers only if
+    persistent.
     """
 
     def __init__(self) -> None:

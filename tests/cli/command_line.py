@@ -1,4 +1,4 @@
-"""Running the real command on a real job, for the tests in this folder."""
+"""Runs the real command on a real job, for the tests in this folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ budget: {{minutes: 1, trials: 3}}
 """
 
 
-# ended after each test by conftest.py, however the test went
+# conftest.py ends them after each test, even if the test fails
 started: list[subprocess.Popen[str]] = []
 
 
 def end_all() -> None:
-    """Runs that a test has left behind."""
+    """Kill the runs that a test has left behind."""
     while started:
         process = started.pop()
         if process.poll() is None:
@@ -38,7 +38,7 @@ def end_all() -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """A copy of tests/programs with a job.yaml beside it."""
+    """A copy of tests/programs with a job.yaml."""
 
     folder: Path
 
@@ -72,8 +72,8 @@ class Job:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def left_over(self) -> list[int]:
-        """Processes that still work for this job: their working directory or environment names its
-        folder.
+        """Processes that still work for this job: their environment contains its folder and
+        AUTOTUNE_MARK.
         """
         found = []
         for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""A test that fails must not leave a run behind: two jobs at once on two cores slow each other down
+"""A failed test must not leave a run behind: two jobs at once on two cores slow each other down
 tenfold.
 """
 

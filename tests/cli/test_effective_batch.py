@@ -1,4 +1,4 @@
-"""A whole run on a job that ends while it is measured."""
+"""A whole run on a job that ends while it is being measured."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from command_line import QUICK, Job, make_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(660)]
 SPACE = "search_space: {{amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}}"
-# An own count of steps, a schedule that raises when it is stepped once too often, and a table that
-# has an end as well.
+# It counts its own steps; its schedule raises when stepped too often, and its table has an end,
+# too.
 ENDS = """\
 import torch
 from common import dataset, loss_function, model

@@ -1,5 +1,5 @@
-"""A whole run of a job with two gains of a known size: what is said of them, where, and what the
-saying cost.
+"""A whole run of a job with two gains of known size: what the explanation says, where, and what it
+costs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ search_space:
   pause: {{via: "--pause {{}}", values: [0, 6], default: 6, numerics: exact}}
 budget: {{minutes: 3, trials: 8}}
 """
-MOST = 0.25  # of a run's wall time may be spent on explaining
+MOST = 0.25  # maximum share of a run's wall time for explaining
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""A setting that makes the job faster and breaks its training is never adopted, and does not cost
-the harmless ones.
+"""A setting that speeds up the job but breaks its training is never adopted, and does not prevent
+harmless ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""``autotune profile``: one run of the job, what it shows, what it leaves, and how it refuses."""
+"""``autotune profile``: one run of the job, what it shows, which files it writes, and how it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,7 @@ def test_the_page_stands_alone(done: subprocess.CompletedProcess[str], job: Job)
 def test_the_trace_opens_everywhere_and_shows_phases_and_modules(
     done: subprocess.CompletedProcess[str], job: Job
 ) -> None:
-    # the one name TensorBoard's trace view takes
+    # the only name that TensorBoard's trace view accepts
     trace = folder(job) / "traces" / "baseline.pt.trace.json.gz"
     names = {
         event.get("name")
@@ -184,7 +186,7 @@ def test_with_knobs_set_and_the_earlier_profile_kept(
 
 @pytest.mark.parametrize("value", ["on", "1:30", "1e-3"])
 def test_a_setting_is_read_as_in_a_job_file(value: str, tmp_path: Path) -> None:
-    """And not as YAML 1.1, to which `on` is a truth value, 1:30 is 90 and 1e-3 a word."""
+    """Not as in YAML 1.1, where `on` is a boolean, 1:30 is 90 and 1e-3 a string."""
     (tmp_path / "job.yaml").write_text(
         "command: python train.py\n"
         f"search_space: {{mode: {{via: '--mode {{}}', values: ['off', {value}], default: 'off'}}}}\n"

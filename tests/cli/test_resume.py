@@ -1,5 +1,5 @@
-"""Stopped, killed, started twice: nothing finished is lost, nothing is counted twice, nobody is
-left behind.
+"""Stopped, killed or started twice: no finished work is lost, nothing counts twice, and no process
+is left behind.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from command_line import QUICK, Job, make_job, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
-# Workers only cost this job time. Nothing is ahead of the baseline after the search, so nothing has
-# to be confirmed.
+# Workers only slow this job down. Nothing beats the baseline in the search, so there is nothing to
+# confirm.
 NO_GAIN = QUICK.replace(
     "{{amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}}",
     "{{num_workers: [0, 1, 2, 3]}}",
@@ -33,7 +33,7 @@ def series(job: Job) -> list[dict]:
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
-    # three trials are over after the first blocks
+    # three trials finish with the first blocks
     job = make_job(tmp_path / "job", "python own_modules.py", QUICK.replace(", trials: 3", ""))
     process = job.start()
     wait_until(lambda: series(job), 90, "the first blocks of the search")
@@ -87,7 +87,7 @@ def test_killed_at_any_moment_it_resumes(seed: int, text: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_finished_run_is_shown_again_and_fresh_moves_it_aside(tmp_path: Path) -> None:
-    # all through, which costs one line and nothing else
+    # the server is down for the whole run, which costs one line and nothing else
     dead_server = NO_GAIN.replace("uri: null", "uri: 'http://127.0.0.1:9'")
     job = make_job(tmp_path / "job", "python own_modules.py", dead_server)
     first = job.run()
@@ -106,7 +106,7 @@ def test_a_finished_run_is_shown_again_and_fresh_moves_it_aside(tmp_path: Path) 
     process = job.start("--fresh")
     moved = job.folder / "autotune-runs" / "job.1"
     wait_until(lambda: moved.exists() and job.journal(), 60, "the new run to have begun")
-    second = job.run()  # while the first one works
+    second = job.run()  # while the first one runs
     assert second.returncode == 2
     assert "another autotune run" in second.stderr
     process.send_signal(signal.SIGTERM)

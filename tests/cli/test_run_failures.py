@@ -1,6 +1,4 @@
-"""What goes wrong ends with one clear message and an exit code of its own, and leaves nothing
-half-written.
-"""
+"""A failure ends with one clear message and its own exit code, and leaves no half-written files."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ def test_a_job_that_cannot_be_tuned_says_why(
 
 
 def ends_with(job: Job, code: int, words: list[str]) -> str:
-    """What a run that has to end so says."""
+    """The error output of a run that has to end with ``code`` and ``words``."""
     finished = job.run()
     assert finished.returncode == code, finished.stderr
     for word in words:
@@ -80,10 +78,10 @@ def ends_with(job: Job, code: int, words: list[str]) -> str:
 def test_a_job_whose_epochs_a_live_session_stretches_is_refused_before_the_search(
     tmp_path: Path,
 ) -> None:
-    """25 steps are enough to try settings in, and too few to prove anything."""
+    """25 steps are enough to try settings, but too few to prove anything."""
     job = make_job(tmp_path / "job", "python mine.py")
     (job.folder / "mine.py").write_text(ONE_EPOCH)
-    for _ in range(2):  # nothing of it counts as measured when the run is resumed
+    for _ in range(2):  # nothing measured is kept for the resumed run
         finished = job.run()
         assert finished.returncode == 3, finished.stderr
         for word in [
@@ -98,8 +96,8 @@ def test_a_job_whose_epochs_a_live_session_stretches_is_refused_before_the_searc
 
 
 def test_a_tracking_server_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    """The run goes on: here to the job's own error, which is told as ever. To its end:
-    test_resume.py.
+    """The run goes on, here to the job's own error, which is still reported. For a run that goes on
+    to its end, see test_resume.py.
     """
     text = QUICK.replace("uri: null", "uri: 'http://127.0.0.1:9'")
     job = make_job(tmp_path / "job", "python mine.py", text)
@@ -131,14 +129,14 @@ def test_a_run_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_flags_that_exclude_each_other(tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", "python own_modules.py")
-    finished = job.run("--json")  # --quiet is always there
+    finished = job.run("--json")  # job.run always adds --quiet
     assert finished.returncode == 2
     assert "--quiet" in finished.stderr
 
 
 def test_a_run_that_cannot_begin_is_on_record_as_failed(tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", "python own_modules.py")
-    lock = WorkdirLock(job.folder)  # as another run would
+    lock = WorkdirLock(job.folder)  # as held by another run
     try:
         finished = job.run()
     finally:

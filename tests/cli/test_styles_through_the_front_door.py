@@ -1,5 +1,5 @@
-"""Loop styles of tests/programs, unmodified, through the command line: what the agent must see in
-them, and what it must leave alone.
+"""Loop styles of tests/programs, unmodified, through the command line: what the agent must
+recognize, and what it must leave alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from command_line import PROGRAMS, QUICK, Job, make_job
 
-pytestmark = pytest.mark.slow  # in every run: test_loop_styles.py, test_whole_run.py
+pytestmark = pytest.mark.slow  # run every time: test_loop_styles.py, test_whole_run.py
 
 Seen = dict[str, Any]
 TEXT = QUICK.replace(
@@ -21,7 +21,7 @@ TEXT = QUICK.replace(
 
 
 def tune(program: str, tmp_path: Path) -> tuple[Job, subprocess.CompletedProcess[str]]:
-    """A short run of ``autotune run`` on a copy of the programs: one trial, no tracking."""
+    """A short ``autotune run`` on a copy of the programs: one trial, no tracking."""
     job = make_job(tmp_path / "a job's own place", f"python {program}.py", TEXT)
     return job, job.run()
 
@@ -113,7 +113,7 @@ def without_optimizer(seen: Seen) -> None:
     assert "optimizer_impl" not in seen["domains"]
 
 
-CASES = [  # program, what is peculiar to it, samples a step
+CASES = [  # program, its special facts, samples per step
     ("own_modules", own_modules, 32),
     ("own_autocast", own_autocast, 32),
     ("own_scaler", own_scaler, 32),

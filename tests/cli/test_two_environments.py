@@ -1,4 +1,4 @@
-"""The tuner in one environment, the job in another that has torch and nothing of the tuner's.
+"""The tuner in one environment, the job in another with torch and none of the tuner's packages.
 
 The tuner is this environment's own, or the built wheel as pipx and uv install it.
 """
@@ -29,7 +29,7 @@ search_space: {{num_workers: [0, 4]}}
 budget: {{minutes: 4, trials: 1}}
 convergence: {{steps: 60}}
 """
-# What the job's environment offers is printed before the job runs.
+# Prints what the job's environment offers before the job runs.
 LOOK = """
 import importlib.util, json, sys
 ours = "autotune autotune_trials autotune_spaces optuna mlflow pydantic yaml ray psutil".split()
@@ -42,7 +42,7 @@ def needed_by(name: str, found: dict[str, list[str]]) -> dict[str, list[str]]:
     """Distribution -> its entries in site-packages, for ``name`` and all that it requires here."""
     try:
         package = distribution(name)
-    except PackageNotFoundError:  # for another platform, or an extra
+    except PackageNotFoundError:  # for another platform or an extra
         return found
     found[name] = sorted(
         {
@@ -60,7 +60,7 @@ def needed_by(name: str, found: dict[str, list[str]]) -> dict[str, list[str]]:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """The interpreter of a virtual environment that has torch and what torch requires, linked."""
+    """The interpreter of a virtual environment with torch and its requirements, as links."""
     home = tmp_path / "job's environment"
     venv.create(home, symlinks=True, with_pip=False)
     there = next(home.glob("lib/python*/site-packages"))
@@ -81,7 +81,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(
     request: pytest.FixtureRequest, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``autotune`` on PATH is the one that the tool has installed from the wheel."""
+    """Puts the ``autotune`` that the tool has installed from the wheel on PATH."""
     if shutil.which(request.param) is None:
         pytest.skip(f"{request.param} is not installed (pip install {request.param})")
     home, programs, pins = tmp_path / "tools", tmp_path / "bin", ROOT / "constraints.txt"
@@ -103,7 +103,7 @@ def installed(
 
 
 def as_uv_has_it() -> dict[str, str]:
-    """Where this machine's pip finds wheels, and whom it trusts: uv does not read pip's settings."""
+    """Where this machine's pip finds wheels and certificates: uv does not read pip's settings."""
     settings = done([sys.executable, "-m", "pip", "config", "list"])
     found = dict(re.findall(r"^[^.]+\.([\w-]+)='(.*)'$", settings, re.MULTILINE))
     names = {
@@ -115,7 +115,7 @@ def as_uv_has_it() -> dict[str, str]:
 
 
 def skip_without_torch() -> None:
-    """Skips if uv would not install the torch that this environment has."""
+    """Skip if uv would not install this environment's torch version."""
     pin = f"torch=={distribution('torch').version}"
     command = ["uv", "pip", "compile", "-", "--quiet", "--python", sys.executable]
     asked = subprocess.run(command, input=pin, capture_output=True, text=True, timeout=120)
@@ -124,7 +124,7 @@ def skip_without_torch() -> None:
 
 
 def done(command: list[str], timeout_s: float = 120, cwd: Path | None = None) -> str:
-    """What the command prints; it must end well."""
+    """The command's output; the command must succeed."""
     ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout

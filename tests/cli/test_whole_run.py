@@ -1,7 +1,7 @@
-"""A whole `autotune run`, stopped by Ctrl-C and by kill -9: what the README promises of it.
+"""A whole `autotune run`, stopped by Ctrl-C and by kill -9, keeps the README's promises.
 
-Real sessions of a real training, with shorter windows than usual. Reading data is a wait, which
-workers share on a busy machine as well.
+Real sessions of a real training, with shorter windows than usual. Reading data sleeps, so workers
+help even on a busy machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The programs: how their data is made, how they are started, and what is true of them. One row
-each.
-"""
+"""The programs: how their data is made, how they are started, and their facts. One row each."""
 
 from __future__ import annotations
 
@@ -13,36 +11,36 @@ import truths
 from truths import Truth
 
 HERE = Path(__file__).parent
-# what the runs in full search: the rest is switched alone
+# the search space of full runs; the other knobs are switched one by one
 SPACE = {"num_workers": [0, 1], "optimizer_impl": "auto", "intra_op_threads": "auto"}
-LONG = 10**6  # steps of a job that is to be tuned: it is ended from outside
+LONG = 10**6  # steps of a job to tune: it is ended from outside
 
 
 @dataclass(frozen=True)
 class Program:
-    """``command`` is for a shell-like split; {steps}, {epochs} and {out} in it are filled in."""
+    """``command`` is split at spaces; {steps}, {epochs} and {out} are filled in."""
 
     name: str
-    package: str  # whose version is shown
+    package: str  # its version is shown
     what: str
     command: str
     truth: Callable[[Path], Truth]
-    epoch: tuple[int, ...]  # samples of each step of an epoch; 1 where none can be counted
-    drawn: bool = False  # the program draws them at random, and logs them: ``epoch`` has the mean
-    files: tuple[str, ...] = ()  # of tests/compat/programs, put beside it
-    maker: str = ""  # of tests/compat/makers, run once by the program's own Python
-    loader: int | None = 0  # num_workers of its own; None: it builds no DataLoader
+    epoch: tuple[int, ...]  # samples of each step of an epoch; 1 if they cannot be counted
+    drawn: bool = False  # the program draws them at random and logs them: ``epoch`` is the mean
+    files: tuple[str, ...] = ()  # of tests/compat/programs, copied next to it
+    maker: str = ""  # of tests/compat/makers, run once by the program's Python
+    loader: int | None = 0  # its own num_workers; None: it builds no DataLoader
     ranks: int = 1
-    minutes: int = 1  # of the budget; more where a start alone takes most of that
-    backwards: float = 1.0  # a step
-    # one of its own, beside that of all the others: what tests/compat/<environment>.txt holds
+    minutes: int = 1  # of the budget; more if the start alone takes most of one
+    backwards: float = 1.0  # per step
+    # its own environment, separate from the others': installed from tests/compat/<environment>.txt
     environment: str = ""
-    # knob -> words that the reason holds
+    # knob -> words in the reason
     withdrawn: Mapping[str, str] = field(default_factory=dict)
     space: Mapping[str, object] = field(default_factory=lambda: dict(SPACE))
 
     def samples(self, steps: int) -> list[int]:
-        """Of each of the first ``steps`` steps, where they are not drawn."""
+        """Samples of each of the first ``steps`` steps, unless they are random."""
         return [self.epoch[n % len(self.epoch)] for n in range(steps)]
 
     def argv(self, steps: int, out: str) -> list[str]:
@@ -105,7 +103,7 @@ OPEN_CLIP = Program(
     truths.by_open_clip,
     (32,) * 13,
     maker="pictures.py",
-    minutes=4,  # observing it alone takes 35 s
+    minutes=4,  # observing it takes 35 s
     loader=2,
     withdrawn={"batch_size": "compares the samples of a batch"},
 )
@@ -225,7 +223,7 @@ MMENGINE = Program(
     "Runner: accumulation 2 in its OptimWrapper, on over the end of an epoch and its validation",
     "python mmengine_job.py {steps} {out}",
     truths.by_mmengine,
-    # two epochs: a batch of 4 ends each, in the middle of a step and with one
+    # two epochs: each ends with a batch of 4, one in the middle of a step and one at its end
     (16,) * 12 + (12,) + (16,) * 11 + (12,),
     files=("mmengine_job.py",),
     backwards=2.0,
@@ -292,7 +290,7 @@ LITGPT = Program(
     "litgpt",
     "litgpt",
     "`litgpt pretrain`: tiny GPT, torch.compile of its own, Lightning Fabric below, accumulation 2",
-    # one thread: with more, two runs of it differ in their last bits by themselves
+    # one thread: with more, two runs differ in their last bits even without autotune
     "env OMP_NUM_THREADS=1 litgpt pretrain pythia-14m --model_config.name tiny"
     " --model_config.n_layer 2 --model_config.n_head 2 --model_config.n_embd 64"
     " --model_config.block_size 64 --model_config.vocab_size 128 --data TextFiles"

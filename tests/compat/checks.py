@@ -1,4 +1,4 @@
-"""What is asserted of every program: the agent's view against the program's own log, and each knob
+"""What is asserted for every program: the agent's view against the program's own log, and each knob
 against what is in force.
 """
 
@@ -29,7 +29,7 @@ SWITCHED = (
     "pin_memory",
     "in_order",
 )
-# the job itself shows whether they apply: they may be refused, with the reason
+# whether they apply shows in the job itself: they may be refused, with the reason
 TRIED = ("gc",)
 LISTED = (
     *SWITCHED,
@@ -42,7 +42,7 @@ LISTED = (
 
 
 def seen_as_it_is(program: Program, truth: Truth, hello: Hello, record: Record) -> None:
-    """Steps, samples, losses and time of a whole run, against what the program logged of it."""
+    """Compare steps, samples, losses and time of a whole run with the program's log of it."""
     losses, samples = record.losses, record.window.samples
     steps = len(truth.losses) or len(truth.epochs) * len(program.epoch)
     assert steps >= STEPS and len(losses) == len(samples) == steps
@@ -63,14 +63,14 @@ def seen_as_it_is(program: Program, truth: Truth, hello: Hello, record: Record) 
     assert job.world_size == program.ranks and job.device == "cpu"
     assert (job.loader.num_workers if job.loader is not None else None) == program.loader
     assert record.ended_early and record.no_effect == {}
-    # evaluation and whatever else stands between iterations is no part of them
+    # it excludes evaluation and everything else between iterations
     if truth.loop_s is not None:
         assert 0 < math.fsum(record.window.times_s) <= truth.loop_s - 0.95 * truth.away_s
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What came of the knobs in one running process."""
+    """The outcome of the knobs in one running process."""
 
     hello: Hello
     # knob -> the value it was switched to
@@ -80,7 +80,7 @@ class Applied:
 
 
 def knobs_of(hello: Hello) -> tuple[dict[str, Value], dict[str, str]]:
-    """(knob -> another value than the job's own, knob -> why it is out)."""
+    """(knob -> a value other than the job's own, knob -> why it does not apply)."""
     values: dict[str, Value] = {}
     withdrawn: dict[str, str] = {}
     for name in LISTED:
@@ -102,14 +102,14 @@ def knobs_of(hello: Hello) -> tuple[dict[str, Value], dict[str, str]]:
 
 
 def _alone(name: str, value: Value, hello: Hello) -> bool:
-    """Whether the knob means something with the workers that the job has."""
+    """Whether the knob has an effect with the job's own number of workers."""
     workers = hello.job.loader.num_workers if hello.job.loader is not None else 0
     return knobs.create(name, {}).active({name: value}, {"num_workers": workers})
 
 
 def switched_for_real(place: Place) -> Applied:
-    """Each knob that applies is switched on and off in one process; what is in force is read back
-    from the job.
+    """Switch each applicable knob on and off in one process, and read back what is in force in the
+    job.
     """
     with place.session("live", LONG, "live") as session:
         hello = session.wait_hello()
@@ -153,7 +153,7 @@ def _block(name: str, *choices: KnobChoice) -> Block:
 
 
 def _choices(name: str, value: Value, hello: Hello) -> list[KnobChoice]:
-    """The knob; with one worker more where it means nothing without (in_order)."""
+    """The knob; with one more worker if it has no effect without (in_order)."""
     return [
         KnobChoice(name, value),
         *([] if _alone(name, value, hello) else [KnobChoice("num_workers", 1)]),
@@ -195,9 +195,7 @@ def _in_force(
 
 
 def _as_logged(reports: Sequence[BlockReport], told: Sequence[int]) -> None:
-    """The samples of each block's steps are those of as many steps in a row that the program
-    logged, block after block.
-    """
+    """The samples of each block's steps are consecutive in the program's log, block after block."""
     first = 0
     for report in reports:
         assert report.window is not None
@@ -209,7 +207,7 @@ def _as_logged(reports: Sequence[BlockReport], told: Sequence[int]) -> None:
 
 
 def hooked(hello: Hello) -> dict[str, Any]:
-    """What the page says of the agent's view."""
+    """What the page shows of the agent's view."""
     job = hello.job
     return {
         "loader": f"{job.loader.dataset}, {job.loader.site}" if job.loader is not None else "",

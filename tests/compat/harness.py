@@ -1,4 +1,4 @@
-"""Starting the programs: bare, in a fixed session without a knob, in a live session, and under
+"""Starts the programs: bare, in a fixed session without a knob, in a live session, and under
 ``autotune run``.
 """
 
@@ -23,7 +23,7 @@ from autotune_trials.protocol.messages import Hello, Record, SessionConfig
 from autotune_trials.session.session import Session
 
 PYTHON = Path(os.environ.get("AUTOTUNE_COMPAT_PYTHON") or sys.executable)
-STEPS = 50  # at least, in the runs that are compared
+STEPS = 50  # minimum, in the runs that are compared
 TIMEOUT_S = 240
 TUNING_S = 1500
 OFFLINE = {
@@ -37,7 +37,7 @@ OFFLINE = {
 
 
 def python_of(program: Program) -> Path:
-    """The interpreter of its environment."""
+    """The interpreter of the program's environment."""
     if not program.environment:
         return PYTHON
     folder = PYTHON.parent.parent
@@ -46,15 +46,15 @@ def python_of(program: Program) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """A folder with the program's files and data in it."""
+    """A folder with the program's files and data."""
 
     program: Program
     folder: Path
 
     @property
     def variables(self) -> dict[str, str]:
-        """What differs from this process's environment: the program's own one, and autotune nowhere
-        on its path.
+        """Changes to this process's environment: the program's own interpreter, and no autotune on
+        its path.
         """
         path = os.pathsep.join([str(python_of(self.program).parent), os.environ.get("PATH", "")])
         caches = {
@@ -68,7 +68,7 @@ class Place:
         return path
 
     def bare(self, name: str = "bare", steps: int = STEPS) -> float:
-        """Run it by itself to its end; the seconds it took."""
+        """Run it without autotune to its end; returns the seconds it took."""
         argv, began = self.program.argv(steps, str(self.out(name))), time.perf_counter()
         done = subprocess.run(
             argv,
@@ -82,8 +82,8 @@ class Place:
         return time.perf_counter() - began
 
     def samples(self, steps: int) -> list[int]:
-        """Of each of the first ``steps`` steps; those that are drawn, as a run by itself logs
-        them.
+        """Samples of each of the first ``steps`` steps; if they are random, as logged by a bare
+        run.
         """
         if not self.program.drawn:
             return self.program.samples(steps)
@@ -93,7 +93,7 @@ class Place:
 
     @contextmanager
     def session(self, mode: str, length: int, out: str, **config: Any) -> Iterator[Session]:
-        """A session of the program, ended when the block is left."""
+        """A session of the program, which ends with the block."""
         argv = self.program.argv(length, str(self.out(out)))
         paths = SessionPaths(self.folder / f"session-{out}")
         with Session(
@@ -108,12 +108,12 @@ class Place:
             assert not paths.agent_log.exists(), paths.agent_log.read_text()
 
     def recorded(self, name: str = "agent", steps: int = STEPS) -> tuple[Hello, Record]:
-        """A fixed session with no knob changed, the job running to its own end."""
+        """A fixed session without a knob; the job runs to its own end."""
         with self.session("fixed", steps, name, steps=LONG, max_steps=LONG) as session:
             return session.wait_hello(), session.wait_record()
 
     def tuned(self, text: str) -> dict[str, Any]:
-        """``autotune run`` on it; result.json."""
+        """Run ``autotune run`` on it; returns result.json."""
         argv = self.program.argv(LONG, "{trial_dir}")
         job = {
             "name": "job",
@@ -131,7 +131,7 @@ class Place:
 
 
 def settle(program: Program, folder: Path) -> Place:
-    """The program's files and data in ``folder``."""
+    """Put the program's files and data into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in program.files:
         shutil.copy(HERE / "programs" / name, folder)
@@ -149,7 +149,7 @@ def settle(program: Program, folder: Path) -> Place:
 
 
 def note(program: Program, part: str, facts: Mapping[str, Any]) -> None:
-    """Leave what was seen for the page (see page.py), where one is being made."""
+    """Save observations for the page (see page.py), if one is being made."""
     folder = os.environ.get("AUTOTUNE_COMPAT_RESULTS")
     if folder:
         path = Path(folder) / f"{program.name}.{part}.json"
@@ -168,7 +168,7 @@ def note(program: Program, part: str, facts: Mapping[str, Any]) -> None:
 
 
 def version(program: Program, package: str) -> str:
-    """Of a package in the program's environment."""
+    """Version of a package in the program's environment."""
     code = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
     return subprocess.run(
         [str(python_of(program)), "-c", code, package], capture_output=True, text=True, check=True

@@ -1,6 +1,6 @@
-"""docs/compatibility.md from the rows that the compat tests left: ``python tests/compat/page.py
-build/compat-results docs/compatibility.md``. With ``--keep-verdicts`` a program that was not tuned
-this time keeps the verdict it has on the page, with the date of the run that it is from.
+"""Makes docs/compatibility.md from the results of the compat tests: ``python tests/compat/page.py
+build/compat-results docs/compatibility.md``. With ``--keep-verdicts``, a program that was not tuned
+this time keeps its verdict on the page, with the date of the run it comes from.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def main(folder: str, page: str, *options: str) -> None:
 
 
 def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
-    """program -> everything its tests left, in the order of the catalogue as far as they are in it."""
+    """program -> all results of its tests, in the order of their files."""
     rows: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         left = json.loads(path.read_text())
@@ -145,7 +145,7 @@ def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def verdicts_on(page: str) -> dict[str, str]:
-    """program -> the verdict that an earlier run put on ``page``, with that run's date."""
+    """program -> the verdict of an earlier run on ``page``, with that run's date."""
     made = re.search(r"which writes this page\. (\S+):", page)
     assert made is not None, "the page does not say when it was made"
     verdicts = {}

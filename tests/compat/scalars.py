@@ -1,4 +1,4 @@
-"""Values of one tag in a folder of TensorBoard's files, as JSON: run by the programs' Python."""
+"""Values of one tag in a folder of TensorBoard's files, as JSON; run by the programs' Python."""
 
 import json
 import sys

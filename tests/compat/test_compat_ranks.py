@@ -33,8 +33,8 @@ OFFLINE = {
     "TRANSFORMERS_OFFLINE": "1",
     "WANDB_MODE": "disabled",
 }
-# Every rank prints what it built, and the loss as the program itself would log it: gathered from
-# all ranks.
+# Every rank prints what it built, and the loss as the program would log it: gathered from all
+# ranks.
 ACCELERATE = """
 import sys, torch
 from accelerate import Accelerator
@@ -103,8 +103,8 @@ if __name__ == "__main__":
 
 
 def accelerate() -> list[str]:
-    """accelerate starts several CPU processes by torchrun only where it is told of several devices,
-    and the program says cpu=True.
+    """With --multi_gpu, accelerate starts several CPU processes by torchrun; the program says
+    cpu=True.
     """
     options = [
         "--multi_gpu",
@@ -141,7 +141,7 @@ def trainer() -> list[str]:
 
 
 def lightning() -> list[str]:
-    """Lightning's first rank is the command itself; it starts the others."""
+    """The command is Lightning's first rank, which starts the others."""
     return [PYTHON, "train.py"]
 
 

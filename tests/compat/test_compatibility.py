@@ -1,4 +1,4 @@
-"""Whole programs of other projects, by their own command lines. What they leave becomes
+"""Whole programs of other projects, with their own command lines. The results become
 docs/compatibility.md (see page.py).
 """
 
@@ -21,7 +21,7 @@ each_program = pytest.mark.parametrize("program", ALL, ids=lambda program: progr
 
 @pytest.fixture(scope="session")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Program], Place]:
-    """Data is made once a program."""
+    """Makes the data once per program."""
     places: dict[str, Place] = {}
 
     def find(program: Program) -> Place:
@@ -88,7 +88,8 @@ def test_tuning_it_ends_in_a_verdict(program: Program, settled: Callable[[Progra
     ]
     assert all(trial["config"] for trial in measured)
     job = result["observation"]["job"]
-    # of the steps before the agent's first message: warm-up, or until the first epoch has ended
+    # mean over the steps before the agent's first message: warm-up, or until the first epoch has
+    # ended
     means = [sum(place.samples(n)) / n for n in range(3, len(program.epoch) + 2)]
     assert any(job["samples_per_step"] == pytest.approx(mean) for mean in means)
     for name, words in program.withdrawn.items():

@@ -1,5 +1,5 @@
-"""transformers, accelerate and Lightning, unmodified: the agent sees what they log, changes no bit,
-and its knobs take hold.
+"""transformers, accelerate and Lightning, unmodified: the agent records what they log, does not
+change a bit, and its knobs take effect.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ def test_a_framework_is_seen_as_it_logs_itself_and_loses_no_bit(
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [ACCELERATE], ids=lambda program: program.name)
 def test_a_frameworks_knobs_take_hold_in_the_running_job(program: Program, place: Place) -> None:
-    """Of the others: `make compat`."""
+    """`make compat` tests the other programs."""
     applied = switched_for_real(place)
     assert set(applied.values) >= {"num_workers", "batch_size", "optimizer_impl"}

@@ -1,4 +1,4 @@
-"""The page is made of what the tests left, and of nothing else."""
+"""The page is made from the test results and nothing else."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_verdict_that_is_kept_has_the_date_of_its_run(tmp_path: Path) -> None:
     (tmp_path / "lib.tuned.json").unlink()
     leave(tmp_path, "lib", "seen", version="1.3", steps=52)
     kept = "| keep (none of 4 was faster \\| the best: 1.0x); on 2026-01-02 |"
-    for _ in range(2):  # a page of kept verdicts hands them on as they are
+    for _ in range(2):  # kept verdicts are passed on unchanged
         lib, other = [
             line
             for line in made(tmp_path, "--keep-verdicts").splitlines()

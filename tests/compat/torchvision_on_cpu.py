@@ -1,9 +1,9 @@
-"""Lets torchvision's wheel for GPUs be imported beside torch for CPUs: its compiled operators do
-not load there, and its Python asks for them by name ("operator torchvision::nms does not exist").
-Their schemas are declared just before it does.
+"""Makes torchvision's GPU wheel importable next to torch for CPUs: its compiled operators do not
+load there, and its Python looks them up by name ("operator torchvision::nms does not exist"). Their
+schemas are declared just before that.
 
-`make compat` puts this file and a .pth file that imports it into the environment of the programs.
-autotune has no part in it.
+`make compat` puts this file, and a .pth file that imports it, into the programs' environment.
+autotune is not involved.
 """
 
 import sys
@@ -12,7 +12,7 @@ SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_kept = []  # a library's schemas go when it goes
+_kept = []  # a library's schemas disappear with it
 
 
 class _BeforeItsOperators:

@@ -1,4 +1,4 @@
-"""What a program says of its own training, from its own logs."""
+"""What a program reports of its own training, from its logs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-FLOAT32 = 1e-6  # relative: sums of float32 numbers in another order
+FLOAT32 = 1e-6  # relative: sums of float32 numbers in a different order
 FLOAT64 = 1e-12
 
 
 @dataclass(frozen=True)
 class Truth:
-    """``losses``: one a step, or () where the program tells ``epochs`` only. ``samples``: of each
-    step, where it draws them. ``said``: all it wrote, compared as it is.
+    """A program's own figures.
+
+    ``losses``: one per step, or () if the program only logs ``epochs``. ``samples``: of each step,
+    if they are random. ``said``: everything it logged, for exact comparison.
     """
 
     losses: tuple[float, ...] = ()
     epochs: tuple[float, ...] = ()
     samples: tuple[int, ...] = ()
-    weighted: bool = False  # epochs: means over samples, and not over steps
+    weighted: bool = False  # epochs: means over samples instead of steps
     rel: float = FLOAT32
-    loop_s: float | None = None  # its training took this long …
-    away_s: float = 0.0  # … of which this was spent in evaluation
+    loop_s: float | None = None  # its training took this long ...
+    away_s: float = 0.0  # ... of which this was evaluation
 
     @property
     def said(self) -> tuple[tuple[float, ...], ...]:
@@ -43,7 +45,7 @@ def by_script(out: Path) -> Truth:
 
 
 def by_trainer(out: Path) -> Truth:
-    """trainer_state.json of transformers' Trainer and what is built on it."""
+    """trainer_state.json of transformers' Trainer and of tools built on it."""
     (path,) = sorted(out.glob("**/trainer_state.json"))[-1:]
     history = json.loads(path.read_text())["log_history"]
     return Truth(
@@ -54,13 +56,13 @@ def by_trainer(out: Path) -> Truth:
 
 
 def by_lightning(out: Path) -> Truth:
-    """metrics.csv of Lightning's CSVLogger: one loss a step; and what the script timed."""
+    """metrics.csv of Lightning's CSVLogger: one loss per step; and the script's own timing."""
     times = json.loads((out / "times.json").read_text())
     return Truth(tuple(_column(out, "train_loss")), loop_s=times["loop_s"], away_s=times["away_s"])
 
 
 def by_chemprop(out: Path) -> Truth:
-    """TensorBoard's files, where chemprop has Lightning log the mean of an epoch."""
+    """TensorBoard's files, to which chemprop has Lightning log the mean of an epoch."""
     (events,) = out.glob("**/events.out.tfevents.*")
     python = os.environ["AUTOTUNE_COMPAT_PYTHON"]
     told = subprocess.run(
@@ -89,7 +91,7 @@ def _column(out: Path, name: str) -> list[float]:
 
 
 def by_open_clip(out: Path) -> Truth:
-    """Lines of its log; they give five digits."""
+    """Lines of its log, with five digits."""
     (path,) = out.glob("**/out.log")
     return Truth(
         tuple(
@@ -117,8 +119,8 @@ def by_skorch(out: Path) -> Truth:
 
 
 def by_mmengine(out: Path) -> Truth:
-    """scalars.json of mmengine's LoggerHook: the loss of each batch, two of them a step, and the
-    time of each validation; and what the script timed.
+    """scalars.json of mmengine's LoggerHook: the loss of each batch, two per step, and the time of
+    each validation; and the script's own timing.
     """
     (path,) = out.glob("*/vis_data/scalars.json")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -131,8 +133,8 @@ def by_mmengine(out: Path) -> Truth:
 
 
 def by_steps(out: Path) -> Truth:
-    """steps.jsonl, written by a script step by step: also the log of a job that was ended from
-    outside. times.json: of one that came to its end.
+    """steps.jsonl, written by a script step by step, even if it is ended from outside. times.json:
+    written at its own end.
     """
     rows = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
     times = out / "times.json"
@@ -144,7 +146,7 @@ def by_steps(out: Path) -> Truth:
 
 
 def by_mace(out: Path) -> Truth:
-    """Its results file, a JSON object a line, and the times of its log."""
+    """Its results file, one JSON object per line, and the times in its log."""
     (path,) = out.glob("results/*_train.txt")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     (log,) = out.glob("logs/run_run-1.log")
@@ -162,8 +164,8 @@ def by_mace(out: Path) -> Truth:
 
 
 def by_recbole(out: Path, steps: int) -> Truth:
-    """Its log: the sum of the losses of an epoch's ``steps`` steps, and what training and
-    evaluation took.
+    """Its log: the sum of the losses of an epoch's ``steps`` steps, and the time of training and
+    evaluation.
     """
     (path,) = out.glob("log/*/*.log")
     log = path.read_text()

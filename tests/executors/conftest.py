@@ -11,7 +11,7 @@ from simulated_nodes import Nodes
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """Its token lies where no other cluster's does."""
+    """The cluster, with its own token file."""
     home = tmp_path_factory.mktemp("ray")
     token = home / "token"
     token.write_text("a-token-for-tests-only-0123456789abcdef")

@@ -1,9 +1,8 @@
 """A job that trains nothing: it speaks the agent's protocol and answers from a replay table.
 
-python played_job.py [--block-s SECONDS] [--run-s SECONDS] [--leave-behind]
+    python played_job.py [--block-s SECONDS] [--run-s SECONDS] [--leave-behind]
 
-Sessions of it start at once and take as long as they are told to, so that many machines can be
-played on one.
+Its sessions start at once and take as long as requested, so that one machine can simulate many.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def main() -> None:
     words.add_argument("--run-s", type=float, default=0.1)
     words.add_argument("--leave-behind", action="store_true")
     asked = words.parse_args()
-    if asked.leave_behind:  # a child in a session and a process group of its own
+    if asked.leave_behind:  # a child in its own session and process group
         subprocess.Popen(["sleep", "600"], start_new_session=True)
     machine = ReplayExecutor(table(), seed=os.getpid())
     agent = Agent(hello=False)

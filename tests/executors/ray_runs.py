@@ -1,5 +1,5 @@
-"""Runs on a Ray cluster, for the tests in this folder: the job is played, Ray and everything else
-is real.
+"""Runs on a Ray cluster, for the tests in this folder: the job is simulated, Ray and everything
+else is real.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WIDE = "{num_workers: [1, 2, 4], amp_dtype: [bfloat16], optimizer_impl: [fused, 
 def make_job(
     folder: Path, ray: str, *, words: str = "", space: str = WIDE, extra: str = "", trials: int = 8
 ) -> Path:
-    """A job.yaml beside the played job; ``ray``: the executor's settings."""
+    """A job.yaml next to the simulated job; ``ray``: the executor's settings."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(HERE / "played_job.py", folder)
     text = f"""\
@@ -55,7 +55,7 @@ convergence: {{steps: 60}}
 
 
 class Heard(QuietProgress):
-    """Remembers what a person would have been told."""
+    """Records the messages to the user."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,9 +70,7 @@ class Heard(QuietProgress):
 
 @contextmanager
 def bench_on(path: Path) -> Iterator[RunContext]:
-    """The context of a run in ``run`` beside the job file; nothing of its slots may be left
-    afterwards.
-    """
+    """The context of a run in ``run`` next to the job file; its slots must leave nothing behind."""
     run_dir, began = path.parent / "run", time.monotonic()
     journal, progress = (
         Journal(run_dir / "journal.jsonl", lambda before: before + time.monotonic() - began),
@@ -97,9 +95,9 @@ def bench_on(path: Path) -> Iterator[RunContext]:
 
 
 def meanwhile(work: Callable[[], T], condition: Callable[[], object], act: Callable[[], None]) -> T:
-    """What ``work`` returns, while which ``act`` is done once, as soon as ``condition`` holds.
+    """The result of ``work``; meanwhile calls ``act`` once, as soon as ``condition`` holds.
 
-    The work is done in another thread: Ray starts nodes in the main one only.
+    The work runs in another thread: Ray starts nodes in the main thread only.
     """
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
@@ -120,7 +118,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def guarded() -> set[int]:
-    """The slots' processes there are now."""
+    """The processes of the slots that exist now."""
     found = set()
     for pid in procfs.all_pids():
         with suppress(OSError):  # it ends while we look
@@ -133,18 +131,18 @@ def guarded() -> set[int]:
 
 
 def processes_of(executor: RayExecutor) -> set[int]:
-    """The slots' processes there were."""
+    """The processes of all slots of this run."""
     return pids_in(executor.about())
 
 
 def pids_in(environment: Mapping[str, Any]) -> set[int]:
-    """The same, of what result.json has of it."""
+    """The same, from result.json."""
     return {pid for slot in environment["executor"]["slots"].values() for pid in slot["pids"]}
 
 
 def left_behind(pids: set[int], patience_s: float = 25.0) -> list[str]:
-    """What is left of slots in processes ``pids``, after a moment's patience: processes,
-    directories, sockets, shared memory.
+    """What slots in processes ``pids`` leave behind after a while: processes, directories, sockets,
+    shared memory.
     """
     assert pids
     deadline = time.monotonic() + patience_s
@@ -158,8 +156,8 @@ def _theirs(text: str, pids: set[int]) -> bool:
 
 
 def _processes(pids: set[int]) -> Iterator[str]:
-    """By the mark of their session, or by the slot's directory in their words (guard) or behind
-    their errors (supervisor).
+    """Recognized by their session's tag, or by the slot's directory in their arguments (guard) or
+    the target of their stderr (supervisor).
     """
     for pid in procfs.all_pids():
         try:

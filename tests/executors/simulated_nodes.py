@@ -8,8 +8,7 @@ import signal
 import socket
 from typing import Any
 
-# a node that is gone is missed after seconds, not after half a minute; one that is merely slow is
-# not
+# a lost node is noticed after seconds instead of half a minute; a slow node is not mistaken for one
 PROMPT = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -23,7 +22,7 @@ class Nodes:
     """A cluster whose head runs no trials; nodes with one slot each are added and removed.
 
     Args:
-        port: of its head; 0: any.
+        port: of the head; 0: any.
         client_port: of the head's server for clients; 0: any, if ray[client] is installed.
     """
 
@@ -32,7 +31,7 @@ class Nodes:
 
         head = {**SMALL, "num_cpus": 0, "_system_config": PROMPT, "gcs_server_port": port}
         self.client_port = 0
-        if importlib.util.find_spec("grpc"):  # of ray[client]
+        if importlib.util.find_spec("grpc"):  # part of ray[client]
             head["ray_client_server_port"] = self.client_port = client_port or free_port()
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = str(self.cluster.address)
@@ -45,7 +44,7 @@ class Nodes:
             )
 
     def remove(self) -> None:
-        """The machine is switched off."""
+        """Switch a node off."""
         self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
 
     def only(self, count: int) -> None:
@@ -54,7 +53,7 @@ class Nodes:
         self.add(count - len(self.nodes))
 
     def behead(self) -> None:
-        """The machine of the head is switched off."""
+        """Switch the head's machine off."""
         for started in self.cluster.head_node.all_processes.values():
             for one in started:
                 os.kill(one.process.pid, signal.SIGKILL)

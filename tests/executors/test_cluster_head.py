@@ -1,6 +1,4 @@
-"""When a head is missed. No cluster is needed for that; test_ray_faults.py has one whose head is
-killed.
-"""
+"""When a head counts as lost. Needs no cluster; in test_ray_faults.py a real head is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ PATIENCE_S = 0.4
 
 
 class Machine:
-    """A head that answers while it is ``there``, and else not at all, or by ``raising``."""
+    """A head that answers while it is ``there``; otherwise it is silent, or it raises."""
 
     def __init__(self) -> None:
         self.there, self.raising = threading.Event(), False
@@ -92,7 +90,7 @@ def test_a_head_that_comes_back_in_time_is_not_missed(machine: Machine) -> None:
 
 
 def test_one_that_is_not_asked_any_more_is_not_missed(machine: Machine) -> None:
-    """Taking leave of slots may take longer than a head may be silent."""
+    """Releasing the slots may take longer than a head may be silent."""
     head = Head(machine.nodes, PATIENCE_S)
     head.nodes()
     head.close()
@@ -127,7 +125,7 @@ def test_patience_is_a_share_of_rays_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_it_says_is_of_now(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has just lost a node must not be told that it is there."""
+    """After losing a node, one must not be told that it is still there."""
     monkeypatch.setattr(module, "ASK_S", 600.0)
     there = ["a", "b"]
     head = Head(lambda: [{"NodeID": name} for name in there], PATIENCE_S)

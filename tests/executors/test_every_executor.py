@@ -1,6 +1,6 @@
-"""What the stages ask of every executor, with a job that is played.
+"""What the stages require of every executor, tested with a simulated job.
 
-One entry an executor; one without an entry fails.
+One entry per executor; an executor without an entry fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A GPU that others use is seen before the job runs, and said if the job trains on one."""
+"""Other use of a GPU is detected before the job runs, and reported if the job trains on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune.tracking import open_tracker
 
 
 def environ(folder: Path, script: str, **more: str) -> dict[str, str]:
-    """Variables under which ``script`` stands for nvidia-smi, which this machine may lack."""
+    """Environment in which ``script`` replaces nvidia-smi, which this machine may lack."""
     program = folder / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)

@@ -1,5 +1,5 @@
-"""Slots come and go while trials are in flight: every trial is finished, once, and nothing is left
-on any machine.
+"""Slots come and go during trials: every trial finishes exactly once, and nothing is left behind on
+any machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUN = Path("autotune-runs") / "played"
 
 
 def in_flight(context: RunContext, done: int = 1) -> bool:
-    """A trial is being measured, ``done`` are in the journal."""
+    """A trial is being measured, and at least ``done`` are in the journal."""
     slots = context.executor.lanes() or ()
     return len(list(context.journal.all("trial"))) >= done and any(slot._busy for slot in slots)
 
@@ -50,7 +50,7 @@ def job(folder: Path, nodes, words: str = "--block-s 0.1", more: str = "") -> Pa
 
 
 def job_at(folder: Path, address: str, words: str, more: str = "") -> Path:
-    """One of so many trials: a sampler's come to the journal one by one."""
+    """A job with TRIALS trials, whose sampler writes them to the journal one by one."""
     ray = f"address: '{address}'{more}"
     return make_job(folder / "job", ray, words=words, trials=TRIALS, extra="search: tpe\n")
 
@@ -82,7 +82,7 @@ def test_an_actor_is_killed_in_mid_trial(nodes, tmp_path: Path) -> None:
 
 
 def test_ray_ends_an_actor_in_mid_trial(nodes, tmp_path: Path) -> None:
-    """It kills the actor's children first, the supervisors among them."""
+    """Ray kills the actor's children first, including the supervisors."""
     import ray
 
     nodes.only(1)
@@ -158,15 +158,16 @@ def test_the_tuner_is_ended_and_the_same_command_carries_on(
 
 
 def trials_in(folder: Path) -> list[dict]:
-    """Those in the journal, every line of which is whole."""
+    """The trials in the journal; every line must be complete."""
     journal = folder / RUN / "journal.jsonl"
     lines = journal.read_text().splitlines() if journal.exists() else []
     return [entry["data"] for entry in map(json.loads, lines) if entry["kind"] == "trial"]
 
 
 def carried_on(folder: Path, before: list[dict]) -> set[int]:
-    """The same command ends with the verdict, and with every trial once, those ``before`` among
-    them. Returns its slots' processes.
+    """Resume: the run ends with a verdict and has every trial once, including those ``before``.
+
+    Returns its slots' processes.
     """
     again = subprocess.run(
         ["autotune", "run", "job.yaml", "--quiet"],
@@ -192,7 +193,7 @@ def carried_on(folder: Path, before: list[dict]) -> set[int]:
 def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(
     through_client: bool, nodes, tmp_path: Path
 ) -> None:
-    """Ray itself would end the tuner after a minute, with its exit code and its words."""
+    """Ray itself would end the tuner after a minute, with its own exit code and message."""
     if through_client and not nodes.client_port:
         pytest.skip("ray[client] is not installed")
     nodes.only(0)
@@ -200,7 +201,7 @@ def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(
     try:
         mortal.only(2)
         address = f"ray://127.0.0.1:{mortal.client_port}" if through_client else mortal.address
-        # a run that is soon done ends without a head, and never misses it
+        # a shorter run could finish without noticing that the head is gone
         words = "--block-s 0.4 --run-s 3 --leave-behind"
         folder = job_at(tmp_path, address, words).parent
         before, slots = run_until_its_head_is_gone(folder, mortal)
@@ -218,7 +219,7 @@ def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(
 
 
 def run_until_its_head_is_gone(folder: Path, cluster) -> tuple[list[dict], set[int]]:
-    """What the run says and leaves; returns its finished trials and its slots' processes."""
+    """Check the run's message and exit code; returns its finished trials and slots' processes."""
     run = subprocess.Popen(
         ["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""`autotune run` with executor ray: one node, the whole way from job.yaml to the result."""
+"""`autotune run` with the ray executor: one node, from job.yaml to the result."""
 
 from __future__ import annotations
 

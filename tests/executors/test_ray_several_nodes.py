@@ -1,5 +1,5 @@
-"""A torchrun job over two nodes: one plan for all ranks, whoever's node they are on, and every
-fault told apart.
+"""A torchrun job over two nodes: one plan for all ranks on both nodes, and every fault is reported
+as what it is.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ for epoch in range(100_000):
         if rank == 1 and steps == int(os.environ.get("RAISES", "-1")):
             raise RuntimeError("planted on the second node")
 """
-# Every rank sleeps to read a batch, which a worker hides: twice as fast, on a busy machine as well.
+# Every rank sleeps to read a batch, which a worker hides: twice as fast, even on a busy machine.
 READS = """
 import time
 import torch, torch.distributed as dist
@@ -222,8 +222,8 @@ def test_three_nodes_are_one_slot_of_two(nodes, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(900)
 def test_a_run_over_two_nodes_ends_with_the_planted_verdict(nodes, tmp_path: Path) -> None:
-    """The whole way: observed, searched, proven in fresh runs over both nodes, each rank's losses
-    among them.
+    """The whole run: observe, search, and proof in fresh runs over both nodes, including each
+    rank's losses.
     """
     nodes.only(2)
     (tmp_path / "reads.py").write_text(READS)

@@ -1,5 +1,5 @@
-"""Which slots a cluster has, which of them are alike, and what is shipped to them. No cluster is
-needed to know that.
+"""Which slots a cluster has, which of them are alike, and what is shipped to them. Needs no
+cluster.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def test_nobody_answers_there(tmp_path: Path) -> None:
 def test_a_cluster_is_reached_from_outside_by_rays_client_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "grpc", None)  # as if not installed
     (tmp_path / "train.py").write_text("")
     (tmp_path / "job.yaml").write_text(
         "command: python train.py\nexecutor: {ray: {address: 'ray://127.0.0.1:1'}}\n"

@@ -1,5 +1,5 @@
-"""Stand-ins for ``nsys`` and ``ncu``: they note their arguments, run the command, and leave what
-the real ones leave.
+"""Stand-ins for ``nsys`` and ``ncu``: they record their arguments, run the command, and write the
+same files as the real ones.
 
 The tables and columns are those of NVIDIA's "SQLite Schema Reference" for Nsight Systems, and ncu's
 raw page.
@@ -81,8 +81,8 @@ else:
 
 
 def put(folder: Path, name: str) -> Path:
-    """The stand-in ``name`` in ``folder``; returns the file its arguments go to, one JSON list a
-    line.
+    """Put the stand-in ``name`` into ``folder``; returns the file with its arguments, one JSON list
+    per line.
     """
     folder.mkdir(exist_ok=True)
     log = folder / f"{name}.calls"

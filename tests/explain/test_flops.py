@@ -1,5 +1,5 @@
-"""FLOPs and bytes are those of what really ran: counted from a real trace, checked by hand and
-against torch's own counter.
+"""FLOPs and bytes match what really ran: from a real trace, checked by hand and against torch's own
+counter.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_a_convolution_has_the_products_and_the_result_it_really_has(
     x = torch.randn(2, 4, 9, 11, requires_grad=True)
     result = conv(x)
     found = rows(tmp_path, lambda: conv(x).sum().backward())
-    # every position of the smaller grid meets 3·3 places of 4/groups inputs and 6 outputs
+    # every position of the smaller grid meets 3·3 positions of 4/groups inputs and 6 outputs
     # (transposed: the other way round)
     positions = 9 * 11 if transposed else result[0, 0].numel()
     flops = 2 * 2 * positions * 9 * 4 * 6 // groups
@@ -159,7 +159,7 @@ def test_an_optimizers_lists_are_counted_where_the_gradients_tell_their_type(
 
     found = row(rows(tmp_path, step), "aten::_fused_adamw_")
     elements = 30 * 10 + 10
-    # read: parameter, gradient, two moments, two counters; written: all but the gradient
+    # read: parameter, gradient, two moments, two counters; written: all except the gradient
     assert found.nbytes == 4 * (7 * elements + 2)
     lists = Signature("aten::_fused_adamw_", (((3,),),), ("list",), ("",))
     assert work(lists).nbytes is None and "types" in work(lists).why

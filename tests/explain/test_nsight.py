@@ -1,5 +1,5 @@
-"""Nsight around a session: the words it is started with, the report it leaves, and what is read
-from it.
+"""Nsight around a session: the command it is started with, the report it writes, and how that is
+read.
 """
 
 from __future__ import annotations
@@ -90,21 +90,21 @@ def test_a_kernels_own_name(kernel: str, name: str) -> None:
 
 def test_what_the_export_says_is_read(tools: Path, tmp_path: Path) -> None:
     facts = read_sqlite(exported(tools, tmp_path))
-    # the job's own domain is not ours
+    # the job's own domain is ignored
     assert facts.steps == 10 and facts.window_s == pytest.approx(0.1)
-    assert facts.busy_s == pytest.approx(0.05)  # kernels of two streams at once count once
+    assert facts.busy_s == pytest.approx(0.05)  # concurrent kernels of two streams count once
     assert [(k.name, k.launches) for k in facts.kernels] == [
         ("sgemm", 10),
         ("vectorized_elementwise_kernel", 10),
     ]
     assert facts.kernels[0].seconds == pytest.approx(0.04) and facts.launches == 20
-    # without device to host
+    # excludes device to host
     assert facts.host_to_device_bytes == 4e7 and facts.host_to_device_s == pytest.approx(0.01)
     assert facts.missing == ()
 
 
 def test_iterations_that_torch_drew_are_found(tools: Path, tmp_path: Path) -> None:
-    """Torch's NVTX knows no domains, and the job may draw iterations of its own."""
+    """Torch's NVTX has no domains, and the job may have its own iteration ranges."""
     path = exported(tools, tmp_path)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("DELETE FROM NVTX_EVENTS WHERE eventType = 75")
@@ -193,7 +193,7 @@ def test_a_session_runs_inside_the_tool_and_its_report_is_waited_for(
     from autotune.job.spec import JobSpec, SideEffects
     from autotune_spaces.base import SearchSpace
 
-    # one that ignores TERM is given five times that
+    # a process that ignores TERM gets five times this grace
     monkeypatch.setattr(local, "Session", partial(local.Session, grace_s=0.2))
     root = Path(__file__).parents[2]
     path = os.pathsep.join(

@@ -1,4 +1,4 @@
-"""What this machine reaches: measured, kept, and set beside what the vendor promises."""
+"""The machine's peaks: measured, cached, and compared with the vendor's figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune_trials.measure import peaks
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = os.pathsep.join(str(ROOT / part) for part in ("", "trials", "search_spaces"))
-ALIKE = 0.15  # measured peaks against an independent measurement in the same run
+ALIKE = 0.15  # allowed difference from an independent measurement in the same run
 
 INDEPENDENT = """
 import json, time
@@ -90,7 +90,7 @@ def test_peaks_are_measured_once_and_kept_by_fingerprint(
         not first["kept"] and first["fingerprint"]["threads"] == 1 and time.monotonic() - began < 60
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    # as the process did, unless other load kept it from it
+    # as the process does, unless other load prevents it
     peaks.save(first["fingerprint"], first["peaks"])
     assert [p.name for p in (tmp_path / "autotune").iterdir()] == [
         peaks.cache_file(first["fingerprint"]).name
@@ -105,7 +105,7 @@ def test_peaks_are_measured_once_and_kept_by_fingerprint(
 def test_measured_again_the_best_of_both_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One measurement met a slow machine, in float32; the other in its memory."""
+    """Different parts of the two measurements met a slow machine."""
     command = [
         "-m",
         "autotune_trials.measure.peaks",
@@ -162,15 +162,13 @@ def executor(folder: Path, **lines: str) -> LocalExecutor:
     (folder / "job.yaml").write_text(
         "command: python train.py\n" + "".join(f"{k}: {v}\n" for k, v in lines.items())
     )
-    from autotune.job.load import load_job  # needs pydantic, which a machine with a GPU may lack
+    from autotune.job.load import load_job  # needs pydantic, which a GPU machine may lack
 
     return LocalExecutor(load_job(folder / "job.yaml"), folder / "run")
 
 
 def test_the_jobs_own_environment_is_what_is_measured(tmp_path: Path) -> None:
-    """A job whose torch is another one has the peaks of that one: here one that tells how it was
-    asked.
-    """
+    """The peaks belong to the job's own torch; this one prints the arguments it is called with."""
     (tmp_path / "mine" / "torch").mkdir(parents=True)
     (tmp_path / "mine" / "torch" / "__init__.py").write_text(
         "import sys\nsys.exit('asked with ' + ' '.join(sys.argv[1:]))"

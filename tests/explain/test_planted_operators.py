@@ -1,5 +1,5 @@
 """A program with a large product, a large copy and many tiny operators, profiled by the real agent:
-the table says which is which.
+the operator table identifies each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autotune.job.load import load_job
 from autotune.stages.explain import describe, with_frames
 from autotune_trials.protocol.messages import Record, SessionConfig
 
-pytestmark = pytest.mark.slow  # in every run: tests/cli/test_profile.py
+pytestmark = pytest.mark.slow  # run every time: tests/cli/test_profile.py
 
 PLANTED = """
 import torch
@@ -159,7 +159,7 @@ def test_python_frames_are_in_a_trace_of_their_own(profiled: Profiled) -> None:
 
     assert "python_function" not in kinds(profiled.side.trace)
     assert "python_function" in kinds(profiled.side.stacks)
-    assert len(profiled.record.window.times_s) == 6  # what is profiled is not timed
+    assert len(profiled.record.window.times_s) == 6  # profiled iterations are not timed
 
 
 def test_the_timeline_shows_the_phases_of_three_iterations(profiled: Profiled) -> None:
@@ -167,5 +167,5 @@ def test_the_timeline_shows_the_phases_of_three_iterations(profiled: Profiled) -
     assert lanes.count("backward") == 3 and {"data", "forward", "backward", "optimizer"} <= set(
         lanes
     )
-    # no device here
+    # there is no device
     assert profiled.side.idle_share is None and profiled.side.kernels_per_step == 0

@@ -9,7 +9,7 @@ from autotune.explain.records import Operator
 from autotune.explain.roofline import HANDED_ON, beaten, judge, judged, raised, roof_for
 from autotune.words import scaled_words
 
-# the ridge is at 5 FLOP a byte
+# the ridge is at 5 FLOP per byte
 PEAKS = {"float32": 100e9, "bfloat16": 400e9, "memory": 20e9, "dispatch": 1e-6}
 
 
@@ -81,9 +81,9 @@ def test_just_beside_the_ridge() -> None:
 def test_less_work_than_the_call_itself_is_overhead() -> None:
     found = verdict(operator(4.0, 48.0, 3e-6, name="aten::mul"))
     assert found.bound == "overhead" and "1.00 µs that calling any operator takes" in found.why
-    # as little work, but done in hardly more than it needs: the memory is what is waited for
+    # also little work, but done in hardly more time than it needs: bound by memory
     assert verdict(operator(0.0, 0.9e-6 * 20e9, 1.5e-6)).bound == "memory"
-    # more work than a call takes is no overhead, however slowly it is done
+    # work that takes longer than a call is no overhead, however slow it is
     assert verdict(operator(0.0, 1.1e-6 * 20e9, 30e-6)).bound == "memory"
 
 

@@ -1,4 +1,4 @@
-"""The performance summary: every figure from the iterations it is said to come from."""
+"""The performance summary: every figure comes from the iterations it is meant for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.explain.trace import Copy, Kernel, Stretch, Trace
 from autotune.report.text.summary import summary_table
 from autotune_trials.protocol.messages import Window
 
-# 20 slow iterations of warm-up, then 8 and 12 ms in turn, a quarter of each spent waiting for a
+# 20 slow iterations of warm-up, then 8 and 12 ms alternately, a quarter of each spent waiting for a
 # batch of 32.
 TIMES = (0.5,) * 20 + (0.008, 0.012) * 40
 WINDOW = Window(
@@ -74,8 +74,8 @@ def test_model_flops_against_the_measured_peak() -> None:
 
 
 def test_a_mixture_of_number_formats_is_held_to_the_peak_of_each() -> None:
-    """A step of 1 GFLOP in float32 and 0.9 in bfloat16, four times as fast: to the float32 peak
-    alone it would be at 155 %.
+    """A step of 1 GFLOP in float32 and 0.9 in bfloat16, which is four times as fast: against the
+    float32 peak alone, it would reach 155 %.
     """
     peaks = [Peak("float32", 1e11), Peak("bfloat16", 4e11), Peak("memory", 1e10)]
     rows = [
@@ -113,7 +113,7 @@ def test_metrics_have_the_same_keys_on_both_sides() -> None:
         and sides[2] == set()
         and {"ips", "reader_ratio", "device_utilisation"} <= sides[0]
     )
-    assert "mfu" not in sides[0]  # not known, so not zero
+    assert "mfu" not in sides[0]  # unknown, not zero
 
 
 def test_the_table_puts_both_sides_beside_each_other() -> None:
@@ -128,7 +128,7 @@ def test_the_table_puts_both_sides_beside_each_other() -> None:
     assert rows["ips, images/s"] == ("3,200", "3,200")
     assert rows["steps"] == ("80 (20 skipped)",) * 2
     assert rows["device utilisation"] == ("75 %", "75 %")
-    # a row of dashes says nothing
+    # rows of dashes are left out
     assert not any("host to device" in label or "FLOP" in label for label in rows)
     assert any("runs on the CPU" in sentence for sentence in table.foot)
 

@@ -1,4 +1,4 @@
-"""A trace is read whole, whatever its layout, and what is broken in it is left out or named."""
+"""A trace is read completely, whatever its layout; broken parts are left out or reported."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, **args: Any)
     }
 
 
-# Two iterations of a job on a GPU: a product that launches a kernel of 40 µs, a copy of 1 MB on
-# another stream beside it.
+# Two iterations of a job on a GPU: a product that launches a kernel of 40 µs, and a concurrent copy
+# of 1 MB on another stream.
 GPU = [
     event("user_annotation", "ProfilerStep#0", 1000, 100),
     event("user_annotation", "ProfilerStep#1", 1100, 100),
-    event("user_annotation", "ProfilerStep#2", 1200, 1),  # torch opens one more at the end
+    event("user_annotation", "ProfilerStep#2", 1200, 1),  # torch opens an extra one at the end
     event("user_annotation", "autotune::forward", 1000, 60),
     event("user_annotation", "Optimizer.step#SGD.step", 1080, 10),
     *(
@@ -102,7 +102,7 @@ GPU = [
 
 
 def write(path: Path, events: list[dict[str, Any]], layout: str = "torch") -> Path:
-    if layout == "torch":  # as kineto writes: every event on lines of its own
+    if layout == "torch":  # like kineto: every event on its own lines
         text = (
             '{\n  "schemaVersion": 1,\n  "traceEvents": [\n  '
             + ",\n  ".join(json.dumps(e, indent=2).replace("\n", "\n  ") for e in events)
@@ -139,7 +139,7 @@ def test_what_ran_on_the_device_is_told_from_what_ran_on_the_host(
 def test_the_device_was_busy_where_kernels_or_copies_ran(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path / "t.json.gz", GPU))
     assert kernels_per_step(trace) == 1
-    # the copies run beside the kernels
+    # the copies overlap with the kernels
     assert idle_share(trace) == pytest.approx(1 - (40 + 50) / 200)
     assert covered([(0, 2), (1, 3), (5, 9)], 0.5, 6) == pytest.approx(3.5)
     spans = timeline(trace)

@@ -1,5 +1,5 @@
-"""Sources with their sites marked by their own text, and the real `patch` program to apply what
-comes of them.
+"""Sources whose sites are given by their text, and the real `patch` program to apply the exported
+diffs.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ ADAM = (
 def call(
     source: str, text: str, file: str = "train.py", binding: str = "", which: int = 0
 ) -> SourceCall:
-    """The site of ``text``, as the agent would have recorded it; ``which`` of several of the same
-    text.
-    """
+    """The site of ``text`` as the agent records it; ``which``: its occurrence, counted from 0."""
     start = -1
     for _ in range(which + 1):
         start = source.index(text, start + 1)
@@ -116,7 +114,7 @@ def training(
     step: str = "",
     program: str = "train.py",
 ) -> JobSites:
-    """Sites of one forward and one backward; ``outer``: calls that lead to both, innermost first."""
+    """Sites of a forward and a backward; ``outer``: calls leading to both, innermost first."""
     names = [*bindings, *[""] * (1 + len(outer) - len(bindings))]
     above = tuple(
         call(source, text, binding=name) for text, name in zip(outer, names[1:], strict=False)
@@ -141,7 +139,7 @@ def settings(source: str, *texts: str) -> JobSites:
 def tuned(
     folder: Path, sites: JobSites, knobs: dict[str, Any], device: str = "cpu", **options: Any
 ) -> TunedConfig:
-    """``options``: of the batch_size knob."""
+    """A tuned configuration; ``options``: of the batch_size knob."""
     chosen = {
         name: TunedKnob(value, None, None, options if name == "batch_size" else {})
         for name, value in knobs.items()
@@ -163,8 +161,9 @@ def patched(
     device: str = "cpu",
     **options: Any,
 ) -> str:
-    """``source`` after the real `patch` has applied the exported diff; what must hold of any patch
-    is checked on the way.
+    """``source`` after the real `patch` has applied the exported diff.
+
+    Also checks what must hold for every patch.
     """
     (folder / "train.py").write_text(source, newline="")
     diff = FORMATS["diff"].write(tuned(folder, sites, knobs, device, **options))

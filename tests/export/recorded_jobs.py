@@ -1,4 +1,6 @@
-"""A real session of a program, and a tuned.yaml with chosen knobs made of what the agent saw in it."""
+"""A real session of a program, and a tuned.yaml with chosen knobs and the sites that the agent
+found.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from autotune_spaces.knobs import create
 
 
 def record(folder: Path, *words: str, env: dict[str, str] | None = None) -> JobFacts:
-    """What the agent tells of ``python words`` run in ``folder``."""
+    """What the agent reports of ``python words`` run in ``folder``."""
     executor = LocalExecutor(_spec(folder, words, env or {}, ()), folder.parent / "run")
     try:
         with executor.open_live({}) as session:
@@ -33,7 +35,9 @@ def make_tuned(
     path: Path,
     **batch_size: Any,
 ) -> None:
-    """The tuned.yaml of a run that ended with ``knobs``; ``batch_size``: options of that knob."""
+    """Write the tuned.yaml of a run that ended with ``knobs``; ``batch_size``: options of that
+    knob.
+    """
     anatomy = Anatomy({}, 0.1, 0.1, 0.1, 0.1, 320.0, 0.01, 0.1, 0.1, 60, 10)
     own = {"batch_size": job.loader.batch_size if job.loader else None}
     observation = Observation(_machine(), job, anatomy, 0.01, None, "loader", "", {}, own, {})

@@ -1,5 +1,5 @@
-"""The sbatch and k8s formats: scripts that shellcheck finds nothing in and that run the job;
-manifests by Kubernetes' own schema.
+"""The sbatch and k8s formats: scripts pass shellcheck and run the job; manifests match Kubernetes'
+own schema.
 """
 
 import json
@@ -23,7 +23,7 @@ SHOW = (
     "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd':"
     " os.getcwd()}))"
 )
-# What srun does with one task on one node: run the words behind its options.
+# What srun does with one task on one node: run the command after its options.
 SRUN = '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
 VIA = {
     "dtype": TunedKnob(
@@ -104,7 +104,7 @@ def test_batch_scripts_have_nothing_a_shell_would_trip_over(
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout  # SC2016: words with a literal $ are meant
+    assert done.returncode == 0, done.stdout  # SC2016: words with a literal $ are intended
     lines = path.read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     assert not any(line.startswith("#SBATCH") for line in lines[first:]), (
@@ -183,7 +183,7 @@ def test_a_batch_script_with_live_knobs_runs_the_job_under_the_agent(
             ("torchrun", "--nproc_per_node=auto", "--nnodes=2", "t.py"),
             {"nodes": "2", "gpus-per-node": "2", "ntasks-per-node": "1"},
         ),
-        # no more than there were
+        # capped at the machine's cores
         (
             VIA,
             GPU,
@@ -219,8 +219,8 @@ SPREAD = Provenance(
 def test_a_job_that_was_tuned_over_several_nodes_starts_on_as_many(
     folder: Path, tmp_path: Path, knobs: dict
 ) -> None:
-    """Its command names no nodes: it was the executor that told torchrun. Half of the ranks would
-    be another job.
+    """Its command names no nodes: the executor passed them to torchrun. With half of the ranks it
+    would be a different job.
     """
     script = FORMATS["sbatch"].write(
         tuned(folder, knobs, command=("torchrun", "--nproc-per-node=gpu", "t.py"), where=SPREAD)
@@ -310,7 +310,7 @@ def test_secrets_come_from_a_secret(folder: Path) -> None:
 def test_resources_and_room_for_workers(folder: Path) -> None:
     job = written(tuned(folder, LIVE, where=GPU))
     asked = container(job)["resources"]
-    # 2 of 8 GPUs, 512 GiB
+    # for 2 of 8 GPUs, of 512 GiB
     assert asked == {
         "requests": {"cpu": "12", "memory": "128Gi"},
         "limits": {"memory": "128Gi", "nvidia.com/gpu": "2"},
@@ -319,5 +319,5 @@ def test_resources_and_room_for_workers(folder: Path) -> None:
     assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert {"name": "shm", "mountPath": "/dev/shm"} in container(job)["volumeMounts"]
     on_cpu = container(written(tuned(folder, LIVE)))["resources"]
-    # 6.3 GiB seen, half as much again
+    # 6.3 GiB used, plus half
     assert on_cpu == {"requests": {"cpu": "6", "memory": "10Gi"}, "limits": {"memory": "10Gi"}}

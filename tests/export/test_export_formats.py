@@ -94,7 +94,7 @@ AWKWARD = ("a b", "it's", '"', "$HOME", "`id`", "*", "", "--x", "{y}", "${z}", "
 def test_a_plain_shell_script_runs_the_job(folder: Path, tmp_path: Path) -> None:
     config = tuned(folder, VIA, *AWKWARD, "{seed}", env={"GREETING": "a 'b' $c"})
     script = FORMATS["shell"].write(config)
-    assert "autotune launch" not in script  # no agent, no need for us
+    assert "autotune launch" not in script  # no agent, so autotune is not needed
     done = run(script, tmp_path, "x y", stdin="in", SEED="7")
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
@@ -144,7 +144,7 @@ def test_a_directory_with_a_blank_in_a_line_for_a_shell(folder: Path, tmp_path: 
 
 @pytest.mark.parametrize("value", ["default", "jemalloc", "tcmalloc"])
 def test_an_allocator_is_looked_up_where_the_job_starts(folder: Path, value: str) -> None:
-    """By its name alone the loader may not find it, and runs the job without a word."""
+    """The dynamic loader may not find it by name alone, and then silently does without it."""
     config = tuned(folder, {"malloc": TunedKnob(value, "retain")}, command=("torchrun", "t.py"))
     for name in ("shell", "sbatch", "k8s", "kubeflow", "skypilot"):
         text = FORMATS[name].write(config)
@@ -350,7 +350,7 @@ def test_accelerate_flags_are_replaced_not_doubled(folder: Path) -> None:
     )
     words = last_words(FORMATS["accelerate"].write(tuned(folder, LIVE, command=command)))
     assert words[3:5] == ["--num_processes", "2"]
-    # the program's own
+    # the program's own arguments
     assert words[words.index("train.py") + 1 :] == ["--mixed_precision", "x", "$@"]
     assert [w for w in words[: words.index("train.py")] if "precision" in w] == [
         "--mixed_precision=bf16"
@@ -387,7 +387,7 @@ def test_commands_are_taken_apart(
 
 
 def test_every_switch_of_the_launchers_is_known() -> None:
-    """One that is taken for an option with a value would swallow the program's name."""
+    """A switch mistaken for an option with a value would swallow the program's name."""
     from torch.distributed.run import get_args_parser
 
     launch_command_parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser

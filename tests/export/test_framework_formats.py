@@ -1,5 +1,5 @@
-"""A fragment for a framework's Trainer is what that Trainer takes, and is refused for a job that
-has none.
+"""The fragment for a framework's Trainer has that Trainer's arguments, and is refused for a job
+without one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`autotune launch`, as a real command: the job takes its place, with the knobs, the words and the
-signals it was meant to have.
+"""`autotune launch` as a real command: the job replaces it, with the right knobs, arguments and
+signals.
 """
 
 import dataclasses
@@ -79,13 +79,13 @@ def test_words_reach_the_job_as_they_are(tmp_path: Path) -> None:
     assert seen["env"]["OMP_SCHEDULE"] == "static"
     assert seen["env"]["GREETING"] == "a 'b' $c"
     assert seen["cwd"] == seen["env"]["PWD"] == str(tmp_path / "the job")
-    assert "AUTOTUNE_SESSION" not in seen["env"]  # nothing here needs the agent
+    assert "AUTOTUNE_SESSION" not in seen["env"]  # no knob here needs the agent
     assert "dtype=on off" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_words_that_would_be_lost_are_refused(tmp_path: Path) -> None:
-    """`sh -c LINE --epochs 20` makes of "--epochs" the shell's own name, and the job would run with
-    its old ones.
+    """`sh -c LINE --epochs 20` takes "--epochs" as the shell's name, and the job would run with its
+    old epochs.
     """
     path = tmp_path / "tuned.yaml"
     write_tuned(TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), tmp_path), path)
@@ -127,7 +127,7 @@ signal.pause()
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write("hello\n")
     child.stdin.flush()
-    # the job has taken the launcher's place
+    # the job has replaced the launcher's process
     assert child.stdout.readline().split() == ["hello", str(child.pid)]
     child.send_signal(signal.SIGTERM)
     assert child.stdout.readline() == "term\n"
@@ -143,7 +143,7 @@ def test_broken_pipes_end_the_job_as_without_us(tmp_path: Path) -> None:
         " text=True).stdout)",
         knobs=VIA,
     )
-    # a shell lists signals it found ignored
+    # a shell lists the signals that it inherits as ignored
     assert "PIPE" not in launch(path, tmp_path).stdout
 
 
@@ -211,7 +211,7 @@ def test_a_dry_run_finds_what_the_launch_finds(tmp_path: Path) -> None:
 
 
 def test_the_jobs_python_is_known_or_not(tmp_path: Path) -> None:
-    """No other Python is asked in its place: its torch would be called another one."""
+    """No other Python is asked instead: it may have a different torch."""
     for name, first in (("tool", "/usr/bin/env python3"), ("torchrun", sys.executable)):
         (tmp_path / name).write_text(f"#!{first}\n")
         (tmp_path / name).chmod(0o755)
@@ -234,12 +234,12 @@ def test_the_jobs_python_is_known_or_not(tmp_path: Path) -> None:
 
 
 def test_instructions_that_are_there_are_not_written_again(tmp_path: Path) -> None:
-    """A quota that is used up, a home that many machines share: a launch needs no write."""
+    """With a full quota or a home shared by many machines, a launch must not need to write."""
     config = SessionConfig("launch", "")
     path = write_session(config, tmp_path)
     before = path.stat()
     assert write_session(config, tmp_path) == path and path.stat() == before
-    path.write_text("{")  # cut
+    path.write_text("{")  # truncated
     assert write_session(config, tmp_path) == path and path.stat().st_size == before.st_size
 
 
@@ -291,19 +291,19 @@ def test_live_knobs_hold_from_the_first_iteration(tmp_path: Path) -> None:
     path = job(
         tmp_path, TRAIN, knobs=knobs, provenance=Provenance(loader_key=f"train me.py:{line}#0")
     )
-    done = launch(path, tmp_path, "--force")  # a CPU without bfloat16 units may be asked to
+    done = launch(path, tmp_path, "--force")  # a CPU without bfloat16 units can be forced
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["steps"] == 16 and seen["batches"] == 8  # epochs end where they should
+    assert seen["steps"] == 16 and seen["batches"] == 8  # epochs have the right length
     assert seen["threads"] == 1
-    assert seen["by_worker"] == [True]  # every sample, the first one too
+    assert seen["by_worker"] == [True]  # every sample, including the first
     forced_out = "left out amp_dtype" in done.stderr
     assert seen["dtypes"] == (["torch.float32"] if forced_out else ["torch.bfloat16"])
     (session,) = (tmp_path / "cache" / "autotune" / "launch").iterdir()
     assert not (session / "agent.log").exists(), (session / "agent.log").read_text()
     assert sorted(p.name for p in session.iterdir()) == ["markers", "session.json"]
     launch(path, tmp_path, "--force")
-    # nothing piles up
+    # sessions do not accumulate
     assert len(list((tmp_path / "cache" / "autotune" / "launch").iterdir())) == 1
 
 
@@ -364,7 +364,7 @@ def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
 def test_every_knob_can_be_asked_about_a_gpu() -> None:
     from autotune_spaces.knobs import get, names
 
-    # malloc: what is installed
+    # malloc depends on what is installed
     knobs = {name: TunedKnob(get(name).example) for name in names() if name != "malloc"}
     gpu = Machine(
         8,
@@ -390,7 +390,7 @@ def test_every_knob_can_be_asked_about_a_gpu() -> None:
 
 
 def test_launching_is_quick(tmp_path: Path) -> None:
-    """Neither what starts the job nor what comes along with it imports the heavy ones."""
+    """Launching imports no heavy packages, directly or indirectly."""
     done = launch(job(tmp_path, "pass", knobs=VIA), tmp_path, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0
     imported = {
@@ -406,8 +406,8 @@ def test_launching_is_quick(tmp_path: Path) -> None:
 def test_what_somebody_else_laid_in_the_way_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a home that can be written, instructions for the agent lie in the temporary
-    directory: in one of our own.
+    """Without a writable home, the session file goes to a temporary directory, which must be the
+    user's own.
     """
     import tempfile
 

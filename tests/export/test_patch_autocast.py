@@ -35,7 +35,7 @@ def loop_of(text: str) -> str:
 
 
 REGIONS = [
-    (  # the usual loop; what leads up to the model stays outside
+    (  # the usual loop; code before the model call stays outside
         """
         x, y = x.to(device), y.to(device)  # move
         optimizer.zero_grad()
@@ -90,7 +90,7 @@ REGIONS = [
         loss.backward()
         """,
     ),
-    (  # backward leads one branch of an if
+    (  # backward is the first statement in one branch of an if
         """
         loss = criterion(model(x), y)
         if retain:
@@ -107,8 +107,8 @@ REGIONS = [
             other.backward()
         """,
     ),
-    # what comes between the finished loss and its backward has no part in it (nanoGPT fetches the
-    # next batch there)
+    # code between the finished loss and its backward stays outside (nanoGPT fetches the next batch
+    # there)
     (
         """
         with ctx:
@@ -126,7 +126,7 @@ REGIONS = [
         loss.backward()
         """,
     ),
-    # lines broken inside brackets, by a backslash, and a string over several lines keep their text
+    # lines broken inside brackets or by a backslash, and multi-line strings, keep their text
     (
         """
         loss = criterion(model(x),

@@ -1,5 +1,5 @@
-"""`autotune export --format diff` as a file: both `patch` and `git apply` take it, and its header
-says what it holds and what not.
+"""`autotune export --format diff` as a file: both `patch` and `git apply` accept it, and its header
+lists what it contains and what not.
 """
 
 import subprocess
@@ -158,7 +158,7 @@ TOOLS = [["patch", "-p1", "--no-backup-if-mismatch", "-i"], ["git", "apply"]]
 @pytest.mark.parametrize("name", ["train.py", "src/my job/träin.py"])
 @pytest.mark.parametrize("inside", ["", "repository", "subfolder"])
 def test_both_tools_take_it(tmp_path: Path, tool: list[str], name: str, inside: str) -> None:
-    """In a plain folder, in a git repository, and in a folder below its top."""
+    """In a plain folder, at the top of a git repository, and in one of its subfolders."""
     folder = tmp_path / "job" if inside == "subfolder" else tmp_path
     folder.mkdir(exist_ok=True)
     diff = export(folder, name)
@@ -304,13 +304,13 @@ def test_sites_survive_the_file(tmp_path: Path) -> None:
     config = tuned(tmp_path, sites(), {"num_workers": 2})
     write_tuned(config, tmp_path / "tuned.yaml")
     assert load_tuned(tmp_path) == config
-    # readers of YAML 1.1 see the same
+    # readers of YAML 1.1 read the same value
     assert yaml.safe_load(to_yaml(config))["provenance"]["sites"]["optimizers"][0]["lr"] == 0.1
 
 
 def test_calls_without_a_source_survive_it_too(tmp_path: Path) -> None:
-    """`python -c`, and code that is made while the job runs: nobody has its text, and a job of it
-    must launch all the same.
+    """`python -c`, and code generated while the job runs: there is no source text, but such a job
+    must still launch.
     """
     nowhere = SourceCall("<string>", 3, -1, 3, -1, "", "<module>", True)
     none_seen = JobSites(

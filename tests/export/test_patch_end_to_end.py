@@ -1,5 +1,6 @@
-"""A program recorded by the real agent, patched by the real command, and run without us: the
-settings are in force, and every loss is the one that `autotune launch` gives, to the last bit."""
+"""A program recorded by the real agent, patched by the real command, and run without autotune: the
+settings are in force, and every loss equals that of `autotune launch`, to the last bit.
+"""
 
 import json
 import os
@@ -104,7 +105,7 @@ WORDS = ("train.py", "--epochs", "3")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job, and beside it the tuned.yaml of a run that chose KNOBS."""
+    """The job, and next to it the tuned.yaml of a run that chose KNOBS."""
     folder = tmp_path_factory.mktemp("patched") / "job"
     folder.mkdir()
     (folder / "train.py").write_text(PROGRAM)

@@ -1,5 +1,5 @@
-"""`autotune export --format diff`: arguments of the DataLoader and of the optimizer, in whatever
-way the call is written.
+"""`autotune export --format diff`: arguments of the DataLoader and of the optimizer, however the
+call is written.
 """
 
 from pathlib import Path
@@ -61,7 +61,7 @@ CALLS = [
         {"num_workers": 2, "pin_memory": True},
         "DataLoader(dataset = ds,num_workers = 2, pin_memory=True)",
     ),
-    # No workers: what only workers use has to go as well, or torch raises
+    # No workers: arguments for workers must go as well, or torch raises
     (
         "DataLoader(ds, num_workers=4, prefetch_factor=2, persistent_workers=True)",
         {"num_workers": 0},
@@ -255,7 +255,7 @@ def test_the_batch_size_brings_its_learning_rate(tmp_path: Path) -> None:
     [
         ("Adam(p, lr=a + b)", "Adam(p, lr=(a + b) * 2)"),
         ("Adam(p, 1e-3 if a else 2e-3)", "Adam(p, (1e-3 if a else 2e-3) * 2)"),
-        ("Adam(p)", "Adam(p, lr=0.1 * 2)"),  # torch's default, which the run has seen
+        ("Adam(p)", "Adam(p, lr=0.1 * 2)"),  # torch's default, as seen in the run
     ],
 )
 def test_learning_rates_of_any_form(tmp_path: Path, before: str, after: str) -> None:
@@ -282,7 +282,7 @@ def test_a_batch_size_is_not_written_without_its_learning_rate(tmp_path: Path) -
             ]
         )
         after = patched(tmp_path, source, sites, knobs, lr_scaling="linear", own_batch_size=16)
-        # the rest is
+        # the rest is written
         assert changed_lines(source, after) == [
             "train = DataLoader(ds, batch_size=16, num_workers=2)"
         ]

@@ -1,4 +1,4 @@
-"""`autotune export --format diff`: torch.compile and channels_last after the line that makes the
+"""`autotune export --format diff`: torch.compile and channels_last after the line that builds the
 model.
 """
 
@@ -43,7 +43,7 @@ def sites(text: str, **more: object) -> JobSites:
     )  # type: ignore[arg-type]
 
 
-MAKINGS = [  # what is written follows the line marked
+MAKINGS = [  # new lines follow the marked one
     "model = Net()  # <-",
     "model = Net()\nmodel = model.to(device)  # <-\noptimizer = Adam(model.parameters())",
     (

@@ -1,4 +1,6 @@
-"""Programs as people write them: recorded by the real agent, patched, and run to their end without us."""
+"""Programs as people write them: recorded by the real agent, patched, and run to the end without
+autotune.
+"""
 
 import os
 import subprocess

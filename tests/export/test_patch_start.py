@@ -197,8 +197,8 @@ COPIES = [
 
 
 def test_knobs_that_are_set_before_the_first_line(tmp_path: Path) -> None:
-    """cpu_affinity is a line of code there, an allocator is preloaded and is not, a variable of the
-    job file stays the job file's.
+    """cpu_affinity can be a line of code; an allocator is preloaded, so it cannot; a variable set
+    in the job file is left to the job file.
     """
     after = patched(tmp_path, "import torch\n", ONLY, {"cpu_affinity": "0-1"})
     assert after == "import os\nos.sched_setaffinity(0, {0, 1})\nimport torch\n"

@@ -1,4 +1,4 @@
-"""`autotune export --format diff`: arguments of DistributedDataParallel, found by its name."""
+"""`autotune export --format diff`: arguments of DistributedDataParallel, found by name."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""The k8s, kubeflow and skypilot formats: the script in them runs the job; the last two are read by
-their own tools.
+"""The k8s, kubeflow and skypilot formats: their script runs the job; kubeflow's and skypilot's own
+tools read the last two.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_nodes_that_are_rented_find_each_other(
     tmp_path: Path,
     words: tuple[str, ...],
 ) -> None:
-    """Without it, each node would train a whole job of its own."""
+    """Otherwise each node would train a complete job on its own."""
     command = (str(tmp_path / "torchrun"), *words, "t.py")
     Path(command[0]).write_text("#!/bin/sh\nenv | grep ^PET_ | sort\n")
     Path(command[0]).chmod(0o755)
@@ -137,7 +137,7 @@ for path in sys.argv[1:]:
 
 @pytest.mark.slow
 def test_skypilot_reads_its_tasks(folder: Path, tmp_path: Path) -> None:  # noqa: F811
-    """By SkyPilot itself, in an environment of its own."""
+    """Read by SkyPilot itself, in a separate environment."""
     home = tmp_path / "sky"
     venv.create(home, with_pip=True)
     python = str(home / "bin" / "python")

@@ -1,6 +1,4 @@
-"""tuned.yaml: what is written is what is read, secrets are not in it, mistakes are named with their
-line.
-"""
+"""tuned.yaml: it reads back as written, contains no secrets, and errors name their line."""
 
 import dataclasses
 import os
@@ -135,7 +133,7 @@ def test_any_command_and_environment_survives(tmp_path: Path) -> None:
     path = tmp_path / "tuned.yaml"
     path.write_bytes(text.encode())
     assert load_tuned(path) == tuned
-    # readers of YAML 1.1 see the same
+    # readers of YAML 1.1 read the same value
     assert yaml.safe_load(text)["command"] == list(tuned.command)
 
 
@@ -160,8 +158,8 @@ def test_a_value_as_long_as_the_file_is_quoted_in_part(
 
 
 def test_any_number_survives(tmp_path: Path) -> None:
-    """A learning rate of 3e-5 that is rounded to four digits is 0: the launched job would train
-    nothing.
+    """A learning rate of 3e-5 must not be rounded to four decimals, which would be 0: the launched
+    job would train nothing.
     """
     for number in (
         3e-5,
@@ -194,7 +192,7 @@ def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     assert tuned.knobs["num_workers"] == TunedKnob(2, 0, Interval(1.4, 1.3, 1.5), {})
     assert tuned.knobs["batch_size"].options["lr_scaling"] == "sqrt"
     assert tuned.knobs["dtype"].options["via"] == "--dtype {}"
-    # a placeholder nobody changed has its own value
+    # an unchanged placeholder gets its own value
     assert tuned.command == ("python", "train.py", "--width", "8")
     assert tuned.provenance.machine == {
         "device": "cpu",
@@ -210,14 +208,14 @@ def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     write_tuned(tuned, path)
     assert load_tuned(path) == tuned == load_tuned(tmp_path)
     assert "1.50x faster (1.40 to 1.60)" in path.read_text()
-    # the learning rate that the batch size was proven with goes along
+    # includes the learning rate that the batch size was proven with
     assert 'group["lr"] *= (64 / 32) ** 0.5' in FORMATS["python"].write(load_tuned(path))
 
 
 def test_variables_that_decide_how_fast_it_is_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A launch from another shell says which of them are not as they were."""
+    """A launch from another shell reports which of them differ."""
     found = {"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO", "NCCL_AUTH_TOKEN": "abcdef"}
     for name in [name for name in os.environ if TELLING.fullmatch(name)]:
         monkeypatch.delenv(name)
@@ -237,9 +235,7 @@ def test_variables_that_decide_how_fast_it_is_are_kept(
 
 
 def test_memory_is_that_of_the_tuned_job_where_it_takes_more(tmp_path: Path) -> None:
-    """A Kubernetes Job made of it is killed beyond its memory, and workers that were added hold
-    some.
-    """
+    """A Kubernetes Job is killed when it exceeds its memory, and additional workers need some."""
     found = result({"num_workers": 8})
     lean, full = (
         dataclasses.replace(found.observation.anatomy, peak_memory_gib=gib) for gib in (1.5, 6.0)
@@ -393,7 +389,7 @@ def test_no_file_and_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_run_by_its_name_is_told_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`autotune show digits` takes a name; what takes a path says which."""
+    """`autotune show digits` accepts a name; commands that need a path suggest it."""
     (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="did you mean autotune-runs/digits?"):

@@ -1,5 +1,5 @@
-"""After every fault: no process, nothing in shared memory, no lock. And what other folders' tests
-use is found from here.
+"""No fault may leave a process, shared memory or a lock behind. Also puts the helpers of other
+folders' tests on the path.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from command_line import end_all  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def _after_every_fault(nothing_is_left: None) -> Iterator[None]:
-    """Runs of a test that failed are ended first, so that the check tells what ended runs leave."""
+    """End the runs of a failed test before the check, so that it shows what ended runs leave
+    behind.
+    """
     yield
     end_all()

@@ -1,4 +1,4 @@
-"""Small real jobs with a planted gain, what is done to them, and what must be true of their runs
+"""Small real jobs with a planted gain, what is done to them, and what their runs must satisfy
 afterwards.
 """
 
@@ -19,7 +19,7 @@ from command_line import Job, make_job
 
 from autotune_trials.supervisor import procfs
 
-# Reading a batch sleeps, which a worker hides: twice as fast, on a busy machine as well.
+# Reading a batch sleeps, which a worker hides: twice as fast, even on a busy machine.
 READS = """\
 import os, sys, time
 import torch
@@ -49,7 +49,7 @@ if __name__ == "__main__":
         time.sleep(0.008)
         {every_step}
 """
-# The smallest run that ends with a verdict: one trial, and the proof.
+# The smallest run that ends with a verdict: one trial and the proof.
 PROVEN = """\
 name: job
 command: {command}
@@ -59,8 +59,8 @@ search_space: {{num_workers: [0, 2]}}
 budget: {{minutes: 10, trials: 1}}
 convergence: {{steps: 120}}
 """
-# One trial that loses clearly, as workers then read slower: search, and the verdict that nothing is
-# worth changing.
+# One trial that clearly loses, because workers read more slowly: a search, and the verdict that
+# nothing is worth changing.
 SEARCHED = PROVEN.replace("num_workers: [0, 2]", "num_workers: [0, 1]")
 GAINING_S, LOSING_S = "0.001", "0.008 if torch.utils.data.get_worker_info() else 0.001"
 
@@ -72,8 +72,8 @@ def faulty_job(
     text: str = SEARCHED,
     command: str = "python mine.py",
 ) -> Job:
-    """A job whose script does ``at_start`` before it trains and ``every_step`` after each step
-    (lines of Python).
+    """A job whose script runs ``at_start`` before training and ``every_step`` after each step
+    (Python lines).
     """
     job = make_job(folder, command, text)
     lines = {
@@ -90,7 +90,7 @@ def trials_of(job: Job) -> list[dict[str, Any]]:
 
 
 def whole_entries(job: Job, run_dir: Path | None = None) -> list[dict[str, Any]]:
-    """The journal as a reader must take it: a last line without its end is not there."""
+    """The journal as a reader must take it: an incomplete last line is ignored."""
     path = (run_dir or job.run_dir) / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -145,7 +145,7 @@ def one_rank(process: subprocess.Popen[str]) -> list[int]:
 
 
 def a_worker(process: subprocess.Popen[str]) -> list[int]:
-    """A DataLoader worker: forked from the job, so that its command line is the job's."""
+    """A DataLoader worker: forked from the job, so it has the job's command line."""
     return [pid for pid, line in tree_of(process).items() if "mine.py" in line and _is_worker(pid)][
         :1
     ]
@@ -163,8 +163,8 @@ def _is_worker(pid: int) -> bool:
 class Killer:
     """Kills ``whom`` with SIGKILL at random moments of a run.
 
-    ``paced``: not again before something has been finished. A piece of work that is killed three
-    times in a row is given up, as its own doing.
+    ``paced``: wait until something finishes before killing again. Work that is killed three times
+    in a row is itself blamed and given up.
     """
 
     whom: Callable[[subprocess.Popen[str]], list[int]]
@@ -175,7 +175,7 @@ class Killer:
     paced: bool = False
 
     def until_the_end(self, job: Job, process: subprocess.Popen[str], timeout_s: float) -> None:
-        """Returns when the run has ended, by itself or with what was killed."""
+        """Return when the run has ended, by itself or because of the kills."""
         deadline = time.monotonic() + timeout_s
         while self.left and process.poll() is None:
             finished = len(whole_entries(job))
@@ -209,8 +209,9 @@ class Killer:
 def killed_and_resumed(
     job: Job, killer: Killer, timeout_s: float, most_starts: int = 60
 ) -> list[int]:
-    """The same command again and again until it ends well; returns the exit codes. Checks that
-    nothing finished is lost in between.
+    """Repeat the command until it succeeds; returns the exit codes.
+
+    Checks that no finished work is lost in between.
     """
     codes: list[int] = []
     deadline = time.monotonic() + timeout_s
@@ -227,7 +228,7 @@ def killed_and_resumed(
 
 
 def counted_once(job: Job) -> None:
-    """No finished piece of work is in the journal twice, and the result has each of its trials."""
+    """Check that no finished work is in the journal twice, and that the result has all trials."""
     entries = [
         (e["kind"], e["key"])
         for e in whole_entries(job)

@@ -1,5 +1,5 @@
-"""A whole run on the replay executor, whose machine has no noise: its result must be the same in
-every figure, whatever happens to it.
+"""A whole run on the replay executor without noise: its result must be the same in every figure,
+whatever happens to the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from replayed import Machine, job, run, table
 from autotune.results import Result
 from autotune_spaces.codec import encode
 
-# more than there are configurations: all are tried, in whatever order
+# more than the number of configurations: all are tried, in some order
 BUDGET = "budget: {minutes: 60, trials: 20}\n"
 
 
@@ -28,8 +28,9 @@ def tuned(folder: Path, machine: ReplayExecutor | None = None) -> Result:
 
 
 def figures(result: Result) -> Any:
-    """All of the result but how long it took, where it lies, and the live figures: what is left of
-    a search is measured in other blocks.
+    """The result without durations, paths and live figures.
+
+    A resumed search measures the rest in different blocks, so live figures may differ.
     """
     data = without_times(encode(result))
     del data["environment"], data["name"]
@@ -57,8 +58,9 @@ def journal_of(folder: Path) -> bytes:
 
 
 def entries_of(folder: Path) -> list[tuple[str, str]]:
-    """Kind and key of each whole entry; a last line without its end is none. Of a pair that was cut
-    in two one run is made again, to stand beside the other, and counts once."""
+    """(kind, key) of each complete entry; an incomplete last line is ignored. If a pair was
+    interrupted, one of its runs is repeated next to the other, and counts once.
+    """
     whole = [line for line in journal_of(folder).splitlines(keepends=True) if line.endswith(b"\n")]
     found = sorted((e["kind"], e["key"]) for e in map(json.loads, whole))
     again = [entry for entry, times in Counter(found).items() if entry[0] == "run" and times > 1]

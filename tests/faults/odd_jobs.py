@@ -1,4 +1,4 @@
-"""What jobs should not do, and what may not keep them from being tuned."""
+"""Things jobs should not do, but which must not prevent tuning."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if os.fork() == 0:
     time.sleep(600)
 os.wait()
 """.strip()
-# Lines of 1 MiB: more than a gigabyte over the two sessions of the run.
+# Lines of 1 MiB: more than a gigabyte in the two sessions of the run.
 CHATTERS = "for _ in range(600): sys.stdout.write('x' * (1 << 20) + chr(10))"
 ALARMS = (
     "print('ERROR: CUDA out of memory. Traceback (most recent call last): RuntimeError: killed by"
     " signal: Killed', file=sys.stderr)"
 )
-# more than a gigabyte a session, which has two hundred steps and more
+# more than a gigabyte per session, which has at least two hundred steps
 LEAKS = "sys.__dict__.setdefault('leak', []).append(bytearray(b'x' * 8_000_000))"
 CLOSES = "os.closerange(3, 256)"
 

@@ -1,4 +1,4 @@
-"""The system's clock may be set while a run goes on: nothing that is measured hangs on it."""
+"""The system clock may be set during a run: no measurement depends on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from faulty_runs import SEARCHED, faulty_job, trials_of, whole_entries
 
 REPO = Path(__file__).parents[2]
 PACKAGES = ("autotune", "trials/autotune_trials", "search_spaces/autotune_spaces")
-# What is a date and not a duration.
+# Uses of a date, not a duration.
 DATES = {
     "autotune/export/tuned.py": "when tuned.yaml was written",
     "autotune/tracking/spool.py": "when an event happened, which MLflow shows",
@@ -33,7 +33,7 @@ CLOCKS = {
     ("datetime", "utcnow"),
     ("date", "today"),
 }
-# A day to and fro, each two seconds. The chain of other sitecustomize modules goes on behind it.
+# Jumps by a day back and forth every two seconds. Other sitecustomize modules still run after it.
 JUMPING = """
 import time
 _real, _began = time.time, time.monotonic()

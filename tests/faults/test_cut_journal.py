@@ -1,8 +1,8 @@
-"""A run cut short at any byte of its journal, or killed at any moment, ends with the result it
-would have had.
+"""A run that is cut short at any byte of its journal, or killed at any moment, ends with the result
+it would have had.
 
-Whole runs on the replay executor: every stage is real, only the job and its time are not. Its
-machine has no noise, so that the result must be the same in every figure.
+Whole runs on the replay executor: every stage is real; the job and its time are simulated. There is
+no noise, so the result must be the same in every figure.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def copy_with(folder: Path, journal: bytes, to: Path) -> Path:
 def test_cut_at_every_byte_the_whole_entries_before_it_are_there(
     finished: tuple[Path, Any], step: int, tmp_path: Path
 ) -> None:
-    """So what follows depends on the line of the cut alone, and the next test needs no more than
-    one cut a line.
+    """So the outcome depends only on the line of the cut, and one cut per line is enough in the
+    next test.
     """
     whole = journal_of(finished[0])
     path = tmp_path / "journal.jsonl"
@@ -62,7 +62,7 @@ def test_cut_at_every_byte_the_whole_entries_before_it_are_there(
 
 
 def cuts(seed: int, step: int) -> list[Any]:
-    """(line, how much of the next one is there)."""
+    """(line, share of the next line that is present)."""
     return [(line, random.Random(seed + line).random()) for line in range(0, 48, step)]
 
 
@@ -90,7 +90,7 @@ def test_resumed_from_each_cut_the_run_ends_with_the_same_result(
 def test_files_beside_the_journal_may_be_gone_or_torn(
     finished: tuple[Path, Any], what: str, tmp_path: Path
 ) -> None:
-    """By a disk that failed, or somebody who tidied up: what they held is measured again."""
+    """Because of a disk failure or a clean-up: what they contained is measured again."""
     folder, expected = finished
     lines = journal_of(folder).splitlines(keepends=True)
     resumed = copy_with(

@@ -1,4 +1,4 @@
-"""The tuner killed after each single thing it has MLflow do, before it hears of it (short:
+"""The tuner is killed after every single MLflow request, before it gets the answer (short version:
 tests/tracking/test_unreliable_tracking.py).
 """
 
@@ -48,12 +48,12 @@ def test_killed_after_every_request(server: str, tmp_path: Path) -> None:
 
 
 def test_killed_at_thirty_random_moments_in_a_row(server: str, tmp_path: Path) -> None:
-    """One record, begun thirty times."""
+    """One record, sent by thirty processes in a row."""
     moments = random.Random(5)
     run_dir, experiment = tmp_path / "digits", "killed at random"
     run_dir.mkdir(parents=True)
     with unreliable(server) as between:
-        # so that thirty kills find it at work
+        # slow enough for thirty kills to hit it at work
         between.rule = lambda request: time.sleep(0.2) or "pass"
         record(open_tracker(between.uri, experiment, run_dir, offline=True), run_dir)
         for _ in range(30):

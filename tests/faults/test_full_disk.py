@@ -1,8 +1,8 @@
-"""A disk that is full or read-only, or becomes so: a clear error, nothing half-written is ever
-read, and afterwards the run goes on.
+"""A disk that is or becomes full or read-only: a clear error, no half-written file is ever read,
+and the run resumes afterwards.
 
 Real file systems, mounted for the test: small ones in memory, and one in a file that turns
-read-only as after an error of the disk.
+read-only as after a disk error.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from autotune.errors import InputError
 from autotune.executors.base import FixedRun
 from autotune_trials.protocol.messages import Record
 
-SMALLEST_KIB = 16  # less is not even an empty tmpfs with a directory in it
+SMALLEST_KIB = 16  # smaller than this, a tmpfs cannot hold even a directory
 
 
 class Disk:
-    """A file system of a size of its own, at ``path``."""
+    """A file system of a given size at ``path``."""
 
     def __init__(self, path: Path, size_kib: int) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Disk:
         subprocess.run(["mount", "-o", f"remount,{options}", str(self.path)], check=True)
 
     def fill(self) -> None:
-        """Take all the room there is."""
+        """Use up all free space."""
         with open(self.path / "filler", "wb", buffering=0) as file:
             try:
                 while True:
@@ -59,8 +59,10 @@ class Disk:
 
 
 class FailingDisk:
-    """ext4 in a file, at ``path``. A file system in memory cannot be made read-only while a file is
-    open for writing, as a journal is.
+    """ext4 in a file, mounted at ``path``.
+
+    A file system in memory cannot be made read-only while a file, such as the journal, is open for
+    writing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +84,7 @@ class FailingDisk:
         )
 
     def fail(self) -> None:
-        """What the kernel does to it after an error: read-only, also for files that are open."""
+        """Do what the kernel does after an error: read-only, even for open files."""
         subprocess.run(
             ["mount", "-o", "remount,abort", str(self.path)], check=True, capture_output=True
         )
@@ -110,7 +112,7 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
 
 
 def whole_files(run_dir: Path) -> None:
-    """Everything a reader would open is whole, by its name or by its last line's end."""
+    """Check that all JSON files outside sessions are complete, and no unfinished record is left."""
     for path in run_dir.rglob("*.json"):
         if "sessions" not in path.parts:
             json.loads(path.read_text("utf-8"))
@@ -146,7 +148,7 @@ SIZES = [
 def test_on_a_disk_of_any_size_the_run_stops_and_with_more_room_ends_with_the_same_result(
     disk: Disk, expected: tuple[Any, list[tuple[str, str]]]
 ) -> None:
-    """On the replay executor, whose whole run needs some 300 KiB."""
+    """On the replay executor, whose whole run needs about 300 KiB."""
     assert runs_out_of_room(disk.path / "job")
     before = (
         entries_of(disk.path / "job")
@@ -161,7 +163,7 @@ def test_on_a_disk_of_any_size_the_run_stops_and_with_more_room_ends_with_the_sa
 
 
 class OnADiskThatFails(Machine):
-    """The disk turns read-only when the ``runs``-th fresh process of the job is asked for."""
+    """The disk turns read-only after the ``runs``-th fresh process of the job."""
 
     def __init__(self, disk: FailingDisk, runs: int) -> None:
         super().__init__(table(noise=0.0, block_noise=0.0))
@@ -220,8 +222,8 @@ def test_a_read_only_disk_is_refused_before_anything_starts(disk: Disk, tmp_path
     )
 
 
-# What is in the journal when it happens, and the job: a proof takes minutes, so that only one test
-# comes so far.
+# Journal entry after which it happens, and the job: a proof takes minutes, so only one test gets
+# that far.
 MOMENTS = {
     "observing": ("study", SEARCHED),
     "searching": ("observation", SEARCHED),
@@ -251,7 +253,7 @@ def test_a_disk_that_fills_up_in_a_run(disk: Disk, kind: str, text: str, tmp_pat
 def test_a_disk_that_turns_read_only_in_a_run(
     failing_disk: FailingDisk, kind: str, text: str, tmp_path: Path
 ) -> None:
-    """The run's disk, not the job's: a job whose own disk fails says so itself."""
+    """The run's disk, not the job's: a job reports failures of its own disk."""
     job, run_dir = faulty_job(tmp_path / "job", text=text), failing_disk.path / "run"
     process = job.start("--run-dir", str(run_dir))
     wait_until(lambda: has(kind, job, run_dir) or process.poll() is not None, 200, kind)
@@ -269,8 +271,8 @@ def test_a_disk_that_turns_read_only_in_a_run(
 @pytest.mark.faults
 @pytest.mark.parametrize("size_mib", [1, 20])
 def test_shared_memory_that_is_full(size_mib: int, tmp_path: Path) -> None:
-    """/dev/shm of a size of its own, in a mount namespace of the run's own: batches of 8 MiB, of
-    which workers keep four or more.
+    """/dev/shm has a given size in the run's own mount namespace; batches have 8 MiB, and workers
+    hold at least four of them.
     """
     job = faulty_job(tmp_path / "job", text=PROVEN)
     script = (
@@ -312,8 +314,8 @@ def has(kind: str, job: Job, run_dir: Path) -> bool:
 
 
 def finished(job: Job, run_dir: Path, before: list[dict[str, Any]]) -> None:
-    """The same command ends well, with everything that was finished before, and with the planted
-    verdict.
+    """The same command succeeds, keeps everything that was finished before, and finds the planted
+    knobs.
     """
     done = job.run("--run-dir", str(run_dir))
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
-"""Jobs that do what jobs should not: the run ends with its verdict or with one clear sentence, and
-nothing of them is left.
+"""Jobs that do what jobs should not: the run ends with its verdict or one clear sentence, and they
+leave nothing behind.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def memory_kib(pid: int) -> int:
 def test_a_job_that_closes_every_file_in_the_middle_is_told_apart_from_a_hang(
     tmp_path: Path,
 ) -> None:
-    """The agent's connection among them. The job goes on; the tuner says so instead of waiting."""
+    """The agent's connection, too. The job goes on; the tuner reports it instead of waiting."""
     job = faulty_job(tmp_path / "job", "pass", f"if step == 40: {CLOSES}")
     began = time.monotonic()
     done = job.run()
@@ -60,7 +60,7 @@ def test_a_job_that_closes_every_file_in_the_middle_is_told_apart_from_a_hang(
 @pytest.mark.faults
 @pytest.mark.timeout(400)
 def test_a_deadlock_in_a_worker_costs_the_trial_and_not_the_run(tmp_path: Path) -> None:
-    """Workers that never give a batch: the trial fails as a hang, with the place they hang at."""
+    """Workers that never deliver a batch: the trial fails as a hang."""
     job = faulty_job(tmp_path / "job")
     script = (job.folder / "mine.py").read_text()
     lock = "if torch.utils.data.get_worker_info(): LOCK.acquire()\n        time.sleep("
@@ -78,7 +78,7 @@ def test_a_deadlock_in_a_worker_costs_the_trial_and_not_the_run(tmp_path: Path) 
 
 @pytest.mark.faults
 def test_exit_0_too_early_in_a_trial_is_no_measurement(tmp_path: Path) -> None:
-    """The candidate's runs end by themselves, as if all were well, before anything can be timed."""
+    """The candidate's runs exit successfully before anything can be timed."""
     early = "if torch.get_num_threads() == 1 and step > 3: sys.exit(0)"
     text = SEARCHED.replace("num_workers: [0, 1]", "intra_op_threads: [1, 2]")
     job = faulty_job(tmp_path / "job", "torch.set_num_threads(2)", early, text)

@@ -1,7 +1,7 @@
 """kill -9 of the tuner, the job, one rank or a DataLoader worker at random moments of a run; then
 the same command again.
 
-No finished trial is lost, none is counted twice, and the verdict is the one that was planted.
+No finished trial is lost or counted twice, and the verdict is the planted one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WHOM: dict[str, Callable] = {
 }
 TORCHRUN = "torchrun --standalone --nproc-per-node 2 mine.py"
 DISTRIBUTED = "torch.distributed.init_process_group('gloo')"
-KILLS, ROUNDS = 10, 3  # 30 moments of each
+KILLS, ROUNDS = 10, 3  # 30 moments for each
 
 
 @pytest.mark.faults
@@ -75,7 +75,7 @@ def test_killed_again_and_again_it_ends_with_the_planted_verdict(
 
 @pytest.mark.slow
 def test_a_job_that_somebody_kills_in_a_trial_is_started_again(tmp_path: Path) -> None:
-    """Not taken for out of memory: its settings stay in the search."""
+    """It is not mistaken for out of memory: its settings stay in the search."""
     job = faulty_job(tmp_path / "job", text=SEARCHED)
     killer = Killer(in_a_trial(job), random.Random(1), (0.0, 0.5), 1)
     assert killed_and_resumed(job, killer, timeout_s=120) == [0]
@@ -87,7 +87,7 @@ def test_a_job_that_somebody_kills_in_a_trial_is_started_again(tmp_path: Path) -
 
 @pytest.mark.faults
 def test_a_whole_tree_that_is_told_to_end_leaves_its_trial_unfinished(tmp_path: Path) -> None:
-    """As service managers do it, and the job hears of it first. In the default run:
+    """As service managers do, where the job gets the signal first. Tested in the default run by
     tests/stages/test_stop.py.
     """
     job = faulty_job(tmp_path / "job", text=SEARCHED)
@@ -107,5 +107,5 @@ def test_a_whole_tree_that_is_told_to_end_leaves_its_trial_unfinished(tmp_path: 
 
 
 def in_a_trial(job) -> Callable:
-    """The job, once the baseline has been observed."""
+    """The job's processes, once the baseline has been observed."""
     return lambda process: the_job(process) if (job.run_dir / "optuna.log").exists() else []

@@ -1,7 +1,7 @@
-"""A whole run of a job that says all its secrets aloud: none of them is in any file, at any moment,
-nor in what autotune says.
+"""A whole run of a job that prints all its secrets: none of them is ever in a file or in autotune's
+output.
 
-Short: tests/sessions/test_masked_sessions.py, tests/tracking/test_secrets.py.
+Short versions: tests/sessions/test_masked_sessions.py, tests/tracking/test_secrets.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def write_job(folder: Path, more: str) -> None:
 
 
 def found_in(folder: Path) -> list[str]:
-    """Files in which a canary sits, and with what around it."""
+    """Files that contain a canary, with the text around it."""
     found = []
     for path in folder.rglob("*"):
         if not path.is_file() or path.name in ("job.yaml", "aloud.py"):
@@ -88,7 +88,7 @@ def found_in(folder: Path) -> list[str]:
         try:
             content = path.read_bytes()
             content = gzip.decompress(content) if path.suffix == ".gz" else content
-        except (OSError, EOFError):  # gone, or just being written
+        except (OSError, EOFError):  # gone, or being written
             continue
         if (at := content.find(b"canary")) >= 0:
             found.append(f"{path.relative_to(folder)}: {content[max(0, at - 60) : at + 60]!r}")
@@ -96,8 +96,8 @@ def found_in(folder: Path) -> list[str]:
 
 
 def autotune(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code and everything said; the folder is searched all the time."""
-    said = folder.with_name(folder.name + " said")  # a pipe that is not read holds 64 KiB
+    """(exit code, output) of a command; the folder is searched all the time."""
+    said = folder.with_name(folder.name + " said")  # an unread pipe holds only 64 KiB
     with open(said, "w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "autotune", *arguments],

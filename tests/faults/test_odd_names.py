@@ -1,5 +1,5 @@
-"""Names that a file system allows: spaces, quotes, newlines, what a shell would read, other
-alphabets, bytes that are no text.
+"""Names that a file system allows: spaces, quotes, newlines, shell syntax, other alphabets, bytes
+that are not text.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def test_the_run_goes_on_in_a_directory_of_any_name(name: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_an_odd_job_in_an_odd_place(tmp_path: Path) -> None:
-    """The cheap representative of this file and of the jobs in odd_jobs.py, all in one run."""
+    """A quick representative of this file and of the jobs in odd_jobs.py, all in one run."""
     tuned_in(tmp_path, EVERYTHING, *ODD_BUT_WELL["all at once"])
 
 
 def tuned_in(tmp_path: Path, name: str, at_start: str, every_step: str) -> None:
-    """Working directory, run directory and a word of the command are all called ``name``."""
-    # braces mean something in a command, and YAML is text
+    """Tune a job whose working directory, run directory and an argument are called ``name``."""
+    # braces are placeholders in a command, and YAML is text
     word = name.translate({ord("{"): "(", ord("}"): ")"}).encode(errors="replace").decode()
     command = json.dumps(["python", "mine.py", "--name", word])
     asked = f"assert sys.argv[2] == {word!r}, sys.argv"

@@ -1,4 +1,4 @@
-"""Memory that really ends: at an rlimit, at a cgroup's limit, on the GPU. The trial is infeasible,
+"""Memory really runs out: at an rlimit, at a cgroup's limit, on the GPU. The trial is infeasible,
 and no larger size is tried after it.
 """
 
@@ -22,11 +22,11 @@ from autotune_trials.diagnosis.oom_kills import OomKills
 SIZES = SEARCHED.replace("num_workers: [0, 1]", "batch_size: [8, 16, 32, 64, 128]").replace(
     "trials: 1", "trials: 6"
 )
-# 8 MiB a sample: 64 MiB at the job's own batch size, 1 GiB at the largest; and room for some of
-# them above what the job has at its start. Larger batches are slower, so that none of them is worth
-# proving.
+# 8 MiB per sample: 64 MiB at the job's own batch size, 1 GiB at the largest. The limit leaves room
+# for some sizes above the job's memory at its start. Larger batches are slower, so that none is
+# worth proving.
 TAKES = "taken = torch.ones(len(x), 1 << 21, device=DEVICE).sum()\ntime.sleep(1e-4 * len(x) ** 2)"
-# the latter: of address space, of which each thread takes 128 without using it
+# the second is address space, of which each thread reserves 128 MiB without using it
 ROOM_MIB, ADDRESSES_MIB = 300, 700
 RLIMIT = f"""
 import resource
@@ -61,7 +61,7 @@ def test_at_an_rlimit(tmp_path: Path) -> None:
 
 @pytest.fixture
 def cgroup(tmp_path: Path) -> Iterator[Path]:
-    """A memory cgroup of this test's own, without a limit; its ``procs`` takes processes."""
+    """A memory cgroup for this test, without a limit; its ``procs`` takes processes."""
     for root, limit in (
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
         (Path("/sys/fs/cgroup"), "memory.max"),
@@ -85,7 +85,7 @@ def cgroup(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_the_kernel_says_what_it_killed_for_want_of_memory(cgroup: Path, tmp_path: Path) -> None:
-    """And not what somebody else killed."""
+    """It does not count other kills."""
     (tmp_path / "limit").write_text(str(40 << 20))
     kills = OomKills()
     if oom_kills.on_machine() is None:
@@ -103,7 +103,7 @@ def test_the_kernel_says_what_it_killed_for_want_of_memory(cgroup: Path, tmp_pat
 
 
 def test_a_neighbour_s_kill_is_not_taken_for_ours(cgroup: Path, tmp_path: Path) -> None:
-    """Each cgroup has a count of its own."""
+    """Each cgroup has its own count."""
     if oom_kills.counter_of(os.getpid()) is None:
         pytest.skip("the memory cgroup of this process does not count, or cannot be seen")
     (tmp_path / "limit").write_text(str(40 << 20))
@@ -122,8 +122,8 @@ def test_a_neighbour_s_kill_is_not_taken_for_ours(cgroup: Path, tmp_path: Path) 
 
 
 def greedy_one(cgroup: Path, watch: Callable[[int], None]) -> int:
-    """How a process of ``cgroup`` ends that takes more memory than there is; ``watch`` is told of
-    it when it is in there.
+    """The exit code of a process of ``cgroup`` that takes more memory than allowed; ``watch`` gets
+    its pid once it is inside.
     """
     code = (
         f"import os, sys\nopen({str(cgroup / 'cgroup.procs')!r},"
@@ -142,9 +142,9 @@ def greedy_one(cgroup: Path, watch: Callable[[int], None]) -> int:
 
 @pytest.mark.faults
 def test_at_the_limit_of_a_cgroup(cgroup: Path, tmp_path: Path) -> None:
-    """The kernel kills the job, without a word in its log."""
+    """The kernel kills the job without a trace in its log."""
     enter = f"DEVICE = 'cpu'\nopen({str(cgroup / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))"
-    # what the job had before it entered does not count
+    # memory that the job had before it entered does not count
     (tmp_path / "limit").write_text(str(ROOM_MIB << 20))
     job = faulty_job(tmp_path / "job", enter, TAKES, SIZES)
     done = job.run()
@@ -155,7 +155,7 @@ def test_at_the_limit_of_a_cgroup(cgroup: Path, tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.faults
 def test_on_the_gpu(tmp_path: Path) -> None:
-    """A share of the device's memory that this process may use, as its own allocator enforces it."""
+    """The limit is a share of the device's memory, enforced by torch's own allocator."""
     limit = (
         f"DEVICE = 'cuda'\ntorch.cuda.set_per_process_memory_fraction(({ROOM_MIB} << 20) /"
         " torch.cuda.get_device_properties(0).total_memory)"

@@ -1,4 +1,4 @@
-"""Ten thousand odd files of each kind (short: tests/job/test_odd_files.py)."""
+"""Ten thousand odd files of each kind (short version: tests/job/test_odd_files.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check that stands behind every test of this folder sees what it looks for."""
+"""The check behind every test of this folder detects what it is meant to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune_trials.supervisor import process_tags
 
 
 def a_dead_process() -> tuple[int, str]:
-    """Its pid, and a mark as its tuner would have made it."""
+    """Its pid, and a tag as its tuner would have made it."""
     code = "from autotune_trials.supervisor import process_tags; print(process_tags.new_mark())"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen(
@@ -61,7 +61,7 @@ def test_a_lock_is_seen(tmp_path: Path) -> None:
     assert held(tmp_path) == []
 
 
-# What of the table in README.md is looked after in another way, or starts nothing.
+# Files in the table of README.md that are checked in another way, or that start nothing.
 OTHERWISE = {
     "agent/test_loop_styles.py": "the agent in a job; there is no tuner that could leave anything",
     "cli/test_whole_run.py": "one run for all tests of the file, which look at what it leaves",

@@ -1,4 +1,4 @@
-"""Constructed cases for the rules: what a profiled side would look like, a figure at a time."""
+"""Constructed cases for the rules: a profiled side, built from single figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Place("/home/me/train.py", 41, "<module>", "loader = DataLoader(data, bat
 
 
 def place_data(line: int = 41) -> dict[str, Any]:
-    """A place as the agent puts it into plain data."""
+    """A place in plain data, as the agent sends it."""
     return {
         "file": "/home/me/train.py",
         "line": line,
@@ -85,7 +85,7 @@ def phases(
     other: float = 0.001,
     to_device: float = 0.0,
 ) -> dict[str, tuple[float, ...]]:
-    """Watched times of STEPS like iterations; a healthy 100 ms one unless told."""
+    """Watched times of STEPS equal iterations; by default healthy ones of 100 ms."""
     each = {
         "data": data,
         "to_device": to_device,

@@ -1,8 +1,8 @@
-"""Programs with one planted fault each: which rule must find it, and how such a program is run and
-judged.
+"""Programs with one planted fault each: the rule that must find it, and how such a program is run
+and judged.
 
-A new pair is one ordinary script in ``programs/`` (its fault on a line marked ``# <- planted`` and
-timed by ``meter``, gone with ``--clean``) and one line in :data:`PLANTED`.
+A new pair is one ordinary script in ``programs/`` (its fault is on a line marked ``# <- planted``,
+timed by ``meter``, and absent with ``--clean``) and one line in :data:`PLANTED`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune_trials.session.session import Session
 
 PROGRAMS = Path(__file__).parent / "programs"
 MARK = "# <- planted"
-TOLERANCE = 0.25  # of the planted cost
+TOLERANCE = 0.25  # relative to the planted cost
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Planted:
     rule: str  # Rule.name
     quick: bool = False  # in the default test run; the others are slow
     gpu: bool = False
-    says: tuple[str, ...] = ()  # what the evidence must say
+    says: tuple[str, ...] = ()  # what the evidence must contain
     knobs: dict[str, Any] = field(default_factory=dict)  # live knobs to hold
     environment: dict[str, str] = field(default_factory=dict)
     costed: bool = True  # False: the program does not time its fault
-    placed: bool = True  # False: there is no line to be named
+    placed: bool = True  # False: there is no line to name
     ranks: int = 1
 
     @property
@@ -99,14 +99,14 @@ PLANTED = (
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one profiled run."""
+    """The outcome of one profiled run."""
 
     record: Record
     judgement: Findings
-    planted_s: float  # an iteration, over the watched ones
+    planted_s: float  # per iteration, over the watched ones
 
     def told(self) -> str:
-        """For a failing test."""
+        """Message for a failed test."""
         lines = [f"planted {self.planted_s * 1e3:.3f} ms an iteration"]
         lines += [f"{f.rule}: {f.cost_s} {f.place} {f.evidence}" for f in self.judgement.findings]
         return "\n".join(
@@ -115,7 +115,7 @@ class Run:
 
 
 def run(planted: Planted, directory: Path, clean: bool) -> Run:
-    """One profiled run of the program, in a session as ``autotune run`` starts it."""
+    """One profiled run of the program, in a session like those of ``autotune run``."""
     figures = directory / "planted"
     argv = [
         sys.executable,
@@ -162,7 +162,7 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
 
 @cache
 def measure_peaks(device: str) -> dict[str, float]:
-    """Of this machine with one thread, as the programs have it."""
+    """Peaks of this machine with one thread, as the programs use it."""
     command = [
         sys.executable,
         "-m",
@@ -180,15 +180,13 @@ def measure_peaks(device: str) -> dict[str, float]:
 
 
 def mean_cost(figures: Path, record: Record) -> float:
-    """Mean of what the program measured in the watched iterations: its last ones, as many as were
-    watched.
-    """
+    """Mean of the program's own measurements in the watched iterations, which are its last ones."""
     if not figures.exists():
         return 0.0
     data = figures.read_bytes()
     ended = int(struct.unpack_from("d", data)[0])
     watched = len(record.evidence.times_s) if record.evidence is not None else 0
-    # without the one in which watching began
+    # without the iteration in which watching began
     costs = struct.unpack_from(f"{ended}d", data, 8)[1 - watched :]
     return sum(costs) / len(costs) if costs else 0.0
 

@@ -1,4 +1,4 @@
-"""A real program, as it is and with the knob that cures it."""
+"""A real program, unchanged and with the knob that cures it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a finding when the winner is looked at, too."""
+"""What happens to a finding when the winner is profiled, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def finding(cost_s: float | None, place=HERE, rule: str = "one") -> Finding:
 
 
 class Told(Rule):
-    """Says what it is told to."""
+    """A rule with given findings."""
 
     card = "a rule for tests"
 

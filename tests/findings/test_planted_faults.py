@@ -1,5 +1,5 @@
-"""Every planted fault is found at its line with its cost, and nothing else; the clean twin gets
-nothing.
+"""Every planted fault is found at its line with its cost, and nothing else; its clean twin has no
+findings.
 """
 
 from __future__ import annotations

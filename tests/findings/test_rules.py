@@ -1,4 +1,4 @@
-"""Every rule on constructed cases: it fires with the right place and cost, stays silent below its
+"""Every rule on constructed cases: it reports the right place and cost, stays silent below its
 threshold, and says when it cannot judge.
 """
 
@@ -61,7 +61,7 @@ def test_memory_that_is_mapped_anew_in_every_step_is_told_with_its_share() -> No
 
 @pytest.mark.parametrize(
     ("minor_faults", "system_s"),
-    # none, a few, of little cost, most of the system time for something else
+    # none; few; cheap; most of the system time goes to something else
     [(0, 0.0), (300, 0.012), (1500, 0.002), (1000, 0.03)],
 )
 def test_a_few_page_faults_are_usual(minor_faults: float, system_s: float) -> None:
@@ -370,9 +370,9 @@ def test_products_that_float8_would_speed_up() -> None:
 @pytest.mark.parametrize(
     "about",
     [
-        # no wider than what was reported to gain nothing
+        # no wider than products that reportedly gain nothing
         gpu_case(side=wide("[16384, 1600] [1600, 6400]")),
-        gpu_case(side=wide("[64, 4096, 4096] [64, 4096, 4096]")),  # attention's own
+        gpu_case(side=wide("[64, 4096, 4096] [64, 4096, 4096]")),  # inside attention
         gpu_case(side=replace(wide(), idle_share=0.3)),  # 35 % of an iteration
     ],
 )

@@ -1,5 +1,5 @@
-"""Rules on what was watched, on constructed evidence: rhythms, thresholds, what belongs to whom,
-what cannot be judged.
+"""Rules for the watched window, on constructed evidence: rhythms, thresholds, attribution, and what
+cannot be judged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def calls(
 def stalling(
     times: list[float], place: Place = OTHER, usual: float = 0.1, leaf: str = "train.save"
 ) -> Evidence:
-    """Iterations of ``times`` seconds; what is beyond the usual is spent at ``place``."""
+    """Iterations of ``times`` seconds; time beyond the usual is spent at ``place``."""
     frames = tuple(
         Frames(i, "other", place, t - usual, leaf) for i, t in enumerate(times) if t > 1.2 * usual
     )
@@ -136,7 +136,7 @@ def test_host_work_leaves_alone_what_other_rules_look_at() -> None:
 def test_a_rhythm_is_found_among_noise(period: int, offset: int) -> None:
     dice = random.Random(period)
     times = [dice.gauss(0.1, 0.004) + (0.2 if i % period == offset else 0.0) for i in range(300)]
-    times[11] += 0.15  # a hit from outside
+    times[11] += 0.15  # an outside disturbance
     (found,) = ask("periodic-stall", case(seen=stalling(times, usual=0.1)))
     assert found.evidence.startswith(f"Every {period} iterations") and found.place == OTHER
     assert found.cost_s == pytest.approx(0.2 / period, rel=0.1)

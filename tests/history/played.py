@@ -47,12 +47,12 @@ class Played:
     """One finished run.
 
     Args:
-        edited: what the job's code is changed to before the run ends.
+        edited: the job's code is changed to this before the run ends.
 
     Attributes:
         wall_s: how long it would have taken.
-        searched_s: and until its search had ended; 0.0: there was none.
-        recalled_s: of it, on the recorded answer.
+        searched_s: time until its search ended; 0.0: there was none.
+        recalled_s: part of wall_s spent on the recorded answer.
         tried: configurations of live blocks, in order; ``{}`` is the baseline.
         said: notes and warnings.
     """
@@ -112,7 +112,7 @@ class Played:
 
     @staticmethod
     def _spent_s(journal: Journal, key: str) -> float:
-        """Seconds on the entries whose key begins so."""
+        """Seconds for the entries whose key starts with ``key``."""
         entries = journal._entries
         return sum(
             b.elapsed_s - a.elapsed_s

@@ -1,4 +1,4 @@
-"""Alike jobs order the search and shift what it expects; what it finds rests on its own blocks."""
+"""Similar jobs order the search and shift its expectations; its findings rest on its own blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autotune.search.model import RECALLED, ModelSearch, SearchKnob
 from autotune.search.model.judgement import worth
 
 PHASES = {"data": 0.05, "forward": 0.4, "backward": 0.5, "optimizer": 0.03, "other": 0.02}
-# it does not wait for batches: all knobs are searched together
+# it does not wait for batches, so all knobs are searched together
 BUSY = replace(TABLE, phases=PHASES)
 DOMAINS = {"num_workers": (0, 1, 2), "amp_dtype": ("off", "bfloat16"), "gc": ("default", "freeze")}
 
@@ -157,7 +157,7 @@ def test_a_false_history_is_outweighed_and_seen_through() -> None:
 
 
 def test_what_a_knob_is_worth_is_judged_without_the_history() -> None:
-    """The same blocks under either prior mean: the same worth."""
+    """The same blocks have the same worth under either prior mean."""
     sd, prior_sd, data_sd = 0.03, 0.15, (1 / 0.03**2 - 1 / 0.15**2) ** -0.5
     data = 0.05
 
@@ -184,7 +184,7 @@ def test_an_alike_job_is_tried_first_with_what_was_best(tmp_path: Path) -> None:
 
 
 def test_a_run_that_only_proved_again_hides_nothing(tmp_path: Path) -> None:
-    """It measured one configuration; the search before it measured all the others."""
+    """It measured only one configuration; the search before it measured all others."""
     store = tmp_path / "history.sqlite"
     first = Played(tmp_path / "first", BUSY, store)
     Played(tmp_path / "again", BUSY, store, seed=1)
@@ -207,7 +207,7 @@ def test_a_run_that_only_proved_again_hides_nothing(tmp_path: Path) -> None:
 def test_after_three_mispredictions_it_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # how many pairs narrow the interval is chance, and would hide what is compared
+    # the number of pairs that narrow the interval is chance, and would hide the comparison
     monkeypatch.setattr(tuner, "sharpen", lambda context, observation, confirmed, *_: confirmed)
     store = tmp_path / "history.sqlite"
     Played(tmp_path / "first", BUSY, store)

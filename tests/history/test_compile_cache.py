@@ -1,4 +1,4 @@
-"""The compiled kernels of the winner travel with tuned.yaml, and are used where they fit."""
+"""The winner's compiled kernels travel with tuned.yaml, and are used where they fit."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_another_file_in_its_place_is_not_unpacked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside"])
 def test_nothing_is_written_outside(name: str, tmp_path: Path) -> None:
     digest = _archive(tmp_path / FILE_NAME, (name,))
-    if name.startswith("/"):  # its root is taken off
+    if name.startswith("/"):  # the root is removed
         unpack(tmp_path / FILE_NAME, digest, tmp_path / "cache" / "it")
     else:
         with pytest.raises(ValueError, match="outside"):
@@ -86,9 +86,7 @@ def test_nothing_is_written_outside(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_compiled_job_starts_faster_where_its_kernels_lie(tmp_path: Path) -> None:
-    """Packed by a run, unpacked by `autotune launch`, and left out where the machine is another
-    one.
-    """
+    """A run packs them, `autotune launch` unpacks them, or ignores them on a different machine."""
     (tmp_path / "train.py").write_text(TRAIN)
     job = (
         "command: python train.py\nsearch_space: {compile_mode: [default]}\ntraces: none\ntracking:"
@@ -106,11 +104,11 @@ def test_a_compiled_job_starts_faster_where_its_kernels_lie(tmp_path: Path) -> N
             spec, executor, journal, progress, open_tracker(None, "e", run_dir), run_dir
         )
         seen = observe(context)
-        for left in ("cold-cache", "warm-cache"):  # by a run that was killed
+        for left in ("cold-cache", "warm-cache"):  # left by a run that was killed
             (run_dir / left).mkdir()
             (run_dir / left / "stale").write_text("")
         packed = pack_compile_cache(context, seen, {"compile_mode": "default"})
-        # a resumed run packs nothing anew
+        # a resumed run does not pack them again
         assert pack_compile_cache(context, seen, {"compile_mode": "default"}) == packed
         assert pack_compile_cache(context, seen, {"amp_dtype": "bfloat16"}) is None
     assert packed is not None and packed.warm_s < 0.8 * packed.cold_s
@@ -167,7 +165,7 @@ def test_the_same_kernels_give_the_same_archive(tmp_path: Path) -> None:
 
 
 def test_a_start_that_a_stopped_run_took_along_is_no_failure(tmp_path: Path) -> None:
-    """SIGTERM to the whole tree: the job may end before the tuner hears of it."""
+    """SIGTERM to the whole process tree: the job may end before the tuner gets the signal."""
 
     class Ended(LocalExecutor):
         def run_fixed(self, request: FixedRun) -> Record:
@@ -205,6 +203,6 @@ def test_it_is_in_tuned_yaml_and_read_back(tmp_path: Path) -> None:
     assert load_tuned(tmp_path / "tuned.yaml").provenance.compile_cache == kept
     without = replace(tuned, provenance=Provenance())
     assert "compile_cache" not in to_yaml(without)
-    for name in ("shell", "sbatch", "k8s", "kubeflow", "skypilot"):  # beside these nothing lies
+    for name in ("shell", "sbatch", "k8s", "kubeflow", "skypilot"):  # no file next to these
         script = FORMATS[name].write(tuned)
         assert "compile_mode" in script and "compile_cache" not in script

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-# Batches take 6 ms of waiting to fetch and the step about as long: workers gain, whatever the
-# machine.
+# Fetching a batch waits for 6 ms, and the step takes about as long: workers help on any machine.
 TRAIN = """
 import time
 import torch

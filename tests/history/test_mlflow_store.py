@@ -1,4 +1,4 @@
-"""An MLflow experiment as a team's history: studies bring their records along, and are only read."""
+"""An MLflow experiment as a team's history: studies contain their records, and are only read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FASTER = ReplayTable(
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, PastRun]:
-    """(tracking URI, the run as this user's store has it) of one run of the command's own path."""
+    """(tracking URI, the run in this user's own store) of one run by the command."""
     folder = tmp_path_factory.mktemp("studied")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     spec = job(folder / "job")

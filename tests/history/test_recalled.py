@@ -1,5 +1,5 @@
-"""The same job again: its answer is proven anew, by the same rules, and nothing is searched unless
-that fails.
+"""The same job again: its answer is proven again by the same rules, and there is no search unless
+the proof fails.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Played, Path]:
 
 @pytest.fixture
 def store(learnt: tuple[Played, Path], tmp_path: Path) -> Path:
-    """A copy, so that what one test adds is not there for the next."""
+    """A copy, so that one test's additions do not reach the next."""
     path = tmp_path / "history.sqlite"
     path.write_bytes(learnt[1].read_bytes())
     return path
 
 
 def _edit(store: Path, **fields: object) -> None:
-    """The only run of the store, changed."""
+    """Change the only run of the store."""
     (run,) = Store(store).runs()
     Store(store).forget([run.id])
     Store(store).add([replace(run, **fields)])
@@ -115,7 +115,7 @@ def test_what_is_not_the_same_is_searched(store: Path, tmp_path: Path, unlike: s
 
 
 def test_an_answer_that_no_longer_applies_is_a_miss(store: Path, tmp_path: Path) -> None:
-    """The search space has lost the value."""
+    """The value is no longer in the search space."""
     run = Played(tmp_path / "narrower", TABLE, store, space=SPACE.replace("[1, 2]", "[1]"))
     assert run.tried and run.result.recalled.outcome != "proven anew"
 
@@ -167,7 +167,7 @@ def test_a_run_is_kept_under_the_code_it_began_with(tmp_path: Path) -> None:
 def test_another_torch_tunes_again_what_the_history_holds(
     learnt: tuple[Played, Path], store: Path, tmp_path: Path
 ) -> None:
-    """A finished run that it does not hold is shown, and stays where it is."""
+    """A finished run that is not in the history is shown, and stays where it is."""
     spec = job(tmp_path / "job")
     run_dir = tmp_path / "job" / "run"
     seen = learnt[0].result.observation
@@ -211,7 +211,7 @@ COMPILED = {"space": "{amp_dtype: [bfloat16], compile_mode: [default]}"}
 def test_an_answer_that_compiles_is_charged_its_first_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold_s: float
 ) -> None:
-    """The proof's runs find the kernels that the first look at it has made."""
+    """The runs of the proof find the kernels that its first look has compiled."""
     table = replace(TABLE, cost_s=0.002, factors={**FACTORS, "compile_mode": {"default": 0.7}})
     store = tmp_path / "history.sqlite"
     assert "compile_mode" in Played(tmp_path / "first", table, store, **COMPILED).result.knobs
@@ -249,7 +249,7 @@ def test_an_answer_that_changes_the_loss_now_is_not_adopted(store: Path, tmp_pat
 
 
 def test_nothing_of_the_job_is_in_the_store(tmp_path: Path) -> None:
-    """Its name, folder, words and knobs of its own are not; neither is a secret."""
+    """Neither the job's name, folder, command and own knobs, nor secrets."""
     space = (
         "{amp_dtype: [bfloat16], tea_leaves: {values: [green, black], default: black, via:"
         " '--leaves {}'}}"

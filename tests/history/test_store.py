@@ -1,4 +1,6 @@
-"""The store keeps what it acknowledged, whoever is killed; what it cannot use it says in one line."""
+"""The store keeps what it acknowledged even if writers are killed; what it cannot use costs one
+line.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ RUN = PastRun(
         Measured({"amp_dtype": "float16"}, "failed"),
     ),
 )
-# Adds run after run and says so only once each is acknowledged.
+# Adds run after run, and prints each only after it is acknowledged.
 WRITER = """
 import sys
 from dataclasses import replace
@@ -54,15 +56,15 @@ def test_what_was_added_is_read_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "deep" / "history.sqlite")
     assert store.runs() == []
     assert store.add([RUN, replace(RUN, id="b2", at=2000.0)]) == 2
-    assert store.add([RUN]) == 0  # a run is kept once
+    assert store.add([RUN]) == 0  # each run is kept once
     assert store.runs() == [replace(RUN, id="b2", at=2000.0), RUN]
     assert store.forget(["a1", "none"]) == 1
     assert [run.id for run in store.runs()] == ["b2"]
 
 
 def _killed_writers(path: Path, moments: int, writers: int = 4) -> set[str]:
-    """What was acknowledged to ``writers`` processes at once, which are killed at so many random
-    moments.
+    """What was acknowledged to ``writers`` concurrent processes, which are killed at ``moments``
+    random moments.
     """
     drawn, acknowledged = random.Random(7), set[str]()
     for moment in range(moments):
@@ -79,7 +81,7 @@ def _killed_writers(path: Path, moments: int, writers: int = 4) -> set[str]:
             for i in range(writers)
         ]
         assert processes[0].stdout
-        processes[0].stdout.readline()  # they are at work
+        processes[0].stdout.readline()  # all are at work
         acknowledged.add(f"{moment}-0-0")
         time.sleep(drawn.uniform(0.0, 0.25))
         for process in processes:
@@ -101,7 +103,7 @@ def _check_killed(path: Path, moments: int) -> None:
     assert len(acknowledged) > moments
     assert acknowledged <= rows.keys()
     whole = json.loads(json.dumps(encode(RUN)))
-    # none is torn
+    # no record is incomplete
     assert all(json.loads(record) == {**whole, "id": name} for name, record in rows.items())
 
 
@@ -156,7 +158,7 @@ def test_a_store_that_cannot_be_used_costs_one_line(tmp_path: Path, spoil, why: 
 
 
 def test_a_store_that_may_not_be_looked_for_costs_one_line(tmp_path: Path) -> None:
-    """The system refuses the question itself, as for a folder that may not be searched."""
+    """The system refuses even to look for the file, as in a folder without permission."""
     said: list[str] = []
     path = tmp_path / ("x" * 300) / "history.sqlite"
     history = History(path, None, said.append)
@@ -228,7 +230,7 @@ def test_words_of_the_job_are_kept_as_hashes_and_found_again() -> None:
     kept = hidden(config)
     assert "secret" not in json.dumps(kept) and "s3cret" not in json.dumps(kept)
     assert revealed(kept, domains) == config
-    assert revealed(kept, {**domains, "secret_width": ("small",)}) is None  # stale
+    assert revealed(kept, {**domains, "secret_width": ("small",)}) is None  # outdated
     assert revealed({"persistent_workers": 1}, {"persistent_workers": (False, True)}) is None
 
 

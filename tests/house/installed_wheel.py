@@ -1,5 +1,5 @@
-"""Run by `make wheel` with the interpreter of a fresh environment: does what was installed hold
-together?
+"""Run by `make wheel` with the interpreter of a fresh environment: is the installed package
+consistent?
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line answers at once what needs no more than its own words."""
+"""The command line answers immediately if it needs nothing but its arguments."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def _median_s(command: list[str], times: int = 5) -> float:
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_and_version_answer_at_once(option: str) -> None:
-    """0.3 s on a quiet machine; a loaded one is slower by the factor by which a bare interpreter
-    is.
-    """
+    """0.3 s on a quiet machine; on a loaded one, slowed down as much as a bare interpreter."""
     quiet_interpreter_s = 0.02
     noise = max(1.0, _median_s([sys.executable, "-c", "pass"]) / quiet_interpreter_s)
     assert _median_s([AUTOTUNE, option]) <= 0.3 * noise

@@ -1,4 +1,4 @@
-"""The command line as a whole: every command answers, errors end with the documented codes."""
+"""The command line as a whole: every command answers, and errors end with the documented codes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_exit_codes_are_unique_and_documented() -> None:
         {int(number) for number in re.findall(r"\b\d+\b", text)}
         for text in (autotune.errors.__doc__ or "", inspect.getdoc(autotune.cli) or "")
     ]
-    judged = {10, 11}  # what `autotune judge` ends with, and no error
+    judged = {10, 11}  # exit codes of `autotune judge` that are no errors
     assert told == [{0, *codes.values()}, {0, *codes.values(), *judged}]
 
 
@@ -123,14 +123,14 @@ def test_an_error_says_where_what_and_what_to_do() -> None:
 
 
 def test_errors_are_printed_in_one_place_only() -> None:
-    """Nothing but main() writes to stderr or ends the tuner's process."""
+    """Only main() prints tracebacks or ends the tuner's process."""
     wrong = []
     for path in sorted((ROOT / "autotune").rglob("*.py")):
         if path.name == "__main__.py" or path == ROOT / "autotune" / "cli" / "__init__.py":
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        # A module that is a program of its own (python -m …) ends its own process, under this guard
-        # only.
+        # A module that is its own program (python -m …) ends its process, but only under this
+        # guard.
         guarded = {
             n
             for g in tree.body

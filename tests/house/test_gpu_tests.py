@@ -1,5 +1,5 @@
-"""The GPU tests can be run by the Python of a machine that has a GPU and torch, and little of what
-the tuner needs.
+"""The GPU tests run with the Python of a GPU machine that has torch and few of the tuner's
+dependencies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Imports run one way, and nothing heavy is loaded before it is used."""
+"""Imports go in one direction, and heavy packages are loaded only when used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = {
     "autotune_trials": ROOT / "trials" / "autotune_trials",
     "autotune_spaces": ROOT / "search_spaces" / "autotune_spaces",
 }
-ALLOWED = {  # package -> packages of ours it may import
+ALLOWED = {  # package -> our packages that it may import
     "autotune": {"autotune", "autotune_trials", "autotune_spaces"},
     "autotune_trials": {"autotune_trials", "autotune_spaces"},
     "autotune_spaces": {"autotune_spaces"},
@@ -34,7 +34,7 @@ HEAVY = {
     "sklearn",
     "nvtx",
 }
-# Within the tuner the stages are the top: what lies below them does not know them.
+# Within the tuner the stages are on top: these packages must not import them.
 BELOW_STAGES = (
     "job",
     "search",
@@ -51,7 +51,9 @@ SOURCES = [(name, path) for name, root in PACKAGES.items() for path in sorted(ro
 
 
 def _imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[str, int, bool]]:
-    """(module imported, line, at import time) of every import statement; relative ones resolved."""
+    """(imported module, line, at import time) of every import statement; relative ones are
+    resolved.
+    """
     deferred: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or _type_checking(
@@ -152,14 +154,14 @@ def test_nothing_below_calls_back_into_the_stages_or_the_command_line(layer: str
 
 
 class _WithoutTypes(ast.NodeTransformer):
-    """What is imported for annotations alone is never run."""
+    """Imports under TYPE_CHECKING never run."""
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         return node.orelse if _type_checking(node) else self.generic_visit(node)
 
 
 def _needs() -> dict[str, set[str]]:
-    """Module -> modules of ours it imports, at whatever time."""
+    """Module -> our modules that it imports, at any time."""
     names = set(_modules())
     found: dict[str, set[str]] = {}
     for package, path in SOURCES:
@@ -167,7 +169,7 @@ def _needs() -> dict[str, set[str]]:
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         tree = _WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
         imported = {m for m, _, _ in _imports(tree, module, parts[-1] == "__init__")} & names
-        # "from a.b import c" names a.b as well, though it is a.b.c that is needed
+        # "from a.b import c" also names a.b, although only a.b.c is needed
         found[module] = {
             m for m in imported if not any(other.startswith(f"{m}.") for other in imported)
         } - {module}
@@ -175,7 +177,7 @@ def _needs() -> dict[str, set[str]]:
 
 
 def test_no_module_needs_itself() -> None:
-    """Not even late: two modules that import each other are one."""
+    """Not even with late imports: two modules that import each other are really one."""
     needs = _needs()
     assert needs["autotune.report.terminal.plain"] >= {
         "autotune.report.progress",
@@ -192,7 +194,7 @@ def test_no_module_needs_itself() -> None:
 
 
 def test_the_verdicts_are_functions_of_numbers() -> None:
-    """No torch, no files, no clock: they can be tested with nothing but numbers."""
+    """No torch, no files, no clock: tests only need numbers."""
     barred = {
         "torch",
         "time",
@@ -216,7 +218,7 @@ def test_the_verdicts_are_functions_of_numbers() -> None:
 
 
 def _loaded(code: str) -> set[str]:
-    """Top-level modules that a fresh interpreter holds after running ``code``."""
+    """Top-level modules of a fresh interpreter after running ``code``."""
     script = f"{code}\nimport sys; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
@@ -291,7 +293,7 @@ def _modules() -> list[str]:
 
 
 def test_every_module_can_be_imported_without_the_heavy_libraries() -> None:
-    """What needs ray, mlflow or nvtx fails when it is used, not before; so does what needs torch."""
+    """Without ray, mlflow, nvtx or torch, only what uses them fails, and only when it is used."""
     code = WITHOUT.format(missing=sorted(HEAVY), modules=_modules())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`make` alone lists what can be done, and what it lists can be done."""
+"""`make` alone lists the targets, and every listed target works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_help_is_the_default_and_lists_every_target() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_a_target_calls_is_there(target: str) -> None:
-    """A dry run; the environment and what is built in it are taken as made."""
+    """A dry run; the environment and what is built in it are assumed to exist."""
     commands = make("-n", "-o", ".venv/.installed", target).replace(f"{ROOT}/", "")
     files = re.findall(r"(?:^|\s|/)((?:benchmarks|tests|examples)/[\w./-]+[\w/])", commands)
     assert [f for f in files if not (ROOT / f).exists()] == []

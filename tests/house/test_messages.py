@@ -1,5 +1,6 @@
-"""What the user reads: each error says what, where and what to do, names flags that exist, and writes
-figures in one way."""
+"""Messages to the user: each error says what, where and what to do, names existing flags, and
+writes figures consistently.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "autotune").rglob("*.py"))
 ERRORS = {"InputError", "BaselineError", "HookError"}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-# of other programs, that a remedy may name
+# flags of other programs that a remedy may name
 OTHERS = {"--depth", "--workers"}
 
 
@@ -32,7 +33,7 @@ def raised() -> Iterator[tuple[Path, ast.Call]]:
 
 
 def texts(node: ast.AST) -> str:
-    """All literal text below ``node``."""
+    """All literal text in ``node``."""
     return " ".join(
         part.value
         for part in ast.walk(node)
@@ -45,7 +46,7 @@ def named(call: ast.Call) -> dict[str | None, ast.expr]:
 
 
 def in_our_words(call: ast.Call) -> bool:
-    """Not one that passes on what git, a cluster or the system said."""
+    """Whether the message is our own, not one passed on from git, a cluster or the system."""
     found = call.args[0] if call.args else None
     if isinstance(found, ast.JoinedStr):
         found = found.values[-1]
@@ -66,7 +67,7 @@ def test_an_error_says_where_and_what_was_expected_or_what_to_do() -> None:
 
 @pytest.fixture(scope="module")
 def flags() -> set[str]:
-    """Of all commands."""
+    """The flags of all commands."""
     found, waiting = {"--help", "--version"}, [load(name) for name in COMMANDS]
     while waiting:
         command = waiting.pop()
@@ -86,7 +87,7 @@ def test_an_error_names_flags_that_exist(flags: set[str]) -> None:
 
 
 def test_a_factor_is_written_with_a_multiplication_sign() -> None:
-    """1.30× everywhere but in files for other programs; `words.factor_words` writes it."""
+    """1.30× everywhere except in files for other programs; `words.factor_words` writes it."""
     others = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in SOURCES

@@ -1,5 +1,5 @@
-"""Every promise of the README has a test that runs every time, as the table in tests/README.md
-says.
+"""Every promise of the README has a test that always runs, as listed in the table in
+tests/README.md.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def plain(text: str) -> str:
     return " ".join(text.replace("**", "").split())
 
 
-# in parentheses: what is not in the README's own words
+# in parentheses: not literally in the README
 @pytest.mark.parametrize("promise", [promise for promise, _ in TABLE if promise[0] != "("])
 def test_the_readme_says_so(promise: str) -> None:
     assert plain(promise) in plain((ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 def test_the_tests_are_there_and_run_every_time() -> None:
-    """Collected as `make test` does: a name that is missing is an error, one with a mark is
+    """Collected as in `make test`: a missing name is an error, and a test with a mark is
     deselected.
     """
     tests = sorted({f"tests/{test}" for _, test in TABLE})

@@ -1,19 +1,20 @@
-"""Every code block of the README does what it says; links and commands of all pages are there.
+"""Every code block of the README works as written; links and commands of all pages exist.
 
-A block's language decides what happens to it, in order of appearance, in one empty directory that
-holds a copy of ``examples/``:
+A block's language decides what happens to it, in order of appearance, in one empty directory with a
+copy of ``examples/``:
 
-    bash      run, must end with 0; lines that call make or git are checked, not run (they would run these very tests)
+    bash      run, must end with 0; lines that call make or git are checked, not run (they would
+              run these very tests)
     python    run
     yaml      a mapping with `command` must be a valid job file; the rest must be YAML
     json      must be JSON
     toml      must be TOML
-    text      a transcript: left alone
+    text      a transcript: ignored
 
-A comment on the line before a block changes that; its reason is not optional:
+A comment on the line before a block changes that; its reason is required:
 
     <!-- file: train.py -->        the block is written to that file instead of being run
-    <!-- not run: REASON -->       bash and python are checked for form only: commands and options must exist
+    <!-- not run: REASON -->       bash and python are only checked: commands and options must exist
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 LANGUAGES = ("bash", "python", "yaml", "json", "toml", "text")
-QUICK = ("init", "check", "doctor", "knobs")  # commands that are over in seconds
-BLOCK_TIMEOUT_S = 900  # a slow or busy machine measures longer, and more pairs
+QUICK = ("init", "check", "doctor", "knobs")  # commands that take seconds
+BLOCK_TIMEOUT_S = 900  # a slow or busy machine measures longer and more pairs
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def blocks_of(markdown: str) -> list[Block]:
     """The fenced blocks of ``markdown``.
 
     Raises:
-        ValueError: a fence is not closed, has no known language, or its comment is not understood.
+        ValueError: a fence is not closed, has no known language, or has an unknown comment.
     """
     blocks, lines, index = [], markdown.splitlines(), 0
     while index < len(lines):
@@ -102,7 +103,7 @@ def _directive(lines: list[str], index: int) -> dict[str, str]:
 
 
 def commands_of(script: str) -> list[str]:
-    """The command lines of a bash block: comments dropped, continued lines joined."""
+    """The command lines of a bash block, without comments and with continuation lines joined."""
     joined = script.replace("\\\n", " ")
     return [
         line.strip()
@@ -112,7 +113,7 @@ def commands_of(script: str) -> list[str]:
 
 
 def check_autotune_line(line: str) -> str:
-    """Why the autotune command in ``line`` cannot be right, or ""."""
+    """Why the autotune command in ``line`` is wrong, or ""."""
     words = shlex.split(line, comments=True)
     start = next((i for i, w in enumerate(words) if Path(w).name == "autotune"), None)
     if start is None or len(words) == start + 1:
@@ -144,9 +145,7 @@ def options_of(command: str) -> set[str]:
 
 
 def check_make_line(line: str) -> str:
-    """Why the make command in ``line`` cannot be right, or "". The target must exist; nothing is
-    run.
-    """
+    """Why the make command in ``line`` is wrong, or "". The target must exist; nothing is run."""
     targets = [
         w for w in shlex.split(line, comments=True)[1:] if not w.startswith("-") and "=" not in w
     ]
@@ -156,9 +155,9 @@ def check_make_line(line: str) -> str:
 
 
 def run_block(block: Block, folder: Path, quick: bool = False) -> str:
-    """Do what the block asks for; returns what went wrong, or "".
+    """Execute the block; returns what went wrong, or "".
 
-    ``quick``: of its commands, only those in QUICK are run.
+    ``quick``: only run commands that are in QUICK.
     """
     if block.file:
         target = folder / block.file
@@ -215,7 +214,7 @@ def _bash(block: Block, folder: Path, quick: bool) -> str:
     kept = []
     for line in commands_of(block.text):
         if re.match(r"^(git|cd|source|\.)\s", line) and not block.skip:
-            continue  # a clone and going into it, an environment: the tests already stand there
+            continue  # cloning and entering a repository or an environment: already done
         if line.startswith("make"):
             if problem := check_make_line(line):
                 return problem
@@ -233,8 +232,10 @@ def _bash(block: Block, folder: Path, quick: bool) -> str:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """What went wrong, or "". With a session of its own, so that a block which takes too long, or a
-    test that is stopped, leaves no tuning behind.
+    """What went wrong, or "".
+
+    Runs in its own session, so that a block that takes too long, or a test that is stopped, leaves
+    no tuning behind.
     """
     process = subprocess.Popen(
         command,
@@ -289,7 +290,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_commands_of_the_documentation_are_there() -> None:
-    """Their names and options, in blocks and in running text."""
+    """Commands and options exist, in blocks and in running text."""
     command = re.compile(r"^ *(autotune [a-z].*)$|`(autotune [a-z][^`]*)`", re.MULTILINE)
     wrong, lines = [], 0
     for page in PAGES:

@@ -1,5 +1,4 @@
-"""What runs inside the user's job is typed: Any stands for torch and for objects of the job
-alone."""
+"""Code that runs inside the user's job is typed: Any is only for torch and objects of the job."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TRIALS = Path(__file__).parents[2] / "trials" / "autotune_trials"
-OURS = {  # names that objects of our own classes go by, whoever holds them
+OURS = {  # usual names for objects of our own classes
     "agent",
     "channel",
     "config",
@@ -38,8 +37,9 @@ SOURCES = sorted(TRIALS.rglob("*.py"))
 
 
 def untyped(source: str) -> Iterator[tuple[str, int]]:
-    """(name, line) of arguments and attributes with such a name that are annotated as Any, or as
-    Any or None."""
+    """(name, line) of arguments and attributes with such a name that are annotated as Any or Any |
+    None.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.arg) and node.annotation is not None:
             name, annotation = node.arg, node.annotation

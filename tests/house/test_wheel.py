@@ -1,4 +1,4 @@
-"""The wheel holds what the installed tool needs, and nothing else."""
+"""The wheel contains what the installed tool needs, and nothing else."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_nothing_else_is_in_it(names: set[str]) -> None:
 
 
 def test_the_inject_directory_holds_one_file_only(names: set[str]) -> None:
-    """It goes on the job's import path: a second file there could shadow a module of the job."""
+    """It is on the job's import path: a second file could shadow a module of the job."""
     assert [n for n in names if "/bootstrap/inject/" in n] == [
         "autotune_trials/agent/bootstrap/inject/sitecustomize.py"
     ]
@@ -85,7 +85,7 @@ def test_the_tested_set_fits_what_the_package_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     for need in map(Requirement, [*project["dependencies"], *extras["service"], *extras["dev"]]):
-        if need.name == project["name"]:  # another extra of our own
+        if need.name == project["name"]:  # one of our own extras
             continue
         assert need.name.lower() in pinned, f"{need.name} is not in constraints.txt"
         assert need.specifier.contains(pinned[need.name.lower()]), (

@@ -1,6 +1,4 @@
-"""What is promised for every file that is read, however odd; how many are tried is for the test to
-say.
-"""
+"""Guarantees for every input file, however odd; the test chooses the number of files."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from autotune.export.load import load_tuned
 from autotune.job.load import load_job
 from autotune.tracking import preflight
 
-# of memory, by all the files together; hypothesis itself keeps what it has drawn
+# by all files together; hypothesis itself keeps what it has drawn
 MOST_GROWN_MIB = 300
 
 
@@ -47,7 +45,7 @@ def fuzz_job_files(folder: Path, count: int) -> None:
 
 
 def fuzz_checked_job_files(folder: Path, count: int) -> None:
-    """Through the command line, where the command is looked at as well."""
+    """Through the command line, which also checks the job's command."""
     file = folder / "job.yaml"
     (folder / "train.py").write_text("")
 
@@ -71,7 +69,7 @@ def fuzz_tuned_files(folder: Path, count: int) -> None:
         with refused_or_right(file):
             config = load_tuned(file)
             plan(config, base={"PATH": "/nowhere"}, partial=True)
-            # they ask for a certain job
+            # these need specific jobs
             if form not in ("diff", "training-arguments", "lightning"):
                 FORMATS[form].write(replace(config, workdir=folder))
 

@@ -1,12 +1,11 @@
-"""Files as somebody careless, unlucky or hostile would write them, and what must come of reading
-one.
+"""Files as written by a careless, unlucky or hostile person, and how reading them must end.
 
     bytes       anything
-    mutated     a good file with something strange put in at any place of its text
+    mutated     a good file with something strange inserted at any position of its text
     replaced    a good file with any value at any place, or any key added anywhere
 
-What a file says is never carried out: every place where a program could be named names one that
-makes a canary.
+Nothing in a file is ever executed: every place that could name a program names one that creates a
+canary.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from autotune.errors import AutotuneError, InputError
 
 CANARY = "canary"
 PATIENCE_S = 6.0  # for one file, on a busy machine
-MANY = 400  # cases; fewer are the same in every run
+MANY = 400  # cases; smaller runs are deterministic
 TOUCH = f"touch {CANARY}"
 
 JOB: dict[str, Any] = {
@@ -260,7 +259,7 @@ def cases(count: int) -> settings:
 
 
 def places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in ``data``, itself first."""
+    """Every place in ``data``, including the whole."""
     yield at
     for key, value in (
         data.items()
@@ -285,7 +284,7 @@ def put(data: Any, place: tuple[Any, ...], value: Any) -> Any:
 
 
 def _text(data: Any) -> bytes:
-    # Written by hand, not by a dumper of tags: dates and bytes as a person would write them.
+    # Without tags: dates and bytes as a person would write them.
     return yaml.dump(data, Dumper=yaml.SafeDumper, sort_keys=False, width=100).encode(
         "utf-8", "surrogatepass"
     )
@@ -345,11 +344,11 @@ def files(good: dict[str, Any]) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def results(draw: st.DrawFn, good: dict[str, Any]) -> bytes:
-    """A result.json with any values at some places."""
+    """A result.json with random values at some places."""
     data, found = good, list(places(good))
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.sampled_from(found))
-        with contextlib.suppress(KeyError, IndexError, TypeError):  # it is gone since the last turn
+        with contextlib.suppress(KeyError, IndexError, TypeError):  # an earlier change removed it
             data = put(data, place, draw(values.filter(_is_json)))
     text = json.dumps(data)
     if draw(st.integers(0, 9)) == 0:
@@ -368,7 +367,7 @@ def _is_json(value: Any) -> bool:
 
 @contextlib.contextmanager
 def refused_or_right(file: Path) -> Iterator[None]:
-    """Either it works, or it is answered: what, and where; soon, and nothing is carried out."""
+    """Either it works, or the error says what and where; soon, and nothing is executed."""
     started = time.monotonic()
     try:
         yield
@@ -390,7 +389,7 @@ def check_no_canary(folder: Path) -> None:
 
 
 def command_line(*arguments: str) -> tuple[int, str]:
-    """Exit code and all that was said, by a command run in this process, with streams as strict as
+    """(exit code, output) of a command that runs in this process, with streams as strict as
     Python's own.
     """
     out, err = (
@@ -407,9 +406,7 @@ def command_line(*arguments: str) -> tuple[int, str]:
 
 
 def check_answered(file: Path, *arguments: str) -> None:
-    """A command on an odd file ends with 0 or one of the documented codes, and never with a defect
-    of ours (1).
-    """
+    """A command on an odd file ends with 0 or a documented code, and never with code 1 (a bug)."""
     started = time.monotonic()
     code, said = command_line(*arguments)
     assert code in (0, 2, 3, 4), said

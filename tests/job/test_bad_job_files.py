@@ -1,8 +1,8 @@
-"""Every mistake in a job file gets one clear message with its line, exit code 2, and starts
+"""Every mistake in a job file gets one clear message with its line and exit code 2, and starts
 nothing.
 
-Each case is run through the command line's own ``main``; some of them, and all that hang on the
-environment, in a process.
+Each case runs through the command line's own ``main``; some, including all that depend on the
+environment, run in a process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autotune.cli import main
 AUTOTUNE = str(Path(sys.executable).parent / "autotune")
 GOOD = "command: python train.py\n"
 
-# id: (job.yaml, line of the mistake, words the message must hold)
+# id: (job.yaml, line of the mistake, words in the message)
 BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "empty": ("", 1, ("empty", "command", "autotune init")),
     "a-list": ("- a\n- b\n", 1, ("a list",)),
@@ -361,7 +361,7 @@ def test_aliases_that_multiply_are_refused(folder: Path) -> None:
 
 
 def test_a_python_without_torch_is_named(folder: Path) -> None:
-    """The usual slip: the job's environment is not activated."""
+    """A common mistake: the job's environment is not activated."""
     (folder / "bin").mkdir()
     fake = folder / "bin" / "python"
     fake.write_text(f'#!/bin/sh\nexec {sys._base_executable} -S "$@"\n')

@@ -1,4 +1,4 @@
-"""What a right job file turns into."""
+"""How valid job files are read."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_json_is_read_as_json_is_written() -> None:
-    """Which writes a character beyond 0xFFFF as two halves, and an undecodable byte of a file name
-    as one.
+    """JSON writes a character beyond 0xFFFF as two surrogates, and an undecodable byte of a file
+    name as one.
     """
     data = {"name": "größe-训练-🚂", "🚂": ["\U0001f4a9", "a\udc80"]}
     assert parse_yaml(json.dumps(data)).data == data
@@ -271,7 +271,7 @@ def test_only_names_in_braces_are_placeholders() -> None:
 def test_any_words_survive_quoting(words: list[str]) -> None:
     import shlex
 
-    assume(not VARIABLE.match(words[0]))  # refused, with a word about env
+    assume(not VARIABLE.match(words[0]))  # refused, with a hint to use env
     line = shlex.join(words)
     assert shell_operator(line) == ""
     assert split(line) == tuple(words)
@@ -304,7 +304,7 @@ VALUES = st.recursive(
 def test_any_mapping_gives_a_job_or_an_error_with_a_line(
     tmp_path: Path, data: dict[str, object]
 ) -> None:
-    """Never another exception, whatever stands in the file."""
+    """No other exception, whatever the file contains."""
     try:
         load(tmp_path, yaml.safe_dump(data, allow_unicode=True))
     except AutotuneError as error:
@@ -431,7 +431,7 @@ def test_init_elsewhere_keeps_the_directory_of_the_command(tmp_path: Path) -> No
 
 
 def test_init_puts_variables_before_the_command_where_they_belong(tmp_path: Path) -> None:
-    """As one types it in a shell: EPOCHS=3 python train_resnet.py."""
+    """As typed in a shell: EPOCHS=3 python train_resnet.py."""
     (tmp_path / "train_resnet.py").touch()
     done = run(
         "init", "--", "EPOCHS=3", "NOTE=a: b", "python", "train_resnet.py", "x=1", cwd=tmp_path
@@ -467,7 +467,7 @@ def test_init_refuses_what_makes_no_job(arguments: tuple[str, ...], tmp_path: Pa
 
 
 def test_every_key_of_the_file_is_in_the_first_one(tmp_path: Path) -> None:
-    """Comment marks off, it is a full job file, and a right one."""
+    """Uncommented, it is a complete and valid job file."""
     text = job_yaml(["python", "train.py"], "x")
     settings_only = [
         line

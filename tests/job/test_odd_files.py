@@ -1,5 +1,5 @@
-"""Files from anywhere: never a traceback, never a thing done because a file says so, an answer with
-its place, and soon.
+"""Files from anywhere: no traceback, nothing executed because a file says so, and a quick answer
+that names the place.
 
 Some hundred cases here; ten thousand of each kind in tests/faults/test_ten_thousand_files.py.
 """
@@ -58,10 +58,10 @@ from autotune.report.result_file import to_json
     ],
 )
 def test_odd_files(call: str) -> None:
-    """In a process of its own: hypothesis draws from what the loaded modules hold, and the same
-    cases are to be tried in every run.
+    """In a separate process: hypothesis uses constants of the loaded modules, and the cases should
+    be the same in every run.
     """
-    with tempfile.TemporaryDirectory(prefix="odd-") as folder:  # its length is part of the files
+    with tempfile.TemporaryDirectory(prefix="odd-") as folder:  # its length affects the files
         done = subprocess.run(
             [
                 sys.executable,
@@ -77,7 +77,7 @@ def test_odd_files(call: str) -> None:
 
 
 GOOD = "command: python train.py\n"
-# What was found to hang, to blow up or to end in a traceback, each with a word of its answer.
+# Files that once hung, exploded or ended in a traceback, each with a word of the answer.
 FOUND = {
     "merges-that-multiply": (
         GOOD
@@ -138,7 +138,7 @@ def test_the_largest_file_is_read_in_seconds() -> None:
     assert time.monotonic() - started < 60
 
 
-# A command line is words, and each reaches the program as it stands.
+# A command line is a list of words, and each reaches the program unchanged.
 WORDS = [
     "a;b",
     "$(touch canary)",

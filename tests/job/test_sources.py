@@ -1,4 +1,4 @@
-"""A run that is resumed notices that the job's own code has changed meanwhile."""
+"""A resumed run notices that the job's own code has changed in the meantime."""
 
 from __future__ import annotations
 

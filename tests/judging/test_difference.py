@@ -1,4 +1,4 @@
-"""The verdict on two speeds, where the truth is known."""
+"""The verdict on two speeds, with a known truth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.verdict.difference import LOOKS, difference
 
 
 def judged(true: float, noise: float, seed: int, looks: int = len(LOOKS)) -> str:
-    """The state in the end, of pairs with a log speed-up of ``true``, looked at as in a run."""
+    """The final state for pairs with a log speed-up of ``true``, with the looks of a run."""
     ratios = np.random.default_rng(seed).normal(true, noise, LOOKS[-1])
     for look in range(looks):
         found = difference(list(ratios[: LOOKS[look]]), look=look)
@@ -26,7 +26,7 @@ def share(states: list[str], *wanted: str) -> float:
 
 def test_equal_sides_are_called_different_in_at_most_one_of_a_hundred() -> None:
     states = [judged(0.0, 0.08, seed) for seed in range(600)]  # too noisy for "same" to come first
-    assert share(states, "faster", "slower") <= 0.015  # 9 of 600, where 6 are expected at most
+    assert share(states, "faster", "slower") <= 0.015  # 9 of 600; at most 6 are expected
 
 
 def test_a_slowdown_of_five_per_cent_is_found() -> None:

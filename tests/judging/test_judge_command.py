@@ -1,4 +1,4 @@
-"""`autotune judge` on two commits of a small repository, by the command line, the GitHub Action and
+"""`autotune judge` on two commits of a small repository: by the command line, the GitHub Action and
 from Python.
 """
 
@@ -54,7 +54,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def made(home: Path, more: str = "") -> Path:
-    """A repository whose job lies in a folder, with one commit a change and a tag for each."""
+    """A repository with the job in a folder, and one commit and tag per change."""
     (home / "job").mkdir(parents=True)
     git(home, "init", "--quiet")
     (home / "job" / "job.yaml").write_text(f"command: python train.py\n{more}")
@@ -105,7 +105,7 @@ def judgement(home: Path) -> dict[str, Any]:
     return found
 
 
-# A venv in which autotune is installed already, and whose python has none of the job's packages.
+# A venv that already has autotune, and whose Python has none of the job's packages.
 PYTHON = """\
 #!/bin/sh
 mkdir -p "$3/bin"
@@ -118,11 +118,11 @@ SHORTER = Path(__file__).parents[1] / "shorter.py"
 
 
 def test_the_action_finds_a_slowdown(tmp_path: Path) -> None:
-    """The scripts of action.yml, as a runner would start them."""
+    """Runs the scripts of action.yml like a runner."""
     repository = made(tmp_path / "repository", more="convergence: {steps: 60}\n")
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     install, step = action["runs"]["steps"]
-    # the first look is always made
+    # the first look is always taken
     given = {"job": "job/job.yaml", "base-ref": "base", "head-ref": "slowdown", "minutes": "0.2"}
     values = {
         name: given.get(name, str(entry.get("default", "")))
@@ -140,7 +140,7 @@ def test_the_action_finds_a_slowdown(tmp_path: Path) -> None:
         env={**environment, "PYTHON": str(python), "GITHUB_ACTION_PATH": str(ROOT)},
         check=True,
     )
-    first = Path(places["GITHUB_PATH"])  # what later steps find before all else
+    first = Path(places["GITHUB_PATH"])  # first on the PATH of later steps
     if first.exists():
         environment["PATH"] = f"{first.read_text().strip()}:{environment['PATH']}"
     done = subprocess.run(
@@ -235,7 +235,7 @@ def test_from_python_and_with_a_tuned_file(repository: Path) -> None:
     assert done.stdout == "unchanged\n", done.stderr
 
 
-# played in every run: test_played_judgement.py
+# simulated in every run by test_played_judgement.py
 @pytest.mark.slow
 def test_sides_that_do_other_work_are_refused(repository: Path) -> None:
     done = judge(repository, "--base-ref", "base", "--head-ref", "larger")

@@ -57,7 +57,7 @@ def test_bad_input_is_an_error_of_ours(call: object, tmp_path: Path) -> None:
 
 
 def test_a_profile_from_a_thread(tmp_path: Path) -> None:
-    """Signals can be handled in the main thread only."""
+    """Signals can only be handled in the main thread."""
     (tmp_path / "train.py").write_text(
         "import torch\nlayer = torch.nn.Linear(8, 8)\noptimizer ="
         " torch.optim.SGD(layer.parameters(), lr=0.1)\nfor _ in range(3000):\n   "

@@ -1,4 +1,6 @@
-"""Whole judgements of played machines: the sides' runs are made up, all that judges them is real."""
+"""Whole judgements of simulated machines: the sides' runs are replayed, everything that judges them
+is real.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ Alter = Callable[[FixedRun, Record], Record]
 
 
 class Machine(ReplayExecutor):
-    """One side's: its records and what it says of itself can be altered."""
+    """The machine of one side; its records and what it reports can be altered."""
 
     loader_key = ""
 
@@ -146,7 +148,7 @@ def test_it_says_that_no_run_reached_the_second_epoch(
     ],
 )
 def test_exact_asks_for_the_same_bits(play: Any, a: float, b: float, loss: str, said: str) -> None:
-    """A's factor is that of its runs but for the one that repeats it."""
+    """``a`` scales the losses of A's runs, except the one that repeats a run."""
     again = losses_times(a, "judge-reference-0")
     first = Machine(alter=lambda q, r: r if q.label.endswith("again") else again(q, r))
     it = play(first, Machine(alter=losses_times(b)), loss=said)
@@ -190,7 +192,7 @@ def test_the_arrangement_of_the_source_is_no_setting(
 
 def test_batches_that_vary_are_the_same_work(play: Any) -> None:
     def other(request: FixedRun, record: Record) -> Record:
-        """The median of another stretch of an epoch."""
+        """As if the median came from another part of an epoch."""
         samples = (33.0,) * len(record.window.samples)
         seen = replace(record, window=replace(record.window, samples=samples))
         return seen if request.label == "profile-B" else record

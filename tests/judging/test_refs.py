@@ -1,4 +1,4 @@
-"""The worktrees of two commits: whose code runs in them, and who may touch them."""
+"""The worktrees of two commits: whose code runs in them, and who may use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.judging.sides import load_side
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A repository whose package lies in src/ and is installed, as editable, in an environment."""
+    """A repository whose package is in src/, with an editable installation in an environment."""
     home = tmp_path / "repository"
     (home / "job").mkdir(parents=True)
     (home / "src" / "package").mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_a_second_judgement_leaves_the_worktrees_of_the_first_alone(
         ):
             pass
         assert sides[0].spec.workdir.is_dir()
-        # git knows it no more, and removes nothing
+        # git no longer knows it, and removes nothing
         (folder / "A" / ".git").write_text("gone")
     assert "could not be removed" in capsys.readouterr().out
     with open(folder / "lock") as file:

@@ -1,4 +1,4 @@
-"""What a judgement says to a CI: exit codes, JUnit XML, SARIF, Markdown, JSON."""
+"""What a judgement tells a CI: exit codes, JUnit XML, SARIF, Markdown, JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sides of a judgement are made of, without running one."""
+"""The sides of a judgement, without running them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_one_side_may_lie_in_the_directory_of_the_other(folder: Path) -> None:
         lock.release()
     locks = [WorkdirLock(folder / "inner"), WorkdirLock(folder / "inner")]
     with pytest.raises(InputError, match="another autotune run"):
-        WorkdirLock(folder)  # the other way round: who holds a directory has it alone
+        WorkdirLock(folder)  # the other way round: a directory lock is exclusive
     for lock in locks:
         lock.release()
 

@@ -14,8 +14,8 @@ from autotune_trials.supervisor import process_tags
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Starts a session of the job in ddp_job.py, or of ``program``; nothing of it may be left when
-    the test ends.
+    """Starts sessions of the job in ddp_job.py, or of ``program``; nothing may be left at the
+    test's end.
     """
     made: list[Session] = []
 

@@ -1,5 +1,5 @@
-"""A DistributedDataParallel job of two gloo ranks under torchrun, with places where a test puts a
-fault, and its own ground truth.
+"""A DistributedDataParallel job of two gloo ranks under torchrun, with hooks for planted faults and
+its own ground truth.
 
 Every rank prints what it has built and what it trains on:
 
@@ -75,7 +75,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-# where a test puts a line of its own
+# hooks for a test's own lines
 HOOKS = dict.fromkeys(("item", "forward", "before", "after"), "pass")
 OWN = {
     "samples": 256,
@@ -108,7 +108,7 @@ def torchrun(*options: str, python: str = sys.executable) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """What one rank printed of one step."""
+    """What one rank printed about one step."""
 
     rank: int
     number: int
@@ -117,7 +117,7 @@ class Step:
 
 
 def steps_of(text: str, rank: int = 0) -> list[Step]:
-    """The steps ``rank`` printed, in order."""
+    """The steps that ``rank`` printed, in order."""
     found = []
     for line in text.splitlines():
         if line.startswith(f"step {rank} "):
@@ -127,7 +127,7 @@ def steps_of(text: str, rank: int = 0) -> list[Step]:
 
 
 def total_samples(text: str, ranks: Iterable[int] = (0, 1)) -> list[int]:
-    """Samples a step, of all ranks together."""
+    """Samples of each step, over all ranks."""
     return [
         sum(step.samples for step in steps)
         for steps in zip(*(steps_of(text, rank) for rank in ranks), strict=False)
@@ -135,7 +135,7 @@ def total_samples(text: str, ranks: Iterable[int] = (0, 1)) -> list[int]:
 
 
 def built(text: str) -> dict[int, str]:
-    """Rank -> what it built DistributedDataParallel with."""
+    """Rank -> the settings of its DistributedDataParallel."""
     lines = (line.split(maxsplit=2) for line in text.splitlines() if line.startswith("built "))
     return {int(rank): how for _, rank, how in lines}
 

@@ -1,4 +1,4 @@
-"""What the ranks say, put together: pure functions of messages and text."""
+"""Merging the ranks' messages: pure functions of messages and text."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_loss_is_the_mean_over_ranks() -> None:
         and merged.samples_before == (0.0, 8.0, 16.0)
         and merged.notes["ranks"] == 2
     )
-    # of a pipeline only the last has one
+    # only the last rank of a pipeline has a loss
     assert mean_losses([(None, None), (2.0, None)]) == (2.0, None)
     assert mean_losses([(1.0, 2.0, 3.0), (3.0, 4.0)]) == (2.0, 3.0)
 
@@ -156,7 +156,7 @@ def test_all_ranks_end_where_the_slowest_fills_the_time() -> None:
     assert steps(0.01, 0.02, steps=100, min_seconds=4.0) == 200
     assert steps(0.01, 0.01, steps=240, min_seconds=1.0) == 240
     assert steps(1.0, 2.0, steps=240, max_seconds=100.0) == 50
-    assert steps(9.0, 9.0, steps=240, max_seconds=100.0) == 24  # recorded already
+    assert steps(9.0, 9.0, steps=240, max_seconds=100.0) == 24  # already recorded
     # two seconds of evaluation every ten iterations count as well
     assert steps(0.01, 0.01, away_s=0.19, steps=60, min_seconds=4.0) == 60
     assert steps(0.01, 0.01, away_s=0.19, steps=240, max_seconds=20.0) == 100

@@ -1,5 +1,5 @@
-"""``autotune run`` of a torchrun job, to its verdict: every rank applies the knobs, and what is
-recorded is what the job itself printed.
+"""``autotune run`` of a torchrun job, up to its verdict: every rank applies the knobs, and the
+record matches what the job itself printed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ search_space:
 budget: {{minutes: 8, trials: 12}}
 convergence: {{steps: 80}}
 """
-# Reading a batch of 8 sleeps 8 ms, which two workers hide, so that the other knobs are searched,
-# too; from 32 samples on the second rank alone is out of memory.
+# Reading a batch of 8 sleeps 8 ms, which two workers hide, so that the other knobs are searched as
+# well; from 32 samples on, only the second rank runs out of memory.
 FAULTY = {
     "item": "time.sleep(0.001)",
     "width": 600,

@@ -1,4 +1,4 @@
-"""Two real ranks under torchrun, in one session: they switch together, are counted together, and
+"""Two real ranks under torchrun in one session: they switch together, are counted together, and
 fail together.
 """
 
@@ -20,7 +20,7 @@ from autotune_trials.session.session import Session, SessionFailed
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 Start = Callable[..., Session]
-QUICK_S = 20.0  # an end that waits for no timeout: the hang timeout is 60 s
+QUICK_S = 20.0  # no timeout was needed: the hang timeout is 60 s
 
 
 def block(name: str, iterations: int = 10, **knobs: Any) -> Block:
@@ -40,7 +40,7 @@ def line_of(session: Session, text: str) -> str:
 
 
 def test_all_ranks_switch_and_then_one_runs_out_of_memory(start: Start) -> None:
-    """One session for the things that need two healthy ranks, and its end by the fault that is most
+    """One session for everything that needs two healthy ranks, ended by the fault that is most
     likely in a search.
     """
     forward = "if len(x) >= 32 and rank == 1: raise MemoryError('32 samples do not fit')"
@@ -78,8 +78,8 @@ def test_all_ranks_switch_and_then_one_runs_out_of_memory(start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_survives_its_own_out_of_memory_keeps_nobody_waiting(start: Start) -> None:
-    """The job catches the error and goes on to its next batch, while the other rank waits for the
-    gradients of this one.
+    """The job catches the error and goes on with its next batch, while the other rank waits for the
+    gradients of the failed one.
     """
     program_fault = {
         "before": "\n            ".join(
@@ -150,7 +150,7 @@ def test_a_hang_is_told_with_the_stacks_of_all_ranks(start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 60])
 def test_torchruns_restarts_do_not_make_a_failed_trial_look_alive(start: Start, step: int) -> None:
-    """Restarted ranks would train on as if nothing had happened."""
+    """Restarted ranks would keep training as if nothing had happened."""
     fault = (
         f"if n == {step} and rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise"
         " ValueError('only once')"
@@ -174,14 +174,14 @@ def test_a_restart_that_nobody_announced_ends_the_session_too(start: Start) -> N
     )
     session = start(job={"before": fault}, options=("--max-restarts", "3"))
     failure, _ = failure_of(session.wait_hello)
-    # not by us
+    # not killed by us
     assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed"), failure
 
 
 @pytest.mark.slow
 def test_accumulation_under_no_sync_is_counted_as_the_job_counts_it(start: Start) -> None:
     config = SessionConfig("fixed", "", steps=30)
-    # 17 batches a rank: the last, of 4, goes into the next step
+    # 17 batches per rank: the last one, of 4 samples, goes into the next step
     session = start(job={"accumulate": 4, "samples": 264}, config=config)
     hello = session.wait_hello()
     record = session.wait_record()
@@ -211,8 +211,8 @@ def test_ranks_end_their_window_together_when_time_is_asked_for(start: Start) ->
 
 @pytest.mark.slow
 def test_uneven_last_batches_are_counted_as_they_are(start: Start) -> None:
-    """101 samples: the sampler gives each rank 51, which is 6 batches of 8 and one of 3; at 16 it
-    is 3 and one of 3.
+    """101 samples: each rank gets 51 from the sampler, which is 6 batches of 8 and one of 3; with a
+    batch size of 16, 3 batches and one of 3.
     """
     key = ""
     for size, last in ((8, 3), (16, 3)):
@@ -245,7 +245,7 @@ def test_uneven_last_batches_are_counted_as_they_are(start: Start) -> None:
 def test_a_knob_that_one_rank_alone_cannot_set_keeps_nobody_waiting(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 1 gives the block up and waits for the next plan; rank 0 waits for rank 1 in its
+    """Rank 1 aborts the block and waits for the next plan; rank 0 waits for rank 1 in its
     all-reduce.
     """
     monkeypatch.setattr("autotune_trials.session.session.STRAY_S", 2.0)
@@ -309,7 +309,7 @@ def test_the_arguments_of_distributed_data_parallel_leave_the_losses_as_they_wer
             overrides=overrides,
         )
         [facts] = session.wait_hello().job.ddp
-        # what the job asked for
+        # the job's own settings
         assert (facts.bucket_cap_mb, facts.gradient_as_bucket_view, facts.static_graph) == (
             None,
             False,

@@ -1,6 +1,4 @@
-"""A whole run's events, told to a progress: what the stages would call. Run as a script by the
-tests.
-"""
+"""Sends a whole run's events to a progress, as the stages do. The tests run it as a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Believable results for the tests of the report: what a run leaves behind, without running one."""
+"""Realistic results for the tests of the report, without running anything."""
 
 from __future__ import annotations
 
@@ -381,7 +381,7 @@ def findings() -> tuple[Finding, ...]:
 
 
 def timeline(data_ms: float, forward_ms: float, backward_ms: float) -> tuple[Span, ...]:
-    """Three iterations: the phases, and below them the operators of the forward and backward pass."""
+    """Three iterations: the phases, and below them the operators of both passes."""
     spans, at_s = [], 0.0
     for _ in range(3):
         for phase, length_s in (

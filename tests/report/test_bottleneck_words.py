@@ -1,4 +1,4 @@
-"""What is said of the bottleneck claims no more than was measured."""
+"""The text on the bottleneck claims no more than was measured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The closing screen is true of every verdict, fits the terminal, and lets nothing of the job's
-through as a command.
+"""The closing screen is correct for every verdict, fits the terminal, and passes on no control
+codes from the job.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_a_job_whose_batches_cannot_be_counted_is_told_in_iterations() -> None:
 
 
 def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -> None:
-    """With twice the batch the forward pass takes longer, and the job is faster."""
+    """With twice the batch size the forward pass takes longer, although the job is faster."""
     before, after = anatomy(57.1, 14.0, 23.5), anatomy(17.0, 28.0, 47.0)
     grown = replace(
         tuned(),
@@ -101,7 +101,7 @@ def test_iterations_of_unlike_size_are_not_set_against_each_other_in_silence() -
     )
     assert said in screen(grown) and said in render(grown, RUN)
     assert "After tuning an iteration" not in screen(tuned()) + render(tuned(), RUN)
-    # as many samples as before; half of the time is lost at the ends of epochs
+    # the same number of samples as before; half of the time is lost at the ends of epochs
     quick = anatomy(2.0, 0.5, 0.5)
     ends = replace(
         quick,
@@ -121,7 +121,7 @@ def test_a_knob_that_went_back_is_not_shown_with_the_value_it_left() -> None:
 
 
 def test_pages_that_are_not_there_are_not_offered(tmp_path: Path) -> None:
-    """`autotune ui` answers of a run with `tracking: {uri: null}` that it was recorded without
+    """For a run with `tracking: {uri: null}`, `autotune ui` would say that it was recorded without
     MLflow.
     """
     for uri, offered in ((None, False), (f"sqlite:///{tmp_path}/mlflow.db", True)):

@@ -1,5 +1,5 @@
-"""Two runs beside each other: what is claimed follows from both runs' intervals and noise, and
-unlike runs are refused.
+"""Comparison of two runs: claims follow from both runs' intervals and noise, and runs that cannot
+be compared are refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def finding(
 
 
 def other() -> Result:
-    """The same job, tuned less far, with an operator that takes longer and findings of its own."""
+    """The same job with a smaller speed-up, a slower operator and its own findings."""
     result = tuned()
     sides = dict(result.explanation.sides)
     winner = sides["winner"]
@@ -90,7 +90,7 @@ def test_ratio_of_speedups_holds_both_errors() -> None:
 
 
 def test_a_noise_that_the_file_lacks_is_said(tmp_path: Path) -> None:
-    """result.json has no NaN: what was not measured comes back as None."""
+    """result.json has no NaN: an unmeasured value is read back as None."""
     write_result(
         replace(other(), observation=replace(other().observation, noise=math.nan)),
         tmp_path / "result.json",

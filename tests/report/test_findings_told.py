@@ -1,5 +1,5 @@
-"""Findings on the page and in the terminal: places, figures, what the answer cured; the job's words
-stay words.
+"""Findings on the page and in the terminal: places, figures, what the answer cured; text from the
+job is escaped.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The operators on the page and in the terminal: the same figures, the verdicts, and the peaks they
-are held against.
+are compared with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PEAKS = (
 
 
 def judged_explanation() -> Explanation:
-    """Seven operators before, two after, of every verdict."""
+    """Seven operators before, two after, with all kinds of verdict."""
     work = {
         "aten::mm": (2e9, 4e6),
         "aten::copy_": (0.0, 40e6),
@@ -95,8 +95,8 @@ def test_the_plot_has_both_runs_and_follows_the_pages_colours() -> None:
 
 
 def test_nothing_is_said_or_drawn_to_be_above_the_roof() -> None:
-    """An operator whose data lie in a cache, a convolution with fewer products, and a device above
-    its maker's figure.
+    """An operator whose data are cached, a convolution with fewer products, and a device that
+    exceeds its vendor's figure.
     """
     work = {"aten::add": (1e6, 40e6), "aten::mkldnn_convolution": (4e9, 4e6)}
     rows = [

@@ -1,4 +1,4 @@
-"""What the plots and the timeline strip show, read back from what was drawn."""
+"""What the plots and the timeline strip show, read back from the drawings."""
 
 from __future__ import annotations
 

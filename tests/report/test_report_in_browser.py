@@ -1,5 +1,5 @@
-"""The page in a real browser: nothing overflows, everything can be read, on a desk and on a phone,
-by day and by night.
+"""The page in a real browser: nothing overflows and all text is readable, on large and small
+screens, in light and dark mode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autotune.report.text.comparison import compare
 
 pytestmark = pytest.mark.browser
 
-LEGIBLE = 4.5  # WCAG 2.1, success criterion 1.4.3: contrast of text of normal size, level AA
+LEGIBLE = 4.5  # WCAG 2.1, 1.4.3: contrast of normal text, level AA
 SIZES = {"desk": (1280, 900), "tablet": (768, 1024), "phone": (360, 740)}
 SECTIONS = (
     "changes",
@@ -44,7 +44,7 @@ FLAGS = [
     "--disable-sync",
 ]
 
-# Every text with its contrast to what lies behind it: (words, contrast), worst first.
+# Every text with its contrast to its background: (words, contrast), worst first.
 CONTRASTS = """
 () => {
   const parse = c => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
@@ -68,7 +68,7 @@ CONTRASTS = """
   return found.sort((x, y) => x[1] - y[1]);
 }
 """
-# Text that sticks out of the page: neither cut off nor inside something that scrolls.
+# Text outside the page that is neither clipped nor inside a scrolling element.
 OUTSIDE = """
 () => [...document.querySelectorAll("main *")].filter(e => {
   if (e.closest(".scroll, nav, svg")) return false;
@@ -97,7 +97,7 @@ def browser() -> Iterator[Any]:
 
 
 class Shown:
-    """A page opened at one size and colour scheme; what it said and asked for on the way."""
+    """A page opened at one size and colour scheme, with its console messages and requests."""
 
     def __init__(self, browser: Any, path: Path, size: str, scheme: str) -> None:
         width, height = SIZES[size]

@@ -1,4 +1,4 @@
-"""The page holds everything, asks nothing of any network, and shows the job's words as words."""
+"""The page is complete, makes no network request, and escapes the job's text."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RUN = Path("autotune-runs/digits-cnn")
 
 
 class Page(HTMLParser):
-    """Reads a page strictly: every element closed, ids unique, all text and all outward references
-    kept.
+    """Parses a page strictly: every element closed, ids unique; collects all text and external
+    references.
     """
 
     def __init__(self, text: str) -> None:
@@ -191,8 +191,8 @@ def test_loss_plot_is_a_png(name: str, tmp_path: Path) -> None:
 
 
 def browse(page: str, profile: Path) -> tuple[list[str], set[str]]:
-    """(console messages, addresses asked for beyond the file itself) of opening the address
-    ``page`` in a browser.
+    """Open the address ``page`` in a browser: (console messages, addresses requested beyond the
+    file).
     """
     browser = (
         shutil.which("chromium")
@@ -234,7 +234,7 @@ def browse(page: str, profile: Path) -> tuple[list[str], set[str]]:
 
 @pytest.fixture(scope="module")
 def own_hosts(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """What the browser asks for on its own account, with nothing open."""
+    """What the browser requests by itself, with no page open."""
     return {urlsplit(u).netloc for u in browse("about:blank", tmp_path_factory.mktemp("blank"))[1]}
 
 

@@ -1,4 +1,4 @@
-"""result.json keeps everything, is strict JSON, and a bad one is answered with advice."""
+"""result.json preserves everything and is strict JSON; a bad file gets an error with advice."""
 
 from __future__ import annotations
 

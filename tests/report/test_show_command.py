@@ -112,9 +112,7 @@ def test_an_unknown_run_names_the_known_ones(
 def test_a_directory_in_which_no_run_was_made_names_the_known_ones(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``autotune show .`` beside the job file: nothing can be carried on there, but the run is not
-    far.
-    """
+    """``autotune show .`` next to the job file: no run to resume here, but one is nearby."""
     (runs / "autotune-runs/digits").mkdir()
     (runs / "autotune-runs/digits/journal.jsonl").touch()
     assert main(["show", "."]) == 2

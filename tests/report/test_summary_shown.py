@@ -1,4 +1,4 @@
-"""The performance summary where people see it: in the terminal, on the page, in MLflow."""
+"""The performance summary in the terminal, on the page, and in MLflow."""
 
 from __future__ import annotations
 

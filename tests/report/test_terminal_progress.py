@@ -1,4 +1,4 @@
-"""Progress shows every event in each of its forms, and never raises into a stage."""
+"""Progress shows every event in all its forms, and never raises into a stage."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def in_a_terminal(
         while True:
             try:
                 chunk = os.read(master, 65536)
-            except OSError as error:  # Linux says EIO when the other end is closed
+            except OSError as error:  # Linux raises EIO once the other end is closed
                 assert error.errno == errno.EIO
                 break
             if not chunk:
@@ -186,7 +186,7 @@ def test_a_terminal_that_cannot_draw_gets_plain_lines(environment: dict[str, str
 
 
 class Broken(io.StringIO):
-    """A terminal that went away."""
+    """A terminal that has been closed."""
 
     encoding = "utf-8"
 

@@ -1,4 +1,4 @@
-"""What is said of the files trials wrote: quietly what was put back, with a remedy what was not."""
+"""Messages on files that trials wrote: restored ones quietly, all others with a remedy."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class BareMachine:
         )
 
     def variables(self, name: str = "env") -> dict[str, str]:
-        """What the file says that operators and clients read into their shells."""
+        """Variables of the file that operators and clients source in their shells."""
         script = f'set -a; . "{self.state}/{name}"; env -0'
         done = subprocess.run(
             ["env", "-i", "bash", "-c", script], capture_output=True, text=True, check=True
@@ -71,7 +71,7 @@ class BareMachine:
         return self.call("autotune", *words, cwd=cwd, timeout_s=timeout_s, **self.variables())
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """One question to MLflow's REST API."""
+        """One request to MLflow's REST API."""
         uri = self.variables()["MLFLOW_TRACKING_URI"]
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
@@ -86,7 +86,7 @@ class BareMachine:
         }
 
     def processes(self) -> dict[int, str]:
-        """What belongs to the service, by pid; the value is its command line."""
+        """Processes of the service: pid -> command line."""
         found = {}
         ray = (
             "autotune-ray-"
@@ -104,9 +104,11 @@ class BareMachine:
         return found
 
     def listeners(self) -> set[tuple[str, int]]:
-        """Address and port of every TCP socket that the service listens on. Ray's agents write
-        their names over their words and
-        environment: they are found as what its other processes have started."""
+        """Address and port of every TCP socket that the service listens on.
+
+        Ray's agents overwrite their command line and environment with their names: they are found
+        as descendants of other processes.
+        """
         own = self.processes()
         own |= {
             child.pid: child.name()
@@ -135,7 +137,7 @@ def require_postgres() -> None:
 
 @contextmanager
 def bare_machine() -> Iterator[BareMachine]:
-    """Nothing runs yet. Ends whatever does, at the end."""
+    """Nothing runs yet; stops everything at the end."""
     home = Path(tempfile.mkdtemp(prefix="at-service-"))
     home.chmod(0o711)
     machine = BareMachine(home / "state")

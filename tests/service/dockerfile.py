@@ -1,5 +1,5 @@
-"""A Dockerfile as stages of instructions; enough of the language for ours. hadolint judges the
-rest.
+"""A Dockerfile as stages of instructions; supports the part of the language that ours uses.
+hadolint checks the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Instruction:
     word: str  # RUN, COPY …
-    text: str  # continued lines joined
+    text: str  # continuation lines joined
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ def stages(path: Path) -> dict[str, Stage]:
 
 
 def lineage(found: dict[str, Stage], name: str) -> list[Instruction]:
-    """The instructions of a stage and of those it is built on, first to last."""
+    """The instructions of a stage and of the stages it is built on, in order."""
     stage = found.get(name)
     return [] if stage is None else [*lineage(found, stage.parent), *stage.instructions]
 
 
 def words(text: str) -> list[str]:
-    """The words of CMD, ENTRYPOINT and the like in their list form."""
+    """The arguments of CMD, ENTRYPOINT and the like in their list form."""
     return json.loads(text)

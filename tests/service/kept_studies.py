@@ -1,11 +1,11 @@
-"""``record``, ``delete`` or look for (``has``, ``lacks``) studies in MLflow by name, as an
-operator's users would: from the command line.
+"""``record``, ``delete`` or check (``has``, ``lacks``) studies in MLflow by name from the command
+line, as users of the service do.
 
     python kept_studies.py record NAME     a study with a metric and a file
-    python kept_studies.py delete NAME     as in MLflow's pages: it is only marked
-    python kept_studies.py has NAME        ends with 0 if it is there, with its metric and its file
-    python kept_studies.py lacks NAME      ends with 0 if it is not
-    python kept_studies.py files FOLDER    how many files of studies lie there
+    python kept_studies.py delete NAME     as in MLflow's UI: it is only marked as deleted
+    python kept_studies.py has NAME        ends with 0 if it exists, with its metric and its file
+    python kept_studies.py lacks NAME      ends with 0 if it does not
+    python kept_studies.py files FOLDER    prints the number of studies' files in FOLDER
 """
 
 from __future__ import annotations

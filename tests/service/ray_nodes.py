@@ -1,5 +1,5 @@
-"""A Ray cluster for tests, started by the very scripts that the images start: a head and workers on
-loopback, with a token.
+"""A Ray cluster for tests, started by the scripts of the images: a head and workers on loopback,
+with a token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MARK = "AUTOTUNE_TEST_CLUSTER"
 class RayCluster:
     address: str
     token_file: Path
-    folder: Path  # AUTOTUNE_RUNS and the logs of its processes lie here
+    folder: Path  # contains AUTOTUNE_RUNS and logs
 
     def autotune(
         self, *words: str, cwd: Path, timeout_s: float = 120
@@ -51,7 +51,9 @@ class RayCluster:
         )
 
     def asked(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """As :meth:`autotune`, in this process: importing Ray's client costs a new one seconds."""
+        """Like :meth:`autotune`, in this process: importing Ray's client in a new one takes
+        seconds.
+        """
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.chdir(cwd)
@@ -63,7 +65,7 @@ class RayCluster:
         )
 
     def processes(self, word: str) -> list[int]:
-        """Processes that the cluster has started and whose command line holds ``word``."""
+        """Processes that the cluster has started and whose command line contains ``word``."""
         return [
             pid for pid in marked(str(self.folder)) if word.encode() in read(f"/proc/{pid}/cmdline")
         ]
@@ -87,7 +89,7 @@ def read(path: str) -> bytes:
 
 
 def marked(value: str) -> list[int]:
-    """Processes started with the variable that says whose they are."""
+    """Processes started with the variable that names their cluster."""
     line = f"{MARK}={value}".encode()
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if line in read(f"/proc/{pid}/environ").split(b"\0")]
@@ -95,7 +97,7 @@ def marked(value: str) -> list[int]:
 
 @contextmanager
 def ray_cluster(workers: int) -> Iterator[RayCluster]:
-    # Short: the paths of Ray's sockets must fit in 107 characters.
+    # Short: the paths of Ray's sockets may have 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="at-ray-"))
     token = folder / "token"
     token.write_text(secrets.token_hex(16))

@@ -1,5 +1,5 @@
-"""The service as processes: a real PostgreSQL, MLflow's server on it, a Ray cluster; and a training
-job tuned there.
+"""The service as processes: a real PostgreSQL, MLflow's server, a Ray cluster; and a training job
+tuned on it.
 """
 
 from __future__ import annotations

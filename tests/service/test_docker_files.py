@@ -1,4 +1,4 @@
-"""The images and compose.yaml, as far as they can be judged without a container engine."""
+"""The images and compose.yaml, as far as they can be checked without a container engine."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_images_run_as_a_user_without_rights_and_say_how_they_are(target: str) -
 
 
 def test_everything_installed_is_pinned() -> None:
-    """By constraints.txt, which holds every package that pyproject.toml asks for; the base image by
-    its whole version.
+    """By constraints.txt, which pins every requirement in pyproject.toml; the base image has a full
+    version.
     """
     found = stages(DOCKER / "Dockerfile")
     assert any("PIP_CONSTRAINT=/src/constraints.txt" in text for text in found["build"].all("ENV"))
@@ -103,7 +103,7 @@ def test_everything_installed_is_pinned() -> None:
 
 
 def test_the_context_of_the_build_holds_what_is_copied_and_no_secret(tmp_path: Path) -> None:
-    """Docker's own client says what .dockerignore means."""
+    """Docker's own client interprets .dockerignore."""
     from docker.utils.build import exclude_paths
 
     wanted = {
@@ -166,7 +166,7 @@ def test_secrets_come_by_file() -> None:
 
 
 def test_what_one_service_says_of_another_is_so() -> None:
-    """Names, ports and variables in compose.yaml against the scripts that read them."""
+    """Compare names, ports and variables in compose.yaml with the scripts that read them."""
     assert services()["ray-head"]["environment"]["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
     assert '"${RAY_PORT:=6379}"' in (DOCKER / "services" / "ray-head").read_text()
     assert services()["ray-worker"]["environment"]["RAY_HEAD"] == "ray-head:6379"

@@ -1,6 +1,7 @@
-"""The steps of the images, carried out without a container engine: what RUN and COPY say, in a
-fresh folder and a fresh environment. What needs root or Debian's mirrors (users, apt) is left to
-the linter."""
+"""The build steps of the images without a container engine: their RUN and COPY instructions, in a
+new folder and environment. Steps that need root or Debian's mirrors (users, apt) are left to the
+linter.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def context(folder: Path) -> Path:
-    """What the engine would be sent of this repository."""
+    """The files of this repository that the engine would receive."""
     from docker.utils.build import exclude_paths
 
     patterns = [
@@ -35,7 +36,7 @@ def context(folder: Path) -> Path:
 
 
 class Build:
-    """One image's file system, as far as /src and /opt/venv go."""
+    """One image's file system, limited to /src and /opt/venv."""
 
     def __init__(self, folder: Path) -> None:
         self.context, self.src, self.venv = (
@@ -78,7 +79,7 @@ class Build:
                 shutil.copy2(path, self.src)
 
     def run(self, *command: str, cwd: Path | None = None) -> str:
-        """Where no source of ours lies, as in the image, unless told otherwise."""
+        """Runs outside our sources, as in the image, unless ``cwd`` is given."""
         done = subprocess.run(
             list(command),
             cwd=cwd or self.venv,
@@ -100,7 +101,7 @@ def built(target: str, folder: Path) -> Build:
 
 
 def pinned(build: Build) -> None:
-    """What was installed is what constraints.txt says, package by package."""
+    """Every package is installed in the version given by constraints.txt."""
     wanted = dict(
         line.lower().replace("_", "-").split("==")
         for line in (ROOT / "constraints.txt").read_text().split("\n")

@@ -1,5 +1,5 @@
-"""docs/operations.md does what it says: its blocks are run in order, in one shell, as an operator
-would.
+"""docs/operations.md works as written: its blocks run in order, in one shell, as an operator would
+run them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bare_machine import ROOT, bare_machine, require_postgres
 PAGE = ROOT / "docs" / "operations.md"
 STUDIES = f"python {Path(__file__).parent / 'kept_studies.py'}"
 FILES = f'{STUDIES} files "$AUTOTUNE_STATE/artifacts"'
-# What is done and looked for between the page's blocks: (words of the block, before it, after it).
+# Done and checked between the page's blocks: (words of the block, before it, after it).
 BETWEEN = [
     (
         "pg_dump",
@@ -28,7 +28,7 @@ BETWEEN = [
 
 
 def readme_tests() -> ModuleType:
-    """Where the blocks of a page are taken apart."""
+    """The module that parses the blocks of a page."""
     spec = importlib.util.spec_from_file_location(
         "readme_blocks", ROOT / "tests" / "house" / "test_readme.py"
     )
@@ -36,7 +36,7 @@ def readme_tests() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     import sys
 
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -67,8 +67,8 @@ def test_what_the_page_says_is_so(tmp_path: Path) -> None:
         for words, before, after in BETWEEN:
             [text] = [block.text for block in blocks if words in block.text]
             script = script.replace(text, f"{before}\n{text}\n{after}\n")
-        # Otherwise than on the page: another place, and what was deleted a moment ago counts as
-        # old.
+        # Differences from the page: a different folder, and deleted studies count as old after a
+        # second.
         for there, here in (
             ("AUTOTUNE_STATE=/srv/autotune ", f"AUTOTUNE_STATE={machine.state} "),
             ("gc --older-than 30d", "gc --older-than 1s"),

@@ -1,4 +1,4 @@
-"""What is sent of a folder, and that it arrives as it was."""
+"""Which files of a folder are sent, and that they arrive unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_what_git_would_keep_is_sent(tmp_path: Path) -> None:
-    """git itself is asked what its ignore files mean, nested ones and exceptions included."""
+    """git itself interprets its ignore files, including nested ones and exceptions."""
     folder(
         tmp_path,
         {
@@ -115,7 +115,7 @@ def test_the_archive_holds_the_files_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_same_content_is_the_same_archive(tmp_path: Path) -> None:
-    """The cluster names a package by its hash: what is sent again is found there."""
+    """The cluster names a package by its hash, so it recognizes what is sent again."""
     archives = []
     for name, order in (("one", ["a", "b"]), ("two", ["b", "a"])):
         root = folder(tmp_path / name, {file: file for file in order})

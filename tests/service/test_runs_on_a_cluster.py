@@ -1,5 +1,6 @@
 """submit, jobs, logs and stop against a real Ray head and worker with token authentication. The
-jobs are no trainings: what a run says of them comes at once."""
+jobs do not train, so that runs answer quickly.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def status(cluster: RayCluster, cwd: Path, id: str) -> str:
 
 
 def wait_until(cluster: RayCluster, id: str, wanted: str, timeout_s: float = 60) -> None:
-    """Asked from here: a new process of the command takes seconds to ask."""
+    """Asks in this process: a new process of the command would take seconds."""
     runs = Runs(find_cluster(cluster.address, cluster.token_file))
     deadline = time.monotonic() + timeout_s
     while (now := runs.find(id).status) != wanted:
@@ -78,7 +79,7 @@ def wait_until(cluster: RayCluster, id: str, wanted: str, timeout_s: float = 60)
 
 @pytest.mark.slow
 def test_a_run_goes_there_and_its_outcome_comes_back(cluster: RayCluster, tmp_path: Path) -> None:
-    """The job never trains: `autotune run` answers with exit code 4, there as here."""
+    """The job never trains: `autotune run` ends with exit code 4, there as well as here."""
     folder = job(tmp_path / "job", "no-training", "python hello.py")
     done = cluster.autotune("submit", "job.yaml", "--follow", cwd=folder)
     id = done.stdout.partition(":")[0]
@@ -132,8 +133,8 @@ def test_runs_wait_for_their_place_and_can_be_stopped(cluster: RayCluster, tmp_p
 def test_a_run_with_executor_ray_steers_and_the_worker_measures(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
-    """It takes no node for itself, so the one worker is free for its slot; the directory is shipped
-    once, with the submission.
+    """The run takes no node for itself, so the only worker is free for its slot; the directory is
+    shipped once, at submission.
     """
     path = os.pathsep.join(
         map(
@@ -161,7 +162,7 @@ def test_a_run_with_executor_ray_steers_and_the_worker_measures(
     sessions = [path.name for path in (run / "sessions").iterdir()]
     assert sessions and all(name.endswith(f"@{next(iter(executor['slots']))}") for name in sessions)
 
-    # What this run has learnt is there for the next one, whoever submits it.
+    # What this run has learnt is available to the next one, whoever submits it.
     assert (cluster.folder / "runs" / "history.sqlite").exists()
     again = cluster.autotune("submit", "job.yaml", "--follow", cwd=tmp_path, timeout_s=240)
     assert again.returncode == 0, again.stdout + again.stderr
@@ -204,7 +205,7 @@ def test_the_wrong_token_and_the_wrong_id(cluster: RayCluster, tmp_path: Path) -
         assert unknown.returncode == 2 and "has no run 'nobody-1'" in unknown.stderr
 
 
-# A measurement of it takes 12 steps, so 48 seconds.
+# A measurement takes 12 steps, that is, 48 seconds.
 SLOW = """\
 import sys, time, torch
 weight = torch.nn.Parameter(torch.zeros(1))
@@ -221,7 +222,7 @@ for step in range(1000):
 def test_a_run_whose_measurements_are_elsewhere_and_long_is_stopped_within_half_a_minute(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
-    """Ray tells the run's own processes to end, not those of its trials on other nodes."""
+    """Ray terminates the run's own processes, but not those of its trials on other nodes."""
     steps = tmp_path / "steps"
     folder = job(tmp_path / "job", "elsewhere", f"python slow.py {steps}")
     (folder / "slow.py").write_text(SLOW)

@@ -1,5 +1,5 @@
-"""What `autotune submit`, `jobs`, `logs` and `stop` say when something is wrong, before a cluster
-has done anything.
+"""What `autotune submit`, `jobs`, `logs` and `stop` say about errors before a cluster has done
+anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JOB = "name: tiny\ncommand: python train.py\n"
 
 
 class Door(BaseHTTPRequestHandler):
-    """Answers as Ray's dashboard does to someone who may not come in; notes what it was asked."""
+    """Answers as Ray's dashboard does without authorization, and records the requests."""
 
     answers = (401, "Unauthorized: Missing authentication token")
     asked: list[tuple[str, str]] = []
@@ -193,7 +193,7 @@ def test_what_is_no_address(address: str, capsys: pytest.CaptureFixture[str]) ->
 def test_the_flag_wins_over_the_environment(
     door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ray's own client has it the other way round."""
+    """In Ray's own client the environment wins."""
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
     assert main(["jobs", "--address", door.address.removeprefix("http://")]) == 2  # type: ignore[attr-defined]
@@ -299,9 +299,7 @@ def test_a_dry_run_says_what_would_be_sent_and_no_secret(
 def test_the_list_as_json_is_a_list(
     door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Against a door that lets in: the shape of what Ray answers is Ray's own, from a recorded list
-    of one.
-    """
+    """With a server that lets everybody in; its answer is a recorded list in Ray's own format."""
     import ray
 
     recorded = [
@@ -357,7 +355,7 @@ def test_the_list_as_json_is_a_list(
         ("autotune: tiny-1 ended with exit code 0\n", "SUCCEEDED", 0),
         ("autotune: tiny-1 ended with exit code 4\n", "FAILED", 4),
         ("autotune: tiny-1 ended with exit code 130\n", "STOPPED", 130),
-        ("autotune: tiny-2 ended with exit code 0\n", "FAILED", None),  # another's word
+        ("autotune: tiny-2 ended with exit code 0\n", "FAILED", None),  # from another run
         ("step 7\n", "FAILED", None),  # killed
     ],
 )
@@ -401,8 +399,9 @@ def test_a_run_that_ray_lost_sight_of_ended_as_its_log_says(
 def cluster_that_starts(
     door: type[Door], refusals: int, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Ray 2.60's answers while its head has no agent yet, and afterwards; the IDs of the runs it
-    was asked to start.
+    """Make the server answer like Ray 2.60 whose head has no agent yet, and then has one.
+
+    Returns the IDs of the runs that it was asked to start.
     """
     import ray
 

@@ -1,4 +1,4 @@
-"""The command a cluster is given: a real shell runs it, on names that shells stumble over."""
+"""The command that a cluster receives: run by a real shell, with names that need quoting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "threads": os.enviro
 
 
 def told(submission: Submission, cwd: Path, tmp_path: Path, **env: str) -> dict[str, object]:
-    """What a program named autotune sees when the entrypoint is run as Ray runs it."""
+    """What a program named autotune receives when the entrypoint runs as in Ray."""
     program = tmp_path / "bin" / "autotune"
     program.parent.mkdir(exist_ok=True)
     program.write_text(ECHO)

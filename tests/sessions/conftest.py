@@ -17,14 +17,14 @@ from autotune_trials.session.session import Session
 
 @pytest.fixture
 def job_env() -> dict[str, str]:
-    """Lets a job import the fake agent."""
+    """Environment in which a job can import the fake agent."""
     return {"PYTHONPATH": PYTHONPATH}
 
 
 @pytest.fixture
 def make_session(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Callable[..., Session]]:
-    """A started session of a Python script (source text) or of an argv; nothing of it may be left
-    when the test ends.
+    """A started session of a Python script (source text) or of an argv; nothing may be left at the
+    end of the test.
     """
     made: list[Session] = []
 

@@ -1,5 +1,5 @@
-"""A small agent for plain Python jobs: speaks the protocol over the session's socket, measures
-nothing.
+"""A small agent for plain Python jobs: it speaks the protocol over the session's socket, and
+measures nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Agent:
         self.socket.sendall(dump(message))
 
     def plan(self):
-        """The next plan; None when the tuner hung up."""
+        """The next plan; None once the tuner hangs up."""
         line = self.reader.readline()
         return load(line) if line else None
 

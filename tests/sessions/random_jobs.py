@@ -1,14 +1,15 @@
-"""Jobs that do anything to files, on a tree that holds files of everybody's; then what they did is
-put back and looked at.
+"""Jobs that do random things to a tree with the user's and other programs' files; then the changes
+are restored and checked.
 
-    home/     the working directory: looked after            tmp/, shm/   temporary directories, the second on another disk: not looked after
-    session/  the ledger                                      cache/       a cache: not looked after
+    home/     the working directory: watched        tmp/, shm/   temporary directories, the second
+    session/  the ledger                                         on another disk: not watched
+                                                    cache/       a cache: not watched
 
-A job's steps are done by its own process, by a child of it, or by another program that nobody
-watches. Putting back is killed in the middle now and then, and done again.
+A job's steps are done by its own process, by a child of it, or by another program that is not
+watched. Restoring is sometimes killed in the middle, and then repeated.
 
-Run as a program, ``random_jobs.py FOLDER COUNT``: so many jobs, made by hypothesis. The smallest
-that goes wrong is printed.
+Run as a program, ``random_jobs.py FOLDER COUNT`` tries COUNT jobs made by hypothesis. It prints the
+smallest job that goes wrong.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from autotune_trials.file_restore.scope import PathScope
 
 THEIRS = ("f", "g", "d/f", "d/e/f")  # in each place, from the start
 NAMES = (*THEIRS, "d", "d/e", "out", "out/f", "out/d", "link", "twin", "empty")
-OTHERS = "OTHERS"  # in what another program writes
+OTHERS = "OTHERS"  # in files of other programs
 
 
 class World:
-    """The tree, and what is where in it."""
+    """The tree and its places."""
 
     def __init__(self, root: Path, shm: Path) -> None:
         self.places = {
@@ -67,13 +68,11 @@ class World:
         (self.session / "markers").mkdir()
 
     def state(self) -> dict[str, tuple[object, ...]]:
-        """Of what is looked after: kind, mode, contents and times."""
+        """Of watched files and folders: kind, mode, contents and times."""
         return {str(path): _state(path) for path in sorted(self.home.rglob("*"))}
 
     def tokens(self) -> dict[str, str]:
-        """First lines of files of the user's and of other programs' that are somewhere, in one
-        piece, and where.
-        """
+        """First line -> path of every complete file of the user and of other programs, anywhere."""
         files = (
             path
             for place in self.places.values()
@@ -107,7 +106,7 @@ def _write(path: Path, mode: str, stamp: int) -> None:
 
 
 def _replace(path: Path, other: Path, stamp: int) -> None:
-    """As programs write in two steps, by way of a temporary file."""
+    """Write in two steps, using a temporary file."""
     with tempfile.NamedTemporaryFile(
         "w", dir=other if other.is_dir() else path.parent, delete=False
     ) as file:
@@ -116,7 +115,7 @@ def _replace(path: Path, other: Path, stamp: int) -> None:
 
 
 def _rotate(path: Path, other: Path, stamp: int) -> None:
-    """As programs keep their last outputs: out.1 goes, out becomes out.1, out is made anew."""
+    """Keep the last outputs, as programs do: out replaces out.1, and a new out is made."""
     shutil.rmtree(other, ignore_errors=True)
     os.rename(path, other)
     os.mkdir(path)
@@ -136,13 +135,13 @@ def _copy_tree(path: Path, other: Path, stamp: int) -> None:
 
 
 def _mark_as_copy(path: Path) -> None:
-    """What the job has copied is its own: it does not count as the user's."""
+    """A copy made by the job is the job's own and does not count as the user's."""
     with open(path, "r+") as file:
         file.write("COPY")
 
 
 def _unpack(path: Path, other: Path, stamp: int) -> None:
-    """A program that is not Python leaves something, which the job then moves to itself."""
+    """A program that is not Python creates something, which the job then moves into its folder."""
     with _unseen():
         unpacked = other / f"unpacked{stamp}"
         unpacked.mkdir()
@@ -227,7 +226,7 @@ class _Killed(BaseException):
 
 @contextlib.contextmanager
 def _killed_after(changes: int) -> Iterator[None]:
-    """Whoever puts things back is killed after so many changes; the next start does the rest."""
+    """Kill the restoring after ``changes`` changes; the next start does the rest."""
     left = iter(range(changes))
     calls = {
         name: getattr(os, name)
@@ -252,7 +251,7 @@ def _killed_after(changes: int) -> Iterator[None]:
 
 
 def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
-    """What is not as it should be after one job; [] if all is well."""
+    """What is wrong after one job; [] if nothing."""
     shm = Path(
         tempfile.mkdtemp(
             prefix="autotune-random-", dir="/dev/shm" if os.path.isdir("/dev/shm") else root
@@ -289,7 +288,7 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
         return [*found, *_changed(before, world.state(), told)]
     finally:
         shutil.rmtree(shm)
-        for original in shm.parent.glob(beside):  # of what could not be put back
+        for original in shm.parent.glob(beside):  # of files that could not be restored
             original.unlink()
 
 
@@ -300,8 +299,8 @@ def _is_told(path: str, told: set[str]) -> bool:
 def _changed(
     before: dict[str, tuple[object, ...]], after: dict[str, tuple[object, ...]], told: set[str]
 ) -> Iterator[str]:
-    """Of what is looked after. ``told``: what was named."""
-    # they did not touch it
+    """Changes to watched files. ``told``: paths that were reported."""
+    # written by other programs, not by the job
     told = told | {
         path for path, state in after.items() if str(state[2:3]).startswith(f"('{OTHERS}")
     }
@@ -320,7 +319,7 @@ def _changed(
 def main() -> None:
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
     sys.addaudithook(file_watch._hook)
-    os.fsync = lambda _: None  # type: ignore[assignment]  # no power is cut here, and it would take most of the time
+    os.fsync = lambda _: None  # type: ignore[assignment]  # it would take most of the time
 
     @settings(
         max_examples=count,

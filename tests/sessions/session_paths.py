@@ -1,4 +1,4 @@
-"""What a child process needs on PYTHONPATH to import the packages and the fake agent."""
+"""PYTHONPATH of a child process that imports the packages and the fake agent."""
 
 from __future__ import annotations
 

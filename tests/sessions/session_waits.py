@@ -1,4 +1,4 @@
-"""Waiting for processes to come and go, with an end to the patience."""
+"""Waiting for processes to start and end, with a timeout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autotune_trials.supervisor import process_tags
 
 
 def gone_within(seconds: float, mark: str) -> set[int]:
-    """Who still carries the mark after at most ``seconds``."""
+    """The processes that still have the tag after at most ``seconds``."""
     deadline = time.monotonic() + seconds
     while (left := process_tags.marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.02)

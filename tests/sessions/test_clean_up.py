@@ -1,4 +1,4 @@
-"""Nothing outlives a session, whatever the job does and whoever is killed."""
+"""Nothing outlives a session, whatever the job does and whichever process is killed."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def test_a_job_may_end_gracefully(make_session, tmp_path):
 
 
 def test_a_job_that_handles_term_gets_out_of_the_agents_pause(make_session, tmp_path):
-    """Lightning and its kin only note the signal and stop at the next batch: the paused agent must
-    let them go on.
+    """Lightning and others only note the signal and stop at the next batch: the paused agent must
+    let them continue.
     """
     session = make_session(
         """
@@ -254,7 +254,7 @@ def test_kill_9_of_the_supervisor_is_noticed_by_the_tuner(make_session, tmp_path
 
 def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
     process, mark, supervisor_pid, socket = tuner()
-    # never of a tuner that lives
+    # never those of a living tuner
     assert process_tags.sweep_stale((str(socket.parent.parent),)) == 0
     assert socket.exists()
     os.kill(supervisor_pid, signal.SIGSTOP)  # so that it cannot clean up in between
@@ -278,7 +278,7 @@ def test_marks_of_other_pid_namespaces_are_never_judged():
 
 
 def test_ctrl_c_at_the_terminal_does_not_reach_the_job(make_session, tmp_path):
-    """The tuner decides what an interrupt means; job and supervisor have sessions of their own."""
+    """The tuner decides what an interrupt means, so job and supervisor run in separate sessions."""
     session = make_session(READY + "import time\nready()\ntime.sleep(99)")
     wait_for((tmp_path / "ready").exists)
     mine = os.getsid(0)

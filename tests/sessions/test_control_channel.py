@@ -1,4 +1,4 @@
-"""Who may talk to the tuner: processes of the session's own user, and nobody else."""
+"""Who may talk to the tuner: only processes of the session's own user."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_socket_and_directory_are_the_users_alone(make_session) -> None:
 
 
 def test_the_supervisor_listens_on_no_address(make_session) -> None:
-    """Its orders, the job's environment among them, come through a pair of sockets without a name."""
+    """Its orders, including the job's environment, come through an unnamed pair of sockets."""
     session = make_session(SERVE)
     session.wait_hello()
     names = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
@@ -65,7 +65,7 @@ def test_the_supervisor_listens_on_no_address(make_session) -> None:
 def test_another_user_is_refused_and_the_session_goes_on(opened: bool, make_session) -> None:
     session = make_session(SERVE)
     session.wait_hello()
-    if opened:  # by whom ever: then it is the other end's name that counts
+    if opened:  # if opened up, the peer's user decides
         os.chmod(Path(session.config.socket).parent, 0o755)
         os.chmod(session.config.socket, 0o777)
     nobody = str(pwd.getpwnam("nobody").pw_uid)
@@ -74,7 +74,7 @@ def test_another_user_is_refused_and_the_session_goes_on(opened: bool, make_sess
         stdout=subprocess.PIPE,
         text=True,
     )
-    # what the stranger says meanwhile is heard by nobody
+    # messages from the stranger are ignored
     [report] = session.run_plan([Block("b", (), 3)])
     while caller.poll() is None:
         session.board.turn(0.1)

@@ -1,4 +1,4 @@
-"""Session and agent talk: plans, reports, records, ranks."""
+"""Messages between session and agent: plans, reports, records, ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_blocks_are_reported_in_order_and_the_session_goes_on(make_session):
 
 
 def test_an_agent_of_another_version_is_told_apart_at_once(make_session):
-    """Its later messages may look alike and mean something else."""
+    """Its later messages may look the same and mean something different."""
     session = make_session(
         """
         import os
@@ -230,7 +230,7 @@ def test_a_second_training_process_of_the_same_rank_is_sent_away(make_session, t
     session.wait_hello()
     deadline = time.monotonic() + 30
     answers = []
-    # the second one is heard, whenever it comes, beside the first one's plans
+    # the second one is heard whenever it connects, during the first one's plans
     while not answers and time.monotonic() < deadline:
         assert session.run_plan([Block("b", (), 1)])[0].window is not None
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""How a session fails: one kind each, with the cause and the end of the log."""
+"""How a session fails: each failure has one kind, a cause and the end of the log."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_out_of_memory(make_session, line):
 def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(
     make_session, monkeypatch, line, machine, cgroup, kind
 ):
-    """Only the kernel's own counts tell the two apart, that of the job's cgroup before that of the
-    machine; without any, memory is the likelier cause.
+    """Only the kernel's counts distinguish them: first that of the job's cgroup, then that of the
+    machine. Without counts, memory is the more likely cause.
     """
     before_and_after = {
         Path("/proc/vmstat"): [7, None if machine is None else 7 + machine],

@@ -1,4 +1,4 @@
-"""A loader's queue that filled up during a stall must not flatter the block measured after it."""
+"""A loader queue that filled up during a stall must not make the next block look faster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ while True:
 
 
 def measured(session, name: str, settle: int) -> float:
-    """Mean seconds an iteration."""
+    """Mean seconds per iteration."""
     (report,) = session.run_plan([Block(name, (), 30, min_settle=settle, max_settle=settle + 200)])
     assert report.window is not None and report.settled, report
     assert set(report.window.samples) == {1.0}
@@ -53,13 +53,13 @@ def measured(session, name: str, settle: int) -> float:
 
 
 def seen(session) -> list[int]:
-    """Batches the job was given, by the number of their only sample."""
+    """Batches that the job received, by the number of their only sample."""
     return [int(line) for line in session.paths.stdout.read_text().split()]
 
 
 def test_a_block_after_a_stall_runs_at_the_speed_of_a_steady_one(make_session, tmp_path):
-    """Batches come every 20 ms and a step takes 14 ms: with its queue full, the job runs 30 % too
-    fast.
+    """Batches come every 20 ms and a step takes 14 ms: while its queue is full, the job runs 30 %
+    too fast.
     """
     session = start(make_session, JOB.format(length=100_000, prefetch=16), hang_timeout_s=30.0)
     session.wait_hello()
@@ -69,7 +69,7 @@ def test_a_block_after_a_stall_runs_at_the_speed_of_a_steady_one(make_session, t
     assert after == pytest.approx(steady, rel=0.10)
     numbers = seen(session)
     jumps = [b - a for a, b in zip(numbers, numbers[1:], strict=False)]
-    # later batches, in order, and the rest thrown away
+    # later batches, in order; the ones between were discarded
     assert set(jumps) == {1, 1 + 32} and 1 <= jumps.count(33) <= 3
 
 

@@ -1,4 +1,4 @@
-"""Two processes of a real job that train in slices: never both at once, and each as if it were alone."""
+"""Two processes of a real job train in slices: never both at once, and each as if alone."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def logs(folder: Path, what: str) -> list[list[float]]:
 
 
 def overlaps(a: list[float], b: list[float]) -> int:
-    """Changes from one process to the other in the order of all that was logged."""
+    """Number of changes between the processes in the merged log."""
     order = sorted([(t, 0) for t in a] + [(t, 1) for t in b])
     return sum(x[1] != y[1] for x, y in pairwise(order))
 
@@ -106,19 +106,19 @@ def test_they_take_turns_and_each_trains_as_if_it_were_alone(make, tmp_path: Pat
         assert record.window.times_s and record.notes[WALL_S] > 0
     slices = first.notes[SLICES]
     assert slices == second.notes[SLICES] >= 6
-    steps = sorted(logs(tmp_path, "step"))  # the first one's began earlier
+    steps = sorted(logs(tmp_path, "step"))  # the first process began earlier
     assert len(steps) == 2 and overlaps(*steps) <= 2 * slices
-    # what the one does is no part of the other's iterations
+    # one's work does not count in the other's iterations
     for record, own, other in zip((first, second), steps, steps[::-1], strict=True):
         waited_s = sum(b - a for a, b in pairwise(own) if any(a < t < b for t in other))
         assert sum(record.window.times_s[1:]) < own[-1] - own[0] - 0.5 * waited_s
-    # the workers of who waits wait, too
+    # the workers of the waiting process wait, too
     items = [sorted(sum(rows, [])) for rows in by_side(logs(tmp_path, "item"), steps)]
     assert overlaps(*items) <= 2 * slices + 2
 
 
 def by_side(items: list[list[float]], steps: list[list[float]]) -> list[list[list[float]]]:
-    """What the workers of each side have logged: they start just before its first step."""
+    """Logs of each side's workers, which start just before its first step."""
     first = [rows for rows in items if rows[0] < steps[0][0]]
     return [first, [rows for rows in items if rows not in first]]
 
@@ -133,7 +133,7 @@ def test_a_window_that_is_too_short_goes_on_in_slices(make) -> None:
     first, second = make().run_interleaved(run(60, more=more), run(180))
     assert len(first.losses) == len(second.losses) == 180
     assert asked == [60, 180] and not first.ended_early
-    for window in (first.window, second.window):  # its load is that of its own slices
+    for window in (first.window, second.window):  # its load covers only its own slices
         spanned_s = (window.user_s + window.system_s) / window.session_load
         assert spanned_s < 1.5 * (sum(window.times_s) + window.away_s)
 

@@ -1,4 +1,4 @@
-"""Output of the job: all of a little, first and last part of a lot, and never in the way."""
+"""The job's output: complete if short, else its first and last part; it never blocks the job."""
 
 from __future__ import annotations
 

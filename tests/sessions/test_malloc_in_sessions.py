@@ -1,4 +1,4 @@
-"""malloc: retain in a real job: switched in the running process there and back, and by variables
+"""malloc: retain in a real job: switched on and off in the running process, and set by variables
 from the start.
 """
 
@@ -71,7 +71,7 @@ def executor(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalEx
 
 
 def faults(window: Window | None) -> float:
-    """Of a steady iteration."""
+    """Minor page faults of a steady iteration."""
     assert window is not None
     return anatomy(drop_start(window, len(window.times_s) // 2), 0).minor_faults
 
@@ -91,8 +91,8 @@ def test_a_running_job_is_switched_there_and_back(executor: LocalExecutor, tmp_p
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * len(configs)
     own, retained, back, again, end = (faults(r.window) for r in reports)
     assert own > 4000 and max(retained, again) < own / 4, (own, retained, back, again, end)
-    # The thresholds go back at once; what lies free in the heap by then may serve the job for a
-    # while yet.
+    # The thresholds are reverted at once, but free memory in the heap may serve the job for a
+    # while.
     assert max(back, end) > own / 2, (own, retained, back, again, end)
     switched = (tmp_path / "losses").read_text().split()
     executor.run_fixed(FixedRun({}, seed=0, steps=len(switched)))

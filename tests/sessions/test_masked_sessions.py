@@ -1,5 +1,5 @@
-"""What the job prints, raises and reports is masked before it is on a disk: no secret of its
-environment outlives it.
+"""What the job prints, raises and reports is masked before it reaches a disk: no secret of its
+environment is stored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Where the memory cgroup of a process counts what the kernel killed in it, by what /proc says of
-mounts.
-"""
+"""Where the memory cgroup of a process counts the kernel's kills, according to /proc's mounts."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ IN_DOCKER = (
             "/user.slice/session-2.scope",
             "/sys/fs/cgroup/user.slice/session-2.scope/memory.events",
         ),
-        # of a container with a namespace of its own
+        # a container with its own namespace
         (UNIFIED, "cgroup2", "/", "/sys/fs/cgroup/memory.events"),
         (UNIFIED, "cgroup", "/", None),
         (MEMORY, "cgroup", "/job", "/sys/fs/cgroup/memory/job/memory.oom_control"),

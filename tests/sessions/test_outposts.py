@@ -1,5 +1,5 @@
-"""A session whose ranks run on two machines: here both are this one, and what lies between them is
-a function call.
+"""A session whose ranks run on two machines: both are simulated by this one, with function calls
+instead of a network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Process knobs in a real job under the real agent: in force from its start, and checked."""
+"""Process knobs in a real job with the real agent: in force from its start, and verified."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune.job.spec import JobSpec, SideEffects
 from autotune_spaces.base import NotApplicable, SearchSpace
 from autotune_spaces.knobs import create
 
-# Writes down what it sees at its first and its last step.
+# Writes what it sees at every step.
 JOB = """
 import gc, json, os, sys, torch
 from torch.utils.data import DataLoader, Dataset
@@ -53,8 +53,9 @@ STAND_IN = "#include <stddef.h>\nint autotune_stand_in(void) { return 1; }\n"
 
 
 def jemalloc(folder: Path) -> Path:
-    """A folder with libjemalloc.so.2: a real one where some package has brought it, else a library
-    that is no allocator at all and only proves that it arrives."""
+    """A folder with libjemalloc.so.2: a real one if some package contains it, else a library
+    without an allocator that only shows that it was loaded.
+    """
     import importlib.util
 
     folder.mkdir()

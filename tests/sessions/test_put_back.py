@@ -1,5 +1,5 @@
-"""What a trial writes is put back when its session ends: every way of writing, by real processes,
-and when everybody was killed.
+"""A trial's writes are undone when its session ends: every way of writing, by real processes, and
+even if everything was killed.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ HEAD = "import os, pathlib, shutil, subprocess, sys\n"
 
 
 def state(folder: Path) -> dict[str, object]:
-    """Everything below ``folder`` but the sessions: contents, modes, times of files."""
+    """Everything in ``folder`` except the sessions: contents, modes, times of files."""
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -173,9 +173,7 @@ def test_everything_is_again_what_it_was(make_session, home, way):
 
 
 def test_the_job_finds_what_it_wrote_itself(make_session, home):
-    """A checkpoint written in two steps, listed, loaded again and rotated: nothing of that may
-    notice anything.
-    """
+    """A checkpoint can be written in two steps, listed, loaded again and rotated as usual."""
     job = (
         HEAD
         + """
@@ -500,8 +498,8 @@ def test_what_may_stay_in_a_directory_that_was_made_is_not_told(make_session, ho
 def test_compiled_modules_stay_and_are_not_told_but_go_with_a_package_of_the_jobs_making(
     make_session, home
 ):
-    """Each trial would have to compile the user's modules again, and the first run would name them
-    all.
+    """Otherwise each trial would compile the user's modules again, and the first run would list
+    them all.
     """
     for name in ("theirs", "theirs/deep"):
         (home / name).mkdir()
@@ -580,7 +578,7 @@ def test_nothing_is_put_back_while_a_process_of_the_trial_still_runs(ledger, hom
     (home / "mine.txt").write_text("theirs")
     survivor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        for running in ([survivor.pid], []):  # the session that ended, the next start
+        for running in ([survivor.pid], []):  # at the session's end, at the next start
             ((_, why, _),) = put_back(str(home / "session"), running=running)["failed"]
             assert str(survivor.pid) in why and (home / "mine.txt").read_text() == "theirs"
     finally:
@@ -712,7 +710,7 @@ def test_nothing_is_put_back_where_the_user_says_so(make_session, home):
 
 def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
     with open(home / "memmap.bin", "wb") as file:
-        file.truncate((1 << 30) + 1)  # a hole: takes no room
+        file.truncate((1 << 30) + 1)  # a sparse file: takes no space
     session = make_session(
         "f = open('memmap.bin', 'r+b'); f.write(b'x'); f.close()\nopen('done', 'w').close()",
         keep=(),
@@ -724,8 +722,8 @@ def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
 
 
 def test_files_on_another_disk_are_kept_there(tmp_path):
-    """In the ledger itself: a session never looks after /dev, which is the second disk that is
-    always there.
+    """Tested with the ledger alone: a session never watches /dev, which has the only other disk
+    that is always there.
     """
     shm = Path("/dev/shm")
     if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
@@ -742,7 +740,7 @@ def test_files_on_another_disk_are_kept_there(tmp_path):
         number = (tmp_path / "written" / "kept").stat().st_ino
         (kept,) = shm.glob(f".autotune-kept-{number:x}-*")
         assert kept.read_text() == "good"
-        (other / "out").rmdir()  # a job that clears it finds nothing in its way
+        (other / "out").rmdir()  # a job that clears its folder finds nothing in its way
         assert put_back(str(tmp_path))["restored"] == [
             str(other / "out"),
             str(other / "out" / "ckpt"),
@@ -772,7 +770,9 @@ def test_what_the_job_could_not_make_and_another_program_did_stays(ledger, home)
 
 
 def test_where_a_file_can_have_no_second_name(ledger, home, monkeypatch):
-    """A file system without links, two mounts of one disk in a container: it is copied."""
+    """On a file system without links, or between two mounts of one disk in a container, it is
+    copied.
+    """
 
     def refuse(*_args, **_options):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
@@ -799,7 +799,7 @@ def test_a_file_with_two_names_keeps_them(ledger, home):
 
 
 def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
-    """A full disk: the job's own call fails, as it would soon anyway; each time."""
+    """A full disk: the job's own call fails, as it would soon anyway, and every time."""
 
     def full(*_args, **_options):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -832,7 +832,7 @@ def test_a_job_that_clears_the_directory_the_originals_lie_in(ledger, home):
 
 
 def test_killed_together_with_its_tuner(home):
-    """The supervisor puts things back where there is no tuner left to do it."""
+    """The supervisor restores the files if the tuner is gone."""
     tuner = f"""
 import sys, time
 sys.path[:0] = {PYTHONPATH.split(os.pathsep)!r}
@@ -861,8 +861,8 @@ time.sleep(60)
 
 
 def test_interrupted_while_the_job_still_writes(make_session, home, monkeypatch):
-    """A second Ctrl-C: a job that saves when it is told to end must not do so after its files have
-    been put back.
+    """A second Ctrl-C: a job that saves when it is terminated must not do so after its files were
+    restored.
     """
     job = "import signal, time\nopen('mine.txt', 'w').write('x')\n"
     job += (
@@ -885,7 +885,7 @@ def test_interrupted_while_the_job_still_writes(make_session, home, monkeypatch)
 
 
 def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
-    """Where another thread may take the signal, blocking it in this one is not enough."""
+    """If another thread may receive the signal, it is not enough to block it in this one."""
     (home / "many").mkdir()
     for number in range(60):
         (home / "many" / str(number)).write_text("the user's own")
@@ -909,7 +909,7 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
     monkeypatch.setattr(restore, "_as_it_was", interrupted)
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
-    # a shell has its background jobs ignore it
+    # shells make their background jobs ignore it
     before_us = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -922,8 +922,8 @@ def test_interrupted_while_files_are_put_back(make_session, home, monkeypatch):
 
 @pytest.fixture
 def killed(home) -> Path:
-    """A session whose job, supervisor and tuner are gone at once, as after a power cut: nothing has
-    been put back.
+    """A session whose job, supervisor and tuner end at once, as in a power cut: nothing has been
+    restored.
     """
     root = home / "session-run" / "sessions" / "0001-live"
     paths = SessionPaths(root)
@@ -968,7 +968,7 @@ def test_after_a_power_cut_the_next_run_puts_things_back(killed):
 
 
 def test_so_does_a_judgement_that_is_moved_aside(killed):
-    """Each of its sides has a directory of its own."""
+    """Each of its sides has its own directory."""
     judged = killed / "judged"
     judged.mkdir()
     (killed / "session-run").rename(judged / "A")
@@ -1003,7 +1003,9 @@ def test_what_was_written_since_is_not_touched(killed):
 
 
 def test_the_next_files_that_were_written_since_are_not_touched_either(killed):
-    """What is looked at once, and chosen for one of them, is no sign of the trial's life."""
+    """Restoring once, and choosing a version of one file, must not count as a sign of the trial's
+    life.
+    """
     session = killed / "session-run" / "sessions" / "0001-live"
     (killed / "empty").write_text("the user's own")
     Ledger(str(SessionPaths(session).written)).removes(str(killed / "empty"))
@@ -1025,7 +1027,7 @@ def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, mo
     ledger.makes(str(home / "checkpoints"), folder=True)
     (home / "checkpoints").mkdir()
     (home / "checkpoints" / "mine").write_text("weeks of training")
-    os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as cp -p and tar leave it
+    os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as with cp -p and tar
     monkeypatch.setattr(
         left_behind, "last_sign", lambda _session: time.time() - left_behind.SILENT_S - 60
     )
@@ -1037,7 +1039,7 @@ def test_a_file_that_cannot_be_put_back_is_told_with_its_original(make_session, 
     session = make_session("open('mine.txt', 'w').write('x')\nopen('done', 'w').close()", keep=())
     wait_for((home / "done").exists)
     log = session.paths.written / "log"
-    # where nothing can be put
+    # a path that cannot be written
     log.write_text(log.read_text().replace(str(home / "mine.txt"), "/proc/version/mine.txt"))
     session.close()
     ((path, why, kept),) = session.outcome["failed"]

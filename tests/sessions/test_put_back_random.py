@@ -1,4 +1,4 @@
-"""Whatever a job does to files, what it has not made is there again afterwards, or is named."""
+"""Whatever a job does to files, those it did not create exist again afterwards or are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOBS = Path(__file__).with_name("random_jobs.py")
     "count", [60, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 def test_no_job_loses_a_file_it_has_not_made(tmp_path: Path, count: int) -> None:
-    # the agent's log lies beside it
+    # the agent's log would be next to it
     env = {**os.environ, "PYTHONPATH": PYTHONPATH, "AUTOTUNE_SESSION": str(tmp_path / "config")}
     words = [sys.executable, str(JOBS), str(tmp_path), str(count)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=800)

@@ -1,4 +1,4 @@
-"""The same promises with the real agent in small torch jobs."""
+"""The same guarantees with the real agent in small torch jobs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_an_exception_in_a_worker_is_a_crash_with_the_users_traceback(make_sessi
 
 @pytest.mark.parametrize(("at", "done"), [slow(0, 0), (5, 5)])
 def test_a_job_that_raises_says_how_far_it_got_with_the_settings(make_session, at, done):
-    # wherever the epoch stands
+    # wherever the epoch is
     in_worker = "self.__dict__.setdefault('read', []).append(i) or len(self.read)"
     raises = (
         f"torch.utils.data.get_worker_info() is not None and ({in_worker}) > {8 * at} and [][0]"
@@ -217,7 +217,7 @@ def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
     procfs.send({hello.pid}, 9)
     begin = time.monotonic()
     failure = failure_of(session.run_plan, [Block("c", (), 5)])
-    # SIGKILL that nobody of ours sent
+    # we did not send SIGKILL
     assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed")
     assert time.monotonic() - begin < 20
     session.close()
@@ -232,7 +232,7 @@ if step == 20:
     os.kill(worker.pid, {signal})
 optimizer.step()
 """
-# torch notices the worker's end only when it waits for a batch
+# makes torch notice the worker's end only when it waits for a batch
 UNSEEN = "signal.signal(signal.SIGCHLD, signal.SIG_DFL)"
 
 
@@ -241,7 +241,7 @@ UNSEEN = "signal.signal(signal.SIGCHLD, signal.SIG_DFL)"
     [("pass", 9, "killed"), slow(UNSEEN, 9, "killed"), slow(UNSEEN, 11, "crash")],
 )
 def test_a_worker_that_somebody_kills_is_no_crash_of_the_jobs(make_session, before, number, kind):
-    """Whether torch names the signal, or says only that the worker exited unexpectedly."""
+    """Whether torch names the signal or only says that the worker exited unexpectedly."""
     lines = ENDS_ITS_WORKER.format(before=before, signal=number).replace("\n", "\n            ")
     source = job(step=lines, item="time.sleep(0.001)", workers=1)
     session = start(

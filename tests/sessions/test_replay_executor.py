@@ -1,4 +1,4 @@
-"""The replay executor answers as its table says, the same for the same seed."""
+"""The replay executor answers according to its table, always the same for the same seed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Real training jobs that save, resume, log and track, in real sessions: each trial starts as the
-first did, and nothing of the user's changes.
+"""Real training jobs that save, resume, log and track, in real sessions: each trial starts like the
+first, and none of the user's files changes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def files(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def bare(folder: Path, steps: int) -> list[float]:
-    """Losses the program itself logs when nobody tunes it."""
+    """Losses that the program itself logs without tuning."""
     subprocess.run(
         [sys.executable, "train.py", str(steps)],
         cwd=folder,
@@ -146,7 +146,7 @@ def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(
 
 @pytest.mark.slow
 def test_trials_that_are_not_put_back_resume_from_each_other(tmp_path: Path) -> None:
-    """The trap itself: without it the test above would prove nothing."""
+    """The problem itself: without it the test above would prove nothing."""
     (tmp_path / "train.py").write_text(RESUMES)
     tuner = executor(tmp_path, side_effects=SideEffects(put_back=False))
     first, second = (tuner.run_fixed(FixedRun({}, seed=0, steps=12)) for _ in range(2))

@@ -1,5 +1,5 @@
-"""A hang is judged by the job's own pace: what does nothing for far longer than ever before, and
-not what is slow or computes.
+"""A hang is judged by the job's own pace: a job hangs if it does nothing for far longer than ever
+before, not if it is slow or computes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autotune_trials.session.silence import SlowestGap, idle_limit_s, working_li
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
-FULL_S = 300.0  # the limit that none of the hangs here may wait for
+FULL_S = 300.0  # a limit that no hang here may have to wait for
 BY_PACE = {"hang_timeout_s": FULL_S, "shortest_hang_s": 1.0}
 STUCK_WORKER = "torch.utils.data.get_worker_info() is not None and time.sleep(9999)"
 
@@ -59,7 +59,7 @@ PAUSES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", PAUSES.values(), ids=PAUSES)
 def test_a_long_pause_is_no_hang(make_session, monkeypatch, pause):
-    """Which at the pace of the other iterations it would be."""
+    """At the pace of the other iterations, it would be one."""
     monkeypatch.setattr("autotune_trials.session.silence.PROGRESS_S", 0.1)
     line = f"optimizer.step(); started = time.monotonic()\n            {pause}"
     session = start(

@@ -1,4 +1,4 @@
-"""What the command is started with: its environment, its arguments, and paths of any kind."""
+"""How the command is started: its environment, its arguments, and paths of any kind."""
 
 from __future__ import annotations
 

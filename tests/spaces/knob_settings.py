@@ -1,4 +1,4 @@
-"""One entry a knob: what the generic tests set it to. A knob without an entry fails them."""
+"""One entry per knob: the values that the generic tests set. A knob without an entry fails them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from autotune_spaces.facts import JobFacts, Machine
 
 @dataclass(frozen=True)
 class Settings:
-    own: Value  # the small job's own value
-    other: Value  # a value that changes something there
-    wrong: tuple[Any, ...]  # values check_value must refuse
-    machine: Machine = CPU  # where the knob has a domain
+    own: Value  # of the small job
+    other: Value  # a value that makes a difference there
+    wrong: tuple[Any, ...]  # values that check_value must reject
+    machine: Machine = CPU  # a machine where the knob applies
     job: JobFacts = JOB
-    # where a program sees it, unless SmallJob.state() has it
+    # how a program sees it, unless SmallJob.state() includes it
     shows: Callable[[], Any] | None = None
 
 
 def shown() -> dict[str, Any]:
-    """What ``shows`` of each knob gives."""
+    """The results of every knob's ``shows``."""
     return {name: settings.shows() for name, settings in SETTINGS.items() if settings.shows}
 
 

@@ -1,4 +1,4 @@
-"""Facts of machines and jobs that knobs decide from."""
+"""Facts of machines and jobs for the knobs' decisions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MLP = ModelFacts("Mlp", 50_000, convolutions=0)
 JOB = JobFacts(
     pid=1, device="cpu", loader=LOADER, optimizers=(ADAM,), models=(CONV,), intra_op_threads=6
 )
-# What the knobs that look around found: four cores of two threads on two nodes, one allocator.
+# Survey results: four cores with two threads each on two nodes, and one allocator.
 SURVEYED = dataclasses.replace(
     JOB,
     own_settings={"cpus": "0-7"},

@@ -1,8 +1,7 @@
-"""A real small training job with the places a knob may touch, in one process and without the
+"""A real small training job with everything that knobs may change, in one process and without the
 agent's hooks.
 
-It does by hand what the agent does from inside a user's program, so that a knob's own doing is
-tested by itself.
+It does by hand what the agent does inside a user's program, so that knobs are tested on their own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from autotune_spaces.glibc import Heap
 from autotune_spaces.knobs.compile_mode import arguments
 
-FROZEN = gc.get_freeze_count()  # from Python 3.12 on the interpreter itself begins with some
+FROZEN = gc.get_freeze_count()  # not 0 from Python 3.12 on
 OWN_THRESHOLDS = gc.get_threshold()
 OWN_LOADER = {
     "num_workers": 0,
@@ -90,7 +89,7 @@ class Switch:
 
 
 class SmallJob:
-    """LiveJob for a two-layer image classifier; ``step`` trains on one batch and returns its loss."""
+    """A LiveJob with a two-layer image classifier; ``step`` trains on a batch, returns its loss."""
 
     torch = torch
 
@@ -183,7 +182,7 @@ class SmallJob:
         return loss.item()
 
     def state(self) -> dict[str, Any]:
-        """Everything a knob may have changed, as comparable data."""
+        """Everything that a knob may have changed, as comparable data."""
         module = self.entries[0].module
         return {
             "loader": {**OWN_LOADER, **self.loader.overrides},

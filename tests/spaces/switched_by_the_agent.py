@@ -1,7 +1,7 @@
-"""A training program in which the agent's own LiveJob switches every live knob there and back;
-prints what was seen.
+"""A training program in which the agent's own LiveJob switches every live knob on and off; prints
+what it observes.
 
-Run by test_in_the_agent.py in a process of its own, because the agent patches torch.
+test_in_the_agent.py runs it in a separate process because the agent patches torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autotune_trials.agent.core.agent import Agent
 from autotune_trials.agent.facts.job_facts import job_facts
 from autotune_trials.protocol.messages import SessionConfig
 
-FROZEN = gc.get_freeze_count()  # from Python 3.12 on the interpreter itself begins with some
+FROZEN = gc.get_freeze_count()  # not 0 from Python 3.12 on
 torch.set_num_threads(2)
 agent = Agent(torch, SessionConfig(mode="live", directory=sys.argv[1], warmup_steps=10**9))
 agent.install()
@@ -36,7 +36,7 @@ seen: dict[str, Any] = {}
 
 
 class Noise(Dataset):
-    """Each sample tells which worker made it (-1: none)."""
+    """Each sample contains its worker's number (-1: none)."""
 
     def __len__(self) -> int:
         return 100_000
@@ -65,7 +65,7 @@ optimizer.register_step_pre_hook(lambda o, *_: seen.update(lr=o.param_groups[0][
 
 
 def state() -> dict[str, Any]:
-    """What the program itself can see, after a step."""
+    """What the program itself can see after a step."""
     groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     return {
         **seen,

@@ -1,5 +1,5 @@
-"""malloc and cuda_alloc_conf: what they find, what they put before a process, what of the job's own
-stays.
+"""malloc and cuda_alloc_conf: what they find, which variables they set, and which of the job's own
+they keep.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def prepared(knob: Knob, value: Value, folder: Path, **env: str) -> dict[str, st
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> Path:
-    """An environment as conda makes it, with both allocators."""
+    """A conda environment with both allocators."""
     folder = tmp_path / "env" / "lib"
     folder.mkdir(parents=True)
     (tmp_path / "env" / "bin").mkdir()
@@ -103,8 +103,8 @@ def test_glibcs_own_is_offered_on_a_cpu_unless_the_job_has_settings_for_it() -> 
 
 @pytest.mark.skipif(not GLIBC, reason="glibc's malloc")
 def test_retain_is_in_force_where_it_is_set_and_only_there(tmp_path: Path) -> None:
-    """As a process sees it: its page faults when it makes and frees 32 MiB again and again, and
-    what the knob says of itself.
+    """Seen from inside a process: its page faults when it repeatedly allocates and frees 32 MiB,
+    and what the knob reports.
     """
     loop = "for _ in range(20): [b'xy' * (2 << 20) for _ in range(8)]"
     code = f"""
@@ -171,8 +171,8 @@ print(heap.own_threshold)
 def test_what_glibc_made_of_its_threshold_is_found_and_given_back(
     freed: int, threshold: int
 ) -> None:
-    """Small blocks and such of more than 32 MiB do not raise it; it is then what Python's own start
-    made of it (0 here).
+    """Small blocks, and blocks of more than 32 MiB, do not raise the threshold; it then is what
+    Python's own start made of it (0 here).
     """
     env = {k: v for k, v in os.environ.items() if k not in RETAINING}
     done = subprocess.run(
@@ -224,7 +224,8 @@ def test_the_library_goes_before_what_is_preloaded(libraries: Path) -> None:
     }
     with_omp = prepared(knob, "tcmalloc", libraries, LD_PRELOAD="/opt/libiomp5.so", **env)
     assert with_omp == {**env, "LD_PRELOAD": f"{tc}:/opt/libiomp5.so"}
-    # Of two allocators the first would win: the job's own goes, whatever else is preloaded stays.
+    # The first of two allocators would win: the job's own is removed, other preloaded libraries
+    # stay.
     swapped = prepared(knob, "tcmalloc", libraries, LD_PRELOAD=f"/x/libiomp5.so:{je}", **env)
     assert swapped["LD_PRELOAD"] == f"{tc}:/x/libiomp5.so"
     assert "LD_PRELOAD" not in prepared(knob, "default", libraries, LD_PRELOAD=je, **env)
@@ -263,7 +264,7 @@ def test_what_the_job_has_set_stays() -> None:
 
 @pytest.mark.parametrize(("fraction", "why"), [(1.0, "set_per_process_memory_fraction"), (0.8, "")])
 def test_a_threshold_for_garbage_needs_a_limit_of_the_jobs_own(fraction: float, why: str) -> None:
-    """``cuda`` stands for ``torch.cuda`` of a job that has set its limit, or none (then torch says
+    """``cuda`` stands in for ``torch.cuda`` of a job with a limit, or without one (torch then says
     1.0).
     """
     cuda = SimpleNamespace(

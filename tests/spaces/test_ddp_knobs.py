@@ -1,5 +1,5 @@
-"""The knobs of DistributedDataParallel: where they are offered, and that they reach the module
-whoever builds it.
+"""The knobs of DistributedDataParallel: for which jobs they are offered, and that they reach the
+module whoever builds it.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def test_a_batch_size_at_which_ranks_have_unlike_numbers_of_batches_is_left_out(
         knob.unusable(33, CPU, shares(100, 99, batch_size=32))
     )
     assert knob.domain(CPU, shares(100, 100, batch_size=32)).values == (25, 32, 33, 50)
-    # made for unlike ranks
+    # the job already has unequal ranks
     assert knob.domain(CPU, shares(100, 99, batch_size=33)).values == (25, 33, 50)
     assert 33 in knob.domain(CPU, shares(100, 99, batch_size=32, drop_last=True)).values
 

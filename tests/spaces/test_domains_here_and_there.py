@@ -1,4 +1,4 @@
-"""What each knob offers on which machine, for which job, and the sentence when it is out."""
+"""What each knob offers on which machine and for which job, and the reason if it does not apply."""
 
 from __future__ import annotations
 
@@ -395,8 +395,8 @@ def test_cuda_graphs_are_out_where_gradients_are_kept() -> None:
 
 
 def test_cuda_graphs_and_cudas_own_allocator_are_not_tried_together() -> None:
-    """torch's graphs save the state of their memory pool, and raise where that is not torch's own
-    allocator.
+    """torch's CUDA graphs save the state of their memory pool, and raise unless it belongs to
+    torch's own allocator.
     """
     chosen = job(CUDA_JOB, own_settings={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
     assert values("compile_mode", CUDA, chosen) == ("off", "default", "max-autotune-no-cudagraphs")

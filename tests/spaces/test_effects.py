@@ -1,4 +1,4 @@
-"""A knob that does nothing says so; one that works does not."""
+"""A knob without effect reports it; one that works does not."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_threads_set_back_by_the_job_are_noticed() -> None:
 
 
 def test_matmul_precision_says_when_nothing_changes() -> None:
-    """Its word is checked against the products themselves, whatever this CPU does."""
+    """Its report is compared with the products themselves, whatever this CPU does."""
     knob, job = get("matmul_precision"), SmallJob()
     torch.manual_seed(0)
     left, right = torch.randn(512, 512), torch.randn(512, 512)
@@ -97,7 +97,7 @@ def test_optimizer_without_the_flag_has_no_effect() -> None:
 
 
 class Unfollowable(nn.Module):
-    """A forward that dynamo leaves to Python from its first line."""
+    """A forward that dynamo leaves to Python from its first line on."""
 
     def __init__(self) -> None:
         super().__init__()

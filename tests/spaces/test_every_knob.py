@@ -1,4 +1,4 @@
-"""Promises that every registered knob keeps."""
+"""Guarantees of every registered knob."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotune_spaces.codec import decode, encode
 from autotune_spaces.knobs import create, get, names
 from autotune_trials.protocol.messages import KnobChoice
 
-# Of a process knob with live values the first of them is tried.
+# For a process knob with live values, the first of them.
 LIVE = {
     n: (*get(n).live_values, SETTINGS[n].other)[0]
     for n in names()
@@ -28,7 +28,7 @@ LIVE = {
 }
 PROCESS = [n for n in names() if get(n).scope is Scope.PROCESS]
 # Their effect needs CUDA (test_on_cuda.py, test_agent_gpu.py), a compiler or a certain CPU
-# (test_effects.py), attention (test_attention.py).
+# (test_effects.py), or attention (test_attention.py).
 ELSEWHERE = (
     "sdpa_backend",
     "compile_mode",
@@ -42,7 +42,7 @@ every = pytest.mark.parametrize("name", names())
 
 @pytest.fixture(autouse=True)
 def _torch_settings():  # type: ignore[no-untyped-def]
-    """The process's own torch settings come back after each test."""
+    """Restore the process's own torch settings after each test."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(2)
     yield
@@ -149,7 +149,7 @@ def test_apply_then_revert_restores(name: str) -> None:
     assert job.state() != before, f"{name} = {LIVE[name]!r} changed nothing"
     knob.apply(job, settings.own)
     after = job.state()
-    # a job without workers has none; torch takes 2 once there are workers
+    # a job without workers has none; torch uses 2 once there are workers
     if name == "prefetch_factor":
         assert after["loader"].pop("prefetch_factor") == 2
         before["loader"].pop("prefetch_factor")

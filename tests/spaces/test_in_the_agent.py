@@ -1,4 +1,4 @@
-"""Every live knob there and back in a real training process, by the agent's own hands."""
+"""Every live knob, switched on and off by the agent in a real training process."""
 
 from __future__ import annotations
 

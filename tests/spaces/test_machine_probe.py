@@ -1,4 +1,4 @@
-"""What :func:`probe` says is what this machine is."""
+""":func:`probe` describes this machine correctly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_this_machine() -> None:
 
 
 def test_the_gpu_is_the_one_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands for a machine with two GPUs, of which the first is the current one."""
+    """Simulates a machine with two GPUs, of which the first is the current one."""
     cards: dict[object, SimpleNamespace] = {
         0: SimpleNamespace(name="small", total_memory=2**30, major=8, minor=0)
     }

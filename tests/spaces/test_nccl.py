@@ -1,6 +1,4 @@
-"""NCCL's variables: for which jobs they are offered, and that what is asked for is what the job
-has.
-"""
+"""NCCL's variables: for which jobs they are offered, and that the job has what was requested."""
 
 from __future__ import annotations
 
@@ -42,8 +40,8 @@ def test_what_the_job_sets_stays() -> None:
 
 
 def test_trees_are_for_several_machines_and_a_nccl_that_knows_them() -> None:
-    """An older NCCL does not understand an algorithm for one collective alone, and broadcasts have
-    no tree.
+    """An older NCCL cannot choose an algorithm for a single collective, and broadcasts have no
+    tree.
     """
     several = job(NCCL_JOB, world_size=16)
     assert "tree" in values(what=several)
@@ -71,5 +69,5 @@ def test_it_is_read_back_where_the_job_runs(value: str) -> None:
 
     settings = get("nccl").environment(value)
     assert told(**settings) == "None"
-    assert "is unset in the job" in told()  # a launcher that passes no variables on
+    assert "is unset in the job" in told()  # a launcher that drops variables
     assert "is other in the job" in told(**dict.fromkeys(settings, "other"))

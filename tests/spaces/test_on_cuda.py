@@ -71,8 +71,8 @@ def test_tf32_changes_products() -> None:
 
 
 def test_a_cudnn_plan_once_chosen_is_kept() -> None:
-    """Why cudnn_benchmark is a process knob: switched on late, it times nothing for a shape already
-    seen.
+    """The reason that cudnn_benchmark is a process knob: switched on late, it times nothing for a
+    known shape.
 
     cuDNN's search allocates workspaces and launches many kernels; the profiler counts them.
     """
@@ -134,8 +134,8 @@ print([get("cuda_alloc_conf").effect(job, v) for v in ("unset", sys.argv[1], "ba
 
 
 def test_a_cap_on_scratch_memory_is_kept() -> None:
-    """Skipped with the figures where this cuDNN does not know the variable, or wants no more
-    scratch memory than the cap.
+    """Skipped with the figures if this cuDNN does not know the variable, or needs no more scratch
+    memory than the cap.
     """
     code = """
 import torch
@@ -164,7 +164,7 @@ print(torch.cuda.max_memory_reserved() // 2**20)
 
 
 def test_the_gpus_are_those_that_torch_sees_in_its_order() -> None:
-    """cpu_affinity has to tell them before torch is imported."""
+    """cpu_affinity needs them before torch is imported."""
     if not gpus.DRIVER.is_dir():
         pytest.skip(f"no {gpus.DRIVER}: gpu-node is withdrawn here")
     slots = [

@@ -1,4 +1,4 @@
-"""What may stand under ``search_space``, and the answer to each mistake."""
+"""What ``search_space`` may contain, and the message for each mistake."""
 
 from __future__ import annotations
 

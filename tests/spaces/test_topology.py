@@ -1,6 +1,4 @@
-"""Cores and NUMA nodes as Linux shows them, on machines of several kinds, and what cpu_affinity
-makes of them.
-"""
+"""Cores and NUMA nodes as shown by Linux, on various machines, and how cpu_affinity uses them."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def tree(root: Path, cores: list[str], nodes: list[str], file: str = "core_cpus_
             folder = root / "cpu" / f"cpu{cpu}" / "topology"
             folder.mkdir(parents=True)
             (folder / file).write_text(core + "\n")
-    for name in ("cpufreq", "cpuidle"):  # which are no CPUs
+    for name in ("cpufreq", "cpuidle"):  # these are no CPUs
         (root / "cpu" / name).mkdir(parents=True, exist_ok=True)
     for index, node in enumerate(nodes):
         (root / "node" / f"node{index}").mkdir(parents=True)
@@ -76,7 +74,7 @@ def test_two_nodes_with_two_threads_a_core(tmp_path: Path) -> None:
     assert [as_list(core) for core in found.cores] == SMT
     assert found.first_of_each_core(everything) == {0, 1, 2, 3}
     assert found.nodes_of(everything) == ({0, 1, 4, 5}, {2, 3, 6, 7})
-    # A mask that leaves out the first thread of a core takes the second.
+    # If the mask leaves out the first thread of a core, the second is taken.
     assert found.first_of_each_core({1, 4, 5, 6}) == {1, 4, 6}
     assert found.nodes_of({4, 5}) == ({4, 5},)
 
@@ -151,7 +149,7 @@ def test_ranks_are_spread_in_their_order(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_read_right() -> None:
-    """Against what the system's own tool says, where it is there."""
+    """Compare with the system's own tool, if there is one."""
     import shutil
     import subprocess
 
@@ -184,8 +182,9 @@ SLOTS = ("0000:19:00.0", "0000:3b:00.0", "0001:0a:00.0")
 
 
 def with_gpus(root: Path, nodes: dict[int, str], of_gpus: list[int], elsewhere: int = -1) -> Path:
-    """A machine's NUMA ``nodes`` and GPUs, with the node of each; ``elsewhere``: a GPU given to
-    another container.
+    """A machine's NUMA ``nodes`` and GPUs, with the node of each.
+
+    ``elsewhere``: the node of a GPU that belongs to another container.
     """
     tree(root / "sys", [], list(nodes.values()))
     (root / "dev").mkdir()
@@ -320,7 +319,7 @@ def test_each_rank_runs_on_the_node_of_its_gpu(tmp_path: Path) -> None:
 def test_a_rank_that_trains_on_another_gpu_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stands in for torch.cuda: which PCI slot the GPU trained on has, which only a device tells."""
+    """Stands in for torch.cuda: the PCI slot of the GPU trained on, which only the device knows."""
     own = sorted(os.sched_getaffinity(0))
     if len(own) < 2:
         pytest.skip("one CPU cannot be two nodes")

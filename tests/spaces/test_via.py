@@ -1,4 +1,4 @@
-"""Knobs of the user's own: the value reaches the program as one argument, whatever is in it."""
+"""The user's own knobs: the value reaches the program as one argument, whatever it contains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def via(template: str, **options):  # type: ignore[no-untyped-def]
         ("--dtype {}", "t.py --dtype=a --x 1", "t.py --dtype b --x 1"),
         ("--dtype={}", "t.py --dtype a --x 1", "t.py --dtype=b --x 1"),
         ("--dtype={}", "t.py --dtype=a", "t.py --dtype=b"),
-        # the last one counts
+        # the last occurrence counts
         ("--dtype {}", "run --dtype 1 t.py --dtype a", "run --dtype 1 t.py --dtype b"),
         ("-d {}", "t.py -d a", "t.py -d b"),
         ("--dtype {}", "t.py --dtypes a", "t.py --dtypes a --dtype b"),

@@ -1,4 +1,4 @@
-"""Whole runs on the replay executor: every stage is real, only the job and its time are not."""
+"""Whole runs on the replay executor: every stage is real, the job and its time are replayed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Changed = Callable[[FixedRun, Record], Record]
 
 
 class Machine(ReplayExecutor):
-    """A replayed machine on which records can be altered; remembers what was asked of it."""
+    """A replayed machine that can alter records, and keeps the requests it got."""
 
     def __init__(
         self, table: ReplayTable, alter: Changed = lambda request, record: record, seed: int = 0
@@ -81,7 +81,10 @@ def run(
     clock: Callable[[float], float] | None = None,
     shown: str = "quiet",
 ) -> Result:
-    """``clock``: the run's time in seconds, from that of earlier processes; None: as it passes."""
+    """Tune the job on ``machine``.
+
+    ``clock``: the run's time in seconds, given that of earlier processes; None: real time.
+    """
     spec = job(folder) if spec is None else spec
     run_dir = folder / "run"
     started = time.monotonic()

@@ -1,5 +1,5 @@
-"""A peak that an operator of the job beats was measured too low: it is measured again, and what was
-reached counts.
+"""If an operator of the job exceeds a peak, the peak was measured too low: it is measured again,
+and the highest value counts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def product(flops_per_s: float) -> Operator:
 
 
 def better(again: dict[str, float], *rates: float) -> tuple[dict[str, float], int]:
-    """(the peaks that count, how often they were measured again)"""
+    """(the peaks that count, how often they were measured again)."""
     asked = []
 
     def measure_peaks(threads: int, device: str, again_: bool = False) -> dict[str, float]:
@@ -61,10 +61,10 @@ def better(again: dict[str, float], *rates: float) -> tuple[dict[str, float], in
 @pytest.mark.parametrize(
     ("rates", "again", "float32", "measured"),
     [
-        ((40e9,), 70e9, 50e9, 0),  # none is above it
-        ((60e9, 55e9), 70e9, 70e9, 1),  # the machine was slow when it was measured
-        ((60e9, 80e9), 70e9, 80e9, 1),  # and the job reaches what the measurement does not
-        ((60e9,), 30e9, 60e9, 1),  # a measurement that met a busy machine lowers nothing
+        ((40e9,), 70e9, 50e9, 0),  # nothing exceeds it
+        ((60e9, 55e9), 70e9, 70e9, 1),  # the machine was slow at the first measurement
+        ((60e9, 80e9), 70e9, 80e9, 1),  # the job exceeds both measurements
+        ((60e9,), 30e9, 60e9, 1),  # a second measurement on a busy machine lowers nothing
     ],
 )
 def test_the_best_seen_counts(

@@ -1,5 +1,5 @@
-"""A knob that costs its start-up is kept only if the planned steps win it back; what it costs and
-when is said.
+"""A knob with start-up cost is kept only if the planned steps win it back; the result states the
+cost and when it is recovered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autotune.results import Result
 from autotune_trials.protocol.messages import Record
 
 SPACE = "{num_workers: [2], cudnn_benchmark: [true]}"
-SEARCH_S = 6.0  # what cuDNN's search costs, spread over the first three iterations
+SEARCH_S = 6.0  # cost of cuDNN's search, in the first three iterations
 
 
 def slow_start(request: FixedRun, record: Record) -> Record:

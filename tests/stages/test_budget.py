@@ -1,4 +1,4 @@
-"""How the minutes are shared out between the search and the proof."""
+"""How the minutes are divided between the search and the proof."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def asked(
     startup_s: float = 5.0,
     run_s: float = 0.0,
 ) -> tuple[Any, Any]:
-    """``malloc``: the only knob's values."""
+    """(context, observation) of a job whose only knob is ``malloc``, with these values."""
     spec = SimpleNamespace(
         budget=SimpleNamespace(minutes=minutes),
         convergence=SimpleNamespace(steps=200),
@@ -66,15 +66,16 @@ def test_a_pair_takes_two_starts_and_a_window_of_each_side() -> None:
 
 
 def test_what_a_run_takes_beside_its_start_and_window_counts() -> None:
-    """Evaluation at two epoch ends, and putting files back: 21 s of the first run's 46."""
+    """Evaluation at two epoch ends and restoring files: 21 s of the first run's 46."""
     context, observation = asked(10, 0.1, run_s=46.0)
     assert pair_s(context, observation) == 2 * 46.0
     assert math.isclose(pair_s(context, observation, math.log(4)), 2 * 46.0 - 15.0)
 
 
 def test_an_evaluation_that_only_the_first_run_went_through_is_not_counted_again() -> None:
-    """It went on for 160 iterations and 120 s of evaluation to reach the second epoch; what each
-    further run may take of 20 minutes is 72 s."""
+    """The first run continued for 160 iterations and 120 s of evaluation to reach the second epoch;
+    each further run may take 72 s of the 20 minutes.
+    """
     window = Window((0.05,) * 400, (8.0,) * 400, {}, turnovers_s=(1.0,), turnovers_at=(300,))
     for away_s, expected_s in ((120.0, 150.0 - 120.0 - 8.0), (10.0, 150.0)):
         first = Record(0, replace(window, away_s=away_s), (), (), notes={WALL_S: 150.0})
@@ -125,9 +126,9 @@ def test_what_needs_a_new_process_has_time_between_search_and_proof() -> None:
     ("away_s", "minutes", "expected_s"),
     [
         (0.0, 1, 3.9),  # three more seconds of training, and some to spare
-        (9.0, 1, 0.6),  # each takes ten of wall time: 16 s may be used up, 10 are
+        (9.0, 1, 0.6),  # each takes ten of wall time: 10 of 16 s are used up
         (15.5, 1, 0.0),
-        (15.5, 20, 3.0),  # 72 s may
+        (15.5, 20, 3.0),  # 72 s are allowed
     ],
 )
 def test_seconds_of_training_are_not_waited_for_where_most_of_the_time_is_evaluation(

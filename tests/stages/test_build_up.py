@@ -1,5 +1,5 @@
-"""The build-up of the gain: steps between baseline and confirmed figure, measured once, honest
-about what they are.
+"""The build-up of the gain: steps from the baseline to the confirmed figure, each measured once and
+labelled with its source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def explained(
     share: float = math.inf,
     search: str = "model",
 ) -> tuple[Result, Machine]:
-    # a replayed run takes no time, of which nothing is a share
+    # a replayed run takes no time, so a share of it would be nothing
     monkeypatch.setattr(stage, "SHARE", share)
     machine = machine or Machine(table(loss=Loss()))
     spec = replace(job_file(folder, THREE), traces="finalists", search=search)
@@ -83,7 +83,7 @@ def test_a_resumed_run_measures_no_step_again(
 def test_without_the_time_figures_of_the_search_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # it tries each knob by itself
+    # tpe tries each knob on its own
     result, _ = explained(tmp_path, monkeypatch, share=-1.0, search="tpe")
     assert result.explanation.build_up[0].source == "search"
     assert result.explanation.build_up[-1].source == "confirmed"
@@ -174,7 +174,7 @@ DEFAULTS = {"num_workers": 0, "amp_dtype": "off", "intra_op_threads": 2}
 
 
 def planted(count: int, spread: float = 0.01) -> list[Trial]:
-    """num_workers explains most, amp_dtype some, intra_op_threads nothing."""
+    """num_workers explains most of the gain, amp_dtype some, intra_op_threads none."""
     found = []
     for n in range(count):
         config = {

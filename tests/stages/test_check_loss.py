@@ -1,4 +1,6 @@
-"""The loop of the loss check: pairs are added at the rule's looks, twice the steps are tried once."""
+"""The loop of the loss check: pairs are added at the rule's looks, and twice the steps are tried
+once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ PRINT = {"optimizers": [{"name": "SGD", "groups": [{"lr": 0.1, "weight_decay": 0
 
 
 class Planted:
-    """Runs whose candidate differs by a planted share, which scatters from seed to seed."""
+    """Runs whose candidate differs by a planted share, with scatter between seeds."""
 
     def __init__(
         self, *, share: float = 0.0, scatter: float = 0.002, most_steps: int = 10_000, **fields: Any

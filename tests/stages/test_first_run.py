@@ -1,4 +1,4 @@
-"""OBSERVE runs the bare job once, as the confirmation will: before anything is searched."""
+"""OBSERVE runs the bare job once, like the confirmation, before anything is searched."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_job_too_short_is_refused_before_any_trial(tmp_path: Path) -> None:
 def test_a_live_session_waits_for_an_epoch_that_is_short_with_its_evaluation(
     evaluation_s: float, waits: bool
 ) -> None:
-    """A twentieth of ten minutes: 30 s. The epoch trains for 10 s."""
+    """The limit is a twentieth of ten minutes: 30 s. The epoch trains for 10 s."""
     window = Window(
         (0.1,) * 240,
         (32.0,) * 240,

@@ -1,4 +1,4 @@
-"""While the loader is the bottleneck only its knobs are searched."""
+"""While the loader is the bottleneck, only its knobs are searched."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_where_the_machine_ended_the_knob_that_took_too_much_is_blamed(
 
 
 def test_a_job_that_goes_on_waiting_is_searched_beyond_its_loader(tmp_path: Path) -> None:
-    """Without workers, waiting and computing add up: 0.7 of 45 % is 14 % of the whole."""
+    """Without workers, waiting and computing add up: computing at 0.7 of its 45 % saves 14 %."""
     speeds = {"num_workers": {"1": 1.0, "2": 1.0}, "amp_dtype": {"bfloat16": 0.86}}
     waiting = table(Loss(), factors=speeds, phases={"data": 0.55, "forward": 0.45})
     spec = job(tmp_path, "{num_workers: [1, 2], amp_dtype: [bfloat16]}")
@@ -104,7 +104,7 @@ class Waits(Machine):
 
 
 def test_once_it_no_longer_waits_all_knobs_are_searched(tmp_path: Path) -> None:
-    """The loader's knobs alone do not take the whole search for the last per cent of them."""
+    """The loader's knobs do not take the whole search for their last per cent."""
     speeds = {
         "num_workers": {"1": 0.4, "2": 0.35, "4": 0.36},
         "amp_dtype": {"bfloat16": 0.7},

@@ -1,5 +1,6 @@
-"""What the running job cannot tell is tried in fresh processes, and judged by what it is expected to
-gain."""
+"""Knobs that the running job cannot decide are tried in fresh processes, and judged by their
+expected gain.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def faster(record: Record, factor: float) -> Record:
 
 
 def test_a_knob_the_running_job_leaves_in_doubt_is_tried_in_fresh_processes(tmp_path: Path) -> None:
-    """Live it gives 1.5 % among blocks that scatter by 3 %, in a fresh process 12 %."""
+    """Live it gains 1.5 % in blocks that scatter by 3 %; in a fresh process it gains 12 %."""
 
     def fused(request: FixedRun, record: Record) -> Record:
         return faster(record, 1.12) if request.config.get("optimizer_impl") else record
@@ -46,7 +47,7 @@ def test_a_knob_the_running_job_leaves_in_doubt_is_tried_in_fresh_processes(tmp_
 
 
 class ByJobTime(Machine):
-    """The run's time is that of the replayed job, without ours."""
+    """The run's time is the replayed job's time, without the tuner's own."""
 
     def clock(self, before: float) -> float:
         return before + self.elapsed_s
@@ -60,7 +61,7 @@ JEMALLOC = {"surveys": {"malloc": {"jemalloc": "/usr/lib/libjemalloc.so.2"}}}
     [
         ((1.0, 1.12, 0.96, 1.08, 1.07, 1.08), 20, 6),  # +2 %, within its error; then +5 %
         ((1.0, 1.12, 0.96, 1.08, 1.07, 1.08), 4, 3),  # the proof needs the time
-        ((0.93, 0.94, 0.93), 20, 3),  # surely slower
+        ((0.93, 0.94, 0.93), 20, 3),  # clearly slower
     ],
 )
 def test_what_three_pairs_leave_in_doubt_gets_three_more_while_there_is_time(
@@ -80,7 +81,7 @@ def test_what_three_pairs_leave_in_doubt_gets_three_more_while_there_is_time(
 
 
 def test_where_fresh_runs_scatter_one_slow_pair_ends_no_trial(tmp_path: Path) -> None:
-    """The second value's first pair is 12 % slower, where the first one's were 10 % apart."""
+    """The second value's first pair is 12 % slower, but the first value's pairs were 10 % apart."""
     surveys = {"surveys": {"malloc": dict.fromkeys(("jemalloc", "tcmalloc"), "/usr/lib/lib.so")}}
     factors = {"jemalloc": (1.1, 0.9, 1.0), "tcmalloc": (0.88, 1.2, 1.2)}
 
@@ -95,7 +96,7 @@ def test_where_fresh_runs_scatter_one_slow_pair_ends_no_trial(tmp_path: Path) ->
 
 
 def test_a_job_that_is_slow_to_start_tries_a_process_knob_all_the_same(tmp_path: Path) -> None:
-    """Eight pairs for the proof take 352 s of 600: only what its first look needs is kept free."""
+    """Eight pairs for the proof take 352 s of 600: only the time of its first look is reserved."""
     speeds = {"malloc": {"jemalloc": 0.7}}
     noisy = table(Loss(), factors=speeds, job=JEMALLOC, startup_s=18.0, block_noise=0.3)
     machine = ByJobTime(noisy)
@@ -113,7 +114,7 @@ def test_a_job_that_is_slow_to_start_tries_a_process_knob_all_the_same(tmp_path:
 def test_it_is_kept_for_what_it_is_expected_to_gain(
     gain: float, error: float, kept: bool, tmp_path: Path
 ) -> None:
-    """Two standard errors are not asked for: (0.07, 0.04) was dropped by that."""
+    """Two standard errors are not required: that would drop (0.07, 0.04)."""
     spec = job(tmp_path, "{malloc: auto}")
     it = judged(spec, "malloc", "retain", LogRatio(gain, error, 3))
     assert it.kept is kept and bool(it.reason) is not kept
@@ -121,7 +122,7 @@ def test_it_is_kept_for_what_it_is_expected_to_gain(
 
 
 class Epochs(Machine):
-    """Epochs longer than a window, and workers that take 2 s to start at each."""
+    """Epochs longer than a window, and workers that take 2 s to start in each."""
 
     def window(self, times_s: Sequence[float], samples: float) -> Window:
         window = super().window(times_s, samples)
@@ -129,7 +130,7 @@ class Epochs(Machine):
 
 
 def test_an_epoch_end_that_no_window_holds_still_costs(tmp_path: Path) -> None:
-    """1.25 times as fast within the epoch, and slower with what each epoch's start takes."""
+    """1.25 times as fast within the epoch, minus the start of the workers in each epoch."""
 
     def restarting(request: FixedRun, record: Record) -> Record:
         workers = request.config.get("num_workers", 0)
@@ -154,7 +155,7 @@ def test_an_epoch_end_that_no_window_holds_still_costs(tmp_path: Path) -> None:
     [
         (0.31, [0.08, 0.09, 0.10], 0.03, 0.045),  # one block of four was disturbed
         (0.01, [0.08, 0.09, 0.10], 0.005, 0.01),
-        (0.01, [0.00, 0.28, 0.00], 0.03, 0.1),  # the pairs say it themselves
+        (0.01, [0.00, 0.28, 0.00], 0.03, 0.1),  # the pairs show it themselves
     ],
 )
 def test_the_error_of_few_pairs_is_theirs_and_the_blocks(
@@ -167,7 +168,7 @@ def test_the_error_of_few_pairs_is_theirs_and_the_blocks(
 
 
 def of_records(objective: str = "throughput", **runs: Record) -> tuple[Pairs, dict[str, float]]:
-    """One pair of records, and what is asked of the budget for a place."""
+    """One pair of records, and the seconds requested from the budget, by place."""
     asked: dict[str, float] = {}
     pairs: Any = object.__new__(Pairs)
     pairs.context = SimpleNamespace(
@@ -184,8 +185,9 @@ def of_records(objective: str = "throughput", **runs: Record) -> tuple[Pairs, di
 def recorded(
     first_s: float = 0.1, wall_s: float = 0.0, loader: dict[str, Any] | None = None
 ) -> Record:
-    """240 iterations of 0.1 s and 10 samples, a tenth of each waiting; the first batch took
-    ``first_s``."""
+    """240 iterations of 0.1 s and 10 samples, a tenth of each waiting; the first batch takes
+    ``first_s``.
+    """
     window = Window(
         (0.1,) * 240,
         (10.0,) * 240,
@@ -231,9 +233,7 @@ def test_the_planned_training_is_told_from_start_to_end() -> None:
     training = pairs.figures.training_time(speedup=2.0)
     assert training.after_s == pytest.approx(56.0) and training.cold_s == pytest.approx(76.0)
 
-    pairs.context.spec.objective = (
-        "time_to_train"  # the whole of it is twice as fast, start included
-    )
+    pairs.context.spec.objective = "time_to_train"  # all of it is twice as fast, even the start
     training = pairs.figures.training_time(speedup=2.0)
     assert training.cold_s == pytest.approx(53.0) and training.after_s == pytest.approx(33.0)
 

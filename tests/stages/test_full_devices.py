@@ -1,4 +1,4 @@
-"""Jobs that fill their GPU: what they take themselves is no reason to refuse them."""
+"""Jobs that fill their GPU: their own memory is no reason to refuse them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ BFLOAT16, FUSED, WORKERS = (
 
 
 class Device(Machine):
-    """A replayed GPU of 80 GiB. ``reserved_gib``: what the allocator holds at most under a knob;
-    the job as it is: under "".
+    """A replayed GPU of 80 GiB.
+
+    ``reserved_gib``: the allocator's peak with a knob; "": for the unchanged job.
     """
 
     def __init__(self, reserved_gib: Mapping[str, float]) -> None:
@@ -46,8 +47,8 @@ class Device(Machine):
 
 
 def measured(folder: Path, machine: Machine, config: Config, reference: Config) -> Observation:
-    """The job observed, and then ``config`` compared in another session, as the stages after the
-    search do.
+    """Observe the job, then compare ``config`` in another session, like the stages after the
+    search.
     """
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:

@@ -1,4 +1,4 @@
-"""Both runs of a pair in slices, where the job and the machine allow it; else one after the other."""
+"""Runs of a pair alternate in slices if job and machine allow it, else run one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOMY = {"cores": 4, "bfloat16": "native", "available_gib": 64.0}
 
 
 class Both(Machine):
-    """Runs two at once; the one numbered ``fails`` fails."""
+    """Runs two at once; run number ``fails`` fails."""
 
     interleaves = True
     fails = 0
@@ -80,7 +80,7 @@ def test_without_room_or_with_files_left_they_do_not(
 
 
 def test_a_candidate_with_workers_runs_alone(tmp_path: Path) -> None:
-    """Until all are stopped at a slice's end, they make batches for nothing."""
+    """Until all of them are stopped at a slice's end, workers would make batches for nothing."""
     machine = both()
     machine.table = replace(machine.table, factors={"num_workers": {"2": 0.5}})
     result = run(tmp_path, machine, job(tmp_path, "{num_workers: [2]}"))

@@ -1,4 +1,4 @@
-"""The run's memory survives anything that can happen to a file."""
+"""The journal survives everything that can happen to a file."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file of this process may be larger than ``size`` bytes: the write that crosses it is cut
-    there, as on a full disk.
+    """Limit files of this process to ``size`` bytes: a write that exceeds it is cut off, as on a
+    full disk.
     """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -100,7 +100,7 @@ def room_for(size: int) -> Iterator[None]:
 
 
 def test_a_disk_that_takes_half_an_entry_has_none_of_it(tmp_path: Path) -> None:
-    """Another lane may finish its trial after that; and there may be room again when the journal is
+    """Another lane may finish its trial later, and there may be space again when the journal is
     closed.
     """
     before = written(tmp_path / "j")
@@ -127,8 +127,8 @@ def test_an_unwritable_directory_is_an_input_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": 1}'])
 def test_what_is_said_of_a_damaged_result_helps(content: str, tmp_path: Path) -> None:
-    """`autotune run` takes a finished run's file as it is, damaged or not: only without one does it
-    write it anew.
+    """`autotune run` uses a finished run's file even if it is damaged, and writes it again only if
+    it is missing.
     """
     machine, job = replayed.Machine(replayed.table()), replayed.job(tmp_path)
     result = replayed.run(tmp_path, machine, job)

@@ -1,5 +1,5 @@
-"""Work spread over several machines: nothing lost, nothing twice, nothing compared across machines.
-The machines are replayed.
+"""Work spread over several (replayed) machines: nothing is lost, done twice, or compared across
+machines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BLOCK_S = 0.01
 
 
 class Lane(Machine):
-    """One machine of several. ``breaks``: at which measurement it is lost."""
+    """One of several machines. ``breaks``: the measurement at which it is lost."""
 
     def __init__(self, node: str, breaks: Callable[[Config], bool] = lambda config: False) -> None:
         super().__init__(table(), seed=len(node))
@@ -72,8 +72,8 @@ class Lane(Machine):
 
 
 class Several(Machine):
-    """``come``: machines that are there from the start, then those that come when the others are
-    lost.
+    """``come``: the machines; ``at_first`` of them exist from the start, the others appear when
+    these are lost.
     """
 
     def __init__(self, *come: Lane, at_first: int | None = None) -> None:
@@ -182,14 +182,14 @@ def test_both_runs_of_a_pair_are_of_one_machine(tmp_path: Path) -> None:
     with bench_of(tmp_path, several) as context:
         pairs = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         pairs.ensure(3)
-        # in mid-pair: its baseline run is of no use to others
+        # in mid-pair: its baseline run cannot be used on another machine
         broken.breaks = lambda config: bool(config)
         pairs.ensure(9)
         nodes = [(node_of(pairs.reference[s]), node_of(pairs.candidate[s])) for s in range(9)]
         assert all(one == other for one, other in nodes) and {"a", "bb"} <= {
             one for one, _ in nodes
         }
-        # as a resumed run does: nothing is measured again
+        # like a resumed run: nothing is measured again
         again = Pairs(context, {"num_workers": 2}, {}, "confirm1")
         before = [len(lane.sessions) for lane in several.all]
         again.ensure(9)
@@ -234,8 +234,8 @@ def test_what_is_run_beside_a_pair_is_run_elsewhere_if_its_machine_is_lost_meanw
 def test_no_machine_is_waited_for_where_there_is_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss check asks for pairs that the confirmation has made; all machines may be gone by
-    then.
+    """The loss check requests pairs that the confirmation has already made; by then, all machines
+    may be gone.
     """
     several = Several(Lane("a"))
     with bench_of(tmp_path, several) as context:
@@ -252,7 +252,7 @@ def test_machines_lost_with_one_piece_are_not_held_against_another(tmp_path: Pat
     numbers = iter(range(pieces))
 
     def take() -> Seed | None:
-        # nobody else keeps it, so the next one may lie in its place
+        # no other reference to it, so the next one may get the same address
         return next((Seed(n) for n in numbers), None)
 
     def serve(lane: RunContext, mine: Iterator[Seed]) -> None:

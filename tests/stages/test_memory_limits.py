@@ -1,4 +1,4 @@
-"""What a configuration may take of memory."""
+"""How much memory a configuration may use."""
 
 from __future__ import annotations
 

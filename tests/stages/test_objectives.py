@@ -1,4 +1,4 @@
-"""Energy, money and two objectives at once, on a replayed machine whose watts are known."""
+"""Energy, money and two objectives at once, on a replayed machine with known watts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
 
 SPACE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
 WATTS = 50.0
-# Workers are faster and take more power than that is worth; bfloat16 is worth both.
+# Workers are faster, but need more power than that is worth; bfloat16 is worth both.
 POWER = {"num_workers": 1.8, "amp_dtype": 1.2, "optimizer_impl": 1.0}
 
 
 class Powered(Machine):
-    """``counts``: it has counters that can be read."""
+    """``counts``: whether its energy counters can be read."""
 
     def __init__(self, counts: bool = True) -> None:
         super().__init__(table(Loss()))
@@ -62,7 +62,7 @@ def test_what_is_faster_for_more_energy_than_it_is_worth_is_left(
     assert result.speedup.estimate == pytest.approx(1 / (0.6 * 1.2 * 0.9), rel=0.03)
     assert "× more energy-efficient (95 %" in headline(result)
     assert result.confirmation.reason.startswith("more energy-efficient: ")
-    training = result.confirmation.training  # of time, which is another factor
+    training = result.confirmation.training  # of time, which is a different factor
     assert training.before_s / training.after_s == pytest.approx(1 / (0.6 * 0.9), rel=0.05)
     assert result.points == () and result.confirmation.second is None
 
@@ -99,7 +99,7 @@ def test_of_throughput_and_the_whole_training_start_up_is_the_difference(tmp_pat
 
 
 def test_runs_of_fresh_processes_are_drawn_as_they_were_compared(tmp_path: Path) -> None:
-    """Their start-up is in the figure by time_to_train already."""
+    """With time_to_train, the figure already includes their start-up."""
     result = tuned(tmp_path, "objective: [throughput, time_to_train]\nplanned_steps: 1000\n")
     space = SearchSpace("auto", tuple(create(name, {}) for name in ("malloc", "compile_mode")))
     config = {"malloc": "jemalloc", "compile_mode": "default"}

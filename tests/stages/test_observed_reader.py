@@ -1,5 +1,5 @@
-"""OBSERVE on real small jobs: what the reader was seen to do decides how many workers are tried,
-and what is called the bottleneck.
+"""OBSERVE on real small jobs: the observed reader decides how many workers are tried, and what is
+called the bottleneck.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ while True:
 
 @pytest.fixture(autouse=True)
 def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said here holds on a busy machine, too: nothing is measured again for its sake."""
+    """These results hold on a busy machine, too, so nothing needs to be measured again."""
     monkeypatch.setattr(fresh, "MIN_SECONDS", 0.5)
     monkeypatch.setattr(fresh, "REMEASURED", 0)
 

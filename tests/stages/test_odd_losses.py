@@ -1,4 +1,4 @@
-"""Real jobs whose loss is not one positive number that falls: each has a defined answer."""
+"""Real jobs whose loss is not a single positive number that falls: each has a defined outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from autotune_spaces.base import Value
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-SAME = {"optimizer_impl": "foreach"}  # rounds differently at most
+SAME = {"optimizer_impl": "foreach"}  # at most, this rounds differently
 
 
 def check(
@@ -37,7 +37,7 @@ def check(
     config: dict[str, Value],
     extra: str = "",
 ) -> LossVerdict:
-    """The loss check of ``python odd_losses.py <words>`` under ``config``, in real sessions with
+    """The loss check of ``python odd_losses.py <words>`` with ``config``, in real sessions with
     short windows.
     """
     with pairs_of(folder, monkeypatch, words, config, extra) as pairs:
@@ -79,7 +79,7 @@ def test_a_harmless_change_passes_whatever_the_loss_looks_like(tmp_path, monkeyp
     assert verdict.steps >= 240
     assert len(verdict.baseline_curve) > 10
     first = next(iter(verdict.baseline_curve.values()))
-    if kind in ("plain", "vector"):  # a vector counts with the sum it differentiates
+    if kind in ("plain", "vector"):  # a vector counts by the sum that is differentiated
         assert 1.0 < first < 2.0, "cross entropy over four classes begins near log 4"
 
 
@@ -109,7 +109,7 @@ def test_a_loss_that_can_show_nothing_says_so(tmp_path, monkeypatch, kind, said)
 
 @pytest.mark.slow
 def test_the_first_gradient_of_float16_is_nearer_to_float32s_than_bfloat16s(tmp_path, monkeypatch):
-    """On a healthy model: float16 has three more digits than bfloat16, and the loss is scaled."""
+    """On a healthy model: float16 has three more bits than bfloat16, and the loss is scaled."""
     with pairs_of(tmp_path, monkeypatch, "plain", {"amp_dtype": "float16"}) as pairs:
         assert pairs.float16_gradient() is None, "nothing has been run"
         pairs.ensure(1)
@@ -132,7 +132,7 @@ def test_a_metric_that_the_job_prints_is_checked(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_job_with_too_few_steps_says_what_to_raise(tmp_path, monkeypatch):
-    # on a busy machine most of so short a run is warm-up; here the loss is asked
+    # on a busy machine, most of such a short run is warm-up; only the loss matters here
     monkeypatch.setattr(fresh, "FEWEST_ITERATIONS", 5)
     verdict = check(tmp_path, monkeypatch, "plain 58", SAME)
     assert verdict.verdict == "no-proof"

@@ -1,4 +1,4 @@
-"""The line in docs/search.md that opens a run's study in Optuna's dashboard."""
+"""The command in docs/search.md that opens a run's study in Optuna's dashboard."""
 
 from __future__ import annotations
 

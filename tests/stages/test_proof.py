@@ -176,9 +176,7 @@ def test_further_looks_are_taken_only_where_they_end_within_the_budget_and_a_ten
 
 
 class FirstEpochs(Machine):
-    """After its first epoch the bare job is as fast as the candidate, which gains nothing from then
-    on.
-    """
+    """The candidate is 1.25 times as fast in the first epoch, and gains nothing afterwards."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__(table(HARMLESS, factors={"optimizer_impl": {"fused": 0.8}}))
@@ -194,7 +192,7 @@ class FirstEpochs(Machine):
         )
 
     def _in_epochs(self, request: FixedRun, record: Record) -> Record:
-        slow = 1.25 if request.config else 1.0  # undoes the table's gain of 0.8
+        slow = 1.25 if request.config else 1.0  # undoes the table's factor of 0.8
         times = record.window.times_s
         after = tuple(t * slow for t in times[self.epoch :])
         return replace(record, window=replace(record.window, times_s=times[: self.epoch] + after))

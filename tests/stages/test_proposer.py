@@ -1,5 +1,5 @@
-"""What is tried next: seeds first, nothing twice, conditions kept, dead ends left out, and all of
-it again after a resume.
+"""Proposals: seeds first, no duplicates, conditions respected, failed settings left out, and the
+same after a resume.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def proposer(path: Path, seed: int = 0) -> Proposer:
 
 
 def cost(config: dict) -> float:
-    """A made-up job: two workers and bfloat16 are best, prefetching helps a little."""
+    """A synthetic job: two workers and bfloat16 are best, two threads help a little."""
     full = {**DEFAULTS, **config}
     workers = {0: 1.0, 1: 0.8, 2: 0.6, 4: 0.65}[full["num_workers"]]
     return (
@@ -102,7 +102,7 @@ def test_a_small_space_is_exhausted_and_says_so(tmp_path: Path) -> None:
 
 
 def test_all_of_a_space_is_proposed_however_sure_the_sampler_is(tmp_path: Path) -> None:
-    """The surer it is, the more often it proposes the best one again."""
+    """The more certain it is, the more often it proposes the best one again."""
     alike = {name: DOMAINS[name] for name in ("num_workers", "amp_dtype", "intra_op_threads")}
     p = Proposer(tmp_path / "optuna.log", SPACE, alike, {k: DEFAULTS[k] for k in alike}, 0)
     trials = run(p, 50)
@@ -134,7 +134,7 @@ def locked(folder: Path) -> None:
 
 
 def queued(folder: Path) -> None:
-    """Killed between saying what comes next and asking for it."""
+    """Killed after enqueueing the next trial, before asking for it."""
     study_of(folder).enqueue_trial({**DEFAULTS, "num_workers": 4})
 
 
@@ -144,7 +144,7 @@ def test_a_resumed_search_knows_what_was_measured(
 ) -> None:
     first = proposer(tmp_path)
     trials = run(first, 6)
-    lost = first.next()  # asked, and then the tuner died
+    lost = first.next()  # proposed, then the tuner died
     assert lost is not None
     left(tmp_path)
     began = time.monotonic()
@@ -287,7 +287,7 @@ def test_many_page_faults_bring_the_allocator_to_the_front() -> None:
 def test_a_trial_of_a_value_that_needed_a_new_process_is_not_told_to_the_sampler(
     tmp_path: Path,
 ) -> None:
-    """On resume: ``malloc: jemalloc`` is no value of the live search."""
+    """On resume: ``malloc: jemalloc`` is not a value of the live search."""
     space = SearchSpace("test", (*SPACE.knobs, knobs.create("malloc")))
     domains, defaults = (
         {**DOMAINS, "malloc": ("default", "retain")},

@@ -1,4 +1,4 @@
-"""What a loss check asks for depends on the model where a knob makes dropout draw other numbers."""
+"""If a knob changes dropout's random numbers, the kind of loss check depends on the model."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_on_a_gpu_autocast_drops_other_elements(
     ("kind", "redrawn"), [(nn.Dropout, True), (nn.AlphaDropout, True), (nn.Dropout2d, False)]
 )
 def test_dropout_goes_by_the_order_in_memory(kind: type[nn.Module], redrawn: bool) -> None:
-    """What channels_last's redraws stands on. Whole channels are drawn by themselves, in one order."""
+    """The reason why channels_last redraws. Dropout of whole channels draws in a fixed order."""
     images, dropped = torch.ones(2, 3, 8, 8), []
     for memory_format in (torch.contiguous_format, torch.channels_last):
         torch.manual_seed(0)
@@ -84,7 +84,7 @@ def test_what_counts_as_dropout() -> None:
 
 
 def numerics_of(folder: Path, machine: dict[str, object], dropouts: int, config: Config) -> str:
-    """The loss check that ``config`` gets, of a model with so many dropouts on this machine."""
+    """The kind of loss check for ``config`` and a model with this number of dropouts."""
     model = replace(Machine(table()).hello().job.models[0], dropouts=dropouts)
     replayed = table(job={"models": [encode(model)]})
     executor = Machine(replace(replayed, machine={**replayed.machine, **machine}))

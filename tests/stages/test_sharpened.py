@@ -1,4 +1,4 @@
-"""Minutes that are left after an adoption are spent on its interval, if that is wide."""
+"""Time left after an adoption is spent on narrowing its interval, if that is wide."""
 
 from __future__ import annotations
 

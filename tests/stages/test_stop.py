@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM: the current measurement is finished, but SIGTERM does not wait for ever; what
-a stop ended is no failure.
+"""Ctrl-C and SIGTERM: the current measurement finishes, but SIGTERM does not wait forever; what a
+stop interrupts is no failure.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def _sleep_after(number: signal.Signals, seconds: float) -> None:
     time.sleep(seconds)
 
 
-# ------------------------------------------ a whole tree of processes is told to end, the job first
+# ------------------------------------------ the whole process tree is terminated, the job first
 
 
 class EndedFirst(ReplayExecutor):
-    """The job is ended at the third candidate (``"block"``) or in the first fresh process of one
-    (``"fixed"``); the tuner hears of it later.
+    """The job (``"block"``) or a worker of it (``"worker"``) ends at the third candidate, or the
+    job ends in a candidate's first fresh process (``"fixed"``); the tuner gets the signal later.
     """
 
     def __init__(self, what: str) -> None:
@@ -151,8 +151,8 @@ def test_what_was_in_flight_is_unfinished_and_no_failure(
 def test_what_was_disturbed_is_not_measured_again_once_the_user_has_asked(
     stop: Stop, tmp_path: Path
 ) -> None:
-    """The current measurement is one run of the job, not three of them: on a busy machine that was
-    two minutes and more.
+    """The current measurement is a single run of the job, not three: on a busy machine, three took
+    more than two minutes.
     """
 
     def busy(request: FixedRun, record: Record) -> Record:

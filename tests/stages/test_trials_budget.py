@@ -1,6 +1,4 @@
-"""How many configurations are tried is for the time and the figures to decide, unless the user says
-a number.
-"""
+"""Time and results decide how many configurations are tried, unless the user gives a number."""
 
 from __future__ import annotations
 

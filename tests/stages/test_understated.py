@@ -1,5 +1,5 @@
-"""An allocator's live figure errs against it: where page faults are many, fresh processes have the
-last word.
+"""Live figures understate an allocator's gain: if there are many page faults, fresh processes
+decide.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ GLIBC = {"retain": "glibc 2.36"}
 
 
 class Heap(Machine):
-    """A machine on which ``malloc=retain`` gives 1.4x in a fresh process and takes ``live`` times
-    the baseline's time in a running one; another allocator gives 1.35x.
+    """A machine on which ``malloc=retain`` gains 1.4x in a fresh process, and takes ``live`` times
+    the baseline's time in a running one; another allocator gains 1.35x.
     """
 
     def __init__(self, faults: int, live: float = 1.0, **others: str) -> None:
@@ -95,7 +95,7 @@ def test_another_value_that_gives_no_more_does_not_cost_the_one_that_is_kept(
 
 
 class KeptHeap(Heap):
-    """Its live session keeps the heap that a bare job gives back: no faults are seen there."""
+    """Its live session keeps the heap that a bare job would release, so it has no page faults."""
 
     def report(self, block: Block, config: Config) -> BlockReport:
         report = super().report(block, config)

@@ -1,5 +1,5 @@
-"""MLflow's tables, made once a process of tests and copied from then on: MLflow takes seconds and
-hundreds of writes for them.
+"""MLflow's tables, created once per test process and then copied: creating them takes MLflow
+seconds and hundreds of writes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ def _made() -> Path:
 
 
 def empty_store(database: Path) -> Path:
-    """A sqlite store that holds nothing, at ``database``."""
+    """An empty sqlite store at ``database``."""
     database.parent.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(_made(), database))

@@ -20,7 +20,7 @@ ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 @contextmanager
 def running(argv: list[str], env: dict[str, str], port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process, until it answers; afterwards its whole group is gone."""
+    """A server process that answers; its whole process group is killed afterwards."""
     process = subprocess.Popen(
         argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -57,7 +57,7 @@ def a_port() -> int:
 
 @contextmanager
 def mlflow_server(folder: Path, port: int) -> Iterator[str]:
-    """An MLflow server that keeps everything in ``folder``; its address."""
+    """An MLflow server that keeps everything in ``folder``; yields its address."""
     from autotune.tracking.stores import resolve
     from autotune.tracking.ui import server_command
 

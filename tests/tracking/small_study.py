@@ -1,4 +1,4 @@
-"""A small study to put on record, and what a store then holds."""
+"""A small study to record, and what a store then contains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRIALS = 3
 
 
 def record(tracker: Tracker, run_dir: Path, status: str = "FINISHED") -> None:
-    """A small study: every kind of event, and children with the same keys."""
+    """Record a small study: every kind of event, and children with the same keys."""
     tracker.start_study(
         "study",
         "digits",
@@ -39,13 +39,13 @@ def record(tracker: Tracker, run_dir: Path, status: str = "FINISHED") -> None:
 
 
 def content(uri: str, experiment: str = "digits") -> dict[str, Any]:
-    """Everything that is in the store, in a form that can be compared."""
+    """The complete contents of the store, in a form that can be compared."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
     found = client.get_experiment_by_name(experiment)
     assert found is not None
-    runs = client.search_runs([found.experiment_id], run_view_type=3)  # deleted ones too
+    runs = client.search_runs([found.experiment_id], run_view_type=3)  # including deleted ones
     rows = {}
     for run in runs:
         run_id = run.info.run_id

@@ -1,4 +1,4 @@
-"""The saved view of a study's trials: as MLflow stores it, and as its page draws it."""
+"""The saved view of a study's trials: as stored by MLflow and as drawn by its page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = "times/throughput", "times/energy"
 
 
 def a_study(uri: str, run_dir: Path) -> Any:
-    """Its MLflow run, with some trials."""
+    """An MLflow run with some trials."""
     run_dir.mkdir(parents=True, exist_ok=True)
     tracker = open_tracker(uri, "digits", run_dir)
     tracker.start_study("study", "digits", {}, {})

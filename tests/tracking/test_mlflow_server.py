@@ -1,5 +1,5 @@
-"""A real MLflow server on this machine: away at first, then there; and the pages that `autotune ui`
-starts.
+"""A real MLflow server on this machine that is first unavailable, then available; and the pages
+that `autotune ui` starts.
 """
 
 import os
@@ -53,7 +53,7 @@ def test_a_server_that_is_away_at_first(tmp_path: Path) -> None:
         (parent,) = [r for r in runs if r.info.run_name == "digits"]
         assert [a.path for a in client.list_artifacts(parent.info.run_id)] == ["report.html"]
 
-        # a second study, online from its first event to its last
+        # a second study, online from its first to its last event
         online = open_tracker(uri, "digits", tmp_path / "runs" / "second", say=said.append)
         online.start_study("s", "second", {}, {})
         for number in range(10):

@@ -1,4 +1,4 @@
-"""Real MLflow on sqlite: parent and children, sent exactly once whatever is killed in between."""
+"""Real MLflow on sqlite: parent and children are sent exactly once, whatever is killed."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 @pytest.fixture
 def new_run_dir(tmp_path: Path) -> Path:
-    """With no store beside it."""
+    """Without a store."""
     path = tmp_path / "autotune runs" / "digits"
     path.mkdir(parents=True)
     return path
@@ -118,7 +118,7 @@ def test_sending_all_of_it_again_adds_nothing(run_dir: Path) -> None:
 
 
 def test_cut_off_after_every_single_send(run_dir: Path, tmp_path: Path) -> None:
-    """Each event is sent, its cursor lost, and the next process starts over from the last cursor."""
+    """Each event is sent and its cursor lost; the next process starts from the last cursor."""
     record(open_tracker("auto", "digits", run_dir, offline=True), run_dir)
     store = resolve("auto", run_dir)
     assert store is not None
@@ -142,8 +142,8 @@ def test_cut_off_after_every_single_send(run_dir: Path, tmp_path: Path) -> None:
 
 
 def test_what_another_sender_left_half_done_is_found(run_dir: Path) -> None:
-    """A `autotune sync` beside the run, killed between a send and its mark: the run's own sender
-    must not take the event for a new one.
+    """A concurrent `autotune sync` is killed after a send, before it writes its cursor: the run's
+    own sender must not take the event for a new one.
     """
     tracker = open_tracker("auto", "digits", run_dir, offline=True)
     tracker.start_study("study", "digits", {}, {})
@@ -249,7 +249,7 @@ def test_an_emptied_store_gets_everything_again(run_dir: Path) -> None:
     first = content(uri_of(run_dir))
     (run_dir.parent / "mlflow.db").rename(run_dir.parent / "gone.db")
     empty_store(run_dir.parent / "mlflow.db")
-    # In another process: MLflow keeps connections to a file that is gone.
+    # In another process: MLflow keeps connections to the removed file.
     code = (
         f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; import test_mlflow_sqlite as"
         f" t; t.sync(t.Path({str(run_dir)!r})); "
@@ -262,7 +262,7 @@ def test_an_emptied_store_gets_everything_again(run_dir: Path) -> None:
 
 
 def test_a_study_deleted_before_the_last_thing_is_sent_is_sent_again(run_dir: Path) -> None:
-    """Deleting it in the UI fails the very sending that the study's end waits for."""
+    """Deletion in the UI makes the very send fail that the end of the study waits for."""
     from mlflow import MlflowClient
 
     said: list[str] = []

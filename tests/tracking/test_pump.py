@@ -1,4 +1,4 @@
-"""When the record is sent: whatever ends one sending, the next can begin."""
+"""When the record is sent: however one send ends, the next can begin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.tracking.pump import Pump
 
 
 class Store:
-    """``trouble``: what the first sending raises."""
+    """``trouble``: raised by the first send."""
 
     def __init__(self, trouble: BaseException) -> None:
         self.trouble: BaseException | None = trouble
@@ -25,9 +25,7 @@ class Store:
 
 
 def test_an_interrupted_sending_is_not_waited_for() -> None:
-    """Ctrl-C twice, just while a local file was written to: the run ends now, and with its end on
-    record.
-    """
+    """Ctrl-C twice while writing to a local file: the run ends now, and its end is recorded."""
     store = Store(KeyboardInterrupt())
     pump = Pump(store, background=False, failed=lambda error: None)
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What looks like a secret is not written down, and what does not is left readable."""
+"""Values that look like secrets are not written, and others stay readable."""
 
 import json
 import re
@@ -30,7 +30,7 @@ from autotune.secrets import (
     ],
 )
 def test_secret_names(name: str) -> None:
-    assert is_secret(name) == (name != "PGPASSWD")  # no word of its own: only whole words count
+    assert is_secret(name) == (name != "PGPASSWD")  # only whole words count
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The spool: on disk when the call returns, whole after a kill, each thing said once."""
+"""The spool: on disk when the call returns, complete after a kill, and without duplicates."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def test_saying_it_again_adds_nothing_also_after_a_restart(tmp_path: Path) -> No
         spool.append("finish", "s", {"status": "KILLED"})
     assert kinds(tmp_path) == ["spool", "start", "trial", "finish", "start", "finish"]
     again = Spool(tmp_path)
-    # the first measurement stands
+    # the first measurement counts
     assert not again.append("trial", "t", {"metrics": {"speedup": 2.0}})
     assert not again.append("finish", "s", {"status": "KILLED"})
 

@@ -1,6 +1,4 @@
-"""What a finished run leaves in MLflow: every file a person would open, every figure a chart could
-show.
-"""
+"""What a finished run leaves in MLflow: every file to open and every figure to chart."""
 
 from __future__ import annotations
 

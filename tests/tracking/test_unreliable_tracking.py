@@ -1,5 +1,5 @@
-"""A server that is away, refuses, stalls, or dies with the answer in its mouth: the study goes on,
-and is on record exactly once.
+"""A server that is down, refuses, stalls, or dies before it answers: the study continues, and is
+recorded exactly once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def an_experiment() -> str:
 
 
 def check_on_record(server: str, experiment: str, run_dir: Path) -> None:
-    """What is in the store is what a server without faults has of the same spool."""
+    """The store contains the same as a server without faults would, from the same spool."""
     sync(run_dir, uri=server, experiment=f"{experiment}, as it should be")
     assert content(server, experiment) == content(server, f"{experiment}, as it should be")
     assert len(content(server, experiment)) == TRIALS + 1
@@ -85,7 +85,7 @@ def is_synced(run_dir: Path) -> bool:
 
 
 def first_time(action: str, which: Callable[[Request], bool]) -> Rule:
-    """``action`` for the first of equal requests, "pass" for the next."""
+    """``action`` for the first of equal requests, "pass" for the others."""
     seen: set[Request] = set()
 
     def rule(request: Request) -> str:
@@ -109,7 +109,7 @@ def test_a_server_that_comes_back_has_the_record_before_the_run_ends(
     assert time.monotonic() - started < 10.0, "nobody waits for a server"
     wait_for(lambda: said, "the warning")
     with unreliable(server, port):
-        # nothing new has to happen for that
+        # this needs no new event
         wait_for(lambda: len(said) == 2, "the server to be found again")
         assert sorted(content(server, experiment)) == ["000", "digits"]
         tracker.finish("FINISHED", {}, {})
@@ -152,8 +152,8 @@ def test_a_server_that_refuses_costs_one_line(
 def test_every_answer_lost_once(
     action: str, server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None
 ) -> None:
-    """The classic: the server has done what it was asked, and its answer never came. Nothing is
-    there twice.
+    """The classic case: the server has handled the request, but its answer was lost. There must be
+    no duplicates.
     """
     experiment = an_experiment()
     between.rule = first_time(action, lambda request: request.writes)
@@ -252,8 +252,9 @@ sync(Path(sys.argv[1]))
 
 
 def killed_after(server: UnreliableServer, run_dir: Path, requests: int) -> bool:
-    """Send the spool from a process that is killed when MLflow has carried out so many of its
-    writing requests, before it hears of it; False if it had fewer to make."""
+    """Send the spool from a process that is killed after MLflow has handled ``requests`` writing
+    requests, before it gets the last answer. False if it needed fewer.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", _SENDS, str(run_dir)], env=ENV, stderr=subprocess.DEVNULL
     )
@@ -308,7 +309,7 @@ def test_two_syncs_at_once(server: str, between: UnreliableServer, run_dir: Path
 
 
 def test_the_cursor_stays_small(server: str, between: UnreliableServer, run_dir: Path) -> None:
-    """With every trial's run in it, it would be written anew, longer, after each of them."""
+    """If it contained every trial's run, a longer one would be written after each trial."""
     tracker = open_tracker(between.uri, an_experiment(), run_dir)
     record(tracker, run_dir)
     [cursor] = SpoolPaths(run_dir).root.glob("sent-*.json")

@@ -1,13 +1,13 @@
-"""A server between the tuner and MLflow that does to each request what a rule says.
+"""A server between the tuner and MLflow that treats each request as a rule says.
 
 tuner ──▶ UnreliableServer ── rule(request) ──▶ MLflow
-                pass        as it is
-                refuse 503  answered with that status, never sent on
-                cut         hung up on before anything was done
-                lose        carried out, and hung up on instead of an answer
-                half        carried out, and hung up on in the middle of the answer
-                hold        carried out, and not answered
-                late 3      not answered, and carried out only after 3 s
+            pass        passed on unchanged
+            refuse 503  answered with that status, never passed on
+            cut         connection closed before anything was done
+            lose        handled, but the connection is closed instead of answering
+            half        handled, but the connection is closed in the middle of the answer
+            hold        handled, but not answered
+            late 3      not answered, and handled only after 3 s
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Request:
 
     @property
     def writes(self) -> bool:
-        """It changes what the server holds (MLflow searches by POST, too)."""
+        """Whether it changes the server's contents (MLflow also searches by POST)."""
         return self.method != "GET" and not self.path.endswith("/search")
 
     @property
@@ -46,8 +46,8 @@ Rule = Callable[[Request], str]
 
 
 class UnreliableServer(ThreadingHTTPServer):
-    """``rule`` may be exchanged at any time; ``seen`` are the requests that came, ``done`` those
-    that MLflow has answered.
+    """``rule`` can be replaced at any time; ``seen``: requests received, ``done``: those that
+    MLflow has answered.
     """
 
     daemon_threads = True
@@ -64,7 +64,7 @@ class UnreliableServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is what these tests are about."""
+        """Ignore clients that closed the connection: that is what these tests are about."""
 
 
 @contextmanager
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _hang_up(self) -> None:
-        """With a reset, as a process that dies does."""
+        """Close with a reset, as when a process dies."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
         self.connection.close()

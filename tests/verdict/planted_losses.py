@@ -1,8 +1,8 @@
-"""Synthetic trainings with a known truth: paired loss curves in which a difference is planted.
+"""Synthetic trainings with a known truth: paired loss curves with a planted difference.
 
-A run of seed s has a curve of its own (level and speed vary with the seed) and the noise of its
-batches. The candidate of the same seed takes the same batches; rounding makes it drift away by a
-random walk that grows with the steps, as chaos does.
+A run of seed s has its own curve (level and speed vary with the seed) and the noise of its batches.
+The candidate with the same seed gets the same batches; rounding makes it drift away in a random
+walk that grows with the steps, as in chaotic dynamics.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def run(
     """One seeded run.
 
     Args:
-        side: 0 baseline, 1 candidate: another rounding, other own noise, the same batches.
+        side: 0 baseline, 1 candidate: different rounding and own noise, the same batches.
         rounding: standard deviation of the drift from rounding after 240 steps, share of the loss.
         own_noise: noise of single steps that the two sides do not share (another dropout stream),
             share of the loss.
-        shift: planted difference of the loss, in its unit, growing to its full size over the first
-            quarter.
+        shift: planted difference of the loss, in its unit, which reaches its full size over the
+            first quarter.
         speed: planted factor on the speed of learning.
-        norm_factor, norm_lag, norm_noise: gradient norms scaled, taken some steps late, scattered.
+        norm_factor, norm_lag, norm_noise: gradient norms are scaled, delayed by steps, scattered.
     """
     shared = np.random.default_rng([seed, 1])
     own = np.random.default_rng([seed, 2 + side])

@@ -1,6 +1,4 @@
-"""The bottleneck that is named agrees with the ceiling beside it, whatever the two measurements
-say.
-"""
+"""The named bottleneck agrees with the ceiling, whatever the two measurements say."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ def parts(
     epoch_end_s: float = 0.0,
     epoch: int | None = 5,
 ) -> Anatomy:
-    """An iteration of one second, ``data`` of it waiting; the rest is computed."""
+    """An iteration of one second, ``data`` of it waiting; the rest is compute."""
     phases = {
         "data": data,
         "forward": 0.5 * (1 - data - optimizer - other),
@@ -54,9 +52,9 @@ def parts(
         (parts(0.05), None, 0.0, "compute"),
         (parts(0.05, optimizer=0.4), 1.03, 0.02, "optimizer"),
         (parts(0.05, other=0.5), 1.03, 0.02, "overhead"),
-        (parts(0.05, epoch_end_s=15.0), 4.06, 0.02, "epoch ends"),  # 3 s an iteration of 1 s
+        (parts(0.05, epoch_end_s=15.0), 4.06, 0.02, "epoch ends"),  # 3 s per iteration of 1 s
         (parts(0.05, epoch_end_s=15.0), None, 0.0, "epoch ends"),
-        # 0.2 s an iteration, of which more is waited for batches
+        # 0.2 s per iteration, and more waiting for batches
         (parts(0.3, epoch_end_s=1.0), 1.7, 0.02, "loader"),
         (parts(0.05, epoch_end_s=15.0, epoch=100), 1.2, 0.02, "compute"),  # epochs are long
         # the two contradict each other: the ceiling decides
@@ -66,11 +64,11 @@ def parts(
         (parts(0.5), 0.8, 0.02, "compute"),
         (parts(0.5, optimizer=0.3), 1.0, 0.02, "optimizer"),
         (parts(0.3), 1.1, 0.01, "compute"),
-        # the ceiling cannot be told from the noise: the time decides …
+        # the ceiling cannot be distinguished from the noise: the time decides ...
         (parts(0.25), 1.3, 0.18, "loader"),
         (parts(0.25), 1.05, 0.18, "loader"),
         (parts(0.05), 1.3, 0.18, "compute"),
-        # … unless what it promises would have been seen
+        # ... unless the gain it promises would have been visible
         (parts(0.7), 1.05, 0.18, "compute"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Undeclared settings are found wherever they lie, declared ones are left alone."""
+"""Undeclared settings are found wherever they are; declared ones are ignored."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The "faster" rule on real processes: a small version of benchmarks/verdicts/loads.py.
 
-What is asserted holds on a busy machine too: intervals may be wide, but they hold the truth, with 5
-% to spare for the one in twenty that does not.
+The assertions hold on a busy machine, too: intervals may be wide, but they contain the truth, with
+5 % to spare for the one in twenty that does not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def on_a_core(load: str, work: str) -> dict:
-    """What ``work``, a dict made of ``core`` (loads.Core), ``loads`` and ``disturbed``, is in a
-    process of its own.
+    """Evaluate ``work``, a dict of ``core`` (loads.Core), ``loads`` and ``disturbed``, in its own
+    process.
     """
     code = f"""
 import json, os, time, loads
@@ -72,7 +72,7 @@ def test_a_process_on_the_same_core_is_seen():
 
 @pytest.mark.slow
 def test_seen_bursts_are_measured_again_and_counted():
-    # a burst that does not end: the first run of each side has no calm one to be like
+    # an endless burst: the first run of each side has no calm run to compare with
     found = confirmed("always", 12, 12)
     assert found["again"] >= 2
     assert found["runs"] == 2 * found["pairs"] + found["again"]

@@ -1,5 +1,5 @@
-"""Loss unchanged or not: planted differences are seen, harmless ones pass, and what proves nothing
-says so.
+"""Loss unchanged or not: planted differences are found, harmless ones pass, and runs that prove
+nothing say so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autotune_trials.protocol.messages import Record, Window
 
 
 def verdict(numerics="rounding", first=0, plan=None, baseline=None, **candidate):
-    """Looks taken one after the other, as the converge stage takes them."""
+    """Take looks one after the other, as in the converge stage."""
     baseline = baseline or {}
     n = next_look(1, numerics)
     while True:
@@ -67,9 +67,7 @@ def test_a_planted_difference_is_changed(planted):
 
 
 def test_an_effect_of_one_and_a_half_margins_is_hardly_ever_accepted():
-    """The margin is estimated from four seeds; take the one of each comparison, and plant 1.5 of
-    it.
-    """
+    """The margin is estimated from four seeds; plant 1.5 times the margin of each comparison."""
     accepted = 0
     for i in range(60):
         baselines = side(range(20 * i, 20 * i + 4))
@@ -224,8 +222,8 @@ def test_a_larger_batch_without_its_lr_is_changed(factor):
     states = []
     for i in range(20):
         seeds = range(20 * i, 20 * i + 5)
-        # a step of the larger batch learns as much as one of the small one: per sample it is slower
-        # by the factor
+        # a step of the larger batch learns as much as one of the small batch: per sample, learning
+        # is slower by the factor
         found = compare(
             side(seeds, steps=480),
             batches(factor, range(20 * i, 20 * i + 3), 1 / factor),
@@ -274,8 +272,8 @@ def test_a_bins_mean_is_exact_for_a_straight_line_also_between_steps():
 
 
 def curves(offset, seeds=4):
-    """The same curve for every seed but for an ``offset`` (seed, step) -> factor; seeds differ by a
-    ten thousandth.
+    """The same curve for every seed, except for an ``offset`` (seed, step) -> factor; seeds differ
+    by one ten-thousandth.
     """
     trend = 0.6 + 1.7 * np.exp(-np.arange(STEPS) / 80)
     made = {}

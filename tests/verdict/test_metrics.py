@@ -17,7 +17,7 @@ LOOKS = (3, 5, 8, 12)
 def runs(
     seeds: int, values: int, *, factor: float = 1.0, noise: float = 0.003, side: int = 0
 ) -> dict[int, list[float]]:
-    """Accuracies that rise from 0.3 to 0.8 with noise of each seed's own."""
+    """Accuracies that rise from 0.3 to 0.8, with noise that differs by seed."""
     found = {}
     for seed in range(seeds):
         own = random.Random(f"{seed} {side}")

@@ -1,6 +1,6 @@
 """Real trainings with a planted change, through the real agent and the converge stage's own loop.
 
-The compact version of benchmarks/verdicts/planted.py: the same beds, the same code, two beds and a
+The compact version of benchmarks/verdicts/planted.py: the same beds and code, with two beds and a
 few cells on seeds that the scored run does not use.
 """
 
@@ -37,7 +37,7 @@ HARMLESS = (
     ("transformer", "dropout-stream"),
 )
 
-# In an interpreter of its own: it forks, and imports torch.
+# In a separate interpreter: it forks and imports torch.
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -80,7 +80,7 @@ def verdict_of(tmp_path_factory):
 
 
 def each(cells):
-    """The first in every run, the rest with the slow tests."""
+    """The first cell runs every time, the rest with the slow tests."""
     return [cells[0], *(slow(cell) for cell in cells[1:])]
 
 

@@ -1,5 +1,5 @@
-"""Faster or not: intervals that cover, no false win, no over-claim, and words when the machine is
-too noisy.
+"""Faster or not: intervals cover the truth, no false wins, no over-claims, and a clear message if
+the machine is too noisy.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_coverage_at_each_look(n, draw):
     covered = 0
     for _ in range(1000):
         values = rng.normal(0.1, 0.03, n)
-        if draw == "bursts":  # a burst hits either side of a pair alike
+        if draw == "bursts":  # a burst hits either side of a pair equally often
             values += (rng.random(n) < 0.15) * rng.choice([-1, 1], n) * 0.3
         mean, error, _ = robust_mean(list(values))
         covered += abs(mean - 0.1) <= bound * error
@@ -244,7 +244,7 @@ def test_pairs_that_were_not_planned_get_a_bound_of_their_own_number():
 
 
 def confirm(draw, finalist=0, room=LOOKS[-1]):
-    """The sequence of looks as the confirm stage runs it, with room for so many pairs."""
+    """The sequence of looks of the confirm stage, with time for ``room`` pairs."""
     looks = planned(room)
     ratios: list[float] = []
     for look, n in enumerate(looks):
@@ -256,7 +256,7 @@ def confirm(draw, finalist=0, room=LOOKS[-1]):
 
 
 def noisy(rng, truth, noise=0.03, drift=0.0, bursts=0.0):
-    def draw(i):  # the direction alternates, so drift comes with alternating sign
+    def draw(i):  # the direction alternates, so drift has alternating signs
         burst = rng.choice([-1, 1]) * 0.4 if rng.random() < bursts else 0.0
         return math.log(truth) + rng.normal(0, noise) + (-1) ** i * drift + burst
 
@@ -334,9 +334,7 @@ def test_what_can_hardly_be_proven_any_more_ends_early():
 
 
 def very_noisy(rng, truth, pairs):
-    """Bursts of 1.2 to 2 in a fifth of the processes, each of which scatters by 6 % besides:
-    (ratios, levels).
-    """
+    """(ratios, levels) with bursts of 1.2 to 2 in a fifth of the processes, and 6 % of scatter."""
     sides = rng.normal(0, 0.06, (2, pairs)) + np.where(
         rng.random((2, pairs)) < 0.2, rng.uniform(0.18, 0.7, (2, pairs)), 0
     )

@@ -1,4 +1,4 @@
-"""From iteration times to a cost: what counts, what is left out, and that the unit never matters."""
+"""From iteration times to a cost: what counts, what is left out, and that units do not matter."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_machine_whose_speed_wanders_is_not_warming_up():
     kept = []
     for _ in range(50):
         wander = np.zeros(240)
-        for i in range(1, 240):  # 15 % of scatter, alike over some thirty iterations
+        for i in range(1, 240):  # 15 % of scatter, correlated over some thirty iterations
             wander[i] = 0.97 * wander[i - 1] + 0.036 * rng.normal()
         kept.append(1 - warm_up_end(list(np.exp(wander))) / 240)
     assert np.mean(kept) > 0.7
@@ -147,7 +147,9 @@ def test_short_windows_keep_at_least_half(n):
 
 @pytest.mark.parametrize("length", [300, 430, 500, 640, 1000])
 def test_workers_that_fill_their_queue_anew_each_epoch_are_charged_for_all_of_it(length):
-    """64 of them, 250 batches an epoch: the first come slowly, the last lie ready."""
+    """64 workers and 250 batches per epoch: the first batches are slow, the last are ready in the
+    queue.
+    """
     epoch = ([40.0] + [0.3] * 9) * 3 + [0.6] * 220
     turns = tuple(range(250, length, 250))
     w = window((epoch * 4)[:length], turnovers_at=turns, turnovers_s=(100.0,) * len(turns))
@@ -161,7 +163,7 @@ def test_rounds_leave_no_iteration_out():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_first_epoch_is_left_out_where_enough_of_the_second_is_there(workers):
-    """It was 20 % faster: no evaluation had been."""
+    """It was 20 % faster: there had been no evaluation yet."""
     times = [0.8] * 100 + [1.0] * 60
     short, long = (window(times[:n], turnovers_at=(100,), turnovers_s=(0.0,)) for n in (130, 160))
     long = replace(long, workers=workers, epoch_iterations=100)
@@ -175,10 +177,10 @@ def test_the_first_epoch_is_left_out_where_enough_of_the_second_is_there(workers
 
 @pytest.mark.parametrize("made", [0.5, 0.8, 0.9, 0.97, 1.0, 1.2])
 def test_batches_made_during_the_start_cost_what_the_others_do(made):
-    """32 batches lie ready, the workers then make ``made`` of them in the time of an iteration."""
+    """32 batches are ready; then the workers make ``made`` of a batch per iteration."""
     stock, times, unmade = 32.0, [], []
     for _ in range(240):
-        times.append(1.0 + max(0.0, (1.0 - stock) / made))  # until a whole batch is there
+        times.append(1.0 + max(0.0, (1.0 - stock) / made))  # until a whole batch is ready
         stock = min(stock + made * times[-1], 33.0) - 1.0
         unmade.append(32.0 - stock)
     found = cost_of_run(window(times, unmade=tuple(unmade), workers=8)) * 32
@@ -255,8 +257,8 @@ def test_the_cost_without_data_takes_the_waiting_out_of_each_iteration():
 
 
 def test_what_the_cpu_waits_for_while_the_device_still_works_is_no_waiting():
-    """As on CUDA: batches take 90 ms to come, the device needs 100 ms for the one before and is
-    never idle.
+    """As on CUDA: batches take 90 ms to arrive, but the device needs 100 ms for the previous one
+    and is never idle.
     """
     each = {"data": (0.001,) * 20, "forward": (0.099,) * 20}
     w = replace(

@@ -1,4 +1,4 @@
-"""How long a whole training takes, where every part of it is known."""
+"""The time of a whole training, with every part known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_evaluation_comes_with_every_epoch():
     two_epochs = window(
         turnovers_s=(0.5, 0.5), turnovers_at=(40, 80), epoch_iterations=40, away_s=5.0
     )
-    # 25 epochs of 2 s of evaluation each; the turnovers are in the cost of a sample
+    # 25 epochs of 2 s of evaluation each; the turnovers are part of the cost of a sample
     assert planned_s(two_epochs, run_s=15.0) == pytest.approx(100.0 + 25 * 2.0)
 
 

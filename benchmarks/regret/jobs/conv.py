@@ -1,6 +1,6 @@
-"""A small CNN on digits that lie in memory, evaluated after every epoch in large batches.
+"""A small CNN on digits in memory, evaluated after every epoch in large batches.
 
-Stands for: an ordinary compute-bound job, whose evaluation frees large blocks and so changes what the allocator does afterwards.
+Stands for: a compute-bound job; its evaluation frees large blocks, which changes the allocator.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def digits():
-    """Training and test images of 24x24, enlarged once and for all."""
+    """Training and test images of 24x24, enlarged once."""
     data = load_digits()
     images = torch.from_numpy(data.images).float().unsqueeze(1) / 16
     images = nn.functional.interpolate(images, size=(24, 24), mode="bilinear")

@@ -1,6 +1,6 @@
-"""The example's training on digits (examples/digits/train.py), augmentation in Python and all, without its evaluation.
+"""The example's training (examples/digits/train.py), with augmentation in Python, no evaluation.
 
-Stands for: the allocator gives memory back after every step, because nothing ever frees a block large enough to teach it otherwise.
+Stands for: the allocator releases memory after every step, as no large block is ever freed.
 """
 
 import argparse

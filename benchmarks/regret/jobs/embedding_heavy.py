@@ -1,6 +1,6 @@
-"""Ratings from large embedding tables, few rows of which are used in a step, trained by Adam with dense gradients.
+"""Ratings from large embedding tables, few rows used per step, trained by Adam, dense gradients.
 
-Stands for: the optimizer walks over millions of parameters in every step; its implementation is what counts.
+Stands for: the optimizer updates millions of parameters in every step; its implementation matters.
 """
 
 import argparse
@@ -24,7 +24,7 @@ class Ratings(nn.Module):
 
 
 def ratings(count):
-    """Popular users and items come often; a rating is what a user gives on average and what an item gets."""
+    """Popular users and items are frequent; a rating depends on the means of user and item."""
     made = torch.Generator().manual_seed(1)
     users = (USERS * torch.rand(count, generator=made) ** 4).long()
     items = (ITEMS * torch.rand(count, generator=made) ** 4).long()

@@ -1,6 +1,6 @@
-"""Few examples, each prepared by two workers that every epoch starts anew: six batches an epoch.
+"""Few examples, prepared by two workers that restart in every epoch of six batches.
 
-Stands for: small data sets, as in medical imaging, where the change of epochs costs more than the epoch.
+Stands for: small data sets, as in medical imaging: starting an epoch takes longer than the epoch.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Scans(Dataset):
-    """Noisy images with a bright disc; the mask of the disc is to be found."""
+    """Noisy images with a bright disc, and its mask."""
 
     def __len__(self):
         return 48

@@ -1,7 +1,7 @@
-"""The CNN of conv.py as somebody trains it who has been through all this: bfloat16, channels_last, a fused optimizer, batches cut from
-memory, glibc told to keep what is freed.
+"""The CNN of conv.py, tuned by an expert: bfloat16, channels_last, a fused optimizer, batches
+sliced from memory, glibc told to keep freed memory.
 
-Stands for: an already tuned job. The right answer is "keep what you have", or next to nothing.
+Stands for: an already tuned job. The right answer is to keep the settings, or a tiny gain.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""A deep and narrow network of many small operations, written out as a formula would be; rows lie in memory, no DataLoader.
+"""A deep, narrow network of many small operations, written as formulas; no DataLoader.
 
-Stands for: thousands of calls of a few microseconds each; compiling and a fused optimizer are what there is to gain.
+Stands for: thousands of calls of a few microseconds each; compiling and a fused optimizer help.
 """
 
 import argparse

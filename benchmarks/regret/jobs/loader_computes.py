@@ -1,6 +1,6 @@
-"""A Dataset that turns, shifts and enlarges each image in Python, and a small model.
+"""A Dataset that rotates, shifts and enlarges each image in Python, and a small model.
 
-Stands for: the loader binds and needs the cores; some workers pay, many do not.
+Stands for: the loader is the bottleneck and needs the cores; some workers help, many do not.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""A Dataset that waits 3 ms for each item, as on network storage, and a model that is done at once.
+"""A Dataset that waits 3 ms for each item, as on network storage, and a fast model.
 
-Stands for: the loader binds, and not for want of cores: far more workers than cores pay.
+Stands for: the loader is the bottleneck, but not for lack of cores: many more workers help.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class RemoteDigits(Dataset):
-    """Digits with a little noise, each fetched from a store that takes its time."""
+    """Digits with a little noise, each fetched from a slow store."""
 
     def __init__(self, count):
         digits = load_digits()

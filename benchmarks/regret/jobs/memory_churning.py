@@ -1,6 +1,6 @@
-"""A network of radial basis functions, written with broadcasting: each step makes large temporaries and frees them.
+"""A network of radial basis functions with broadcasting: each step makes large temporaries.
 
-Stands for: time goes to page faults and memory traffic; what the allocator keeps, and what a compiler need not write down, is the gain.
+Stands for: page faults and memory traffic; an allocator that keeps memory, and fusion, help.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One large layer, already in bfloat16, fed from memory, its gradient buffers kept: matrix products and nothing else.
+"""One large layer, already in bfloat16, fed from memory, keeps its gradients: only matrix products.
 
 Stands for: nothing to gain. Whatever is adopted here is a false win.
 """

@@ -1,6 +1,6 @@
 """A char-level GRU on the source text of a few modules of Python's standard library.
 
-Stands for: a chain of small steps that no operation can be spread over cores well; some settings make it much slower.
+Stands for: a chain of small steps that hardly use several cores; some settings are much slower.
 """
 
 import argparse
@@ -17,7 +17,7 @@ LENGTH = 48
 
 
 class Text(Dataset):
-    """Stretches of text, and the same one character on."""
+    """Chunks of text, and the same shifted by one character."""
 
     def __init__(self):
         text = "".join(inspect.getsource(module) for module in (argparse, ast, textwrap))

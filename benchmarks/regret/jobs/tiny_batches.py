@@ -1,6 +1,6 @@
-"""Eight rows a step through a small residual MLP: tabular data, batches collated row by row, gradients clipped, the loss read.
+"""Eight rows per step, a small residual MLP: tabular data, row-wise collation, clipping, loss read.
 
-Stands for: every operation is over before it has begun; what costs time is Python, the collation and the number of calls.
+Stands for: tiny operations; Python, the collation and the number of calls take the time.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""A two-layer transformer encoder that learns to sort: at each place of the output, the token of that rank.
+"""A two-layer transformer encoder that learns to sort: each output is the token of that rank.
 
-Stands for: attention and matrix products of middling size, with dropout.
+Stands for: attention and matrix products of medium size, with dropout.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The table of cells: what is planted into which bed, as what class of change it is declared, which
-bar it counts for.
+"""The table of cells: which change is planted into which bed, how it is declared, and which bar it
+counts for.
 
-A change is declared as the knob that would make it declares itself: knobs of the tool by their own
-``numerics``, planted words as rounding, unless the word changes a stream of random numbers.
+A change is declared the way the corresponding knob declares itself: knobs of the tool by their own
+``numerics``; planted words as rounding, unless the word changes a random number stream.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from autotune_spaces.base import Numerics, Value
 BEDS = ("mlp", "cnn", "transformer", "gru", "density")
 BATCH = {"mlp": 32, "cnn": 24, "transformer": 16, "gru": 24, "density": 32}
 STEPS = 240
-LATE = "late=40"  # long after the steps whose norms are probed
+LATE = "late=40"  # well after the steps whose norms are probed
 DROPOUT, AUGMENTED = ("transformer", "gru"), ("cnn", "density")
 
-# Loss scales, by the share of gradient entries that become zero in the first step: strong about 90
-# %; mild the first power of two whose loss visibly leaves the baseline's (46 to 72 %), faint twice
-# that scale; healthy below 0.5 %, where a GradScaler settles.
+# Loss scales, by the share of gradient entries that become zero in the first step.
+# strong: about 90 %; healthy: below 0.5 %, where a GradScaler settles;
+# mild: the first power of two whose loss visibly differs from the baseline's (46 to 72 %);
+# faint: twice that scale
 FLOAT16_SCALES = {
     "mlp": {"strong": 2.0**-8, "mild": 2.0**-5, "faint": 2.0**-4, "healthy": 2.0**12},
     "cnn": {"strong": 2.0**-6, "mild": 2.0**-3, "faint": 2.0**-2, "healthy": 2.0**12},
@@ -36,7 +37,7 @@ FLOAT16_SCALES = {
 class Cell:
     """One change of one bed.
 
-    ``kind``: breaker, mild-float16, batch, fingerprint (all these must not be accepted); rounding,
+    ``kind``: breaker, mild-float16, batch, fingerprint (none of these may be accepted); rounding,
     stream, exact (harmless). ``plant``: words for the bed; ``knobs``: held by the agent.
     """
 
@@ -60,13 +61,14 @@ class Cell:
 
     @property
     def declared(self) -> set[str]:
-        """Settings the knobs say they change."""
+        """Settings that the knobs declare to change."""
         return {path for name in self.knobs for path in knob_registry.get(name).declares}
 
     @property
     def steps(self) -> int:
-        """Of a candidate's run: one with larger batches has seen the baseline's samples sooner
-        (half as many again, to be sure that the baseline's window is covered)."""
+        """Steps of a candidate's run. With larger batches it has seen the baseline's samples sooner
+        (half as many steps again make sure that it covers the baseline's window).
+        """
         batch = self.knobs.get("batch_size")
         return STEPS if not isinstance(batch, int) else round(1.5 * STEPS * BATCH[self.bed] / batch)
 
@@ -74,7 +76,7 @@ class Cell:
         return hash((self.bed, self.change, self.numerics))
 
     def key(self) -> str:
-        """The same for the same candidate, whatever it is declared as."""
+        """Equal for equal candidates, however they are declared."""
         return json.dumps([self.bed, self.plant, dict(sorted(self.knobs.items()))])
 
 
@@ -84,7 +86,7 @@ def table() -> tuple[Cell, ...]:
 
 
 def find(bed: str, change: str) -> Cell:
-    """The cell of that name.
+    """The cell with that name.
 
     Raises:
         KeyError
@@ -120,9 +122,9 @@ def _of_bed(bed: str) -> Iterator[Cell]:
         yield Cell(
             bed, f"fp16 {strength}", "mild-float16", "rounding", (f"fp16={scales[strength]:g}",)
         )
-    for word in ("lr-x2", "lr-half", "stale"):  # seen by the loss or not at all
+    for word in ("lr-x2", "lr-half", "stale"):  # visible in the loss or not at all
         yield Cell(bed, f"{word} late", "breaker", "rounding", (word, LATE))
-    # breakers that come with another random stream
+    # breakers that also change the random stream
     for word in ("stale", "lr-half", "lr-x2", "quarter"):
         yield Cell(bed, f"{word} + other stream", "breaker", "random-stream", (word, *stream))
     for word in ("lr-x2", "lr-half"):
@@ -140,7 +142,7 @@ def _of_bed(bed: str) -> Iterator[Cell]:
             (),
             {"batch_size": factor * BATCH[bed]},
         )
-    # what the fingerprint must see
+    # what the fingerprint must detect
     for word in (
         "wd-x10",
         "frozen-head",
@@ -165,7 +167,7 @@ def _of_bed(bed: str) -> Iterator[Cell]:
             bed, f"bf16 + {stream[0]}", "stream", "random-stream", stream, {"amp_dtype": "bfloat16"}
         )
     for workers in (1, 2):
-        # its dataset draws from a stream of its own, which every worker has a copy of
+        # its dataset draws from its own stream, which every worker copies
         own_stream = bed == "density"
         yield _knob(
             bed,
@@ -178,7 +180,7 @@ def _of_bed(bed: str) -> Iterator[Cell]:
 
 
 def numerics_of(*knobs: str) -> str:
-    """The worst class among ``knobs``, as they declare themselves."""
+    """The worst ``numerics`` class among ``knobs``, as they declare themselves."""
     return max(
         (knob_registry.get(k).numerics for k in knobs),
         key=lambda n: n.severity,

@@ -1,7 +1,7 @@
-"""Bed: a small convolutional network with batch norm on noisy pictures, each shifted and mirrored
-at random.
+"""Bed: a small convolutional network with batch norm on noisy pictures, randomly shifted and
+mirrored.
 
-SGD with Nesterov momentum under a cosine schedule, label smoothing. The augmentation draws from
+SGD with Nesterov momentum and a cosine schedule, label smoothing. The augmentation draws from
 Python's ``random``.
 """
 
@@ -20,7 +20,7 @@ CLASSES, SIDE, SAMPLES = 8, 10, 2048
 
 class Pictures(Dataset):
     def __init__(self):
-        fixed = torch.Generator().manual_seed(2)  # the data are the same in every run
+        fixed = torch.Generator().manual_seed(2)  # every run has the same data
         coarse = torch.randn(CLASSES, 1, 5, 5, generator=fixed)
         patterns = nn.functional.interpolate(coarse, SIDE, mode="bilinear")
         self.labels = torch.randint(0, CLASSES, (SAMPLES,), generator=fixed)

@@ -1,6 +1,5 @@
 """Bed: the density of points near a curved surface, by coupling layers. Adam; the loss, a negative
-log likelihood, falls through zero and becomes negative. Points are moved a little at random each
-time they are drawn.
+log likelihood, falls below zero. Points are jittered every time they are drawn.
 """
 
 import random
@@ -18,12 +17,12 @@ DIMENSIONS, SAMPLES, HALF, WIDTH = 6, 2048, 3, 32
 
 class Points(Dataset):
     def __init__(self):
-        fixed = torch.Generator().manual_seed(5)  # the data are the same in every run
+        fixed = torch.Generator().manual_seed(5)  # every run has the same data
         base, noise = torch.randn(2, SAMPLES, HALF, generator=fixed)
         curved = torch.tanh(base @ torch.randn(HALF, HALF, generator=fixed)) + 0.12 * noise
         turn = torch.linalg.qr(torch.randn(DIMENSIONS, DIMENSIONS, generator=fixed))[0]
         self.points = torch.cat([base, curved], 1) @ turn * 0.5
-        # its own: whoever copies the dataset copies the stream
+        # its own stream: a copy of the dataset copies it, too
         self.stream = random.Random(torch.initial_seed())
 
     def __len__(self):

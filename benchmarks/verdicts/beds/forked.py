@@ -2,14 +2,15 @@
 torch.
 
     this process   imports torch and the agent's modules, runs no operation of torch
-        │ fork                                                                           (a fresh interpreter: 3 s)
-    child          session.json, AUTOTUNE_SESSION, agent.start.watch(), then the bed's script by runpy
+        │ fork                                                  (a fresh interpreter takes 3 s)
+    child          session.json, AUTOTUNE_SESSION, agent.start.watch(), then the bed's script by
+        │          runpy
         │ Hello, Record over the session's socket
     this process   reads them, ends the child with all its workers
 
-Beside the fork nothing differs from a run of the converge stage: the agent is installed by the same
-call as in a fresh interpreter, before the script's first line, and the script finds torch imported
-but unused.
+Apart from the fork, a run is the same as in the converge stage: the same call as in a fresh
+interpreter installs the agent before the script's first line. The only other difference is that the
+script finds torch already imported, but unused.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ BEDS = Path(__file__).resolve().parent
 LONGEST_RUN_S = 180.0
 NEEDED = (
     "torch",
-    "torch._dynamo",  # optimizers import it when they are built: a second and more
+    "torch._dynamo",  # optimizers import it when they are built, which takes more than a second
     "autotune_trials.agent.dataloader.hooks",
     "autotune_trials.agent.core.agent",
     "autotune_trials.agent.bootstrap.start",
@@ -54,18 +55,18 @@ NEEDED = (
 
 
 class RunFailed(Exception):
-    """A run gave no record; ``str()`` says why, with the end of its output."""
+    """A run left no record; ``str()`` says why, with the end of its output."""
 
 
 def prepare() -> None:
-    """Import what a child needs, so that it need not. Runs no operation of torch."""
+    """Import what a child needs, so that it does not have to. Runs no operation of torch."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for module in NEEDED:
         importlib.import_module(module)
-    sys.path[:0] = [p for p in [str(BEDS)] if p not in sys.path]  # as for `python beds/mlp.py`
+    sys.path[:0] = [p for p in [str(BEDS)] if p not in sys.path]  # as with `python beds/mlp.py`
     for name in knob_registry.names():
         knob_registry.get(name)
-    gc.freeze()  # the collector leaves pages alone that the children share
+    gc.freeze()  # keeps the collector from touching pages shared with children
 
 
 def run(
@@ -78,7 +79,8 @@ def run(
     kernels: Path | None = None,
 ) -> Record:
     """One run of ``bed`` with ``plant`` words on its command line and ``knobs`` held by the agent.
-    ``kernels``: where compiled ones are kept for later runs.
+
+    ``kernels``: where compiled kernels are kept for later runs.
 
     Raises:
         RunFailed
@@ -111,7 +113,7 @@ def run(
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child, signal.SIGKILL)
                 with contextlib.suppress(ProcessLookupError):
-                    # it may have died or been slow before it had a group of its own
+                    # it may have died, or been too slow, before it had its own process group
                     os.kill(child, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(child, 0)
@@ -120,7 +122,7 @@ def run(
 
 
 def _be_the_job(paths: SessionPaths, bed: str, plant: Sequence[str], kernels: Path | None) -> None:
-    """In the child; never returns."""
+    """Runs in the child; never returns."""
     status = 1
     try:
         os.setsid()
@@ -138,7 +140,7 @@ def _be_the_job(paths: SessionPaths, bed: str, plant: Sequence[str], kernels: Pa
         start.watch()
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
-    # whatever it is: in a forked child nothing may get back into the parent's code
+    # any exception: nothing may return into the parent's code from a forked child
     except BaseException:
         import traceback
 
@@ -148,7 +150,7 @@ def _be_the_job(paths: SessionPaths, bed: str, plant: Sequence[str], kernels: Pa
 
 
 def _record(listener: socket.socket, child: int, paths: SessionPaths) -> Record:
-    """The child's record, as soon as it comes."""
+    """The child's record, as soon as it arrives."""
     deadline = time.monotonic() + LONGEST_RUN_S
     listener.settimeout(0.2)
     while True:

@@ -1,7 +1,7 @@
 """Bed: a recurrent network that adds up marked entries of a sequence. Adam, squared error, dropout.
 
-Order and dropout come from the same stream of random numbers, as in most scripts: another dropout
-stream is another order from the second epoch on.
+Order and dropout draw from the same random stream, as in most scripts: another dropout stream also
+changes the order from the second epoch on.
 """
 
 import planting
@@ -26,7 +26,7 @@ class Adder(nn.Module):
         return self.head(self.dropout(self.gru(x)[0][:, -1])).squeeze(-1)
 
 
-fixed = torch.Generator().manual_seed(4)  # the data are the same in every run
+fixed = torch.Generator().manual_seed(4)  # every run has the same data
 values, marks = (
     torch.randn(SAMPLES, LENGTH, 2, generator=fixed),
     torch.rand(SAMPLES, LENGTH, generator=fixed) < 0.4,

@@ -1,5 +1,5 @@
-"""Bed: a multi-layer perceptron that imitates another one. SGD with momentum, weight decay, no
-randomness but the order.
+"""Bed: a multi-layer perceptron that imitates another one. SGD with momentum and weight decay; only
+the order is random.
 """
 
 import planting
@@ -11,7 +11,7 @@ plant = planting.from_arguments()
 torch.manual_seed(0)
 
 FEATURES, CLASSES, SAMPLES = 24, 8, 4096
-fixed = torch.Generator().manual_seed(1)  # the data are the same in every run
+fixed = torch.Generator().manual_seed(1)  # every run has the same data
 inputs = torch.randn(SAMPLES, FEATURES, generator=fixed)
 hidden = torch.tanh(inputs @ torch.randn(FEATURES, 48, generator=fixed) / FEATURES**0.5)
 logits = 1.5 * hidden @ torch.randn(48, CLASSES, generator=fixed)

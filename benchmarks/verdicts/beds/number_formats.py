@@ -1,11 +1,11 @@
-"""Other number formats, by rounding what goes into matrix products and convolutions and what comes
-out of them.
+"""Emulates other number formats by rounding the inputs and outputs of matrix products and
+convolutions.
 
     forward    operand ── rounded ──▶ product ── rounded ──▶
     backward   ◀── rounded ── product of gradients ◀── rounded ── gradient
 
-Gradients of float16 are rounded at a loss scale: what is below the least normal number then becomes
-zero. All else of the training stays in float32, as under autocast.
+float16 gradients are rounded at a loss scale: values below the least normal number become zero. The
+rest of the training stays in float32, as under autocast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRODUCTS = {"linear", "conv2d", "matmul", "bmm", "scaled_dot_product_attention",
 
 
 class Tf32:
-    """Ten bits behind the point, float32's range."""
+    """Ten mantissa bits, float32's range."""
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
         bits = x.contiguous().view(torch.int32)
@@ -30,9 +30,7 @@ class Tf32:
 
 
 class Float16:
-    """Ten bits behind the point, and a range that ends at 2^-14: gradients are moved into it by the
-    loss scale.
-    """
+    """Ten mantissa bits, and a range that ends at 2^-14; the loss scale moves gradients into it."""
 
     def __init__(self, scale: float) -> None:
         self.scale = scale
@@ -48,7 +46,7 @@ class Float16:
         return rounded / self.scale
 
     def report(self) -> None:
-        """Tell, as a metric, which share of this step's gradient entries was lost."""
+        """Report the share of this step's gradient entries that was lost, as a metric."""
         from autotune_trials.api import metric
 
         metric("lost", self._lost / max(self._entries, 1))
@@ -80,7 +78,7 @@ class _Rounded(torch.autograd.Function):
 
 
 class RoundedProducts(torch.overrides.TorchFunctionMode):
-    """Rounds what goes into matrix products and convolutions, and what comes out of them."""
+    """Rounds the inputs and outputs of matrix products and convolutions."""
 
     def __init__(self, kind: Any) -> None:
         super().__init__()

@@ -1,21 +1,21 @@
-"""What can be planted into a bed: ``--plant WORD,WORD``. Without a word every method here leaves
-the job as it is.
+"""What can be planted into a bed: ``--plant WORD,WORD``. Without a word, no method here changes the
+job.
 
     plant = planting.from_arguments()
     loader = plant.loader(data, batch_size=32)
     net = plant.model(Net(dropout=plant.dropout(0.1)), head="head")
     optimizer = plant.optimizer(torch.optim.AdamW(net.parameters()))
     for inputs, targets in loader:
-        with plant.forward():                                     other arithmetic, other random numbers
+        with plant.forward():                        other arithmetic, other random numbers
             loss = loss_function(net(plant.inputs(inputs)), targets)
         optimizer.zero_grad()
-        plant.loss(loss).backward()                               gradients are spoiled inside of backward
+        plant.loss(loss).backward()                  gradients are changed inside backward
         plant.before_step()
         optimizer.step()
 
-What a wrong setting would do inside torch is planted inside torch's own calls: gradients come wrong
-out of ``backward``, a learning rate or a momentum is another only inside ``step``, so that no
-settings of the job tell. The words marked "shows" change what the job itself says it does.
+What a wrong setting would do inside torch is planted inside torch's own calls: ``backward`` returns
+wrong gradients, and the learning rate or momentum differs only inside ``step``, so that no setting
+of the job shows it. The words marked "shows" do change visible settings of the job.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ ANOTHER_STREAM = 987_654_321
 
 
 def from_arguments(argv: Sequence[str] | None = None) -> Plant:
-    """The plant asked for on the bed's command line."""
+    """The plant requested on the bed's command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--plant", default="", help="words, comma separated: " + ", ".join(WORDS))
     return Plant(tuple(w for w in parser.parse_args(argv).plant.split(",") if w))
 
 
 class Plant:
-    """See the module.
+    """See the module's docstring.
 
     Raises:
         ValueError: a word that is not in :data:`WORDS`.
@@ -90,13 +90,13 @@ class Plant:
     def __contains__(self, word: str) -> bool:
         return word in self.words
 
-    # ------------------------------------------------------------------ what the job is made of
+    # ------------------------------------------------------------------ the parts of the job
 
     def dropout(self, p: float) -> float:
         return 0.0 if "dropout-off" in self else min(3 * p, 0.9) if "dropout-x3" in self else p
 
     def loader(self, data: Dataset[Any], *, keys: Any = None, **settings: Any) -> DataLoader[Any]:
-        """A shuffling loader of ``data``; ``keys``: one a sample, by which "sorted" sorts."""
+        """A shuffling loader of ``data``; ``keys``: one per sample, which "sorted" sorts by."""
         if "sorted" in self:
             return DataLoader(
                 data, sampler=RandomSampler(torch.argsort(keys, stable=True).tolist()), **settings
@@ -148,14 +148,14 @@ class Plant:
         if self._acting():
             parameter.grad.mul_(0.25)
 
-    # ------------------------------------------------------------------ what happens in each step
+    # ------------------------------------------------------------------ the parts of each step
 
     def augmenting(self, stream: Any) -> None:
-        """A sample is about to be augmented with random numbers from ``stream`` (``random`` or a
+        """Call before augmenting a sample with random numbers from ``stream`` (``random`` or a
         ``random.Random``).
         """
         if "augmentation-stream" in self:
-            stream.random()  # all later numbers are others
+            stream.random()  # changes all later numbers
 
     def inputs(self, inputs: torch.Tensor) -> torch.Tensor:
         if not inputs.is_floating_point():
@@ -197,7 +197,7 @@ class Plant:
             self._format.report()
 
     def _another(self, stream: Any) -> Any:
-        """The other stream of random numbers, begun from the job's own seed."""
+        """The other random stream, seeded from the job's own."""
         if self._other_stream is None:
             own = torch.Generator()
             own.set_state(stream)
@@ -207,7 +207,7 @@ class Plant:
 
 
 class RandomSampler(Sampler[int]):
-    """Not random at all: a fixed order under the usual sampler's name."""
+    """Not random: a fixed order under the usual sampler's name."""
 
     def __init__(self, order: list[int]) -> None:
         self.order = order
@@ -220,8 +220,8 @@ class RandomSampler(Sampler[int]):
 
 
 class _Stale:
-    """A hook on one parameter: its gradient becomes the one of the step before (at the first step
-    its own).
+    """A hook on one parameter that replaces its gradient by the previous step's (except at the
+    first step).
     """
 
     def __init__(self, acting: Callable[[], bool]) -> None:
@@ -254,7 +254,7 @@ def _without_momentum(group: dict[str, Any]) -> dict[str, Any]:
 def _inside_step(
     optimizer: torch.optim.Optimizer, changed: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
-    """Settings that hold while the optimizer steps and at no other time."""
+    """Change settings only while the optimizer steps."""
     kept: list[dict[str, Any]] = []
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -91,8 +91,10 @@ def cells_table(scored: Sequence[Any]) -> str:
 
 
 def wrong_verdicts(scored: Sequence[Any], counting: bool = False) -> str:
-    """Each accepted breaker and each harmless change not accepted, with the reason given;
-    ``counting``: only what counts for a bar."""
+    """Each accepted breaker and each harmless change not accepted, with the reason given.
+
+    ``counting``: only those that count for a bar.
+    """
     lines = []
     for s in scored:
         if counting and not (s.cell.harmless or s.truth.counts):

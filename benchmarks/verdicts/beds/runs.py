@@ -1,6 +1,6 @@
-"""Runs of cells, kept on disk, and given to the loss check as the tool's own pairs are.
+"""Runs of cells, cached on disk and passed to the loss check the way the tool passes its own pairs.
 
-<cache>/<hash of bed, plant, knobs, seed, steps …>.json      one record each, its window's times left out
+<cache>/<hash of bed, plant, knobs, seed, steps …>.json      one record each, without times
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from beds import forked
 from beds.cells import STEPS, Cell
 
 GRADIENT_STEPS = 4  # of a run made for its first gradient, as in the confirm stage
-CACHE_VERSION = 1  # goes up when a bed or what is planted changes
+CACHE_VERSION = 1  # increase it when a bed or what is planted changes
 
 
 @dataclass(frozen=True)
 class Store:
-    """Makes runs, each once."""
+    """Makes each run once."""
 
     folder: Path
 
@@ -62,7 +62,7 @@ class Store:
 
 @dataclass
 class CellPairs:
-    """Pairs of one cell over one set of seeds: what ``check_loss`` asks for runs."""
+    """Pairs of one cell over one set of seeds: where ``check_loss`` gets its runs."""
 
     store: Store
     cell: Cell
@@ -88,9 +88,7 @@ class CellPairs:
         return True
 
     def float16_gradient(self) -> tuple[float, float] | None:
-        """Relative errors of the first gradient: (the candidate's, bfloat16's); None without
-        float16.
-        """
+        """Relative errors of the first gradient: (candidate's, bfloat16's); None: no float16."""
         if not self.cell.float16:
             return None
         seed = self.first_seed

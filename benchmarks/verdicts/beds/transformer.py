@@ -1,8 +1,8 @@
 """Bed: a small causal transformer on sentences of a random grammar. AdamW with warm-up, gradient
 clipping, dropout.
 
-The loader has a generator of its own, so that another dropout stream leaves the order of the
-batches as it is.
+The loader has its own generator, so another dropout stream does not change the order of the
+batches.
 """
 
 import planting
@@ -17,8 +17,8 @@ VOCABULARY, LENGTH, SAMPLES, WIDTH, HEADS = 24, 12, 2048, 32, 2
 
 
 def sentences():
-    """The next word depends on the last one and, more weakly, on the one before."""
-    fixed = torch.Generator().manual_seed(3)  # the data are the same in every run
+    """The next word depends on the last one and, less strongly, on the one before."""
+    fixed = torch.Generator().manual_seed(3)  # every run has the same data
     last, before = torch.randn(2, VOCABULARY, VOCABULARY, generator=fixed)
     words = torch.randint(0, VOCABULARY, (SAMPLES, 2), generator=fixed)
     for _ in range(LENGTH - 1):

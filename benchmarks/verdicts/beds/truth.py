@@ -1,10 +1,11 @@
-"""What a change really does, from many paired runs, without the rule that is scored.
+"""What a change really does, from many paired runs, independently of the rule that is scored.
 
-effect    the mean paired difference of the loss in a bin, over the margin of verdicts: Δ = max(τ·|loss|, seed SD,
-          at most a tenth of the window's progress); the largest over bins. τ, the bins and the
-          doubled margin of the first half depend on the class the change is declared as.
-probe     gradient norm or update norm of the first steps really differ
-settings  the fingerprint differs
+effect    the mean paired difference of the loss in a bin, over the margin of verdicts:
+          Δ = max(τ·|loss|, seed SD, at most a tenth of the window's progress); the largest over
+          bins. τ, the bins and the doubled margin of the first half depend on the class the change
+          is declared as.
+probe     gradient norm or update norm of the first steps really differ settings  the fingerprint
+differs
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autotune.verdict.fingerprint import fingerprint_differences
 from autotune_trials.protocol.messages import Record
 from beds.cells import Cell
 
-VISIBLE_EFFECT = 1.5  # margins: from here on a breaker counts
+VISIBLE_EFFECT = 1.5  # margins: a breaker with at least this effect counts
 PROBE_STEPS = 8
 PROBE = {"rounding": 0.05, "random-stream": 0.10}
 LEAST_NORM = 1e-9
@@ -27,7 +28,7 @@ LEAST_NORM = 1e-9
 
 @dataclass(frozen=True)
 class Truth:
-    """``effect`` and its standard error in margins; inf where the loss is no number."""
+    """``effect`` and its standard error in margins; inf if the loss is NaN or infinite."""
 
     effect: float
     error: float
@@ -38,7 +39,7 @@ class Truth:
 
     @property
     def counts(self) -> bool:
-        """Whether a breaker is one that a check of the early trajectory must not accept."""
+        """Whether a check of the early trajectory must not accept this breaker."""
         return self.effect >= VISIBLE_EFFECT or self.probe or self.settings
 
 
@@ -72,9 +73,7 @@ def _effect(left: list[Record], right: list[Record], numerics: str) -> tuple[flo
 
 
 def _binned(left: list[Record], right: list[Record], bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean losses, seed by bin: by step where both sides took the same batches, else by samples
-    consumed.
-    """
+    """Mean losses by seed and bin: by step if both sides took the same batches, else by samples."""
     if all(_same_steps(a, b) for a, b in zip(left, right)):
         steps = min(len(r.losses) for r in (*left, *right))
         edges = [round(i * steps / bins) for i in range(bins + 1)]
@@ -111,9 +110,11 @@ def _progress(records: list[Record]) -> float:
 
 
 def _probe(left: list[Record], right: list[Record], numerics: str) -> bool:
-    """Whether the norms of the first steps differ: in some step the mean over seeds of the log
-    ratio is outside the limit by two of its standard errors. Under rounding the two runs of a pair
-    should agree one by one, so there the root mean square of all ratios counts as well.
+    """Whether the norms of the first steps differ.
+
+    They do if in some step the mean log ratio over seeds is outside the limit by two of its
+    standard errors. Under rounding, the two runs of each pair should agree, so the root mean square
+    of all ratios must be within the limit as well.
     """
     if numerics not in PROBE:
         return False

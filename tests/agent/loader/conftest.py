@@ -1,4 +1,4 @@
-"""A DataLoader hook for one test, taken back at its end, with no worker left behind."""
+"""A DataLoader hook for one test, removed at its end, without leftover workers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from loader_kit import Heard, wait_for_no_workers
 
 @pytest.fixture
 def hook():
-    """``hook(mode=..., loader_key=...)`` installs the DataLoader hooks and returns (hooks, what
-    they told).
-    """
+    """``hook(mode=..., loader_key=...)`` installs the hooks and returns (hooks, listener)."""
     import torch.utils.data.dataloader as data
 
     from autotune_trials.agent.dataloader.hooks import install
@@ -33,7 +31,7 @@ def hook():
 
 @pytest.fixture
 def no_workers_left():
-    """What the test leaves to the garbage collector is collected; not older objects, for speed."""
+    """Collect the test's garbage, but not older objects, for speed."""
     gc.freeze()
     yield
     gc.collect()

@@ -42,7 +42,7 @@ class Broken(Numbers):
 
 
 class Stream(IterableDataset):
-    """Counts up; every worker delivers all of it."""
+    """Counts up; every worker delivers all items."""
 
     def __init__(self, length: int = 40) -> None:
         self.length = length
@@ -57,7 +57,7 @@ class SizedStream(Stream):
 
 
 class ShardedStream(Stream):
-    """Shares itself out among workers."""
+    """Divides its items among workers."""
 
     def __iter__(self):
         info = get_worker_info()
@@ -66,7 +66,7 @@ class ShardedStream(Stream):
 
 
 class InfiniteDataLoader(DataLoader):
-    """As in ultralytics: workers are built once and for all, ``__iter__`` is the loader's own."""
+    """Like ultralytics': workers are built only once, and ``__iter__`` is overridden."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -91,8 +91,9 @@ class Forever:
 
 
 class IndexDataLoader(DataLoader):
-    """As in RecBole: ``dataset`` is a list of indices while an iterator is made, and the data set
-    they are of, which the collate function reads, otherwise.
+    """Like RecBole's: ``dataset`` is a list of indices while an iterator is built.
+
+    Otherwise it is the indexed data set, which the collate function reads.
     """
 
     _iterating = False
@@ -151,9 +152,7 @@ class Heard:
 
 
 def train(hooks, loader, switches=None, seen=None, limit=None):
-    """Iterate with a backward after each batch; ``switches``: batch number -> settings set after
-    it.
-    """
+    """Iterate with a backward after each batch; ``switches``: batch number -> settings after it."""
     seen = [] if seen is None else seen
     for number, batch in enumerate(loader):
         seen.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
@@ -172,9 +171,7 @@ def flat(batches):
 
 
 def workers() -> list[psutil.Process]:
-    """Child processes of this one, but for servers that stay until the end: multiprocessing's own,
-    and the one in bare_runs.py.
-    """
+    """Child processes, except the servers of multiprocessing and of bare_runs.py."""
     own = []
     for child in psutil.Process().children(recursive=True):
         try:

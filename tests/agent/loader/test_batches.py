@@ -18,11 +18,11 @@ class Fields:
 
 
 class Encoding(collections.UserDict):
-    """As transformers' BatchEncoding."""
+    """Like transformers' BatchEncoding."""
 
 
 class Graphs:
-    """As torch-geometric's Batch: more nodes than graphs."""
+    """Like torch-geometric's Batch: more nodes than graphs."""
 
     def __init__(self):
         self.x, self.num_graphs = torch.zeros(57, 3), 4
@@ -53,7 +53,7 @@ Pair = collections.namedtuple("Pair", "x y")
         (["one", "two", "three"], 8, 3),
         ({"text": ["one", "two", "three"]}, 3, 3),
         ((torch.tensor(0.5), {"x": torch.zeros(8, 1)}), 8, 8),
-        # the one of the expected length counts
+        # the value with the expected length counts
         ({"weights": torch.zeros(100), "x": torch.zeros(8, 2)}, 8, 8),
         # detection: lists of pictures
         (([torch.zeros(3, 9, 9)] * 8, [{"boxes": torch.zeros(2, 4)}] * 8), 8, 8),
@@ -98,8 +98,8 @@ def test_copy_shares_nothing(batch):
 
 
 def test_a_pinned_batch_is_copied_once(monkeypatch):
-    """Without a device nothing can be pinned: a tensor says that it is, and memory asked for as
-    pinned is the ordinary kind.
+    """Without a device nothing can be pinned, so a tensor claims that it is, and memory requested
+    as pinned is ordinary memory.
     """
     pinned, copies, empty_like = [], [], torch.empty_like
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)

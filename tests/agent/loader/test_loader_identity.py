@@ -1,4 +1,4 @@
-"""With no setting changed the job gets bit for bit what torch alone gives it."""
+"""With no setting changed, the job gets bit for bit the same batches as from torch alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_workers_left")
 
 
 class EagerSampler(Sampler):
-    """Draws when it is started, not when it is first asked: torch's worker iterator starts it
+    """Draws when the iteration starts, not at the first item: torch's worker iterator starts it
     twice.
     """
 
@@ -100,9 +100,7 @@ LOADERS = {
 
 
 def seen(loader: DataLoader, epochs: int = 3) -> list:
-    """Everything a job can see of three epochs: batches, their number, and the state of its
-    generators after each.
-    """
+    """What a job sees: batches, their number, and its generators' states after each epoch."""
     out: list = []
     for epoch in range(epochs):
         if hasattr(loader.sampler, "set_epoch"):
@@ -110,7 +108,7 @@ def seen(loader: DataLoader, epochs: int = 3) -> list:
         for step, batch in enumerate(loader):
             out.append(batch)
             if epoch == 1 and step == 2:
-                break  # an epoch left in the middle
+                break  # leave an epoch in the middle
         out.append(torch.rand(2))
         out.append(random.random())
     return out
@@ -142,7 +140,7 @@ def test_untouched_loader_is_bit_identical(hook, name, workers):
 
 @pytest.mark.parametrize("name", ["shuffled", "persistent", "eager batches", "weighted"])
 def test_credited_and_reverted_loader_is_bit_identical(hook, name):
-    """Settings asked for and given back before the next batch leave no trace."""
+    """Settings that are made and reverted before the next batch leave no trace."""
     bare = run(LOADERS[name], 2)
     hooks, _ = hook()
     torch.manual_seed(7)
@@ -159,8 +157,8 @@ def test_credited_and_reverted_loader_is_bit_identical(hook, name):
 )
 @pytest.mark.parametrize("name", ["shuffled", "weighted", "eager batches", "generator"])
 def test_more_workers_keep_the_order_of_every_epoch(hook, name, change):
-    """Only the noise differs, as it does with torch alone; the order and the job's own random
-    numbers do not.
+    """Only the noise differs, as with torch alone; the order and the job's own random numbers stay
+    the same.
     """
 
     def order(loader):

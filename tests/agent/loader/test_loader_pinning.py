@@ -1,4 +1,4 @@
-"""Pinned batches, where there is a CUDA device to pin them for."""
+"""Pinned batches, if there is a CUDA device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loader is switched under a running loop, and no sample is lost or repeated."""
+"""The training loader is switched during a running loop without losing or repeating a sample."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_settings_are_really_in_force(hook):
 @pytest.mark.parametrize("sizes", [(4, 7), (7, 4), slow((8, 3))])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batch_size_respects_drop_last(hook, drop_last, sizes, num_workers):
-    """The tail is batched with the size in force at the end, also if the old size had already
-    dropped some of it.
+    """The tail is batched with the size in force at the end, even if the old size had already
+    dropped part of it.
     """
     hooks, _ = hook()
     old, new = sizes
@@ -179,7 +179,7 @@ def test_batch_sampler_of_the_job_keeps_its_batches(hook):
 
 
 def test_torchs_batch_sampler_given_by_hand_can_be_rebatched(hook):
-    """As accelerate builds its loaders."""
+    """As accelerate builds its loaders: with an explicit BatchSampler."""
     hooks, _ = hook()
     loader = DataLoader(
         Numbers(30), batch_sampler=BatchSampler(SequentialSampler(range(30)), 4, False)
@@ -259,7 +259,7 @@ def test_worker_errors_reach_the_job_as_they_are(hook, own):
         train(hooks, loader, {1: {"num_workers": 2 - own}})
     except ValueError as error:
         text = str(error)
-        # torch leaves a cycle through its frames, which would keep the iterator
+        # torch leaves a reference cycle through its frames, which would keep the iterator alive
         error.__traceback__ = None
     assert "picture 13 is torn" in text
     assert own or ("in __getitem__" in text and "DataLoader worker process" in text)
@@ -312,11 +312,11 @@ def test_workers_that_cannot_start_leave_the_job_at_its_own_settings(hook):
 
 
 class Starving(Numbers):
-    """Workers that a knob started hand over, at one item, that memory to share has run out."""
+    """At one item, workers started by a knob report that shared memory has run out."""
 
     def __init__(self, length, epoch):
         super().__init__(length)
-        self.left = multiprocessing.Value("i", epoch)  # times that item 9 can be read
+        self.left = multiprocessing.Value("i", epoch)  # how often workers can read item 9
 
     def __getitem__(self, index):
         if index == 9 and get_worker_info() is not None:
@@ -355,7 +355,7 @@ def test_trouble_of_ours_leaves_the_job_alone(hook):
     rest = [batch.tolist() for batch in iterator]
     assert flat([first, *rest]) == list(range(40))
     assert heard.faults[0][0] == "on_batch" and "listener broke" in heard.faults[0][1]
-    assert type(iter(loader)).__name__ == "_SingleProcessDataLoaderIter"  # gone
+    assert type(iter(loader)).__name__ == "_SingleProcessDataLoaderIter"  # not the agent's
 
 
 def test_iterator_that_cannot_be_wrapped_falls_back(hook):
@@ -417,8 +417,8 @@ def test_persistent_workers_set_by_a_knob_live_from_epoch_to_epoch(hook):
 
 @pytest.mark.parametrize("epoch", [6, 4])
 def test_persistent_workers_set_by_a_knob_live_on_where_batches_are_counted(hook, epoch):
-    """The job has never come to the end when it begins again; with ``epoch`` 4, two batches are
-    left, and it may still come back for them.
+    """The job starts a new epoch without reaching the end of the last one. With ``epoch`` 4, two
+    batches are left, which it may still fetch.
     """
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4)
@@ -545,7 +545,7 @@ def test_thirty_random_switches_lose_and_repeat_nothing(hook, seed, shuffle):
         assert len(set(seen)) == len(seen)
         assert 0 <= dropped < max(size, 13) if own.get("drop_last") else dropped == 0
         if ordered:
-            both = min(len(seen), len(order[epoch]))  # drop_last leaves another tail out
+            both = min(len(seen), len(order[epoch]))  # drop_last may drop a different tail
             assert seen[:both] == order[epoch][:both]
     assert not heard.faults
     assert sum(samples for _, samples, _, _ in heard.batches) == epochs * length or own.get(

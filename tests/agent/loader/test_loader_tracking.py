@@ -1,5 +1,5 @@
-"""Which loader trains, its facts, its epochs and their stretching, and the ceiling's cached
-batches.
+"""Which loader trains, its facts, its epochs and stretched epochs, and cached batches for the
+ceiling.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def line() -> int:
 
 
 def test_a_loader_that_makes_its_iterators_itself_is_named(hook):
-    class Own(DataLoader):  # as litdata's StreamingDataLoader
+    class Own(DataLoader):  # like litdata's StreamingDataLoader
         def _get_iterator(self):
             return iter(map(torch.stack, [[torch.ones(4)] * 4] * 3))
 
@@ -51,7 +51,7 @@ def test_the_loader_followed_by_backward_trains(hook):
     training = DataLoader(Numbers(40), batch_size=4, shuffle=True)
     site = line() - 1
     validation = DataLoader(Numbers(12), batch_size=4)
-    list(validation)  # a check before training starts
+    list(validation)  # e.g. a sanity check before training
     assert hooks.training is None and hooks.facts() is None
     train(hooks, training)
     list(validation)
@@ -74,7 +74,7 @@ def test_the_loader_followed_by_backward_trains(hook):
 
 
 def test_a_batch_fetched_before_an_evaluation_does_not_change_the_training_loader(hook):
-    """The next batch is fetched, then the validation set is run, then backward."""
+    """The job fetches the next batch, then runs the validation set, then backward."""
     hooks, _ = hook()
     training, validation = (
         DataLoader(Numbers(40), batch_size=4),
@@ -125,7 +125,7 @@ def test_loader_built_anew_every_epoch_is_one_family(hook):
         validation = DataLoader(Numbers(8), batch_size=4)
         iterator = iter(loader)
         next(iterator)
-        assert len(workers()) == (1 if epoch else 0)  # the settings are there from its first batch
+        assert len(workers()) == (1 if epoch else 0)  # settings apply from its first batch
         hooks.credit_backward()
         keys.add(hooks.facts().key)
         hooks.training.set(num_workers=1)
@@ -140,7 +140,7 @@ def make(split):
 
 
 def test_a_loader_built_around_a_held_batch_sampler_is_of_the_same_family(hook):
-    """As accelerate does: it must not take the batch size that a knob holds for the job's own."""
+    """As accelerate does: it must not mistake the batch size held by a knob for the job's own."""
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(40), batch_size=4)
     first = hooks.state_of(loader)
@@ -331,7 +331,7 @@ def share(worker):
 
 
 class Hidden(IterableDataset):
-    """Asks in a way that cannot be read off its code."""
+    """Queries the worker info in a way that static analysis cannot see."""
 
     def __iter__(self):
         getattr(torch.utils.data, "get_" + "worker_info")()
@@ -409,7 +409,7 @@ def test_cached_batches_are_copies_of_a_few(hook):
     for number, batch in enumerate(DataLoader(Numbers(400), batch_size=4, num_workers=1)):
         (served if 5 <= number < 40 else real).append(batch.tolist())
         hooks.credit_backward()
-        batch += 1000  # a job that works in place spoils nothing
+        batch += 1000  # in-place changes by the job have no effect
         if number == 4:
             hooks.serve_cached(True)
         if number == 39:
@@ -418,7 +418,7 @@ def test_cached_batches_are_copies_of_a_few(hook):
             break
     assert len({tuple(batch) for batch in served}) == 8
     assert served[:8] == served[8:16]
-    # the eight kept were fetched; then the source went on
+    # the eight cached batches were fetched, then the source went on
     assert flat(real) == [*range(20), *range(52, 96)]
     assert all(samples == 4 for _, samples, _, _ in heard.batches)
 
@@ -431,7 +431,7 @@ def test_cached_batches_are_not_served_to_an_evaluation(hook):
     assert flat(batch.tolist() for batch in loader) == list(range(80))
 
 
-# -- taking it back
+# -- uninstalling
 
 
 def test_uninstall_restores_torch_and_running_iterators(hook):
@@ -481,8 +481,8 @@ def test_agent_is_importable_without_torch():
 
 
 def test_cost_of_the_proxy_per_batch(hook):
-    """Counted, not timed (benchmarks/overhead.py does that): what a batch makes Python call beyond
-    torch's own iterator, listener included.
+    """Counts the Python calls per batch beyond torch's own iterator, including the listener.
+    benchmarks/overhead.py measures time.
     """
 
     class Ready(Numbers):
@@ -513,7 +513,7 @@ def test_cost_of_the_proxy_per_batch(hook):
 
 
 def test_a_loader_built_anew_for_every_epoch_has_turnovers(hook):
-    """Else starting its workers is a single slow iteration, which no mean of typical ones holds."""
+    """Otherwise starting workers would be one slow iteration, which a robust mean drops."""
     hooks, heard = hook()
     for _ in range(3):
         train(hooks, DataLoader(Numbers(8), batch_size=4, num_workers=1))

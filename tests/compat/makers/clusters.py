@@ -1,4 +1,4 @@
-"""Clusters of copper and aluminium with energies and forces: what `mace_run_train` is given."""
+"""Clusters of copper and aluminium with energies and forces: input of `mace_run_train`."""
 
 import numpy as np
 from ase import Atoms

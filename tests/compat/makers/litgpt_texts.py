@@ -1,5 +1,5 @@
-"""A tokenizer of 122 words and word salad in files, cut into blocks by litgpt itself: what
-`litgpt pretrain` is given.
+"""A tokenizer of 122 words and random text in files, cut into blocks by litgpt itself: input of
+`litgpt pretrain`.
 """
 
 import json

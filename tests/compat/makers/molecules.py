@@ -1,4 +1,4 @@
-"""SMILES with a property computed from them: what `chemprop train` is given."""
+"""SMILES with a property computed from them: input of `chemprop train`."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A notebook whose cells train, exported as a script by nbconvert: what people run on a cluster."""
+"""A notebook whose cells train, exported as a script by nbconvert, as people do for a cluster."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Small JPEGs with captions, and the configuration of a tiny CLIP: what open_clip_train is given."""
+"""Small JPEGs with captions, and the configuration of a tiny CLIP: input of open_clip_train."""
 
 import json
 from pathlib import Path

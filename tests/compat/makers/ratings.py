@@ -1,4 +1,4 @@
-"""Ratings in RecBole's own format (atomic files): what `run_recbole` is given."""
+"""Ratings in RecBole's own format (atomic files): input of `run_recbole`."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A folder with a tiny Llama and its tokenizer, and word salad as jsonl: what `trl sft` is given."""
+"""A folder with a tiny Llama and its tokenizer, and random text as jsonl: input of `trl sft`."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Triples of a small family of relations: what `pykeen train` is given."""
+"""Triples of a small family of relations: input of `pykeen train`."""
 
 import random
 

@@ -1,6 +1,4 @@
-"""What only a CUDA device can show: the device timeline, loss scaling, asynchronous copies, graph
-replay.
-"""
+"""On a CUDA device only: the device timeline, loss scaling, asynchronous copies, graph replay."""
 
 from __future__ import annotations
 
@@ -137,7 +135,7 @@ def test_repeated_blocks_are_compiled_once_on_cuda(tuner: Tuner) -> None:
     assert reports[1].notes["unique_graphs"] == 1 and reports[1].notes["graph_breaks"] == 0
 
 
-# What the job reads before the step, in which a block may end, it reads again after it.
+# The job reads values before the step, in which a block may end, and again after it.
 READING = CUDA_LOOP.replace(
     "optimizer.step()", "seen = read(); optimizer.step(); print(*seen, *read(), flush=True)"
 ).replace(
@@ -177,7 +175,7 @@ AHEAD = (
 
 
 def test_workers_that_start_while_the_device_is_busy_cost_nothing(tuner: Tuner) -> None:
-    """The CPU is an epoch ahead of the device when it starts the workers of the next."""
+    """The CPU is an epoch ahead of the device when it starts the workers of the next epoch."""
     tuner.start(AHEAD, "fixed", steps=100)
     tuner.receive()
     record = tuner.receive()
@@ -316,7 +314,7 @@ def test_a_look_stays_on_the_device_timeline_and_an_evaluation_does_not(tuner: T
     record = tuner.receive()
     assert isinstance(record, Record) and set(record.window.samples) == {16.0}
     times_s = record.window.times_s[20:]
-    # 640 calls of the model came before these
+    # 640 calls of the model ran before these
     after = [times_s[n] for n in range(len(times_s)) if (n + 20) % 16 == 0]
     assert max(after) < 20 * sorted(times_s)[len(times_s) // 2]
 
@@ -366,7 +364,7 @@ def test_float16_with_a_fused_optimizer_never_waits_for_the_device(name: str) ->
     scaler, x, left_out = LossScaler(torch), torch.randn(8, 64, device="cuda"), []
     torch.cuda.synchronize()
     for step in range(6):
-        if step == 1:  # SGD's first step makes the momenta
+        if step == 1:  # SGD's first step creates the momentum buffers
             torch.cuda.set_sync_debug_mode("error")
         try:
             loss = model(x).square().mean()
@@ -510,7 +508,7 @@ def test_every_optimizer_that_is_offered_steps(name: str, dtype: str) -> None:
         parameter.grad = torch.ones_like(parameter)
         return getattr(torch.optim, name)([parameter], lr=0.1)
 
-    tried = built()  # the control itself keeps no optimizer alive
+    tried = built()  # the control does not keep the optimizer alive
     offered = OptimizerControl(torch, tried).supported()
     assert offered[:2] == ("for-loop", "foreach")
     for implementation in offered:
@@ -553,7 +551,8 @@ def test_the_driver_knows_the_device_and_its_clocks() -> None:
     )
     meter = EnergyMeter(device)
     time.sleep(0.5)
-    assert 1.0 < sum(meter.iteration(0.5, read=True)) < 500.0, "an idle device takes 10 to 100 W"
+    (joules,) = meter.shared([0.5])
+    assert 1.0 < joules < 500.0, "an idle device takes 10 to 100 W"
 
 
 def test_torch_draws_nvtx_ranges() -> None:

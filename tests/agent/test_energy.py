@@ -1,4 +1,4 @@
-"""Energy counters, as the kernel shows them."""
+"""Energy counters, as exposed by the kernel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from autotune.executors.base import FixedRun
 from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import SearchSpace
+from autotune_trials.agent.core.iteration import Iteration
+from autotune_trials.agent.dataloader.reader_meter import Spent
 from autotune_trials.measure import energy
+from autotune_trials.measure import window as windows_of
+from autotune_trials.measure.clock import NAMES
 from autotune_trials.measure.energy import POWERCAP_VARIABLE, EnergyMeter
 from autotune_trials.protocol.messages import Block
 
@@ -34,7 +40,7 @@ class Counters:
         self.add("intel-rapl:0", "package-0", 5_000_000)
         self.add("intel-rapl:0:0", "core", 1)
         self.add("intel-rapl:0:1", "dram", 7_000_000)
-        self.add("intel-rapl-mmio:0", "package-0", 1)  # the same once more
+        self.add("intel-rapl-mmio:0", "package-0", 1)  # a duplicate of the package
 
     def add(self, folder: str, name: str, microjoules: int) -> None:
         (self.root / folder).mkdir(parents=True)
@@ -101,7 +107,7 @@ def test_counters_that_may_not_be_read_are_none(counters: Counters) -> None:
 
 
 def test_a_counter_that_is_lost_leaves_none(counters: Counters) -> None:
-    """The other one alone would say that the job takes less than before."""
+    """The remaining counter alone would show less energy than before."""
     meter = EnergyMeter(None)
     counters.set("intel-rapl:0:1", 9_000_000)
     (counters.root / "intel-rapl:0" / "energy_uj").unlink()
@@ -114,14 +120,54 @@ def test_without_counters_there_are_none(tmp_path: Path, monkeypatch: pytest.Mon
     assert meter.counters == [] and sum(meter.iteration(1.0, read=True)) == 0.0
 
 
+def test_on_a_gpu_energy_is_shared_by_the_devices_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU queues an iteration in 2 ms, the device works on it for 30, at 300 W."""
+    now_s = 0.0
+    monkeypatch.setenv(POWERCAP_VARIABLE, str(tmp_path / "nowhere"))
+    monkeypatch.setattr(energy, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(energy, "_gpu", lambda _: [energy.Counter("GPU", lambda: 300 * now_s)])
+    monkeypatch.setattr(windows_of, "peak_gib", lambda *_: 0.0)
+    busy_until_s = 0.5  # with work from before the window
+
+    def finish() -> None:
+        nonlocal now_s
+        now_s = max(now_s, busy_until_s)
+
+    device = SimpleNamespace(type="cuda", index=0)
+    loaders = SimpleNamespace(
+        reader_spent=Spent,
+        batches_drawn=lambda: (1, 0),
+        settings_in_force=lambda: None,
+        epoch_iterations=lambda: None,
+    )
+    recorder = windows_of.WindowRecorder(
+        torch, device, loaders, finish, keep_interrupted=True, energy=EnergyMeter(device)
+    )
+    recorder.open()
+    for number in range(8):
+        now_s += 0.002
+        busy_until_s = max(busy_until_s, now_s) + 0.03
+        iteration = Iteration()
+        iteration.spent = [0.0, 0.0, 0.01, 0.02, *[0.0] * (len(NAMES) - 4)]
+        recorder.add(iteration)
+        if number == 3:  # the job waits for the tuner
+            recorder.stand_still()
+            now_s = busy_until_s = now_s + 60.0
+            recorder.go_on()
+    joules = recorder.close().joules
+    assert joules == pytest.approx([9.0] * 8, rel=0.02)
+
+
 @contextmanager
 def taking(counters: Counters, watts: float) -> Iterator[None]:
-    """The machine takes so much, whatever it does."""
+    """The machine uses this power, whatever it does."""
     over, began = threading.Event(), time.monotonic()
 
     def count() -> None:
         while not over.wait(0.002):
-            # whole or not there, as the kernel shows it
+            # atomic, as in the kernel's files
             new = counters.root / "new"
             new.write_text(f"{int(watts * 1e6 * (time.monotonic() - began))}\n")
             new.rename(counters.root / "intel-rapl:0" / "energy_uj")

@@ -1,4 +1,4 @@
-"""Gradients that a hook takes by torch.func while backward runs."""
+"""Gradients that are computed while backward runs: by a hook with torch.func, or by a backward."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def patches() -> Iterator[PatchSet]:
 
 
 def test_they_are_no_losses_of_their_own(patches: PatchSet) -> None:
-    """As Opacus takes the gradients of each sample, of a layer that it has no formula for."""
+    """As Opacus computes per-sample gradients of a layer for which it has no formula."""
     events, state, traits, heard = Events(), LoopState(), JobTraits(), Heard()
     events.listen(heard)
     loop = TrainingLoop(events, state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
@@ -51,5 +51,40 @@ def test_they_are_no_losses_of_their_own(patches: PatchSet) -> None:
     assert torch.allclose(of_each[0].sum(0), factors.grad)
     assert heard.losses == [loss.item()] and state.backwards == 1
     assert not state.functional and not traits.double_backward
-    torch.func.grad(lambda w: (w * inputs).mean())(factors.detach())  # a loss again
+    torch.func.grad(lambda w: (w * inputs).mean())(factors.detach())  # now a loss
     assert len(heard.losses) == 2 and state.functional
+
+
+class Reentrant(torch.autograd.Function):
+    """Computes its gradient by a backward of its own, as reentrant checkpoints do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.x = x
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = ctx.x.detach().requires_grad_()
+            torch.autograd.backward((3 * x,), (gradient,))
+        return x.grad
+
+
+def test_a_backward_inside_another_one_is_no_backward_of_the_job(patches: PatchSet) -> None:
+    """On CUDA the inner one runs on a thread of the autograd engine, where only the engine knows of
+    the outer one. Here the outer one is started past the patch, so that the agent knows no more.
+    """
+    events, state, heard = Events(), LoopState(), Heard()
+    events.listen(heard)
+    loop = TrainingLoop(events, state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
+    backward.install(patches, torch, loop, JobTraits())
+    weight = torch.ones(4, requires_grad=True)
+    loss = Reentrant.apply(2 * weight).sum()
+    loss.backward(retain_graph=True)
+    assert heard.losses == [loss.item()] and state.backwards == 1
+    torch.autograd.Variable._execution_engine.run_backward(
+        (loss,), (torch.ones(()),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+    assert torch.equal(weight.grad, torch.full((4,), 12.0))
+    assert heard.losses == [loss.item()] and state.backwards == 1

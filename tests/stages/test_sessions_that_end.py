@@ -1,11 +1,12 @@
-"""A job that comes to its end while it is measured: the search goes on in the next session, and
-nothing is lost.
+"""A job that ends while it is measured: the search continues in the next session, and nothing is
+lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ FASTER = {"num_workers": 2}
 
 
 class ShortJob(Machine):
-    """Sessions end after ``steps`` iterations. Remembers in which session each block was measured."""
+    """Sessions end after ``steps`` iterations. Records the session of each block."""
 
     def __init__(self, table: ReplayTable, steps: int, how: str = "ended") -> None:
         super().__init__(table)
@@ -94,9 +95,7 @@ def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveCo
 
 @pytest.mark.parametrize("how", ["ended", "crash", "killed"])
 def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -> None:
-    """Past the steps it was made for, a job may also fail (a table of learning rates has an end);
-    and somebody may kill it.
-    """
+    """Beyond its planned steps, a job may also fail (its learning rates end), or be killed."""
     machine = ShortJob(table(), steps=300, how=how)
     with comparing(tmp_path, machine) as live:
         live.reference({})
@@ -110,14 +109,14 @@ def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -
         number: sum(config == FASTER for n, config in machine.blocks if n == number)
         for number, _ in machine.blocks
     }
-    # both blocks of each of the four rounds, side by side
+    # both blocks of each of the four rounds, next to each other
     assert sum(count // 2 for count in spent.values()) >= 4
 
 
 @pytest.mark.parametrize("how", ["ended", "crash"])
 @pytest.mark.parametrize("steps", [30, slow(20)])
 def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path, steps: int, how: str) -> None:
-    """44 iterations are wanted, the job has 30, or 20."""
+    """44 iterations are requested; the job has 30, or 20."""
     machine = ShortJob(table(), steps=steps, how=how)
     with comparing(tmp_path, machine) as live:
         live.reference({})
@@ -129,7 +128,7 @@ def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path, steps: int, how
 def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(
     tmp_path: Path, how: str
 ) -> None:
-    """44 iterations are wanted, and four blocks side by side; the job has 100."""
+    """44 iterations are requested, in four consecutive blocks; the job has 100."""
     machine = ShortJob(table(), steps=100, how=how)
     with comparing(tmp_path, machine) as live:
         live.reference({})
@@ -155,8 +154,8 @@ def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
 def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_error(
     tmp_path: Path,
 ) -> None:
-    """The first blocks fit, so it may be the job's end that raises; three sessions later that is no
-    longer to be believed.
+    """The first blocks succeed, so the error may come from the job's end; after three sessions this
+    is no longer plausible.
     """
     machine = ShortJob(table(cost_s=2e-5), steps=30, how="crash")
     with comparing(tmp_path, machine) as live:
@@ -199,7 +198,7 @@ def test_a_candidate_that_crashes_is_tried_once_in_a_fresh_session(tmp_path: Pat
 
 
 def test_a_candidate_that_crashes_at_once_is_not_tried_again(tmp_path: Path) -> None:
-    """Its very first iteration raises: that is no end of the job."""
+    """Its very first iteration raises, so this is not the job's end."""
 
     class Crashing(ShortJob):
         def report(self, block: Block, config: Config) -> BlockReport:
@@ -239,8 +238,10 @@ def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(
 
 
 class Killed(ShortJob):
-    """Somebody kills the job, or a worker of its DataLoader, whenever a candidate's block begins,
-    so many times. Without a worker the job goes on.
+    """The job, or a worker of its DataLoader, is killed ``times`` times when a candidate's block
+    begins.
+
+    The job survives the loss of a worker.
     """
 
     def __init__(self, times: int, *, only_worker: bool = False) -> None:
@@ -281,7 +282,7 @@ def test_who_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(
 def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(
     only_worker: bool, said: str, tmp_path: Path
 ) -> None:
-    """A guard of the machine's memory that is not the kernel: larger sizes are not tried, either."""
+    """For example by a memory guard other than the kernel's: larger sizes are not tried, either."""
     with comparing(tmp_path, Killed(100, only_worker=only_worker)) as live:
         live.reference({})
         with pytest.raises(BlockFailed, match=said) as caught:
@@ -291,7 +292,7 @@ def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(
 
 
 class Planned(Machine):
-    """Its third block kills the job. Remembers the blocks as they were asked for."""
+    """Its third block kills the job. Records the requested blocks."""
 
     def __init__(self) -> None:
         super().__init__(table())
@@ -305,7 +306,7 @@ class Planned(Machine):
 
 
 def test_in_a_new_process_the_rest_of_a_plot_settles_first(tmp_path: Path) -> None:
-    """Its blocks were planned as cheap switches from one configuration to the next."""
+    """Its blocks were planned as cheap switches between configurations."""
     machine = Planned()
     with (
         context_of(tmp_path, machine) as context,
@@ -317,9 +318,40 @@ def test_in_a_new_process_the_rest_of_a_plot_settles_first(tmp_path: Path) -> No
     assert machine.asked[3].min_settle == Block.min_settle
 
 
+class RunsOutOfMemory(Machine):
+    """bfloat16 runs out of memory: the agent reports that, then the job dies of it."""
+
+    dies = False
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        if self.dies:
+            self.dies = False
+            raise SessionFailed("oom", "CUDA out of memory")
+        report = super().report(block, config)
+        if "amp_dtype" not in config:
+            return report
+        self.dies = True
+        return replace(report, window=None, error="oom: CUDA out of memory")
+
+
+@pytest.mark.parametrize("following", [{}, FASTER])
+def test_running_out_of_memory_is_not_blamed_on_the_next_block(
+    tmp_path: Path, following: Config
+) -> None:
+    machine = RunsOutOfMemory(table())
+    with (
+        context_of(tmp_path, machine) as context,
+        LiveSeries(context, {}, iteration_s=0.016) as live,
+    ):
+        before, failed, after = live.measure([{}, {"amp_dtype": "bfloat16"}, following])
+    assert failed.failure is not None and failed.failure.kind == "infeasible"
+    assert before.failure is None and after.failure is None
+    assert after.config == following and after.log_cost is not None
+
+
 @pytest.mark.parametrize(("kind", "allowed"), [slow("killed", KILLS), ("crash", 1), ("hang", 1)])
 def test_how_often_a_fresh_run_may_fail(tmp_path: Path, kind: str, allowed: int) -> None:
-    """Of ``allowed`` attempts the last one counts."""
+    """The last of ``allowed`` attempts counts."""
     failures = iter([SessionFailed(kind, "as planted")] * (allowed - 1))
 
     def fails_first(request: FixedRun, record: Record) -> Record:
@@ -344,7 +376,7 @@ def _raise(failure: SessionFailed) -> Record:
 
 
 class FailsOnce(Machine):
-    """The first block of the unchanged job in the search fails, and no other."""
+    """Only the first block of the unchanged job in the search fails."""
 
     def report(self, block: Block, config: Config) -> BlockReport:
         if config or not block.id.startswith("p"):

@@ -138,24 +138,21 @@ class KeptSession:
                 reports = list(failure.partial)
                 outcomes += self._judged(left, reports, shortened)
                 left = left[len(reports) :]
-                if left:
-                    config, block = left[0]
-                    try:
-                        again = self._again(failure, config, block)
+                try:
+                    if left and not _died_of_last(failure, reports):
+                        block = left[0][1]
+                        again = self._again(failure, *left[0])
                         if again != block:
                             shortened = again.iterations
                             left = [
                                 (c, replace(b, iterations=min(b.iterations, shortened)))
                                 for c, b in left
                             ]
-                    except BlockFailed as failed:
-                        outcomes.append(Outcome(config, None, failed))
-                        left.pop(0)
-                    finally:
-                        self.close()
-                    left[:1] = [(c, _first_of_process(b)) for c, b in left[:1]]
-                else:
+                except BlockFailed as failed:
+                    outcomes.append(Outcome(left.pop(0)[0], None, failed))
+                finally:
                     self.close()
+                left[:1] = [(c, _first_of_process(b)) for c, b in left[:1]]
                 continue
             outcomes += self._judged(left, reports, shortened)
             left = []
@@ -296,6 +293,13 @@ def _first_of_process(block: Block) -> Block:
     It may have been planned as a cheap switch.
     """
     return replace(block, level=True, min_settle=max(block.min_settle, Block.min_settle))
+
+
+def _died_of_last(failure: SessionFailed, reports: Sequence[BlockReport]) -> bool:
+    """Whether the job ran out of memory in the last reported block, and not in the one after it: a
+    job usually dies of that after the agent has reported it.
+    """
+    return failure.kind == "oom" and bool(reports) and reports[-1].error.startswith("oom:")
 
 
 def _lost_trial(failure: SessionFailed) -> BlockFailed:

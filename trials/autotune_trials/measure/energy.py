@@ -4,7 +4,9 @@
     CPU   RAPL: package-* and dram below /sys/class/powercap, in µJ (Intel and AMD); on most systems only root may read it
 
 Counters are updated every millisecond (RAPL) to every 0.1 s (NVML), so they are read occasionally
-and the energy is shared among the iterations since. Energy of other programs is included.
+and the energy is shared among the iterations since. On a GPU, which works on while the CPU is
+iterations ahead, that is done once, at the end of a window (measure/window.py). Energy of other
+programs is included.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -56,12 +58,14 @@ class EnergyMeter:
         # []: there are none, or one of them became unreadable
         self.counters = [*_packages(root), *([] if device is None else _gpu(device))]
         self._trained_s: list[float] = []  # training time of each iteration since the last reading
+        self._whole_s = self._whole_j = 0.0  # up to the last :meth:`pause`
         self._read_s = perf_counter()
 
     def restart(self) -> None:
         """Start counting now."""
-        self._joules()
         self._trained_s = []
+        self._whole_s = self._whole_j = 0.0
+        self._joules()
 
     def iteration(self, trained_s: float, read: bool = False) -> list[float]:
         """Add an iteration; return joules of the iterations now known, in order; mostly [].
@@ -79,6 +83,20 @@ class EnergyMeter:
         began_s, joules = self._read_s, self._joules()
         whole_s = max(self._read_s - began_s, sum(each_s))
         return [joules * trained_s / whole_s if whole_s else 0.0 for trained_s in each_s]
+
+    def pause(self) -> None:
+        """Count what was used so far, and nothing more until :meth:`resume`."""
+        began_s, joules = self._read_s, self._joules()
+        self._whole_s += self._read_s - began_s
+        self._whole_j += joules
+
+    def resume(self) -> None:
+        self._joules()
+
+    def shared(self, times_s: Iterable[float]) -> list[float]:
+        """Joules of iterations that took ``times_s``, assuming constant power since the start."""
+        self.pause()
+        return [self._whole_j * s / self._whole_s if self._whole_s else 0.0 for s in times_s]
 
     def _joules(self) -> float:
         """Joules of all counters since the last reading."""

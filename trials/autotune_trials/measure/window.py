@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.measure import throttling
-from autotune_trials.measure.clock import AWAY, TURNOVER
+from autotune_trials.measure.clock import TURNOVER
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
 from autotune_trials.measure.memory import peak_gib
 from autotune_trials.protocol.messages import PHASES, Window
@@ -67,6 +67,8 @@ class WindowRecorder:
 
     def open(self) -> None:
         """Begin the window. Takes a few milliseconds: call :meth:`PhaseClock.resume` afterwards."""
+        if self._energy is not None:
+            self._finish()  # what the device still has to do belongs to no iteration of the window
         self._start, self._limits = snapshot(), throttling.read(self._device)
         self._read = self._loaders.reader_spent()
         if self._energy is not None:
@@ -77,10 +79,15 @@ class WindowRecorder:
         if self._start is not None:
             self._stretches.append((self._start, snapshot()))
             self._start = None
+            if self._energy is not None and self._device is not None:
+                self._finish()
+                self._energy.pause()
 
     def go_on(self) -> None:
         """The job trains again."""
         self._start = snapshot()
+        if self._energy is not None and self._device is not None:
+            self._energy.resume()
 
     def add(self, iteration: Iteration) -> bool:
         """Add one iteration. False if it was left out as interrupted."""
@@ -93,7 +100,7 @@ class WindowRecorder:
         if iteration.interrupted:
             self._interruptions += 1
             left_out = not self._keep
-        if self._energy is not None:
+        if self._energy is not None and self._device is None:
             told = self._energy.iteration(iteration.wall_s, read=left_out)
             self._joules += told[:-1] if left_out else told
         if left_out:
@@ -121,8 +128,10 @@ class WindowRecorder:
         """End the window; waits for the device."""
         limits = throttling.read(self._device)  # before waiting: an idle device shows no limits
         self._finish()
-        if self._energy is not None:
+        if self._energy is not None and self._device is None:
             self._joules += self._energy.rest()
+        elif self._energy is not None:
+            self._joules = self._energy.shared(i.time_s for i in self.iterations)
         now = [(self._start, snapshot())] if self._start is not None else []
         load = between(*self._stretches, *now)
         each = {name: tuple(i.spent[n] for i in self.iterations) for n, name in enumerate(PHASES)}
@@ -132,14 +141,14 @@ class WindowRecorder:
         used = [i.used for i in self.iterations]
         counters = self._energy.counters if self._energy is not None else []
         return Window(
-            times_s=tuple(sum(i.spent[:AWAY]) for i in self.iterations),
+            times_s=tuple(i.time_s for i in self.iterations),
             samples=tuple(i.samples for i in self.iterations),
             phases_s={name: sum(values) for name, values in each.items()},
             phase_times_s=each,
             data_s=tuple(i.wait_s for i in self.iterations),
             turnovers_s=self._turnovers_s(),
             turnovers_at=tuple(self._turnovers_at),
-            away_s=sum(sum(i.spent[AWAY:]) for i in self.iterations),
+            away_s=sum(i.away_s for i in self.iterations),
             epoch_iterations=self._epoch_iterations(batches),
             interruptions=self._interruptions,
             peak_memory_gib=peak_gib(self._torch, self._device),

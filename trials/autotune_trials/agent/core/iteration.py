@@ -30,10 +30,14 @@ class Iteration:
         return sum(self.wall[:AWAY])
 
     @property
+    def time_s(self) -> float:
+        """Seconds for the window, without time AWAY; on CUDA final only after clock.finish()."""
+        return sum(self.spent[:AWAY])
+
+    @property
     def away_s(self) -> float:
-        """Seconds as seen by the CPU that belong to no phase of training: evaluation, saving,
-        epoch ends."""
-        return sum(self.wall[AWAY:])
+        """Seconds that belong to no phase of training: evaluation, saving, epoch ends."""
+        return sum(self.spent[AWAY:])
 
     @property
     def used(self) -> Usage:

@@ -296,7 +296,10 @@ class LiveMode(Mode):
         if interrupted:
             settling.pause()
         else:
-            settling.add(iteration.wall_s)
+            if self.agent.live.cuda is not None:
+                # the CPU may be many iterations ahead: what it sees of one says little
+                self.agent.timer.finish()
+            settling.add(iteration.time_s)
         # the queue of a rebuilt loader is known only after its first batch
         settling.queue = loaders.queue_depth()
         if settling.drain_due():

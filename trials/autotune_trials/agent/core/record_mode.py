@@ -167,7 +167,7 @@ class RecordMode(Mode):
         return count >= self._steps and seconds >= config.min_seconds
 
     def _tell_pace(self, window: WindowRecorder) -> None:
-        last = [i.wall_s for i in window.iterations[-PACE_STEPS // 2 :]]
+        last = [i.time_s for i in window.iterations[-PACE_STEPS // 2 :]]
         away_s = fmean(i.away_s for i in window.iterations)
         self.agent.channel.send(Pace(rank(self.agent.torch), len(window), median(last), away_s))
 

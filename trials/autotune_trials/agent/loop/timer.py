@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Events, Listener
@@ -71,9 +72,12 @@ class Timer(Listener):
 
     # ------------------------------------------------------------------ copies to the device
 
-    def begin_transfer(self) -> int:
-        """A copy to the device begins; returns the phase to go back to."""
+    def begin_transfer(self) -> int | None:
+        """A copy to the device begins; returns the phase to go back to, or None if another thread
+        than the one that trains makes the copy."""
         phase = self.clock.phase
+        if get_ident() != self.clock.thread:
+            return None
         if phase in (OTHER, FORWARD) and not self._state.capturing:
             self.clock.switch(TO_DEVICE)
         return phase

@@ -19,16 +19,20 @@ NAME = "autograd.backward"
 def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:
     """Patch the entry to the autograd engine, which ``Tensor.backward`` uses as well.
 
-    A Tensor subclass passes through here twice: only the outermost call of a thread counts.
+    A Tensor subclass passes through here twice: only the outermost call of a thread counts. Nor
+    does a backward inside another one count (reentrant checkpointing); on CUDA it runs on a thread
+    of the autograd engine, so the engine is asked.
     """
     state = loop.state
     inside = set[int]()  # threads that are in a backward the agent knows of
+    running_graph = torch._C._current_graph_task_id  # -1: this thread is in no backward
 
     def make_function(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
             thread = get_ident()
-            if thread in inside or not patch.active or state.frozen or without_numbers(tensors):
+            nested = thread in inside or running_graph() != -1
+            if nested or not patch.active or state.frozen or without_numbers(tensors):
                 original(tensors, grad_tensors, *args, **kwargs)
                 return
             if kwargs.get("create_graph") or (len(args) > 1 and args[1]):

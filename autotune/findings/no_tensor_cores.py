@@ -13,6 +13,8 @@ SMALLEST = 16  # below this a product is too small for a Tensor-core tile
 COST_SHARE = 0.05
 # Words in the names of kernels that run on Tensor cores (cuBLAS, cuDNN, CUTLASS).
 MARKS = "tensorop 16816 1688 884 hmma wgmma gmma mma tf32 bf16 f16 flash nvjet".split()
+# Words in the names of those that do not, though "mma" may be in "xmma".
+ORDINARY = ("ffma", "simt", "f32f32_f32f32_f32")
 
 
 class NoTensorCores(Rule):
@@ -73,7 +75,7 @@ class NoTensorCores(Rule):
 def on_tensor_cores(row: Operator, case: Case) -> bool:
     """Decide by its kernels' names; if they are unknown, by its types and the settings."""
     if row.kernels:
-        return any(mark in kernel.lower() for kernel in row.kernels for mark in MARKS)
+        return any(map(_tensor_core_name, row.kernels))
     if not {"float", "float32"} & set(row.dtypes.lower().replace(",", " ").split()):
         return True  # half precision, or unknown: nothing is claimed
     if tuple(case.machine.compute_capability) < TF32:
@@ -81,6 +83,11 @@ def on_tensor_cores(row: Operator, case: Case) -> bool:
     precision = str(case.config.get("matmul_precision") or case.job.matmul_precision)
     # cuDNN uses TF32 by default
     return precision in ("high", "medium") or "conv" in row.name
+
+
+def _tensor_core_name(kernel: str) -> bool:
+    name = kernel.lower()
+    return any(mark in name for mark in MARKS) and not any(word in name for word in ORDINARY)
 
 
 def large(row: Operator) -> bool:

@@ -217,7 +217,9 @@ def read(context: RunContext, name: str, trace: str) -> Trace | None:
 
 
 def uses_tf32(observation: Observation, config: Config) -> bool:
-    return {**observation.defaults, **config}.get("matmul_precision") in ("high", "medium")
+    own = observation.job.matmul_precision
+    settings = {"matmul_precision": own, **observation.defaults, **config}
+    return settings["matmul_precision"] in ("high", "medium")
 
 
 def better_peaks(

@@ -77,7 +77,8 @@ def observe(context: RunContext) -> Observation:
         context.journal.append("observation", "", encode(observation))
     if others and observation.job.device == "cuda":
         context.progress.warning(
-            f"the GPU is shared ({'; '.join(others)}): expect noisier times and less free memory"
+            f"other programs use GPUs ({'; '.join(others)}): if the job trains on one of them,"
+            " expect noisier times and less free memory"
         )
     if observation.energy_counters:
         counters = ", ".join(observation.energy_counters)

@@ -46,16 +46,31 @@ def loader_of(job: JobFacts) -> LoaderFacts:
     return job.loader
 
 
+def host_loader_of(job: JobFacts) -> LoaderFacts:
+    """The job's training DataLoader.
+
+    Raises:
+        NotApplicable: as :func:`loader_of`, or its batches are on the GPU: workers cannot make
+            them, and there is nothing to pin or copy.
+    """
+    loader = loader_of(job)
+    if loader.on_gpu:
+        raise NotApplicable("the DataLoader delivers batches that are already on the GPU")
+    return loader
+
+
 def need_cuda(job: JobFacts) -> None:
     """Raises NotApplicable unless the job trains on a CUDA device."""
     if job.device != "cuda":
         raise NotApplicable(f"only for CUDA, and the job trains on {job.device}")
 
 
-def need_convolutions(job: JobFacts) -> None:
-    """Raises NotApplicable if the job's modules are known and none holds a convolution."""
-    if job.models and not any(m.convolutions for m in job.models):
-        raise NotApplicable("the model has no convolutions (no Conv2d or Conv3d)")
+def need_convolutions(job: JobFacts, kinds: str = "Conv2d or Conv3d") -> None:
+    """Raises NotApplicable if the job's modules are known and none holds a convolution of
+    ``kinds``."""
+    flat = "Conv1d" in kinds
+    if job.models and not any(m.convolutions or (flat and m.convolutions_1d) for m in job.models):
+        raise NotApplicable(f"the model has no convolutions (no {kinds})")
 
 
 def one_of(value: Value, words: Iterable[str]) -> str | None:

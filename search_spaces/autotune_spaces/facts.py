@@ -66,6 +66,7 @@ class LoaderFacts:
     rank_samples: tuple[int, ...] = ()
     batch_mib: float = 0.0  # size of one batch's tensors; 0: unknown
     batch_tensors: int = 0
+    on_gpu: bool = False  # its batches are on the GPU when it delivers them
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class ModelFacts:
     # such as transformer layers, which can be compiled one by one
     repeated_blocks: int = 0
     input_shapes: int = 1  # number of different input shapes seen in warm-up
+    convolutions_1d: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,9 @@ class JobFacts:
     own_autocast: str = ""  # dtype of the job's own autocast, "" if it uses none
     own_scaler: bool = False
     own_compile: bool = False
+    own_graphs: bool = False  # it captures CUDA graphs itself, by make_graphed_callables
+    # what its loss computes that autocast refuses on CUDA: "binary_cross_entropy"; "": nothing
+    unsafe_to_autocast: str = ""
     double_backward: bool = False  # backward(create_graph=True) was seen
     double_precision: bool = False  # all trained parameters are float64
     # gradient tensors survive from step to step: zero_grad(set_to_none=False)

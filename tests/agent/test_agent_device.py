@@ -243,8 +243,10 @@ def test_a_training_step_in_a_graph_of_the_jobs_own_is_told_and_the_job_goes_on(
 
 
 def test_a_forward_in_a_graph_of_the_jobs_own_disturbs_nobody(tuner: Tuner) -> None:
-    start(tuner, CAPTURE.format(captured="model(x)\nx.to('cpu')", after="while True: step()"))
-    assert isinstance(tuner.receive(), Hello)
+    source = CAPTURE.format(captured="model(x)\nx.to('cpu')", after="while True: step()")
+    start(tuner, source, warmup_steps=10)
+    hello = tuner.receive()
+    assert isinstance(hello, Hello) and hello.job.own_graphs
     assert [r.error for r in tuner.measure(block("b", 8))] == [""]
 
 

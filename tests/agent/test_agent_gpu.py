@@ -98,6 +98,41 @@ def test_live_knobs_take_hold_and_are_taken_back(tuner: Tuner, knob: str, value:
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * 3
 
 
+def test_reentrant_checkpoints_are_one_backward_and_their_loss_the_jobs(tuner: Tuner) -> None:
+    """Their inner backwards run on a thread of the autograd engine."""
+    source = CUDA_LOOP.replace(
+        "out = model(x)",
+        "out = torch.utils.checkpoint.checkpoint_sequential(model, 3, x.requires_grad_(),"
+        " use_reentrant=True)",
+    ).replace("optimizer.step()", "optimizer.step(); print(loss.item(), flush=True)")
+    tuner.start("import torch.utils.checkpoint\n" + source, mode="fixed", steps=20)
+    assert tuner.receive().job.backwards_per_step == 1.0
+    record = tuner.receive()
+    assert isinstance(record, Record) and tuner.process is not None
+    tuner.process.kill()
+    printed = [float(line) for line in tuner.process.communicate()[0].split()]
+    assert list(record.losses) == pytest.approx(printed[: len(record.losses)])
+
+
+def test_workers_under_a_default_device(tuner: Tuner) -> None:
+    """torch draws a loader's seed on the default device."""
+    source = CUDA_LOOP.replace(
+        "model = nn", "torch.set_default_device('cuda')\nmodel = nn"
+    ).replace("shuffle=True", "shuffle=True, generator=torch.Generator('cuda')")
+    tuner.start(source)
+    tuner.receive()
+    reports = tuner.measure(block("b"), block("c", pin_memory=False), block("b2"))
+    assert [r.error for r in reports] == [""] * 3
+
+
+def test_batches_that_are_on_the_gpu_already(tuner: Tuner) -> None:
+    source = CUDA_LOOP.replace("pin_memory=True", "pin_memory=False").replace(
+        "loader = ", "data = TensorDataset(*(t.cuda() for t in data.tensors))\nloader = "
+    )
+    tuner.start(source)
+    assert tuner.receive().job.loader.on_gpu
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune-no-cudagraphs"])
 def test_compile_on_cuda(tuner: Tuner, mode: str) -> None:
     reports = live(
@@ -364,7 +399,7 @@ def test_float16_with_a_fused_optimizer_never_waits_for_the_device(name: str) ->
     scaler, x, left_out = LossScaler(torch), torch.randn(8, 64, device="cuda"), []
     torch.cuda.synchronize()
     for step in range(6):
-        if step == 1:  # SGD's first step creates the momentum buffers
+        if step >= 1:  # SGD's first step creates the momentum buffers
             torch.cuda.set_sync_debug_mode("error")
         try:
             loss = model(x).square().mean()

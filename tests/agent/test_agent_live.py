@@ -82,6 +82,25 @@ def test_a_top_level_sequential_really_compiles_and_is_taken_back(tuner: Tuner) 
     assert seen[0] == seen[-1] == "same first False"
 
 
+def test_the_jobs_own_compiled_model_is_compiled_anew_as_often_as_knobs_need(tuner: Tuner) -> None:
+    """By itself torch gives up after eight times, and runs it eagerly from then on."""
+    source = (
+        WATCHED.replace(
+            "while True:",
+            "import torch._dynamo.config as limits\nmodel = torch.compile(model, backend='eager')\n"
+            "def reference(x): return x\nwhile True:",
+        )
+        .replace("kind = ", "kind = limits.recompile_limit\n        _ = ")
+        .replace("model[0]", "model._orig_mod[0]")
+    )
+    reports, seen = run_live(
+        tuner, source, block("b"), block("c", matmul_precision="medium"), block("b2")
+    )
+    assert [r.error for r in reports] == ["", "", ""]
+    limits = in_order([line.split()[0] for line in seen])
+    assert limits == ["8", "64"]
+
+
 @pytest.mark.slow
 def test_a_compiler_that_fails_costs_the_block_and_not_the_job(tuner: Tuner) -> None:
     source = WATCHED.replace(

@@ -57,6 +57,11 @@ STYLES = [
     Style("own_autocast", withdrawn={"amp_dtype": "autocast"}, facts={"own_autocast": "bfloat16"}),
     Style("own_scaler", withdrawn={"amp_dtype": "Scaler"}, facts={"own_scaler": True}),
     Style("own_compile", facts={"own_compile": True}),
+    Style(
+        "compiled_autocast",
+        withdrawn={"amp_dtype": "autocast"},
+        facts={"own_compile": True, "own_autocast": "bfloat16"},
+    ),
     Style("accumulation", backwards=4),
     Style("no_sync", backwards=4),
     Style("several_optimizers", backwards=3, optimizers=("Adam", "Adam")),
@@ -213,7 +218,7 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 # Three seconds each: these run every time, the rest with the slow tests.
 SAME_BITS = {"closure", "forces", "functional"}
-IN_FORCE = {"no_sync", "shell_script", "by_hand"}
+IN_FORCE = {"compiled_autocast", "no_sync", "shell_script", "by_hand"}
 
 
 @pytest.mark.parametrize("style", some(STYLES, SAME_BITS))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from autotune_trials.agent.loop.autograd_graph import unsafe_to_autocast
 from autotune_trials.agent.loop.sample_comparison import comparison
 
 BATCH, WIDTH = 8, 24
@@ -82,3 +83,12 @@ def test_what_treats_each_sample_alone_is_no_comparison(name: str) -> None:
 def test_a_batch_of_one_and_a_loss_without_graph_compare_nothing() -> None:
     assert comparison(COMPARING["clip"][0](), 1) == ""
     assert comparison(torch.ones(()), BATCH) == ""
+
+
+def test_what_autocast_refuses_is_found_in_the_loss() -> None:
+    chances, labels = activations().sigmoid(), torch.zeros(BATCH, WIDTH)
+    refused = nn.BCELoss()(chances, labels) + chances.sum()
+    assert unsafe_to_autocast(refused) == "binary_cross_entropy"
+    assert unsafe_to_autocast([chances.sum(), refused]) == "binary_cross_entropy"
+    assert unsafe_to_autocast(nn.BCEWithLogitsLoss()(chances, labels)) == ""
+    assert unsafe_to_autocast(torch.ones(())) == ""

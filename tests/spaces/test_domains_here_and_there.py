@@ -9,6 +9,7 @@ import pytest
 from machines import (
     ADAM,
     ATTENDING,
+    CONV,
     CPU,
     CUDA,
     CUDA_JOB,
@@ -384,6 +385,46 @@ def test_cuda_graphs_are_out_where_gradients_are_accumulated() -> None:
         assert "backward 4 times per step" in out("compile_mode", CUDA, accumulating, values=[mode])
     assert "max-autotune" in values("compile_mode", what=job(backwards_per_step=4.0)), (
         "a CPU has no CUDA graphs"
+    )
+
+
+def test_a_step_that_a_scaler_skips_is_no_accumulation() -> None:
+    assert "reduce-overhead" in values("compile_mode", CUDA, job(CUDA_JOB, backwards_per_step=1.01))
+
+
+def test_batches_on_the_gpu_need_no_workers_and_no_pinning() -> None:
+    ready = with_loader(CUDA_JOB, on_gpu=True)
+    for name in ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
+        assert "already on the GPU" in out(name, CUDA, ready)
+    assert "already on the GPU" in out("cuda_prefetch", CUDA, ready)
+    assert 32 in values("batch_size", CUDA, ready)
+
+
+def test_a_model_captured_in_cuda_graphs_keeps_its_layout_and_its_batch_size() -> None:
+    captured = job(CUDA_JOB, models=(CONV,), own_graphs=True)
+    for name in ("channels_last", "batch_size"):
+        assert "CUDA graphs" in out(name, CUDA, captured)
+    assert values("channels_last", CUDA, job(captured, own_graphs=False)) == (False, True)
+
+
+def test_a_loss_that_autocast_refuses_on_cuda() -> None:
+    refused = {"unsafe_to_autocast": "binary_cross_entropy"}
+    assert "binary_cross_entropy_with_logits" in out("amp_dtype", CUDA, job(CUDA_JOB, **refused))
+    assert "bfloat16" in values("amp_dtype", what=job(**refused)), "on a CPU it is float32"
+
+
+def test_one_dimensional_convolutions_are_cudnns_too() -> None:
+    flat = job(CUDA_JOB, models=(dataclasses.replace(MLP, convolutions_1d=2),))
+    assert values("cudnn_benchmark", CUDA, flat) == (False, True)
+    assert "no Conv2d or Conv3d" in out("channels_last", CUDA, flat)
+    assert "no Conv1d" in out("cudnn_benchmark", CUDA, job(CUDA_JOB, models=(MLP,)))
+
+
+def test_adafactors_default_is_the_loop_on_a_gpu_too() -> None:
+    slow = dataclasses.replace(ADAM, name="Adafactor", supported=("for-loop", "foreach"))
+    assert values("optimizer_impl", CUDA, job(CUDA_JOB, optimizers=(slow,))) == (
+        "default",
+        "foreach",
     )
 
 

@@ -56,6 +56,11 @@ class AmpDtype(Knob):
             raise NotApplicable("the job uses its own GradScaler")
         if job.double_precision:
             raise NotApplicable("the job trains in float64, which autocast does not cast")
+        if job.unsafe_to_autocast and job.device == "cuda":
+            raise NotApplicable(
+                f"the loss uses {job.unsafe_to_autocast}, which autocast refuses on CUDA; with"
+                " binary_cross_entropy_with_logits (BCEWithLogitsLoss) it can be tuned"
+            )
         return ["off", *(v for v in WORDS[1:] if self.unusable(v, machine, job) is None)]
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
@@ -65,7 +70,10 @@ class AmpDtype(Knob):
             # Report why the formats are excluded, not that only "off" is left.
             reason = (
                 None
-                if job.own_autocast or job.own_scaler or job.double_precision
+                if job.own_autocast
+                or job.own_scaler
+                or job.double_precision
+                or job.unsafe_to_autocast
                 else self.unusable("bfloat16", machine, job)
             )
             raise NotApplicable(reason or str(withdrawn)) from None

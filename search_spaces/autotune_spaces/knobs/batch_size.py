@@ -75,6 +75,8 @@ class BatchSize(Knob):
                 f" ({job.compares_samples}): a different batch size would change the loss"
                 " itself"
             )
+        if job.own_graphs:
+            raise NotApplicable("the job captures its model in CUDA graphs, for one batch size")
         if job.mixture:
             raise NotApplicable(
                 f"the job trains on {job.mixture}: changing the batch size of only one of"

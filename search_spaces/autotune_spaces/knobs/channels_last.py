@@ -43,6 +43,11 @@ class ChannelsLast(Knob):
                 "the job calls no torch.nn.Module while training, so there is no model to convert"
             )
         need_convolutions(job)
+        if job.own_graphs:
+            raise NotApplicable(
+                "the job captures its model in CUDA graphs, which read the parameters where they"
+                " were then; another layout moves them"
+            )
         if self.current(machine, job):
             raise NotApplicable(
                 f"the job uses channels_last itself ({job.own_settings['channels_last']})"

@@ -117,7 +117,8 @@ class CompileMode(Knob):
             return f"on {job.device} max-autotune uses no CUDA graphs either"
         if value not in CUDA_GRAPHS or job.device != "cuda":
             return None
-        if job.backwards_per_step > 1:
+        # a step that a GradScaler skips leaves two backwards to the next one
+        if round(job.backwards_per_step) > 1:
             return (
                 f"{value} replays CUDA graphs, which overwrite gradients that are still"
                 f" being accumulated (the job runs backward {job.backwards_per_step:g}"

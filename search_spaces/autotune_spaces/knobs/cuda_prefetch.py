@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, need_cuda, true_or_false
+from autotune_spaces.domains import host_loader_of, need_cuda, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
 VISIBLE = 0.01  # share of an iteration: 3 % once the model has become three times as fast
@@ -64,7 +64,7 @@ class CudaPrefetch(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
-        loader_of(job)
+        host_loader_of(job)
         if self.values is None and job.copy_share < VISIBLE:
             raise NotApplicable(f"copies to the GPU take only {job.copy_share:.1%} of an iteration")
         return [False, True]

@@ -14,7 +14,14 @@ import math
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import cores_per_rank, doubling, loader_of, ranks_here, whole
+from autotune_spaces.domains import (
+    cores_per_rank,
+    doubling,
+    host_loader_of,
+    loader_of,
+    ranks_here,
+    whole,
+)
 from autotune_spaces.facts import JobFacts, Machine
 
 # workers pass batches through /dev/shm; if it is full, the first batch fails with a bus error
@@ -72,7 +79,7 @@ class NumWorkers(Knob):
         return loader_of(job).num_workers
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        loader = loader_of(job)
+        loader = host_loader_of(job)
         if loader.iterable and not loader.worker_sharding:
             raise NotApplicable(
                 f"{loader.dataset} is an IterableDataset that does not call"

@@ -48,8 +48,9 @@ class OptimizerImpl(Knob):
             self.current(machine, job) == OWN
             and len({o.implementation for o in job.optimizers}) == 1
         ):
-            implied = "foreach" if job.device == "cuda" else "for-loop"
-            # this is what "default" already means
+            # what "default" already means; Adafactor's is the loop on a GPU, too
+            slow = job.device != "cuda" or all(o.name == "Adafactor" for o in job.optimizers)
+            implied = "for-loop" if slow else "foreach"
             usable = [word for word in usable if word != implied]
         if not usable:
             raise NotApplicable(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, true_or_false
+from autotune_spaces.domains import host_loader_of, loader_of, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -40,7 +40,7 @@ class PersistentWorkers(Knob):
         return loader_of(job).persistent_workers
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        loader_of(job)
+        host_loader_of(job)
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, need_cuda, true_or_false
+from autotune_spaces.domains import host_loader_of, loader_of, need_cuda, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -37,7 +37,7 @@ class PinMemory(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
-        loader_of(job)
+        host_loader_of(job)
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:

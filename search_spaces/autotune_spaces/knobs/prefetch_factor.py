@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, whole
+from autotune_spaces.domains import host_loader_of, loader_of, whole
 from autotune_spaces.facts import JobFacts, Machine
 
 TORCH_DEFAULT = 2  # of a DataLoader with workers
@@ -38,7 +38,7 @@ class PrefetchFactor(Knob):
         return loader_of(job).prefetch_factor or TORCH_DEFAULT
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        loader_of(job)
+        host_loader_of(job)
         return [2, 4, 8]
 
     def check_value(self, value: Value) -> str | None:

@@ -1,4 +1,4 @@
-"""The host does something else for 20 ms in every iteration, and the device has nothing to do meanwhile."""
+"""The host does something else for 0.2 s in every iteration, and the device has nothing to do meanwhile."""
 
 import time
 
@@ -6,6 +6,7 @@ import torch
 from planting import CLEAN, loader, meter, network
 from torch import nn
 
+torch.set_float32_matmul_precision("high")  # or products without Tensor cores are a finding, too
 model = network().cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
 batches = [(inputs.cuda(), labels.cuda()) for inputs, labels in loader(batches=8, size=131072)]
@@ -18,5 +19,5 @@ for _ in range(1000):
         torch.cuda.synchronize()
         if not CLEAN:
             with meter:
-                time.sleep(0.020)  # <- planted
+                time.sleep(0.2)  # <- planted
         meter.step()

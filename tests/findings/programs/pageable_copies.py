@@ -5,6 +5,7 @@ from planting import CLEAN, meter, network
 from torch import nn
 from torch.utils.data import DataLoader
 
+torch.set_float32_matmul_precision("high")  # or products without Tensor cores are a finding, too
 model = network().cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 ready = [(torch.randn(65536, 256), torch.randint(0, 16, (65536,))) for _ in range(8)]

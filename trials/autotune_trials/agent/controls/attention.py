@@ -56,12 +56,12 @@ class Attention:
         if self.seen is not None:
             self.seen |= {NODES[name] for name in names & NODES.keys()}
 
-    def prefer(self, kernel: str | None, device: str, iteration: int) -> bool:
+    def prefer(self, kernel: str | None, device: Any, iteration: int) -> bool:
         """Run ``kernel`` where it supports the call; None: as the job had it.
 
         Args:
             kernel: "flash", "efficient", "cudnn" or "math".
-            device: "cpu" or "cuda"; "" if not known yet, which changes nothing.
+            device: the device trained on, or its type; "" if not known yet, which changes nothing.
             iteration: the first one it applies to.
 
         Returns: whether anything was switched.
@@ -90,9 +90,9 @@ class Attention:
         self.preferred, self.look_at, self.seen = kernel, iteration, set()
         return True
 
-    def _state(self, device: str, cuda: Any, compiler: Any) -> State:
+    def _state(self, device: Any, cuda: Any, compiler: Any) -> State:
         torch = self._torch
-        if device == "cuda":
+        if torch.device(device).type == "cuda":
             # On some GPUs torch sets the order when it first chooses a kernel: let it do that
             # before us.
             probe = torch.empty(1, 1, 1, 8, device=device)
@@ -117,7 +117,8 @@ class AttentionControl(Control):
         self.listen(self.attention.look_at > 0)
 
     def set(self, value: Any) -> None:
-        if self.attention.prefer(value, self.live.device, self.live.state.iterations):
+        device = self.live.cuda or self.live.device
+        if self.attention.prefer(value, device, self.live.state.iterations):
             self.listen(self.live.config.mode != SessionMode.LAUNCH)
             for entry in self.live.entries:
                 entry.compile_anew()

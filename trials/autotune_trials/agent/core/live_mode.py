@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
     from autotune_trials.agent.core.iteration import Iteration
 
+MOST_RECOMPILES = 64  # of the job's own compiled functions, with all that knobs set
 MOST_CACHED = 20  # times the planned iterations that a block with cached batches may get
 
 
@@ -210,6 +212,8 @@ class LiveMode(Mode):
                     " from memory would make it endless"
                 )
             agent.loaders.serve_cached(block.cached_batches)
+            if block.knobs and self._hello.job.own_compile:
+                self._allow_recompiles()
             agent.knobs.switch(block.knobs, self._hello)
             # only now: memory that the last block held (a graph's pool) has just been freed
             forget_peak(agent.torch, agent.live.cuda)
@@ -222,6 +226,15 @@ class LiveMode(Mode):
             block, agent.loaders.queue_depth(), paused_s
         )
         return True
+
+    def _allow_recompiles(self) -> None:
+        """The job's own torch.compile compiles anew for every dtype and layout that knobs set, and
+        gives up after eight times: it would then run eagerly, or raise."""
+        dynamo: Any = sys.modules.get("torch._dynamo.config")
+        own = getattr(dynamo, "recompile_limit", MOST_RECOMPILES)
+        if own < MOST_RECOMPILES:
+            dynamo.recompile_limit = MOST_RECOMPILES
+            self.agent.patches.on_restore(lambda: setattr(dynamo, "recompile_limit", own))
 
     def _fail_block(self, run: Run, error: str) -> None:
         """Report the failure and go back to the job's own settings."""

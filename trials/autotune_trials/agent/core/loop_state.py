@@ -18,7 +18,7 @@ class LoopState:
 
     __slots__ = """
         stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
-        training_called frozen closure_calls capturing functional seen_gradless caches_gradients
+        training_called frozen closure_calls capturing captures functional seen_gradless caches_gradients
     """.split()
 
     def __init__(self) -> None:
@@ -37,6 +37,7 @@ class LoopState:
         self.closure_calls = 0  # in the running step
         # the job captures a CUDA graph: nothing may be timed, waited for or copied
         self.capturing = False
+        self.captures = 0  # of CUDA graphs, completed
         self.functional = False  # the job takes gradients with torch.func
         # a module in training mode was called without gradients (ModuleWatch)
         self.seen_gradless = False

@@ -337,5 +337,6 @@ class TrainingLoop(LoaderEvents):
         """The capture has ended. Replaying the graph calls no hook: if it holds backward or a step,
         iterations can no longer be seen."""
         self.state.capturing = False
+        self.state.captures += 1
         if self._captured and not self.state.stopped:
             self._step_aside("the job's own CUDA graph", CAPTURED, True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.dataloader.index_stream import batches_in
 from autotune_trials.agent.facts.source_calls import OURS
+from autotune_trials.agent.loop.batches import Weight
 
 SETTINGS = (
     "num_workers",
@@ -23,6 +24,7 @@ SETTINGS = (
     "batch_size",
     "own_batch_size",
 )
+NOTHING = Weight()
 DEFAULT_PREFETCH = 2  # torch's own default with workers
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
 _SCANS = 400  # most items inspected per dataset
@@ -116,11 +118,9 @@ def describe(
     site: str,
     size: int | None,
     asked_worker_info: bool,
-    batch: tuple[int, int] = (0, 0),
+    batch: Weight = NOTHING,
 ) -> LoaderFacts:
-    """The facts of ``loader``. ``size``: the batch size the job built it with; ``batch``: (bytes,
-    tensors) of one batch.
-    """
+    """The facts of ``loader``. ``size``: the batch size the job built it with."""
     own, iterable = Settings.of(loader), is_iterable(data, loader)
     try:
         samples: int | None = len(loader.dataset)
@@ -149,8 +149,9 @@ def describe(
         worker_sharding=sharding,
         starts_anew=starts_anew(loader.multiprocessing_context),
         rank_samples=_sampled(data, loader),
-        batch_mib=batch[0] / 2**20,
-        batch_tensors=batch[1],
+        batch_mib=batch.bytes / 2**20,
+        batch_tensors=batch.tensors,
+        on_gpu=batch.on_gpu,
     )
 
 

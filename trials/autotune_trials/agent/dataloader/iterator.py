@@ -155,7 +155,7 @@ def iterator_class(data: Any) -> type:
             samples = self._samples(batch)
             if hooks.cached and self.credited:
                 self._kept.append((copy_batch(batch), samples))
-            if not state.batch[0]:
+            if not state.batch.bytes:
                 state.batch = weight_of(batch)
             self._special = hooks.cached
             return self._give(batch, samples, wait_s, turnover_s)

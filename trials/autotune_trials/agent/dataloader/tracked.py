@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.dataloader.facts import Settings, state_of
 from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
+from autotune_trials.agent.loop.batches import Weight
 
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
@@ -28,7 +29,7 @@ class TrackedLoader:
         self.batch_size: int | None = None  # the job's own
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.idle: Any = None  # an idle source whose workers a knob made persistent
-        self.batch = (0, 0)  # (bytes, tensors) of one batch
+        self.batch = Weight()
         # (weak reference, self) of the iterator that gave the latest batch
         self.mark: Any = (lambda: None, self)
         self.passes = 0  # epochs started
@@ -97,4 +98,6 @@ class TrackedLoader:
 
     def private_generator(self, data: Any) -> Any:
         self.rebuilds += 1
-        return data.torch.Generator().manual_seed(mixed_seed(self.seed, self.rebuilds))
+        # where torch will draw with it: the job may have set a default device
+        device = data.torch.empty(()).device
+        return data.torch.Generator(device).manual_seed(mixed_seed(self.seed, self.rebuilds))

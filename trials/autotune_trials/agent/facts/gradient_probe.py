@@ -226,9 +226,8 @@ class GradientSketch:
             self._add(piece, self._buckets(len(piece), generator).to(grad.device))
 
     def _buckets(self, number: int, generator: Any) -> Any:
-        return self._torch.empty(number, dtype=self._torch.int32).random_(
-            0, 2 * BUCKETS, generator=generator
-        )
+        on_cpu = self._torch.empty(number, dtype=self._torch.int32, device="cpu")
+        return on_cpu.random_(0, 2 * BUCKETS, generator=generator)
 
     def _add(self, values: Any, buckets: Any) -> None:
         torch, device = self._torch, values.device

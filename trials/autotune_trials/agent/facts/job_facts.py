@@ -75,6 +75,7 @@ def job_facts(agent: Agent) -> JobFacts:
     """
     torch, live = agent.torch, agent.live
     loader: LoaderFacts | None = agent.loaders.facts()
+    compiles = agent.traits.compiles or _own_graphs(agent)
     counted = agent.samples.counted and agent.state.iterations > 0
     return JobFacts(
         pid=os.getpid(),
@@ -84,7 +85,10 @@ def job_facts(agent: Agent) -> JobFacts:
         models=tuple(_model(torch, e) for e in live.entries),
         own_autocast=agent.traits.autocast,
         own_scaler=agent.traits.scaler,
-        own_compile=agent.traits.compiles or _own_graphs(agent),
+        own_compile=compiles,
+        # torch.compile captures its graphs again where parameters have moved
+        own_graphs=agent.state.captures > 0 and not compiles,
+        unsafe_to_autocast=agent.traits.unsafe_to_autocast,
         double_backward=agent.traits.double_backward,
         double_precision=_dtypes(agent) == {torch.float64},
         keeps_gradients=agent.traits.keeps_gradients,
@@ -206,6 +210,7 @@ def _model(torch: Any, entry: Entry) -> ModelFacts:
         convolutions=sum(
             k.startswith(("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")) for k in kinds
         ),
+        convolutions_1d=sum(k.startswith(("Conv1d", "ConvTranspose1d")) for k in kinds),
         dropouts=sum(_drops(m) for m in module.modules()),
         repeated_blocks=sum(map(len, repeated_blocks(torch, module))),
         input_shapes=max(1, len(entry.shapes)),

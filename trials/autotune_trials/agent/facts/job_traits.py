@@ -18,6 +18,7 @@ class JobTraits:
     keeps_gradients: bool = False  # gradients exist when an iteration's first backward begins
     # how its loss compares the samples of a batch: see loop.sample_comparison
     compares_samples: str = ""
+    unsafe_to_autocast: str = ""  # what its loss computes that autocast refuses on CUDA
     settings: dict[str, str] = field(default_factory=dict)  # name -> where it makes that setting
     loss_modules: set[str] = field(default_factory=set)
     seeds: bool = False  # the job sets a seed, or we do

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+REFUSED = {"BinaryCrossEntropyBackward0": "binary_cross_entropy"}
 NODES = 20_000  # visited in one graph, at most; each takes about 1 µs
 
 
@@ -20,6 +21,17 @@ def nodes(outputs: Iterable[Any]) -> Iterator[Any]:
             seen.add(node)
             yield node
             pending += [following for following, _ in node.next_functions]
+
+
+def unsafe_to_autocast(losses: Any) -> str:
+    """What ``losses`` (one tensor or several) compute that autocast refuses on CUDA, by its name in
+    torch.nn.functional; "" if nothing was found."""
+    several = losses if isinstance(losses, (list, tuple)) else [losses]
+    try:
+        names = {node.name() for node in nodes(loss.grad_fn for loss in several)}
+    except Exception:  # see the module
+        return ""
+    return next((word for name, word in REFUSED.items() if name in names), "")
 
 
 def leaves(roots: Iterable[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_DEPTH = 6
 MAX_SIZES = 64  # lengths examined in one batch
@@ -117,10 +117,18 @@ def bytes_of(batch: Any) -> int:
     return sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors_of(batch))
 
 
-def weight_of(batch: Any) -> tuple[int, int]:
-    """(bytes, tensors) of ``batch``; (0, 0) if they cannot be determined."""
+class Weight(NamedTuple):
+    """What a batch consists of; nothing if it cannot be determined."""
+
+    bytes: int = 0
+    tensors: int = 0
+    on_gpu: bool = False  # some of it comes from the loader that way
+
+
+def weight_of(batch: Any) -> Weight:
     try:
         tensors = tensors_of(batch)
-        return sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors), len(tensors)
+        size = sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors)
+        return Weight(size, len(tensors), any(tensor.is_cuda for tensor in tensors))
     except Exception:  # a tensor type of the job's own
-        return 0, 0
+        return Weight()

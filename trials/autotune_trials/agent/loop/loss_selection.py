@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.loop.autograd_graph import unsafe_to_autocast
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
 from autotune_trials.agent.loop.sample_comparison import comparison
 from autotune_trials.protocol.messages import SessionMode
@@ -81,6 +82,8 @@ class LossSelection(Listener):
             and not self._traits.compares_samples
         ):
             self._traits.compares_samples = comparison(tensors, int(batches[-1].samples or 0))
+        if state.iterations == 1 and self._look_for_comparison:
+            self._traits.unsafe_to_autocast = unsafe_to_autocast(tensors)
 
     def _gradients_were_dropped(self) -> bool:
         """Whether no parameter has a gradient although backward ran: it ran for something other

@@ -15,6 +15,7 @@ from autotune_trials.agent.patches import modules
 from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
+    from autotune_trials.agent.controls.entry_modules import Entry
     from autotune_trials.agent.controls.live_job import LiveJobControl
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.core.knob_applier import Knobs
@@ -67,8 +68,16 @@ class ModuleWatch(Listener):
         elif self._state.iterations > 1:
             self._live.events.forget(self, "iteration_ended")
 
+    def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """During warm-up: a job that compiles is not watched, but calls its model within its own
+        autocast region all the same."""
+        if self._state.iterations >= self._config.warmup_steps:
+            self._live.events.forget(self, "module_called")
+        elif self._live.device:
+            self._look_for_autocast()
+
     def started_over(self) -> None:
-        self._live.events.recall(self, "iteration_ended")
+        self._live.events.recall(self, "iteration_ended", "module_called")
 
     def on_module(self, module: Any) -> None:
         """A top-level module call, while modules are watched."""
@@ -107,11 +116,7 @@ class ModuleWatch(Listener):
             if isinstance(module, torch.jit.ScriptModule) or without_numbers(first):
                 return
             self._loop.learn_device(first.device)
-            if (
-                torch.is_autocast_enabled(live.device)
-                and live.get(AutocastControl).region.dtype is None
-            ):
-                self._note_autocast(torch.get_autocast_dtype(live.device))
+            self._look_for_autocast()
             if live.add_entry(module) is not None:
                 self._knobs.hold(final=False)
         except Exception:
@@ -123,6 +128,12 @@ class ModuleWatch(Listener):
             region, "_enabled", False
         ):
             self._note_autocast(getattr(region, "fast_dtype", ""))
+
+    def _look_for_autocast(self) -> None:
+        device = self._live.device
+        ours = self._live.get(AutocastControl).region.dtype is not None
+        if not ours and self._torch.is_autocast_enabled(device):
+            self._note_autocast(self._torch.get_autocast_dtype(device))
 
     def _note_autocast(self, dtype: Any) -> None:
         self._traits.autocast = self._traits.autocast or str(dtype).removeprefix("torch.")

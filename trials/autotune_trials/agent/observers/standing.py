@@ -23,11 +23,12 @@ class StandingObserver(Observer):
     name = "settings"
 
     def finish(self) -> dict[str, Any]:
+        memory = self._memory()  # before optimizers are tried out on copies of the parameters
         return {
             "optimizers": tuple(self._optimizer(control) for control in self.agent.live.controls),
             "loader": self._loader(),
             "models": tuple({"dtypes": _dtypes(entry)} for entry in self.agent.live.entries),
-            "memory": self._memory(),
+            "memory": memory,
             "governors": governors(),
         }
 

@@ -92,7 +92,7 @@ class Attention:
 
     def _state(self, device: Any, cuda: Any, compiler: Any) -> State:
         torch = self._torch
-        if torch.device(device).type == "cuda":
+        if str(device).startswith("cuda"):
             # On some GPUs torch sets the order when it first chooses a kernel: let it do that
             # before us.
             probe = torch.empty(1, 1, 1, 8, device=device)

@@ -13,7 +13,7 @@ def hook():
     """``hook(mode=..., loader_key=...)`` installs the hooks and returns (hooks, listener)."""
     import torch.utils.data.dataloader as data
 
-    from autotune_trials.agent.dataloader.hooks import install
+    from autotune_trials.agent.patches.loader import install
     from autotune_trials.protocol.messages import SessionConfig
 
     installed = []

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from autotune_trials import api
 from autotune_trials.agent.bootstrap import stack_dump
-from autotune_trials.agent.dataloader import hooks
 from autotune_trials.agent.patches import (
     backward,
     compiling,
     cuda_graphs,
     ddp,
+    loader,
     optimizer,
     process,
     seeds,
@@ -25,6 +25,7 @@ from autotune_trials.paths import SessionPaths
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
+    from autotune_trials.agent.dataloader.hooks import LoaderHooks
 
 
 def install(agent: Agent) -> None:
@@ -59,10 +60,10 @@ def install(agent: Agent) -> None:
     agent.knobs.hold(final=False)
 
 
-def install_loader(agent: Agent) -> hooks.LoaderHooks:
+def install_loader(agent: Agent) -> LoaderHooks:
     """Hook the DataLoader."""
     data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
-    found = hooks.install(data, agent.loop, agent.config)
+    found = loader.install(data, agent.loop, agent.config)
     agent.live.loaders = agent.meter.loaders = found
     agent.patches.on_restore(found.uninstall)
     return found

@@ -4,6 +4,7 @@
     optimizer   Optimizer.__init__ and the global step hooks         iteration boundary, skipped steps, lr factor
     modules     nn.Module.__call__, autocast.__enter__               entry modules; only until warm-up is over
     compiling   torch.compile, GradScaler.__init__, .scale           what the job already does itself
+    loader      DataLoader.__init__, ._get_iterator, fetchers        which loaders exist, and iterators that can be switched
     cuda_graphs CUDAGraph.capture_begin, .capture_end                nothing is timed or copied while a graph is captured
     ddp         DistributedDataParallel.__init__                     arguments from the job
     settings    torch.set_num_threads, set_float32_matmul_precision  what the job sets itself
@@ -13,7 +14,7 @@
     process     sys.excepthook, forked children                      the error a rank dies of; a child's session is its own
     saving      torch.save, TorchScript, safetensors                 recorded before they write; the only ones that stay
 
-The DataLoader hooks are in dataloader/hooks.py. Stopping the agent undoes all patches but `saving`
+Stopping the agent undoes all patches but `saving`
 (tests/agent/test_agent_stops.py). Each is small, named, reversible and idempotent, calls the
 original, and steps aside when its own code fails.
 """

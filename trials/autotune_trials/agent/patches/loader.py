@@ -1,0 +1,99 @@
+"""``DataLoader``: what the job builds, and which iterators it gets.
+
+DataLoader.__init__       each instance gets a key, "train.py:12#0": where it was built, the n-th one there
+DataLoader._get_iterator  hands out a SwitchableIterator (dataloader/iterator.py)
+create_fetcher            measures what fetching costs, in workers too
+get_worker_info           recorded when an IterableDataset calls it: its workers share its data
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import traceback
+from typing import Any
+
+from autotune_trials.agent.dataloader.facts import construction_spot, site_of
+from autotune_trials.agent.dataloader.hooks import LoaderHooks
+from autotune_trials.agent.dataloader.iterator import iterator_class
+from autotune_trials.agent.dataloader.loader_events import LoaderEvents
+from autotune_trials.agent.patches.base import Patch
+from autotune_trials.protocol.messages import SessionConfig
+
+
+def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> LoaderHooks:
+    """Hook ``torch.utils.data.dataloader``. See :mod:`.loader_events` for ``events``."""
+    hooks = LoaderHooks(data_module, events, config)
+    worker, patches = data_module._utils.worker, hooks.patches
+    switchable = iterator_class(data_module)
+
+    def make_init(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)  # Lightning rebuilds loaders from this signature
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if not patch.active:
+                return
+            try:
+                if type(self)._get_iterator is not data_module.DataLoader._get_iterator:
+                    hooks.makes_iterators = hooks.makes_iterators or type(self).__name__
+                spot = construction_spot(self, sys._getframe(1))
+                hooks.track(self, site_of(spot), spot)
+                hooks.events.on_loader(self, sys._getframe(1))
+            except Exception:
+                hooks.fault("DataLoader.__init__")
+
+        __init__.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+        return __init__
+
+    def make_get_iterator(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def _get_iterator(self: Any) -> Any:
+            if not patch.active or worker._worker_info is not None:
+                return original(self)
+            try:
+                return switchable(hooks, hooks.state_of(self), self)
+            except Exception:
+                trouble = traceback.format_exc()
+            # an error of the job's own is raised again here, as the job would see it
+            iterator = original(self)
+            hooks.report("DataLoader._get_iterator", trouble)
+            return iterator
+
+        return _get_iterator
+
+    def make_create_fetcher(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def create_fetcher(*args: Any, **kwargs: Any) -> Any:
+            fetcher = original(*args, **kwargs)
+            # a forked worker inherits the value it had when the source was built
+            if hooks.metering is not None:
+                try:
+                    hooks.metering.attach(fetcher, worker._worker_info)
+                except Exception:
+                    pass  # a worker has no one to report to
+            return fetcher
+
+        return create_fetcher
+
+    def make_get_worker_info(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def get_worker_info() -> Any:
+            if hooks.asking is not None:
+                asker = sys._getframe(1).f_globals.get("__name__", "")
+                if not asker.startswith("torch.utils.data._utils"):  # default_collate calls it, too
+                    hooks.asking.asked_worker_info = True
+            return original()
+
+        return get_worker_info
+
+    patches.add("DataLoader.__init__", data_module.DataLoader, "__init__", make_init)
+    patches.add(
+        "DataLoader._get_iterator", data_module.DataLoader, "_get_iterator", make_get_iterator
+    )
+    patches.add("create_fetcher", data_module._DatasetKind, "create_fetcher", make_create_fetcher)
+    public = data_module.torch.utils.data
+    if getattr(public, "get_worker_info", None) is worker.get_worker_info:
+        patches.add("data.get_worker_info", public, "get_worker_info", make_get_worker_info)
+    patches.add("worker.get_worker_info", worker, "get_worker_info", make_get_worker_info)
+    return hooks

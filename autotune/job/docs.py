@@ -88,8 +88,9 @@ convergence:
 
 ## Changing it after a run has begun
 
-`budget`, `price`, `tracking`, `traces`, `side_effects`, the timeouts and `name` may change: the same command continues from where it was. If
-anything else has changed, it is another run: use `--fresh`, or another `--run-dir`.
+`budget`, `price`, `tracking`, `traces`, `side_effects`, the timeouts, where the executor runs (`executor.ray`'s `address`, `slots`, `resource`
+and `workdir`) and, with `--run-dir`, `name` may change: the same command continues from where it was. If anything else has changed, it is
+another run: use `--fresh`, or another `--run-dir`.
 
 ## YAML
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
 # standard deviation of a live session's error beyond the scatter of its blocks; log cost
 LIVE_ERROR = 0.007
 MINIMUM_GAIN = 0.02  # expected log gain below which the answer is the baseline
-
-
-def in_doubt(verdict: KnobVerdict) -> bool:
-    """Whether a knob that is not kept may still gain enough. Blocks settle that in less time than
-    fresh processes do."""
-    may_gain = verdict.gain + 2 * verdict.sd
-    return not verdict.kept and may_gain > max(MINIMUM_GAIN, verdict.price)
 
 
 class Judge:
@@ -68,6 +62,17 @@ class Judge:
                 return index, dropped + list(verdicts.values())
             dropped.append(verdicts[worst])
             index = self._with(index, worst, int(columns.default[worst]))
+
+    def in_doubt(self, verdicts: Iterable[KnobVerdict]) -> bool:
+        """Whether a knob that is not kept may still gain enough: blocks settle that in less time
+        than fresh processes do. Not compile, which blocks on other graphs say nothing of."""
+        compiled = self.evidence.compiled
+        name = "" if compiled is None else self.evidence.columns.knobs[compiled].name
+        return any(
+            v.gain + 2 * v.sd > max(MINIMUM_GAIN, v.price)
+            for v in verdicts
+            if not v.kept and v.name != name
+        )
 
     def open_regret(self, belief: Belief, index: np.ndarray) -> np.ndarray:
         """For each knob, what its best change to ``index`` may still gain beyond its price."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.search.model.answers import Judge, in_doubt
+from autotune.search.model.answers import Judge
 from autotune.search.model.columns import Columns
 from autotune.search.model.compiling import Compiling
 from autotune.search.model.evidence import Evidence
@@ -126,7 +126,7 @@ class ModelSearch:
         )
         if graph is not None:
             return self._series(self._maker.on_new_graph(belief, graph, room, rng), "compile")
-        settled = regret.sum() < OPEN_REGRET and not any(map(in_doubt, verdicts))
+        settled = regret.sum() < OPEN_REGRET and not self._judge.in_doubt(verdicts)
         if len(self._evidence) >= FEWEST_ROWS and settled:
             self.stopped = f"no single change is expected to gain more than {OPEN_REGRET:.1%}"
             return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from autotune.executors.base import SessionFailed
@@ -181,8 +182,8 @@ def _compare(
 ) -> LossDecision:
     if not runs.reference:
         return compare({}, {}, asked.numerics, last_look=last)
-    repeated = asked.numerics != Numerics.STATISTICAL.value
-    return compare(
+    judge = partial(
+        compare,
         {s: loss_run(r) for s, r in runs.reference.items()},
         {s: _candidate(r, float16) for s, r in runs.candidate.items()},
         asked.numerics,
@@ -190,8 +191,23 @@ def _compare(
         steps=stretched * asked.steps,
         stretched=stretched,
         last_look=last,
-        baseline_repeat=loss_run(runs.repeat_reference(min(runs.reference))) if repeated else None,
     )
+    decision = judge()
+    if not _depends_on_repeating(decision, asked.numerics):
+        return decision
+    return judge(baseline_repeat=loss_run(runs.repeat_reference(min(runs.reference))))
+
+
+def _depends_on_repeating(decision: LossDecision, numerics: str) -> bool:
+    """Whether the decision might be another one if the job by itself does not repeat its losses.
+
+    That takes one more run of the job. It explains bits that an exact knob should not change, and
+    the differences of a knob that only rounds; a knob that draws other random numbers is judged
+    alike in both cases.
+    """
+    if numerics == Numerics.EXACT.value:
+        return decision.numerics_used != numerics
+    return numerics == Numerics.ROUNDING.value and decision.state in ("changed", "undecided")
 
 
 def _candidate(record: Record, float16: tuple[float, float] | None) -> LossRun:

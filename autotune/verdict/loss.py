@@ -174,6 +174,13 @@ def compare(
             "the runs used batches of different sizes or numbers, which no knob declared",
             used,
         )
+    if used == "statistical":  # steps beyond the shared samples prove nothing
+        shared = min(
+            r.samples_before[r.steps - 1] if r.steps else 0.0
+            for r in (*baselines.values(), *right.values())
+        )
+        baselines, right = _up_to(baselines, shared), _up_to(right, shared)
+        left = {s: baselines[s] for s in seeds}
     rule = replace(RULES[used], bins=RULES[used].bins * stretched)
     too_short = _too_short(left, right, common, rule, used)
     if too_short:
@@ -199,6 +206,12 @@ def _cut(runs: Mapping[int, LossRun], steps: int | None) -> dict[int, LossRun]:
         )
         for seed, run in runs.items()
     }
+
+
+def _up_to(runs: Mapping[int, LossRun], samples: float) -> dict[int, LossRun]:
+    """The steps that begin before ``samples`` have been consumed, or with the next one."""
+    counts = {s: sum(n <= samples for n in r.samples_before[: r.steps]) for s, r in runs.items()}
+    return {seed: _cut({seed: run}, counts[seed])[seed] for seed, run in runs.items()}
 
 
 def _not_finite(
@@ -275,8 +288,8 @@ def _too_short(
         first, second = min(r.steps for r in left.values()), min(r.steps for r in right.values())
         if first < rule.minimum_steps or second < LARGE_BATCH_STEPS:
             return (
-                f"the runs have {first} and {second} steps, but the baseline needs"
-                f" {rule.minimum_steps} and the candidate {LARGE_BATCH_STEPS}: raise"
+                f"the runs have {first} and {second} steps over the same samples, but the baseline"
+                f" needs {rule.minimum_steps} and the candidate {LARGE_BATCH_STEPS}: raise"
                 " convergence.steps, or give the job more epochs"
             )
         return None

@@ -409,9 +409,9 @@ def _can_still_adopt(
 
 def _drawn(centre: float, error: float, freedom: int) -> float:
     """``centre`` shrunk towards 0 according to its ``error`` (see :func:`decide`)."""
-    if not freedom:
+    if not freedom or not centre:
         return centre
-    return centre * (1 - (freedom + 2) / max(freedom - 2, 1) * (error / centre) ** 2)
+    return centre * max(0.0, 1 - (freedom + 2) / max(freedom - 2, 1) * (error / centre) ** 2)
 
 
 def _log(cost: float) -> float:

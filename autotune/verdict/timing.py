@@ -151,19 +151,34 @@ def _whole_epochs(window: Window, second: int) -> int | None:
     if not epoch or times - WARM_UP_MINIMUM < epoch:
         return None
     first_end = next(at for at in window.turnovers_at if at)
-    whole = (times - (second or warm_up_end(window.times_s[:first_end]))) // epoch
+    start = max(second or warm_up_end(window.times_s[:first_end]), WARM_UP_MINIMUM)
+    whole = (times - start) // epoch
     if not whole and second and times - second >= ROUNDS * window.workers:
         return None
     return times - max(whole, 1) * epoch
 
 
 def _epoch_iterations(window: Window) -> int | None:
-    """Iterations per epoch, in a run that was recorded from its first iteration."""
-    epoch = window.epoch_iterations
-    if epoch is not None and len(window.turnovers_s) == 1:
-        # it may have come early: some jobs end their epochs themselves
-        return min(epoch, len(window.times_s))
-    return epoch
+    """Iterations per epoch, in a run that was recorded from its first iteration; None: unknown."""
+    epoch, at = window.epoch_iterations, next((at for at in window.turnovers_at if at), None)
+    if at is None or len(window.turnovers_s) != 1:
+        return epoch
+    # a loader without length, or a job that ends its epochs itself: what was seen counts
+    seen = max(at, len(window.times_s) - at)
+    return seen if epoch is None else min(epoch, seen)
+
+
+def with_epoch_of(window: Window, other: Window) -> Window:
+    """``window`` with the iterations per epoch of ``other``, a run of the other side, if only that
+    shows where epochs end.
+    """
+    epoch, own = _epoch_iterations(other), _epoch_iterations(window)
+    if epoch is None:
+        return window
+    alike = max(round(epoch * mean_samples(other) / mean_samples(window)), 1)
+    if own is None or (alike < own and not window.turnovers_s):
+        return replace(window, epoch_iterations=alike)
+    return window
 
 
 def later_epoch(window: Window) -> int | None:

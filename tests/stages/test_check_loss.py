@@ -27,6 +27,7 @@ class Planted:
         self.share, self.scatter, self.most_steps, self.fields = share, scatter, most_steps, fields
         self.steps, self.reference, self.candidate = 240, dict[int, Record](), dict[int, Record]()
         self.ensured: list[int] = []
+        self.repeated = 0
         self.gradient: tuple[float, float] | None = None
         self.fail_at: int | None = None
 
@@ -41,6 +42,7 @@ class Planted:
             )
 
     def repeat_reference(self, seed: int) -> Record:
+        self.repeated += 1
         return self._run(seed, 0.0)
 
     def late(self, pairs: int) -> str:
@@ -88,6 +90,25 @@ def test_two_pairs_are_enough_for_a_harmless_change() -> None:
 
 def test_a_planted_change_is_found() -> None:
     assert check_loss(Planted(share=0.05), ROUNDING).verdict == "changed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "share", "scatter", "state", "repeated"),
+    [
+        ("exact", 0.0, 0.0, "unchanged", False),  # the same bits
+        ("exact", 0.0, 0.002, "unchanged", True),  # is that the job, or the knob?
+        ("rounding", 0.0, 0.002, "unchanged", False),
+        ("rounding", 0.05, 0.002, "changed", True),
+        ("random-stream", 0.0, 0.002, "unchanged", False),
+        ("random-stream", 0.2, 0.002, "changed", False),
+    ],
+)
+def test_the_job_is_repeated_only_if_that_may_matter(
+    asked: str, share: float, scatter: float, state: str, repeated: bool
+) -> None:
+    runs = Planted(share=share, scatter=scatter)
+    assert check_loss(runs, Asked(asked)).verdict == state
+    assert bool(runs.repeated) is repeated
 
 
 def test_a_setting_no_knob_declared_needs_no_training() -> None:

@@ -217,6 +217,19 @@ def test_workers_that_stay_pay_for_the_first_batch_of_an_epoch() -> None:
     assert epoch_end_s(3.01, 0, persistent=False) == pytest.approx(0.0)
 
 
+def test_an_epochs_end_that_one_window_just_misses_counts_for_both() -> None:
+    """The slower side's window ends before it, and neither has workers to start."""
+    before, after = recorded(), recorded()
+    reached = replace(before.window, turnovers_s=(5.0,), turnovers_at=(200,))
+    for sides in (
+        (replace(before, window=reached), after),
+        (after, replace(before, window=reached)),
+    ):
+        pairs, _ = of_records(reference=sides[0], candidate=sides[1])
+        one, other = pairs.figures.costs(*sides)
+        assert one == pytest.approx(other, rel=0.03)
+
+
 def test_time_to_train_is_charged_for_compiling_that_the_search_has_seen() -> None:
     warm = recorded()
     pairs, _ = of_records("time_to_train", reference=warm, candidate=warm)

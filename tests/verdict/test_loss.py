@@ -239,6 +239,28 @@ def test_a_larger_batch_that_learns_as_fast_by_the_sample_is_unchanged(factor):
     assert decision.state == "unchanged"
 
 
+def warming_up(batch, learns, steps=240):
+    """Nothing is learned from the first 8,000 samples."""
+    at = np.arange(steps) * float(batch)
+    losses = 2.3 - learns * 1.4 * np.clip((at - 8000) / 7000, 0, 1) + 0.01 * np.sin(at)
+    return LossRun(tuple(losses), tuple(at))
+
+
+def test_only_steps_over_the_same_samples_count():
+    """240 steps of half the batch cover half the samples: where the job learns is not among them."""
+    baselines = {seed: warming_up(64, True) for seed in range(5)}
+    for batch in (32, 64):
+        candidates = {seed: warming_up(batch, False) for seed in range(5)}
+        decision = compare(baselines, candidates, "statistical", steps=240)
+        assert decision.state == ("no-proof" if batch == 32 else "changed")
+    assert (
+        "120 and 240 steps over the same samples"
+        in compare(
+            baselines, {s: warming_up(32, True) for s in range(5)}, "statistical", steps=240
+        ).reason
+    )
+
+
 def test_too_few_steps_of_a_large_batch_prove_nothing():
     decision = compare(side(range(4)), batches(32, range(4), 1.0), "statistical")
     assert decision.state == "no-proof"

@@ -501,6 +501,13 @@ def test_more_pairs_after_an_adoption_make_the_claim_narrower_and_keep_its_promi
     )
 
 
+def test_a_gain_that_later_pairs_do_not_show_is_estimated_at_its_lower_end():
+    adopted = Interval(1.03, 1.006, 1.06)
+    later = [-0.002 + 0.03 * (-1) ** i for i in range(24)]
+    found = sharpened(adopted, later, look=1)
+    assert found.low <= found.estimate < (found.low + found.high) / 2
+
+
 def test_looks_that_contradict_each_other_leave_the_adopted_interval():
     adopted = Interval(1.5, 1.45, 1.55)
     slower = [math.log(1.1) + 0.001 * i for i in range(7)]

@@ -24,6 +24,7 @@ from autotune.verdict.timing import (
     start_up_excess,
     warm_up_end,
     winsorized_mean,
+    with_epoch_of,
 )
 from autotune_trials.protocol.messages import PHASES, Window
 
@@ -155,6 +156,26 @@ def test_workers_that_fill_their_queue_anew_each_epoch_are_charged_for_all_of_it
     w = window((epoch * 4)[:length], turnovers_at=turns, turnovers_s=(100.0,) * len(turns))
     w = replace(w, workers=64, epoch_iterations=250)
     assert cost_of_run(w) * 32 == pytest.approx((sum(epoch) + 100.0) / 250)
+
+
+@pytest.mark.parametrize("epoch", [None, 10_000])
+def test_an_epochs_end_costs_where_the_loader_does_not_know_its_length(epoch):
+    """An IterableDataset without len(), or a job that ends its epochs early: one end was seen."""
+    w = window([0.05] * 300, turnovers_at=(200,), turnovers_s=(4.0,), epoch_iterations=epoch)
+    assert cost_of_run(w) * 32 == pytest.approx(0.05 + 4.0 / 200)
+    other = window([0.06] * 300)
+    assert with_epoch_of(other, w).epoch_iterations == 200
+    assert with_epoch_of(replace(other, epoch_iterations=100), w).epoch_iterations == 100
+    assert with_epoch_of(replace(other, epoch_iterations=500), w).epoch_iterations == 200
+    assert with_epoch_of(replace(other, samples=(64.0,) * 300), w).epoch_iterations == 100
+
+
+@pytest.mark.parametrize("epoch", [1, 4, 8])
+def test_the_warm_up_does_not_count_however_short_an_epoch_is(epoch):
+    turns = tuple(range(epoch, 400, epoch))
+    w = window([3.0] * 10 + [1.0] * 390, turnovers_at=turns, turnovers_s=(0.0,) * len(turns))
+    w = replace(w, workers=2, epoch_iterations=epoch)
+    assert cost_of_run(w) * 32 == pytest.approx(1.0)
 
 
 def test_rounds_leave_no_iteration_out():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import fmean, median, stdev
+from typing import Any
 
 from autotune.executors.base import NODE
 from autotune.job.spec import JobSpec
@@ -30,6 +31,7 @@ from autotune.verdict.timing import (
     start_of_workers_s,
     start_up_excess,
     winsorized_mean,
+    with_epoch_of,
 )
 from autotune.verdict.training_time import asides, training_s
 from autotune_trials.protocol.messages import Record
@@ -76,7 +78,7 @@ class PairFigures:
         later = _later(reference, candidate)
         if objective == "energy":
             return _joules(reference, later), _joules(candidate, later)
-        costs = self._cost(reference, later), self._cost(candidate, later)
+        costs = self._pair_costs(reference, candidate, later)
         if objective == "throughput":
             return costs
         samples = self._planned_samples(reference)
@@ -171,9 +173,9 @@ class PairFigures:
         """From one pair: before, after, and after with nothing compiled yet."""
         reference, candidate = self.reference[seed], self.candidate[seed]
         later, samples = _later(reference, candidate), self._planned_samples(reference)
-        cost = self._cost(reference, later)
-        of_energy = self._spec.objective == "energy"  # then the speed-up is not one of time
-        faster = self._cost(candidate, later) if of_energy else cost / speedup
+        cost, faster = self._pair_costs(reference, candidate, later)
+        if self._spec.objective != "energy":  # then the speed-up is not one of time
+            faster = cost / speedup
         beside = asides(reference.window, candidate.window) or (0.0, 0.0)
         cost, faster = cost + beside[0], faster + beside[1]
         return (
@@ -201,10 +203,25 @@ class PairFigures:
     def _costs_of(self, seed: int) -> tuple[float, float]:
         return self.costs(self.reference[seed], self.candidate[seed])
 
-    def _cost(self, record: Record, later_epochs: bool) -> float:
-        return cost_of_run(
-            record.window, later_epochs=later_epochs, turnover_s=self._turnover_s(record)
+    def _pair_costs(
+        self, reference: Record, candidate: Record, later_epochs: bool
+    ) -> tuple[float, float]:
+        """Seconds per sample of both.
+
+        A window may hold an epoch's end that the other's just misses: then it counts for both, if
+        neither has workers to start.
+        """
+        records = reference, candidate
+        turnovers = [self._turnover_s(record) for record in records]
+        if not any(map(_workers, records)):
+            seen = next((t for t in turnovers if t is not None), None)
+            turnovers = [seen if t is None else t for t in turnovers]
+        windows = [record.window for record in records]
+        first, second = (
+            cost_of_run(with_epoch_of(own, other), later_epochs=later_epochs, turnover_s=turnover)
+            for own, other, turnover in zip(windows, reversed(windows), turnovers, strict=True)
         )
+        return first, second
 
     def _turnover_s(self, record: Record) -> float | None:
         """Mean time lost at an epoch's end.
@@ -217,12 +234,11 @@ class PairFigures:
         side = next((s.values() for s in sides if any(r is record for r in s.values())), [record])
         own = mean_turnover_s(record.window)
         seen = own if own is not None else mean_turnover_s(*(r.window for r in side))
-        loader = (record.notes.get("in_force") or {}).get("loader") or {}
-        workers = loader.get("num_workers") or 0
+        workers = _workers(record)
         if seen is not None or not workers:
             return seen
         start_s = min(start_of_workers_s(r.window) for r in side)
-        if restarts_workers(workers, loader.get("persistent_workers")):
+        if restarts_workers(workers, _loader(record).get("persistent_workers")):
             return start_s
         batch_s = winsorized_mean(record.window.times_s, rounds_of=workers)
         return min(start_s, workers * batch_s)
@@ -231,6 +247,15 @@ class PairFigures:
 def node_of(record: Record) -> str:
     """The machine a run was made on; "": this one."""
     return str(record.notes.get(NODE, ""))
+
+
+def _loader(record: Record) -> dict[str, Any]:
+    """The loader's settings in force."""
+    return (record.notes.get("in_force") or {}).get("loader") or {}
+
+
+def _workers(record: Record) -> int:
+    return _loader(record).get("num_workers") or 0
 
 
 def _later(*records: Record) -> bool:

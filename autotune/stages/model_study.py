@@ -83,6 +83,7 @@ class _Seen:
     config: dict[str, Value]
     origin: str
     blocks: int = 0
+    failures: int = 0
     wall_s: float = 0.0
     settle_s: float = 0.0  # of its first block
     parts: Anatomy | None = None
@@ -447,6 +448,9 @@ class ModelStudy:
     def _learn_failure(self, block: BlockRecord, kind: str, reason: str) -> None:
         config = block.config
         seen = self._seen[key_of(config)]
+        seen.failures += 1
+        if kind == "failed" and seen.blocks and seen.failures == 1:
+            return  # it has worked: this may have been the machine, a second time it is not
         if seen.state == "complete":
             seen.state, seen.reason = TrialState(kind), reason
         self._failed.append(config)

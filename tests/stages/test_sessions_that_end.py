@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replay import ReplayTable
+from replay import Loss, ReplayTable
 from replayed import Machine, job, run, table
 from tiers import slow
 
@@ -347,6 +347,29 @@ def test_running_out_of_memory_is_not_blamed_on_the_next_block(
     assert failed.failure is not None and failed.failure.kind == "infeasible"
     assert before.failure is None and after.failure is None
     assert after.config == following and after.log_cost is not None
+
+
+class Hangs(Machine):
+    """bfloat16 hangs in its third block, and in ``times`` - 1 later ones."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(table(Loss()))
+        self.times, self.seen = times, 0
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        self.seen += "amp_dtype" in config
+        if "amp_dtype" in config and self.seen >= 3 and self.times:
+            self.times -= 1
+            raise SessionFailed("hang", "no sign of progress for 15 s")
+        return super().report(block, config)
+
+
+@pytest.mark.parametrize(("times", "kept"), [(1, True), (20, False)])
+def test_a_configuration_that_has_worked_may_fail_once(
+    tmp_path: Path, times: int, kept: bool
+) -> None:
+    result = run(tmp_path, Hangs(times), job(tmp_path, "{amp_dtype: [bfloat16]}"))
+    assert ("amp_dtype" in result.knobs) is kept
 
 
 @pytest.mark.parametrize(("kind", "allowed"), [slow("killed", KILLS), ("crash", 1), ("hang", 1)])

@@ -22,18 +22,24 @@ def culprits(
 ) -> dict[str, LossVerdict]:
     """Knobs of ``config`` that change the loss by themselves, with the evidence.
 
-    {} if none does: they do it together. Knobs that may change it are tried first; those declared
-    exact only if there is no culprit among the others and time is left.
+    {} if none does (they do it together), or if time does not suffice to find out. Knobs that may
+    change it are tried first; those declared exact only if there is no culprit among the others.
+    Beyond the budget, only the first one is tried.
     """
     if len(config) == 1:
         return {}
     space = context.spec.search_space
     suspects = sorted(config, key=lambda name: -space[name].numerics.severity)
     found: dict[str, LossVerdict] = {}
-    for name in suspects:
-        if space[name].numerics is Numerics.EXACT and (
-            found or context.out_of_time_at(f"{pairs.label}-only-{name}")
+    for place, name in enumerate(suspects):
+        exact = space[name].numerics is Numerics.EXACT
+        if exact and found:
+            break
+        if (place or exact) and context.out_of_time_at(
+            f"{pairs.label}-only-{name}", pairs.pair_s(), context.announced_s
         ):
+            left = ", ".join(suspects[place:])
+            context.progress.note(f"no time left to see whether {left} by itself changes the loss")
             break
         verdict = _alone(context, observation, name, config[name], pairs)
         if verdict is not None and verdict.verdict in ("changed", "undecided"):

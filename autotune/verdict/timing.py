@@ -147,7 +147,7 @@ def _whole_epochs(window: Window, second: int) -> int | None:
         second: index at which the second epoch starts, if the first is to be left out; 0: the first
             counts, after its warm-up.
     """
-    times, epoch = len(window.times_s), _epoch_iterations(window)
+    times, epoch = len(window.times_s), epoch_iterations(window)
     if not epoch or times - WARM_UP_MINIMUM < epoch:
         return None
     first_end = next(at for at in window.turnovers_at if at)
@@ -158,7 +158,7 @@ def _whole_epochs(window: Window, second: int) -> int | None:
     return times - max(whole, 1) * epoch
 
 
-def _epoch_iterations(window: Window) -> int | None:
+def epoch_iterations(window: Window) -> int | None:
     """Iterations per epoch, in a run that was recorded from its first iteration; None: unknown."""
     epoch, at = window.epoch_iterations, next((at for at in window.turnovers_at if at), None)
     if at is None or len(window.turnovers_s) != 1:
@@ -172,7 +172,7 @@ def with_epoch_of(window: Window, other: Window) -> Window:
     """``window`` with the iterations per epoch of ``other``, a run of the other side, if only that
     shows where epochs end.
     """
-    epoch, own = _epoch_iterations(other), _epoch_iterations(window)
+    epoch, own = epoch_iterations(other), epoch_iterations(window)
     if epoch is None:
         return window
     alike = max(round(epoch * mean_samples(other) / mean_samples(window)), 1)
@@ -356,7 +356,7 @@ def cost_of_run(
     """:func:`cost_per_sample` of a run that was recorded from its first iteration. Batches prepared
     before the counted iterations are assumed to cost as much as the others.
     """
-    window = replace(window, epoch_iterations=_epoch_iterations(window))
+    window = replace(window, epoch_iterations=epoch_iterations(window))
     counted = drop_start(window, first_counted(window, later_epochs=later_epochs))
     return cost_per_sample(counted, turnover_s=turnover_s) / (1.0 - from_stock(counted))
 

@@ -65,10 +65,12 @@ class _History:
 
     def __init__(self) -> None:
         self.latest: deque[Window] = deque(maxlen=CALM_WINDOWS)
+        self.rebuild_s = 0.0  # when its loader was built last
         self._turnovers, self._turnovers_s = 0, 0.0
 
-    def add(self, window: Window) -> None:
+    def add(self, window: Window, rebuild_s: float) -> None:
         self.latest.append(window)
+        self.rebuild_s = rebuild_s or self.rebuild_s
         self._turnovers += len(window.turnovers_s)
         self._turnovers_s += sum(window.turnovers_s)
 
@@ -126,7 +128,7 @@ class LiveComparison(KeptSession):
                 key_of(config) + " from memory" * cached_batches, _History()
             )
             why = None if cached_batches else disturbed(_window(report), tuple(history.latest))
-            history.add(_window(report))
+            history.add(_window(report), report.rebuild_s)
             if why is None or self.disturbed_blocks >= MOST_REMEASURED:
                 break
             self.disturbed_blocks += 1
@@ -154,7 +156,7 @@ class LiveComparison(KeptSession):
         history = self._histories.get(key_of(config))
         turnover_s = history.mean_turnover_s if history else mean_turnover_s(_window(report))
         if turnover_s is None and self._restarts_workers(config):
-            turnover_s = report.rebuild_s
+            turnover_s = history.rebuild_s if history else report.rebuild_s
         return cost_per_sample(_window(report), turnover_s=turnover_s)
 
     def _restarts_workers(self, config: Config) -> bool:

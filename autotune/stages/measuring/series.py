@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from autotune.job.configs import key_of, live_choices
 from autotune.results import Anatomy
 from autotune.stages.context import RunContext
+from autotune.stages.measuring.fresh import FIRST_RUN
 from autotune.stages.measuring.kept_session import (
     COMPILE_LIMIT_S,
     BlockFailed,
@@ -31,8 +32,11 @@ from autotune.verdict.timing import (
     anatomy,
     cost_per_sample,
     disturbed,
+    epoch_iterations,
     full_batches,
     joules_per_sample,
+    mean_samples,
+    start_of_workers_s,
     winsorized_mean,
 )
 from autotune_spaces.base import Config
@@ -85,6 +89,10 @@ class LiveSeries(KeptSession):
         # times lost at epoch ends, by the dear knobs that the loader is built from
         self._turnovers: dict[str, list[float]] = {}
         self._rebuilt: dict[str, float] = {}  # seconds to build the loader, by the same knobs
+        self._epoch_samples = 0.0  # as a run of the unchanged job has shown; 0.0: unknown
+        if (first := context.stored(FIRST_RUN)) is not None:
+            self._rebuilt[key_of({})] = start_of_workers_s(first.window)
+            self._epoch_samples = (epoch_iterations(first.window) or 0) * mean_samples(first.window)
         self._calm: deque[Window] = deque(maxlen=CALM_WINDOWS)
         self._count = 0
         self._before: Config | None = None  # the latest configuration of the job
@@ -146,6 +154,9 @@ class LiveSeries(KeptSession):
         if report is None or report.window is None:
             return Measured(outcome.config, None, failure=outcome.failure)
         window = full_batches(report.window)
+        if window.epoch_iterations is None and self._epoch_samples:
+            epoch = max(round(self._epoch_samples / mean_samples(window)), 1)
+            window = replace(window, epoch_iterations=epoch)
         wall_s = report.settle_s + math.fsum(report.window.times_s)
         parts = anatomy(window, report.settle_iterations)
         no_effect = tuple(report.no_effect.items())

@@ -11,7 +11,7 @@ This certifies the same early trajectory over these steps and seeds, never the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -24,7 +24,7 @@ from autotune.stages.context import RunContext
 from autotune.stages.measuring.pairs import Pairs, SharedBaseline
 from autotune.verdict.fingerprint import fingerprint_differences
 from autotune.verdict.loss import RULES, LossDecision, compare, next_look
-from autotune.verdict.metrics import compare_metric
+from autotune.verdict.metrics import at_same_samples, compare_metric
 from autotune.verdict.runs import LossRun, loss_run
 from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode
@@ -228,16 +228,36 @@ def _metrics(runs: SeededRuns, asked: Asked, decision: LossDecision) -> tuple[Me
     found = []
     for name in names:
         tolerance = asked.metrics.get(name, Metric()).tolerance or asked.tolerance
-        sides = [
+        sides: list[dict[int, Sequence[float]]] = [
             {s: r.metrics.get(name, ()) for s, r in side.items()}
             for side in (runs.reference, runs.candidate)
         ]
+        if decision.numerics_used == Numerics.STATISTICAL.value:
+            sides = _over_the_same_samples(name, runs)
         found.append(
             compare_metric(
                 name, *sides, tolerance=tolerance * rule.tolerance_factor, looks=rule.looks
             )
         )
     return tuple(found)
+
+
+def _over_the_same_samples(name: str, runs: SeededRuns) -> list[dict[int, Sequence[float]]]:
+    """The values of a metric on both sides, which have different batch sizes: seed -> values.
+
+    Values without positions are matched by their order if both sides have equally many.
+    """
+    sides: list[dict[int, Sequence[float]]] = [{}, {}]
+    for seed in runs.reference.keys() & runs.candidate.keys():
+        pair = runs.reference[seed], runs.candidate[seed]
+        (one, at), (other, other_at) = (
+            (r.metrics.get(name, ()), r.metrics_at.get(name, ())) for r in pair
+        )
+        matched: tuple[Sequence[float], Sequence[float]] = at_same_samples(one, at, other, other_at)
+        if not at and not other_at and len(one) == len(other):
+            matched = one, other
+        sides[0][seed], sides[1][seed] = matched
+    return sides
 
 
 def _verdict(

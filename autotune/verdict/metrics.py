@@ -4,7 +4,7 @@ A job reports few values of a metric (one per epoch, say), so there are one or t
 six, and no probe:
 
     seed 1   0.61  0.74  0.80  0.83     baseline          one bin below 8 values, else two halves
-    seed 1   0.60  0.75  0.80  0.84     candidate         values are matched by their order
+    seed 1   0.60  0.75  0.80  0.84     candidate         values are matched by their order (with another batch size: by samples)
 
 The margin is Δ = max(τ · |metric|, min(κ · seed SD, share of how far the metric moves)), as for the
 loss.
@@ -13,6 +13,7 @@ loss.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
@@ -80,6 +81,31 @@ def compare_metric(
         " values"
     )
     return MetricVerdict(name, found.state, figures, margin, difference)
+
+
+def at_same_samples(
+    values: Sequence[float],
+    at: Sequence[float],
+    others: Sequence[float],
+    others_at: Sequence[float],
+) -> tuple[list[float], list[float]]:
+    """``values`` and ``others``, of runs with different batch sizes, where both are known.
+
+    ``others`` are interpolated linearly at the samples where ``values`` were reported. ([], []): a
+    side has no positions (its metric was printed, say), or they share no samples.
+    """
+    if not values or not others or len(at) != len(values) or len(others_at) != len(others):
+        return [], []
+    shared = [(n, x) for n, x in zip(at, values) if others_at[0] <= n <= others_at[-1]]
+    return [x for _, x in shared], [_interpolated(others_at, others, n) for n, _ in shared]
+
+
+def _interpolated(at: Sequence[float], values: Sequence[float], position: float) -> float:
+    after = min(max(bisect_left(at, position), 1), len(at) - 1)
+    if len(at) < 2 or at[after] == at[after - 1]:
+        return values[min(after, len(values) - 1)]
+    share = (position - at[after - 1]) / (at[after] - at[after - 1])
+    return values[after - 1] + share * (values[after] - values[after - 1])
 
 
 def _why_not(

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.verdict.equivalence import Differences, judge
 from autotune.verdict.gradients import relative_error
-from autotune.verdict.metrics import compare_metric
+from autotune.verdict.metrics import at_same_samples, compare_metric
 
 LOOKS = (3, 5, 8, 12)
 
@@ -37,6 +37,30 @@ def test_the_same_within_noise_is_unchanged_and_a_planted_loss_of_a_tenth_is_cha
     worse = verdict(baselines, runs(8, values, factor=0.9, side=1))
     assert worse.verdict == "changed"
     assert worse.largest_difference < -worse.margin < 0
+
+
+def learned(batch, steps, speed=1.0):
+    """(values, samples before) of an accuracy that rises with the samples seen."""
+    at = [float(batch * i) for i in range(steps)]
+    return [0.8 - 0.5 * math.exp(-speed * n / 3000) for n in at], at
+
+
+@pytest.mark.parametrize(("speed", "state"), [(1.0, "unchanged"), (0.25, "changed")])
+def test_with_another_batch_size_values_are_matched_by_samples(speed, state):
+    """By their order, four times the batch would look as if it learned four times as fast."""
+    pair = at_same_samples(*learned(32, 240), *learned(128, 240, speed))
+    assert len(pair[0]) == len(pair[1]) == 240
+    found = verdict(*(dict.fromkeys(range(4), side) for side in pair))
+    assert found.verdict == state
+    back = at_same_samples(*learned(128, 240, speed), *learned(32, 240))
+    assert len(back[0]) == len(back[1]) == 60
+
+
+def test_values_without_positions_are_not_matched_by_samples():
+    values, at = learned(32, 8)
+    assert at_same_samples(values, (), values, ()) == ([], [])
+    assert at_same_samples(values[:1], at[:1], values[:1], at[:1]) == (values[:1], values[:1])
+    assert at_same_samples(values, at, values, [n + 1e6 for n in at]) == ([], [])
 
 
 def test_too_few_pairs_decide_nothing():

@@ -20,6 +20,7 @@ OWN_PLACEHOLDERS = ("seed", "trial_dir")
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # at the start of a word: what a shell takes for an assignment
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a shell line
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(
     r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)"
@@ -73,6 +74,20 @@ def shell_operator(command: str) -> str:
             return match[0]
         index += 1
     return ""
+
+
+def expanding(line: str, pattern: str, variable: str) -> str:
+    """A shell line with ``variable``, which its shell expands, wherever ``pattern`` matches."""
+
+    def part(match: re.Match[str]) -> str:
+        text = match[0]
+        if text[0] == "'":
+            return re.sub(pattern, f"""'"${variable}"'""", text)
+        if text[0] == '"':
+            return re.sub(pattern, f"${{{variable}}}", text)
+        return text if text[0] == "\\" else f'"${variable}"'
+
+    return re.sub(rf"{_QUOTED}|{pattern}", part, line, flags=re.DOTALL)
 
 
 def placeholders(command: Sequence[str]) -> list[str]:

@@ -142,6 +142,36 @@ def test_a_directory_with_a_blank_in_a_line_for_a_shell(folder: Path, tmp_path: 
     assert json.loads(done.stdout)["argv"] == [f"a={out}/x", f"b={out}", f"c={out}", "${trial_dir}"]
 
 
+HOSTILE = """a'b"; touch pwned; $(touch pwned) `touch pwned` $HOME"""
+
+
+@pytest.mark.parametrize(
+    "knobs", [{}, {"intra_op_threads": TunedKnob(1, 2)}], ids=["plain", "launched"]
+)
+def test_a_line_for_a_shell_reads_no_value_as_code(
+    folder: Path, tmp_path: Path, knobs: dict[str, TunedKnob]
+) -> None:
+    line = f'{shlex.quote(sys.executable)} \'train me.py\' "$API_KEY" "${{API_KEY}}" {{trial_dir}}'
+    command = ("/bin/sh", "-c", line)
+    script = FORMATS["shell"].write(
+        tuned(folder, knobs, command=command, env_from_launch=("API_KEY",))
+    )
+    out = str(tmp_path / HOSTILE)
+    done = run(script, tmp_path, API_KEY=HOSTILE, TRIAL_DIR=out)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["argv"] == [HOSTILE, HOSTILE, out]
+    assert not (folder / "pwned").exists()
+
+
+def test_the_jobs_own_variables_are_not_ours(folder: Path, tmp_path: Path) -> None:
+    """SEED and TRIAL_DIR stand for placeholders, where there are any."""
+    knobs = {"own": TunedKnob("${TRIAL_DIR}", "x", None, {"via": "env OWN", "default": "x"})}
+    script = FORMATS["shell"].write(tuned(folder, knobs, "${SEED}", env={"X": "${TRIAL_DIR}"}))
+    seen = json.loads(run(script, tmp_path, SEED="7", TRIAL_DIR="/x").stdout)
+    assert seen["argv"] == ["${SEED}"]
+    assert seen["env"]["OWN"] == seen["env"]["X"] == "${TRIAL_DIR}"
+
+
 @pytest.mark.parametrize("value", ["default", "jemalloc", "tcmalloc"])
 def test_an_allocator_is_looked_up_where_the_job_starts(folder: Path, value: str) -> None:
     """The dynamic loader may not find it by name alone, and then silently does without it."""

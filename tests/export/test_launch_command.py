@@ -177,6 +177,15 @@ def test_a_directory_with_a_blank_in_a_line_for_a_shell(tmp_path: Path) -> None:
     assert launch(path, tmp_path).stdout.splitlines() == ["--out", str(folder / "out")]
 
 
+def test_a_line_for_a_shell_reads_no_secret_as_code(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.yaml"
+    line = ("/bin/sh", "-c", 'printf "%s\\n" "${API_KEY}" "$1"', "sh", "${API_KEY}")
+    write_tuned(TunedConfig("digits", line, tmp_path, env_from_launch=("API_KEY",)), path)
+    key = """a'b"; touch pwned; $(touch pwned) `touch pwned` $HOME"""
+    assert launch(path, tmp_path, API_KEY=key).stdout.splitlines() == [key, key]
+    assert not (tmp_path / "pwned").exists()
+
+
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     path = job(tmp_path, SHOW, "--out={trial_dir}")
     done = launch(path, tmp_path, "--out", str(path))

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.export.launching import knobs_of, needs_launch
-from autotune.export.shell_words import (
-    comment,
-    exports,
-    in_words,
-    line,
-    quote,
-    set_up,
-    variables_of,
-)
+from autotune.export.shell_words import comment, exports, in_words, line, set_up
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
 
@@ -120,9 +113,7 @@ def script(
     """
     knobs = knobs_of(tuned)
     lines = ["#!/bin/sh", *title]
-    settings = [
-        f"export {name}={quote(value, variables_of(tuned))}" for name, value in own_exports.items()
-    ]
+    settings = [f"export {name}={shlex.quote(value)}" for name, value in own_exports.items()]
     said, unsaid = [], []
     for name, choice in tuned.knobs.items():
         knob = knobs[name]
@@ -132,7 +123,7 @@ def script(
             or (not needs_launch(knob, choice.value) and knob.environment(choice.value))
         ):
             if name not in native:
-                settings += exports(knob, choice.value, tuned)
+                settings += exports(knob, choice.value)
             said.append(in_words(name, choice))
         else:
             unsaid.append((in_words(name, choice), knob.snippet(choice.value)))

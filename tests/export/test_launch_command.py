@@ -372,6 +372,7 @@ def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
 
 def test_every_knob_can_be_asked_about_a_gpu() -> None:
     from autotune_spaces.knobs import get, names
+    from autotune_spaces.knobs.nccl import SETTINGS
 
     # malloc depends on what is installed
     knobs = {name: TunedKnob(get(name).example) for name in names() if name != "malloc"}
@@ -391,11 +392,10 @@ def test_every_knob_can_be_asked_about_a_gpu() -> None:
         "x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda")
     )
     assert obstacles(tuned, gpu) == {}
-    for mode in ("regional", "static", "dynamic"):
-        assert (
-            obstacles(dataclasses.replace(tuned, knobs={"compile_mode": TunedKnob(mode)}), gpu)
-            == {}
-        )
+    others = [("compile_mode", mode) for mode in ("regional", "static", "dynamic")]
+    others += [("nccl", value) for value in SETTINGS]
+    for name, value in others:
+        assert obstacles(dataclasses.replace(tuned, knobs={name: TunedKnob(value)}), gpu) == {}
 
 
 def test_launching_is_quick(tmp_path: Path) -> None:

@@ -98,6 +98,24 @@ def _underscored(option: str) -> str:
     return option[:dashes] + option[dashes:].replace("-", "_")
 
 
+def without(options: Sequence[str], names: Sequence[str]) -> list[str]:
+    """``options`` without ``names``, whether written --a=b or --a b, with dashes or underscores."""
+    kept: list[str] = []
+    skip = False
+    for index, option in enumerate(options):
+        if skip:
+            skip = False
+            continue
+        name, equals, _ = option.partition("=")
+        if option.startswith("--") and name.replace("-", "_")[2:] in [n[2:] for n in names]:
+            skip = (
+                not equals and index + 1 < len(options) and not options[index + 1].startswith("-")
+            )
+            continue
+        kept.append(option)
+    return kept
+
+
 def script(
     tuned: TunedConfig,
     title: Sequence[str],

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from autotune_spaces.knobs.via import is_shell
 from autotune_trials.supervisor.masking import MASK, Masks
 
 WORDS = frozenset(
@@ -131,6 +130,8 @@ def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
     ``["--api-key", "abc", "--hub-token=hf_0123456789"]`` gives ``[(1, "", "API_KEY"), (2,
     "--hub-token=", "HUB_TOKEN")]``.
     """
+    from autotune_spaces.knobs.via import is_shell  # not every command needs it
+
     found = []
     for index, word in enumerate(argv):
         if index == 2 and is_shell(argv):

@@ -123,15 +123,19 @@ def _is_secret_flag(name: str, value: str) -> bool:
 
 
 def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
-    """The secrets on a command line.
+    """The secrets on a command line, without those inside a shell line.
 
     As (index of the word, the word's part before the secret, variable name to keep it in).
 
     ``["--api-key", "abc", "--hub-token=hf_0123456789"]`` gives ``[(1, "", "API_KEY"), (2,
     "--hub-token=", "HUB_TOKEN")]``.
     """
+    from autotune_spaces.knobs.via import is_shell  # not every command needs it
+
     found = []
     for index, word in enumerate(argv):
+        if index == 2 and is_shell(argv):
+            continue  # see hide_secret_flags
         name, equals, value = word.partition("=")
         previous = argv[index - 1] if index else ""
         if equals and value and not any(c.isspace() for c in name) and _is_secret_flag(name, value):
@@ -146,22 +150,31 @@ def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
     return found
 
 
-def hide_secret_flags(line: str) -> tuple[str, dict[str, str]]:
+def hide_secret_flags(line: str, taken: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """A shell line with ``"$NAME"`` in place of its secret flags' values, and these values.
+
+    ``taken``: variables with values of their own.
 
     ``train --api-key 'abc'`` gives ``train --api-key "$API_KEY"`` and ``{"API_KEY": "abc"}``.
     """
     found: dict[str, str] = {}
 
     def hidden(match: re.Match[str]) -> str:
-        value, name = match["value"].strip("'\""), _variable(match["name"])
+        value = match["value"].strip("'\"")
         if value.startswith("$") or not _is_secret_flag(match["name"], value):
             return match[0]
-        while found.setdefault(name, value) != value:  # the flag occurs twice
-            name += "_"
+        name = free_name(_variable(match["name"]), value, {**taken, **found})
+        found[name] = value
         return f'{match["name"]}{match["by"]}"${name}"'
 
     return _FLAG.sub(hidden, line), found
+
+
+def free_name(name: str, value: str, taken: Mapping[str, str]) -> str:
+    """``name``, with underscores until it is no variable with another value."""
+    while name in NOT_SECRET or taken.get(name, value) != value:
+        name += "_"
+    return name
 
 
 def mask_command(argv: Sequence[str]) -> list[str]:

@@ -31,7 +31,7 @@ def export(
     """
     from autotune.errors import InputError
     from autotune.export.load import load_tuned
-    from autotune_trials.paths import publish
+    from autotune_trials.paths import write_where_told
 
     chosen = format_named(form)
     text = chosen.write(load_tuned(run))
@@ -39,7 +39,9 @@ def export(
         typer.echo(text, nl=False)
         return
     try:
-        publish(output, text)
+        write_where_told(output, text)
+        if not output.is_file():  # a pipe, which may be standard output
+            return
         if chosen.executable:
             output.chmod(output.stat().st_mode | 0o111)
     except OSError as error:

@@ -83,17 +83,18 @@ def _show(store: Store, what: list[str]) -> None:
 def _export(store: Store, what: list[str]) -> None:
     from autotune.errors import InputError
     from autotune.words import plural
-    from autotune_trials.paths import publish
+    from autotune_trials.paths import write_where_told
 
     text = "".join(f"{_line(run)}\n" for run in store.runs(most=-1))
     if not what:
         typer.echo(text, nl=False)
         return
     try:
-        publish(Path(what[0]), text)
+        write_where_told(Path(what[0]), text)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", where=what[0]) from None
-    typer.echo(f"{what[0]}: {plural(text.count(chr(10)), 'run')}")
+    if Path(what[0]).is_file():  # not a pipe, which may be standard output
+        typer.echo(f"{what[0]}: {plural(text.count(chr(10)), 'run')}")
 
 
 def _import(store: Store, what: list[str]) -> None:

@@ -31,7 +31,7 @@ def init(
     from autotune.job.load import clean_name, load_job
     from autotune.job.run_dir import check_run_dir
     from autotune.job.template import job_yaml, suggest_name, take_variables
-    from autotune_trials.paths import publish
+    from autotune_trials.paths import write_where_told
 
     if output.is_dir():
         raise InputError(
@@ -69,7 +69,10 @@ def init(
         )
     check_run_dir(folder)
     workdir = os.path.relpath(Path.cwd(), folder)
-    publish(output, job_yaml(words, name or suggest_name(words, Path.cwd()), workdir, variables))
+    name = name or suggest_name(words, Path.cwd())
+    write_where_told(output, job_yaml(words, name, workdir, variables))
+    if not output.is_file():  # a pipe, which may be standard output
+        return
     typer.echo(f"wrote {output}")
     try:
         load_job(output)

@@ -88,7 +88,8 @@ def show(
         from autotune import __version__
         from autotune.report.sarif import sarif as sarif_text
 
-        typer.echo(sarif_text(result.explanation.findings, __version__).rstrip("\n"))
+        workdir = Path(str(result.environment.get("workdir") or path.parent))
+        typer.echo(sarif_text(result.explanation.findings, __version__, workdir).rstrip("\n"))
         return
     if json:
         from autotune.report.result_file import json_text, to_json

@@ -121,9 +121,7 @@ def plan(
             expected="a command given as a program and its arguments",
             remedy="add them to the line under 'command' in tuned.yaml",
         )
-    argv = [
-        re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word) for word in words
-    ] + list(extra)
+    argv = with_secrets(words, secrets) + list(extra)
     env = {**base, **{name: filled(value, places) for name, value in tuned.env.items()}}
     start = _prepared(Start(tuple(argv), env, str(tuned.workdir)), knobs, values)
     session = None
@@ -138,6 +136,15 @@ def plan(
             record_loss=False,
         )
     return Launch(start.argv, start.env, tuned.workdir, session)
+
+
+def with_secrets(words: Sequence[str], secrets: Mapping[str, str]) -> list[str]:
+    """``words`` with secrets in place of ``${NAME}``; a shell line stays: its shell expands it."""
+    line = 2 if is_shell(words) else -1
+    return [
+        word if at == line else re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word)
+        for at, word in enumerate(words)
+    ]
 
 
 def _prepared(start: Start, knobs: Mapping[str, Knob], values: Mapping[str, Value]) -> Start:

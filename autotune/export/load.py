@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from autotune.results import CompileCache, Interval
 from autotune.run_directory import RESULT, contents, refuse_others
 from autotune_spaces.codec import decode, fits
 from autotune_spaces.knobs import create, names
+from autotune_spaces.knobs.via import VARIABLE_NAME
 from autotune_spaces.sites import JobSites
 
 KEYS = tuple("schema_version name command workdir env env_from_launch knobs provenance".split())
@@ -199,7 +201,7 @@ class _Reader:
     def variables(self, data: dict[str, Any], place: Place) -> dict[str, str]:
         found = self.mapping(data, place)
         for name in found:
-            if not name or "=" in name or "\0" in name:
+            if not VARIABLE_NAME.fullmatch(name):
                 self.wrong((*place, name), f"{name!r} is not a valid variable name", "NAME: text")
         return {name: self.text(found, (*place, name)) for name in found}
 
@@ -274,7 +276,8 @@ class _Reader:
         """Decode a dataclass whose fields all have defaults, as :func:`encode` wrote it."""
         try:
             found = decode(cls, self.mapping(data, place))
-            if not fits(cls, found):
+            numbers = [v for v in vars(found).values() if isinstance(v, float)]
+            if not fits(cls, found) or not all(map(math.isfinite, numbers)):
                 raise TypeError
         except (TypeError, ValueError, KeyError, AttributeError):
             self.wrong(

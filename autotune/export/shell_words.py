@@ -8,14 +8,11 @@ from collections.abc import Collection, Sequence
 
 from autotune.export.launching import knobs_of
 from autotune.export.tuned import TunedConfig, TunedKnob
-from autotune.job.command import fill
+from autotune.job.command import expanding, fill, placeholders
 from autotune_spaces.base import Knob, Value
 from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.space import command_line
 
-# Quoted parts of a shell line, and placeholders outside of quotes, which must be quoted because a
-# directory's name may contain spaces.
-_PARTS = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!\$)\{(?:seed|trial_dir)\}""", re.DOTALL)
 PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
 
 
@@ -38,40 +35,51 @@ def words_of(tuned: TunedConfig) -> list[str]:
     values = {name: choice.value for name, choice in tuned.knobs.items()}
     words = command_line(tuned.command, knobs_of(tuned).values(), values)
     if is_shell(words):
-        words[2] = _PARTS.sub(lambda m: f'"{m[0]}"' if m[0][0] == "{" else m[0], words[2])
+        for name in PLACES:
+            words[2] = expanding(words[2], rf"(?<!\$)\{{{name}\}}", name.upper())
     return fill(words, PLACES)
 
 
 def variables_of(tuned: TunedConfig) -> set[str]:
-    return {*tuned.env_from_launch, "SEED", "TRIAL_DIR"}
+    """The variables in place of secrets and placeholders."""
+    return {*tuned.env_from_launch, *_places(tuned)}
+
+
+def _places(tuned: TunedConfig) -> set[str]:
+    used = placeholders([*tuned.command, *tuned.env.values()])
+    return {name.upper() for name in PLACES if name in used}
 
 
 def line(words: Sequence[str], tuned: TunedConfig) -> str:
-    return " ".join(quote(word, variables_of(tuned)) for word in words)
+    """``words`` as a shell line; a shell line among them is expanded by its own shell only."""
+    own = 2 if is_shell(words) else -1
+    return " ".join(
+        shlex.quote(word) if at == own else quote(word, variables_of(tuned))
+        for at, word in enumerate(words)
+    )
 
 
 def set_up(tuned: TunedConfig) -> list[str]:
     """Lines that prepare a shell to start the job: directory, variables, checks for secrets."""
     lines = [f"cd -- {shlex.quote(str(tuned.workdir))}"]
-    everything = " ".join([*tuned.command, *tuned.env.values()])
-    if "{seed}" in everything:
+    places = _places(tuned)
+    if "SEED" in places:
         lines.append('SEED="${SEED:-0}"')
-    if "{trial_dir}" in everything:
+    if "TRIAL_DIR" in places:
         lines.append('TRIAL_DIR="${TRIAL_DIR:-$PWD/out}"; mkdir -p -- "$TRIAL_DIR"')
+    if places and is_shell(tuned.command):
+        lines.append(f"export {' '.join(sorted(places))}")
     lines += ask_for_secrets(tuned)
     lines += [
-        f"export {name}={quote(fill([value], PLACES)[0], variables_of(tuned))}"
+        f"export {name}={quote(fill([value], PLACES)[0], places)}"
         for name, value in tuned.env.items()
     ]
     return lines
 
 
-def exports(knob: Knob, value: Value, tuned: TunedConfig) -> list[str]:
+def exports(knob: Knob, value: Value) -> list[str]:
     """The lines that set a process knob's variables."""
-    return [
-        f"export {name}={quote(text, variables_of(tuned))}"
-        for name, text in knob.environment(value).items()
-    ]
+    return [f"export {name}={shlex.quote(text)}" for name, text in knob.environment(value).items()]
 
 
 def ask_for_secrets(tuned: TunedConfig) -> list[str]:

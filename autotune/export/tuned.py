@@ -1,7 +1,8 @@
 """tuned.yaml: a job with the settings proven for it, and the provenance of the proof.
 
 It contains no secrets. A variable that looks like one is listed by name under ``env_from_launch``
-and taken from the environment at launch; its value in the command is replaced by ``${NAME}``.
+and taken from the environment at launch; its value in the command is replaced by ``${NAME}``, in a
+shell line by what its shell expands.
 """
 
 from __future__ import annotations
@@ -17,14 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from autotune import __version__
+from autotune.job.command import expanding
 from autotune.job.spec import JobSpec
 from autotune.objectives import BETTER
 from autotune.results import CompileCache, Interval, Result
-from autotune.secrets import hide_secret_flags, is_secret, mask_url, split_secret_flags
+from autotune.secrets import (
+    SHORTEST_IN_TEXT,
+    free_name,
+    hide_secret_flags,
+    is_secret,
+    mask_url,
+    split_secret_flags,
+)
 from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
 from autotune_spaces.facts import Machine
+from autotune_spaces.knobs.via import is_shell
 from autotune_spaces.sites import JobSites
 from autotune_spaces.space import command_line
 from autotune_trials.paths import publish
@@ -181,17 +191,20 @@ def _without_secrets(
         name: value for name, value in env.items() if is_secret(name) or mask_url(value) != value
     }
     words = list(command)
-    if words[:2] == ["/bin/sh", "-c"]:  # `shell: true`: the shell looks them up itself
-        words[2], hidden = hide_secret_flags(words[2])
+    shell = is_shell(words)  # it looks them up itself
+    if shell:
+        words[2], hidden = hide_secret_flags(words[2], env)
         secrets |= hidden
     for index, prefix, name in split_secret_flags(words):
         value = words[index].removeprefix(prefix)
         same = next((n for n, v in secrets.items() if v == value), None)
-        words[index] = f"{prefix}${{{same or name}}}"
-        if same is None:
-            secrets[name] = value
+        name = same or free_name(name, value, {**env, **secrets})
+        words[index] = f"{prefix}${{{name}}}"
+        secrets[name] = value
     for name, value in secrets.items():
-        if len(value) >= 6:
+        if len(value) >= SHORTEST_IN_TEXT:
+            if shell:
+                words[2] = expanding(words[2], re.escape(value), name)
             words = [w.replace(value, f"${{{name}}}") for w in words]
     return {n: v for n, v in env.items() if n not in secrets}, tuple(words), tuple(sorted(secrets))
 

@@ -20,6 +20,10 @@ OWN_PLACEHOLDERS = ("seed", "trial_dir")
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # at the start of a word: what a shell takes for an assignment
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+# what a shell expands, also in double quotes; what it reads outside quotes
+_EXPANDED = re.compile(r"`|\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
+_READ = re.compile(rf"[|&;<>`]+|{_EXPANDED.pattern}")
+_QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a shell line
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(
     r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)"
@@ -54,25 +58,35 @@ def split(command: str) -> tuple[str, ...]:
 
 
 def shell_operator(command: str) -> str:
-    """The first thing outside quotes that only a shell would understand, or ""."""
+    """The first thing that only a shell would understand where it stands, or ""."""
     quote, index = "", 0
     while index < len(command):
         char = command[index]
         if char == "\\" and quote != "'":
             index += 2
             continue
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
+        if char == quote:
+            quote = ""
+        elif not quote and char in "'\"":
             quote = char
-        elif char in "|&;<>`":
-            return (re.match(r"[|&;<>`]+", command[index:]) or [char])[0]
-        elif match := re.match(
-            r"\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})", command[index:]
-        ):
+        elif quote != "'" and (match := (_EXPANDED if quote else _READ).match(command, index)):
             return match[0]
         index += 1
     return ""
+
+
+def expanding(line: str, pattern: str, variable: str) -> str:
+    """A shell line with ``variable``, which its shell expands, wherever ``pattern`` matches."""
+
+    def part(match: re.Match[str]) -> str:
+        text = match[0]
+        if text[0] == "'":
+            return re.sub(pattern, f"""'"${variable}"'""", text)
+        if text[0] == '"':
+            return re.sub(pattern, f"${{{variable}}}", text)
+        return text if text[0] == "\\" else f'"${variable}"'
+
+    return re.sub(rf"{_QUOTED}|{pattern}", part, line, flags=re.DOTALL)
 
 
 def placeholders(command: Sequence[str]) -> list[str]:

@@ -138,7 +138,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         words = _words(parsed)
     except ValueError as error:
         remedy = (
-            "put it in quotes, or set 'shell: true' to run the line through /bin/sh"
+            "put it in single quotes, or set 'shell: true' to run the line through /bin/sh"
             if "no shell reads it, so" in str(error)
             else ""
         )

@@ -97,7 +97,7 @@ def _command(value: object) -> tuple[str, ...] | str:
 
 
 def _env_name(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[^=\0]+", value):
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
         raise wrong(
             f"{shown(value)} cannot be the name of an environment variable", "letters, digits and _"
         )

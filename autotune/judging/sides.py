@@ -16,7 +16,7 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.export.fingerprint import here
-from autotune.export.launching import knobs_of
+from autotune.export.launching import knobs_of, with_secrets
 from autotune.export.load import find_tuned, load_tuned
 from autotune.job import command as commands
 from autotune.job.load import load_job
@@ -91,10 +91,9 @@ def load_side(name: str, path: Path) -> Side:
             remedy=f"export {missing[0]}=… first",
         )
     secrets = {v: os.environ[v] for v in tuned.env_from_launch}
-    words = [re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), w) for w in tuned.command]
     spec = JobSpec(
         name=tuned.name,
-        command=tuple(words),
+        command=tuple(with_secrets(tuned.command, secrets)),
         workdir=tuned.workdir,
         env=dict(tuned.env),
         search_space=SearchSpace(TUNED, tuple(knobs_of(tuned).values())),

@@ -6,6 +6,7 @@ import pytest
 from tiny_tuner import Tuner
 
 from autotune_spaces.sites import JobSites
+from autotune_trials.agent.facts.call_sites import MOST
 
 PROGRAM = """
 import torch
@@ -219,6 +220,26 @@ def test_one_call_for_several_loaders_is_noticed(tuner: Tuner) -> None:
         found.forwards[0].stack[0].text == "model(x)"
         and found.backwards[0].stack[0].text == "model(x).sum().backward()"
     )
+
+
+def test_one_call_for_many_optimizers_is_one_place(tuner: Tuner) -> None:
+    """A tuned.yaml with a place for each of them could not be read again."""
+    found = sites(
+        tuner,
+        """
+    import torch
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(40)))
+    optimizers = [
+        torch.optim.SGD([p], lr=(1 + index // 2) * 1e-6)
+        for index, p in enumerate(model.parameters())
+    ]
+    while True:
+        model(torch.randn(4, 8)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    """,
+    )
+    assert len(found.optimizers) == len(set(found.optimizers)) == MOST
 
 
 @pytest.mark.slow

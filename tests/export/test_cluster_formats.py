@@ -34,7 +34,21 @@ VIA = {
     ),
 }
 LIVE = {"num_workers": TunedKnob(4, 0), "intra_op_threads": TunedKnob(2, 8)}
-AWKWARD = ("a b", "it's", '"', "$HOME", "`id`", "*", "", "--x", "${z}", "$(y)", "TUNED_YAML")
+AWKWARD = (
+    "a b",
+    "it's",
+    '"',
+    "$HOME",
+    "`id`",
+    "*",
+    "",
+    "--x",
+    "${z}",
+    "$(y)",
+    "$$",
+    "$$(y)",
+    "TUNED_YAML",
+)
 CPU = Provenance(
     job_device="cpu", machine={"cores": 32, "memory_gib": 64.0}, footprint=Footprint(1, 3, 5, 6.3)
 )

@@ -9,14 +9,23 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from autotune.cli import main
 from autotune.errors import InputError
 from autotune.export.formats import FORMATS
 from autotune.export.formats.launchers import take_apart
 from autotune.export.load import load_tuned
-from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, to_yaml, write_tuned
+from autotune.export.tuned import (
+    Footprint,
+    Provenance,
+    TunedConfig,
+    TunedKnob,
+    to_yaml,
+    write_tuned,
+)
 from autotune.results import Interval
 from autotune_spaces.knobs import create, get, names
 
@@ -140,6 +149,36 @@ def test_a_directory_with_a_blank_in_a_line_for_a_shell(folder: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     out = folder / "out"
     assert json.loads(done.stdout)["argv"] == [f"a={out}/x", f"b={out}", f"c={out}", "${trial_dir}"]
+
+
+HOSTILE = """a'b"; touch pwned; $(touch pwned) `touch pwned` $HOME"""
+
+
+@pytest.mark.parametrize(
+    "knobs", [{}, {"intra_op_threads": TunedKnob(1, 2)}], ids=["plain", "launched"]
+)
+def test_a_line_for_a_shell_reads_no_value_as_code(
+    folder: Path, tmp_path: Path, knobs: dict[str, TunedKnob]
+) -> None:
+    line = f'{shlex.quote(sys.executable)} \'train me.py\' "$API_KEY" "${{API_KEY}}" {{trial_dir}}'
+    command = ("/bin/sh", "-c", line)
+    script = FORMATS["shell"].write(
+        tuned(folder, knobs, command=command, env_from_launch=("API_KEY",))
+    )
+    out = str(tmp_path / HOSTILE)
+    done = run(script, tmp_path, API_KEY=HOSTILE, TRIAL_DIR=out)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["argv"] == [HOSTILE, HOSTILE, out]
+    assert not (folder / "pwned").exists()
+
+
+def test_the_jobs_own_variables_are_not_ours(folder: Path, tmp_path: Path) -> None:
+    """SEED and TRIAL_DIR stand for placeholders, where there are any."""
+    knobs = {"own": TunedKnob("${TRIAL_DIR}", "x", None, {"via": "env OWN", "default": "x"})}
+    script = FORMATS["shell"].write(tuned(folder, knobs, "${SEED}", env={"X": "${TRIAL_DIR}"}))
+    seen = json.loads(run(script, tmp_path, SEED="7", TRIAL_DIR="/x").stdout)
+    assert seen["argv"] == ["${SEED}"]
+    assert seen["env"]["OWN"] == seen["env"]["X"] == "${TRIAL_DIR}"
 
 
 @pytest.mark.parametrize("value", ["default", "jemalloc", "tcmalloc"])
@@ -277,6 +316,35 @@ def test_another_launcher_starts_as_many_processes(
     script = FORMATS[form].write(tuned(folder, {}, command=tuple(command.split())))
     assert started in last_words(script)
     assert "One process" not in script
+
+
+def test_torchrun_says_what_accelerate_would_have_set(folder: Path) -> None:
+    options = ("--num_processes", "4", "--mixed-precision", "bf16", "--config_file=fsdp.yaml")
+    config = tuned(folder, {}, command=("accelerate", "launch", *options, "t.py"))
+    comments = FORMATS["torchrun"].write(config).partition("set -eu")[0]
+    assert "accelerate launch --mixed-precision bf16 --config_file=fsdp.yaml\n" in comments
+    assert "The program must set what these options" in comments
+
+
+@pytest.mark.parametrize(
+    ("more", "given"),
+    [
+        ({}, ["--num_cpu_threads_per_process=8"]),
+        ({"env": {"OMP_NUM_THREADS": "3"}}, []),
+        ({"knobs": {"intra_op_threads": TunedKnob(1, 8)}}, ["--num_cpu_threads_per_process=1"]),
+        ({"knobs": {"n": TunedKnob(2, 8, None, {"via": "env OMP_NUM_THREADS", "default": 8})}}, []),
+        ({"command": ("accelerate", "launch", "t.py")}, []),
+    ],
+)
+def test_accelerate_leaves_the_job_its_threads(
+    folder: Path, more: dict[str, Any], given: list[str]
+) -> None:
+    """accelerate sets OMP_NUM_THREADS=1 if nothing else does."""
+    known = Provenance(footprint=Footprint(threads=8))
+    words = last_words(
+        FORMATS["accelerate"].write(tuned(folder, **{"knobs": {}, "provenance": known, **more}))
+    )
+    assert [word for word in words if "threads" in word] == given
 
 
 def test_torchrun_runs(folder: Path, tmp_path: Path) -> None:
@@ -442,6 +510,41 @@ def test_python_has_one_line_that_wraps_the_model(folder: Path) -> None:
 def test_snippets_are_valid_python() -> None:
     for name, value in EVERY.items():
         compile(create(name).snippet(value), name, "exec")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", ["export", "history", "init"])
+def test_what_a_user_names_may_be_a_link_or_a_pipe(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    write_tuned(tuned(folder, VIA), tmp_path / "tuned.yaml")
+    store = str(tmp_path / "store.sqlite")
+    monkeypatch.chdir(folder)
+
+    def write(path: Path) -> str:
+        words = {
+            "export": ["export", str(tmp_path), "-f", "shell", "-o", str(path)],
+            "history": ["history", "export", str(path), "--store", store],
+            "init": ["init", "--force", "-o", str(path), "--", "python", "train me.py"],
+        }
+        assert main(words[command]) == 0
+        return capsys.readouterr().out
+
+    real, link, pipe = folder / "real", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(real)
+    for _ in range(2):  # a link to nothing, and to a file
+        assert str(link) in write(link)
+        assert link.is_symlink()
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert write(pipe) == "", "nothing but the file goes into what may be standard output"
+    if command != "init":  # where the directory of the command is part of the file
+        assert os.read(reader, 1 << 16) == real.read_bytes()
+    os.close(reader)
+    assert pipe.is_fifo() and not pipe.stat().st_mode & stat.S_IXUSR
 
 
 def test_the_command(folder: Path, tmp_path: Path) -> None:

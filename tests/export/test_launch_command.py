@@ -177,6 +177,15 @@ def test_a_directory_with_a_blank_in_a_line_for_a_shell(tmp_path: Path) -> None:
     assert launch(path, tmp_path).stdout.splitlines() == ["--out", str(folder / "out")]
 
 
+def test_a_line_for_a_shell_reads_no_secret_as_code(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.yaml"
+    line = ("/bin/sh", "-c", 'printf "%s\\n" "${API_KEY}" "$1"', "sh", "${API_KEY}")
+    write_tuned(TunedConfig("digits", line, tmp_path, env_from_launch=("API_KEY",)), path)
+    key = """a'b"; touch pwned; $(touch pwned) `touch pwned` $HOME"""
+    assert launch(path, tmp_path, API_KEY=key).stdout.splitlines() == [key, key]
+    assert not (tmp_path / "pwned").exists()
+
+
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     path = job(tmp_path, SHOW, "--out={trial_dir}")
     done = launch(path, tmp_path, "--out", str(path))
@@ -363,6 +372,7 @@ def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
 
 def test_every_knob_can_be_asked_about_a_gpu() -> None:
     from autotune_spaces.knobs import get, names
+    from autotune_spaces.knobs.nccl import SETTINGS
 
     # malloc depends on what is installed
     knobs = {name: TunedKnob(get(name).example) for name in names() if name != "malloc"}
@@ -382,11 +392,10 @@ def test_every_knob_can_be_asked_about_a_gpu() -> None:
         "x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda")
     )
     assert obstacles(tuned, gpu) == {}
-    for mode in ("regional", "static", "dynamic"):
-        assert (
-            obstacles(dataclasses.replace(tuned, knobs={"compile_mode": TunedKnob(mode)}), gpu)
-            == {}
-        )
+    others = [("compile_mode", mode) for mode in ("regional", "static", "dynamic")]
+    others += [("nccl", value) for value in SETTINGS]
+    for name, value in others:
+        assert obstacles(dataclasses.replace(tuned, knobs={name: TunedKnob(value)}), gpu) == {}
 
 
 def test_launching_is_quick(tmp_path: Path) -> None:

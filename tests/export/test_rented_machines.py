@@ -45,7 +45,8 @@ def command_in(form: str, found: dict[str, Any]) -> list[str]:
     if form == "skypilot":
         return ["bash", "-c", found["run"]]
     words = container(found)["command"] if form == "k8s" else found["spec"]["trainer"]["command"]
-    return [word.replace("$$(", "$(") for word in words]  # as Kubernetes does
+    assert not any("$(" in word.replace("$$", "") for word in words)
+    return [word.replace("$$", "$") for word in words]  # as Kubernetes does
 
 
 def run(command: list[str], tmp_path: Path, **variables: str) -> dict[str, Any]:

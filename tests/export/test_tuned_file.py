@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -329,6 +331,9 @@ GOOD = to_yaml(
         ("workdir: /tmp", "workdir: /tmp\nworkdir: /", "occurs again", "workdir: /\n"),
         ("env: {}", "env: {A: {b: c}}", "'A' is not a single value", "env:"),
         ("env: {}", 'env: {"A=B": 1}', "'A=B' is not a valid variable name", "env:"),
+        ("env: {}", "env: {MY-VAR: 1}", "'MY-VAR' is not a valid variable name", "env:"),
+        ("host_memory_gib: 0.0", "host_memory_gib: .nan", "'footprint' is malformed", "footprint:"),
+        ("host_memory_gib: 0.0", "host_memory_gib: .inf", "'footprint' is malformed", "footprint:"),
     ],
 )
 def test_mistakes_are_named_with_their_line(
@@ -413,3 +418,26 @@ def test_a_line_for_a_shell_keeps_no_secret_either(tmp_path: Path) -> None:
     assert not {"hunter22", "a b c", "other", "hf_0123456789"} & set(
         to_yaml(tuned).replace('"', " ").split()
     )
+
+
+def test_a_secret_in_a_line_for_a_shell_is_looked_up_by_the_shell(tmp_path: Path) -> None:
+    line = """KEY_SECRET=hunter22; printf '%s\\n' hf_012345 "a hf_012345" 'it hf_012345' "$KEY_SECRET" """
+    job = spec(tmp_path, ("/bin/sh", "-c", line), {"HF_TOKEN": "hf_012345"})
+    tuned = build_tuned(result({}), job)
+    assert tuned.env_from_launch == ("HF_TOKEN", "KEY_SECRET")
+    assert not re.search("hf_012345|hunter22", to_yaml(tuned))
+    env = {**os.environ, "HF_TOKEN": "$(x) 'y'", "KEY_SECRET": "a b"}
+    done = subprocess.run(tuned.command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["$(x) 'y'", "a $(x) 'y'", "it $(x) 'y'", "a b"]
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_two_secrets_are_two_variables(tmp_path: Path, shell: bool) -> None:
+    words = ("--api-key", "first1", "--api-key=second2", "--pwd=third3", "--password", "fourth4")
+    command = ("/bin/sh", "-c", " ".join(("train", *words))) if shell else ("train", *words)
+    tuned = build_tuned(
+        result({}), spec(tmp_path, command, {"API_KEY": "of the job", "PASSWORD": "fourth4"})
+    )
+    assert tuned.env_from_launch == ("API_KEY", "API_KEY_", "API_KEY__", "PASSWORD", "PWD_")
+    found = re.findall(r"\$\{?(\w+)", " ".join(tuned.command))
+    assert found == ["API_KEY_", "API_KEY__", "PWD_", "PASSWORD"]

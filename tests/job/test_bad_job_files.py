@@ -70,7 +70,9 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "shell-pipe": ("command: python train.py | tee log\n", 1, ("'|'", "shell: true")),
     "shell-redirect": ("command: python train.py > log\n", 1, ("'>'",)),
     "shell-substitution": ("command: python train.py $(date)\n", 1, ("'$('",)),
-    "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'",)),
+    "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'", "single quotes")),
+    "shell-variable-quoted": ('command: python train.py "/x/${DATA}"\n', 1, ("'${DATA}'",)),
+    "shell-backticks-quoted": ('command: python train.py "`date`"\n', 1, ("'`'",)),
     "variable-before": (
         "command: OMP_NUM_THREADS=2 python train.py\n",
         1,
@@ -119,6 +121,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     ),
     "env-nested": (GOOD + "env:\n  A: {B: 1}\n", 3, ("env.A", "a mapping")),
     "env-name": (GOOD + "env:\n  A=B: 1\n", 3, ("'A=B'",)),
+    "env-name-no-shell-has": (GOOD + "env:\n  MY-VAR: 1\n", 3, ("'MY-VAR'", "letters, digits")),
     "steps-text": (
         GOOD + "planned_steps: many\n",
         2,

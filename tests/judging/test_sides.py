@@ -49,6 +49,19 @@ def test_a_key_in_the_command_is_not_told(folder: Path) -> None:
     assert "hunter" not in side.what + side.command and "--api-key ***" in side.what
 
 
+def test_a_line_for_a_shell_reads_no_secret_as_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "$(touch pwned)")
+    for command, seen in (
+        ("[/bin/sh, -c, 'train \"${API_KEY}\"']", 'train "${API_KEY}"'),
+        ("[python, train.py, '${API_KEY}']", "$(touch pwned)"),
+    ):
+        text = TUNED.replace("[python, train.py]", command) + "env_from_launch: [API_KEY]\n"
+        (folder / "tuned.yaml").write_text(text)
+        assert load_side("A", folder / "tuned.yaml").spec.command[2] == seen
+
+
 def test_a_file_with_the_depth_of_an_attack_is_a_job_file(folder: Path) -> None:
     (folder / "deep.yaml").write_text("a: " + "[" * 5000)
     with pytest.raises(InputError):

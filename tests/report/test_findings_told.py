@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_results import HOSTILE, hostile, keep, tuned
@@ -15,6 +16,7 @@ from autotune.cli import main
 from autotune.explain.records import Explanation
 from autotune.report.page.html import render
 from autotune.report.result_file import write_result
+from autotune.report.sarif import sarif
 from autotune.report.terminal.closing import closing_text
 from autotune.report.terminal.layout import text_of
 from autotune.report.text.findings import findings_group, findings_story
@@ -95,9 +97,29 @@ def test_show_findings_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert said in out, said
     assert main(["show", str(tmp_path), "--sarif"]) == 0
     log = json.loads(capsys.readouterr().out)
-    assert log["version"] == "2.1.0" and {r["ruleId"] for r in log["runs"][0]["results"]}
+    assert log["version"] == "2.1.0"
+    assert {uri_of(r) for r in log["runs"][0]["results"]} == {"train.py"}
     assert main(["show", str(tmp_path), "--findings", "--json"]) == 2
     assert "--findings and --json cannot be combined" in capsys.readouterr().err
+
+
+def uri_of(result: dict[str, Any]) -> str:
+    uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert isinstance(uri, str)
+    return uri
+
+
+def test_sarif_names_files_as_code_scanning_finds_them(tmp_path: Path) -> None:
+    """Relative to the top of the repository, or as a URI."""
+    (tmp_path / "a repo" / ".git").mkdir(parents=True)
+    (finding, *_) = (f for f in tuned().explanation.findings if f.place is not None)
+    found = [
+        replace(finding, cured=False, place=replace(finding.place, file=str(tmp_path / name)))
+        for name in ("a repo/src/train.py", "lib/b c.py")
+    ]
+    log = json.loads(sarif(found, "1", tmp_path / "a repo" / "src"))
+    uris = [uri_of(result) for result in log["runs"][0]["results"]]
+    assert uris == ["src/train.py", f"file://{tmp_path}/lib/b%20c.py"]
 
 
 def test_hostile_words_reach_neither_terminal_nor_page() -> None:

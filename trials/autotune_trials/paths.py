@@ -116,6 +116,17 @@ def publish(path: Path, content: str | bytes) -> None:
         raise
 
 
+def write_where_told(path: Path, content: str) -> None:
+    """Publish ``content`` at a path that the user named.
+
+    The target of a symlink is replaced; a pipe or a device is written to.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(content, encoding="utf-8")
+    else:
+        publish(Path(os.path.realpath(path)), content)
+
+
 def publish_copy(source: Path, path: Path) -> None:
     """Copy ``source`` to ``path`` atomically; a full disk leaves no partial file behind."""
     import shutil  # imported here because the agent also loads this module

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autotune.export.formats.base import Format
-from autotune.export.formats.launchers import script, take_apart
+from autotune.export.formats.launchers import script, take_apart, without
 from autotune.export.formats.resources import resources_of
+from autotune.export.launching import knobs_of
 from autotune.export.shell_words import comment, head, words_of
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
@@ -41,12 +40,13 @@ def write(tuned: TunedConfig) -> str:
     new = [flag for name, choice in tuned.knobs.items() for flag in flags(name, choice.value)]
     native = {name for name, choice in tuned.knobs.items() if flags(name, choice.value)}
     if parts.launcher == "accelerate":
-        options = _without(parts.options, [flag.partition("=")[0] for flag in new])
+        options = without(parts.options, [flag.partition("=")[0] for flag in new])
     else:
         processes = 1 if parts.launcher == "python" else resources_of(tuned).processes
         options = [
             f"--num_processes={processes}",
             *(["--cpu"] if tuned.provenance.job_device == "cpu" else []),
+            *_own_threads(tuned),
         ]
         if parts.launcher == "torchrun" or parts.options:
             title += comment(
@@ -68,22 +68,16 @@ def write(tuned: TunedConfig) -> str:
     )
 
 
-def _without(options: Sequence[str], names: Sequence[str]) -> list[str]:
-    """``options`` without ``names``, whether written --a=b or --a b, with dashes or underscores."""
-    kept: list[str] = []
-    skip = False
-    for index, option in enumerate(options):
-        if skip:
-            skip = False
-            continue
-        name, equals, _ = option.partition("=")
-        if option.startswith("--") and name.replace("-", "_")[2:] in [n[2:] for n in names]:
-            skip = (
-                not equals and index + 1 < len(options) and not options[index + 1].startswith("-")
-            )
-            continue
-        kept.append(option)
-    return kept
+def _own_threads(tuned: TunedConfig) -> list[str]:
+    """The option for as many threads as the job has by itself; accelerate would give it one."""
+    threads = tuned.provenance.footprint.threads
+    variables = {
+        variable
+        for name, knob in knobs_of(tuned).items()
+        for variable in knob.environment(tuned.knobs[name].value)
+    }
+    known = "intra_op_threads" in tuned.knobs or "OMP_NUM_THREADS" in {*tuned.env, *variables}
+    return [f"--num_cpu_threads_per_process={threads}"] if threads and not known else []
 
 
 ACCELERATE = Format("accelerate", "the job under accelerate launch", write, executable=True)

@@ -93,8 +93,8 @@ def secrets(tuned: TunedConfig, name: str) -> list[dict[str, Any]]:
 
 
 def literal(text: str) -> str:
-    """``text`` escaped so that Kubernetes expands nothing in it."""
-    return text.replace("$(", "$$(")
+    """``text`` as Kubernetes needs it, which expands ``$(NAME)`` and reads ``$$`` as ``$``."""
+    return text.replace("$", "$$")
 
 
 def shared_memory(wanted: Resources) -> dict[str, Any]:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.export.launching import knobs_of, needs_launch
-from autotune.export.shell_words import (
-    comment,
-    exports,
-    in_words,
-    line,
-    quote,
-    set_up,
-    variables_of,
-)
+from autotune.export.shell_words import comment, exports, in_words, line, set_up
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
 
@@ -105,6 +98,24 @@ def _underscored(option: str) -> str:
     return option[:dashes] + option[dashes:].replace("-", "_")
 
 
+def without(options: Sequence[str], names: Sequence[str]) -> list[str]:
+    """``options`` without ``names``, whether written --a=b or --a b, with dashes or underscores."""
+    kept: list[str] = []
+    skip = False
+    for index, option in enumerate(options):
+        if skip:
+            skip = False
+            continue
+        name, equals, _ = option.partition("=")
+        if option.startswith("--") and name.replace("-", "_")[2:] in [n[2:] for n in names]:
+            skip = (
+                not equals and index + 1 < len(options) and not options[index + 1].startswith("-")
+            )
+            continue
+        kept.append(option)
+    return kept
+
+
 def script(
     tuned: TunedConfig,
     title: Sequence[str],
@@ -120,9 +131,7 @@ def script(
     """
     knobs = knobs_of(tuned)
     lines = ["#!/bin/sh", *title]
-    settings = [
-        f"export {name}={quote(value, variables_of(tuned))}" for name, value in own_exports.items()
-    ]
+    settings = [f"export {name}={shlex.quote(value)}" for name, value in own_exports.items()]
     said, unsaid = [], []
     for name, choice in tuned.knobs.items():
         knob = knobs[name]
@@ -132,7 +141,7 @@ def script(
             or (not needs_launch(knob, choice.value) and knob.environment(choice.value))
         ):
             if name not in native:
-                settings += exports(knob, choice.value, tuned)
+                settings += exports(knob, choice.value)
             said.append(in_words(name, choice))
         else:
             unsaid.append((in_words(name, choice), knob.snippet(choice.value)))

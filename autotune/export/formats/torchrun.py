@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.export.formats.base import Format
-from autotune.export.formats.launchers import script, take_apart
+from autotune.export.formats.launchers import script, take_apart, without
 from autotune.export.formats.resources import resources_of
 from autotune.export.shell_words import comment, head, words_of
 from autotune.export.tuned import TunedConfig
@@ -25,6 +25,15 @@ def write(tuned: TunedConfig) -> str:
         if parts.options and parts.launcher == "python":
             title += comment(
                 f"Left out, because torchrun starts python itself: {' '.join(parts.options)}"
+            )
+        if parts.launcher == "accelerate":
+            left_out = ["accelerate launch", *without(parts.options, ["--num_processes"])]
+            title += comment(
+                f"Left out, because torchrun starts the program itself: {' '.join(left_out)}"
+            )
+            title += comment(
+                "The program must set what these options and accelerate's configuration file set"
+                " (precision, FSDP, DeepSpeed)."
             )
     exports = {}
     if "intra_op_threads" in tuned.knobs:

@@ -34,9 +34,7 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
         body = [*ask_for_secrets(tuned), *launching(*_here_document(tuned))]
     else:
         settings = [
-            text
-            for name, knob in knobs.items()
-            for text in exports(knob, tuned.knobs[name].value, tuned)
+            text for name, knob in knobs.items() for text in exports(knob, tuned.knobs[name].value)
         ]
         words = words_of(tuned)
         more = [] if is_shell(words) else ['"$@"']

@@ -12,16 +12,16 @@ from autotune.report.terminal import compare as rows
 from autotune.report.text import comparison as compared
 from autotune.report.text import story
 from autotune.report.text.comparison import Comparison
-from autotune_trials.paths import publish
+from autotune_trials.paths import write_where_told
 
 
 def write_comparison(it: Comparison, path: Path) -> None:
-    """Write the page (write, flush, rename).
+    """Write the page.
 
     Raises:
         OSError: ``path`` cannot be written.
     """
-    publish(path, render(it))
+    write_where_told(path, render(it))
 
 
 def render(it: Comparison) -> str:

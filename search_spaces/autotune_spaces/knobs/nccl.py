@@ -72,8 +72,9 @@ class Nccl(Knob):
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value == "no-nvls" and machine.compute_capability < NVLS_CAPABILITY:
             return f"NCCL has no NVLS on {machine.device_name} (compute capability below 9.0)"
-        if value == "tree" and machine.nccl_version < BY_COLLECTIVE:
-            known = ".".join(map(str, machine.nccl_version)) or "of unknown version"
+        # unknown where a tuned job is launched
+        if value == "tree" and () < machine.nccl_version < BY_COLLECTIVE:
+            known = ".".join(map(str, machine.nccl_version))
             return f"tree needs NCCL 2.24 or newer, and this one is {known}"
         return None
 

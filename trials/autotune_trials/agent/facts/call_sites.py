@@ -198,10 +198,12 @@ class SiteRecorder(Listener):
             program=sources.name(program) if program and sources.own(program) else "",
             loader=self._loader(agent, sources),
             optimizers=tuple(
-                s
-                for s in (self._optimizer(c.optimizer, sources) for c in agent.live.controls)
-                if s is not None
-            ),
+                dict.fromkeys(
+                    s
+                    for s in (self._optimizer(c.optimizer, sources) for c in agent.live.controls)
+                    if s is not None
+                )
+            )[:MOST],
             forwards=tuple(
                 ForwardSite(name, _led_by(stack, sources), images)
                 for name, stack, images in self._forwards.values()

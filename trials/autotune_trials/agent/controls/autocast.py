@@ -38,6 +38,7 @@ class AutocastRegion:
         self.dtype: Any = None
         self.entering = False  # the autocast being entered is ours
         self.ending = False  # switch off when the next batch is fetched
+        self.due = False  # it is being fetched
         self._fading: Any = None  # the dtype switched off last; tensors of it may still exist
         self.inside: Any = None  # the region we are in
         self.entered = 0  # regions entered so far
@@ -49,6 +50,7 @@ class AutocastRegion:
         """
         self.leave()
         self.ending = dtype is None and self.dtype is not None and at_batch
+        self.due = False
         if not self.ending:
             self._fading, self.dtype = self.dtype, dtype
 
@@ -60,7 +62,7 @@ class AutocastRegion:
     def end(self) -> None:
         """Finish switching off, where the next batch is fetched."""
         self.leave()
-        self.ending = False
+        self.ending = self.due = False
         self._fading = self.dtype = None
 
     def fade(self, device: str, inputs: Iterable[Any]) -> Context | None:
@@ -163,6 +165,8 @@ class AutocastControl(Control):
         at_batch = (
             live.loaders is not None
             and live.loaders.training_state is not None
+            # one that is read by another thread asks for batches at any time
+            and not live.loaders.training_state.read_aside
             and not live.state.stopped
         )
         self.region.set(None if value is None else getattr(self.torch, value), at_batch)
@@ -183,6 +187,13 @@ class AutocastControl(Control):
         if region.inside is not None:
             region.leave()
         if region.ending and not loader.is_other:
+            region.due = True
+            self._finish()
+
+    def _finish(self) -> None:
+        """Finish switching off. Inside the region only the thread that trains can, once it has left."""
+        region = self.region
+        if region.inside is None:
             region.end()
             self.listen(region.in_use)
 
@@ -199,6 +210,7 @@ class AutocastControl(Control):
             live.state.iterations
             and self.region.dtype is not None
             and loader.training
+            and not loader.read_aside  # autocast is a matter of each thread
             and not live.entries
         ):
             self.region.enter(live.device or "cpu")  # the job calls no module: start at the batch
@@ -236,10 +248,14 @@ class AutocastControl(Control):
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         if self.region.inside is not None:
             self.region.leave()
+        if self.region.due:
+            self._finish()
 
     def step_started(self, optimizer: Any) -> None:
         if self.region.inside is not None:
             self.region.leave()
+        if self.region.due:
+            self._finish()
 
     def manual_step(self, loss: Any) -> None:
         self.region.leave()

@@ -137,6 +137,26 @@ def test_an_evaluation_of_plain_tensors_is_not_autocast(launch: Launch) -> None:
         model.train()
 
 
+def test_blocks_that_the_job_compiles_one_by_one_are_all_autocast(launch: Launch) -> None:
+    """As torchtitan and accelerate do."""
+    agent = launch(amp_dtype="bfloat16")
+    model = nn.Sequential(Layer(), Layer(), Layer(), nn.Linear(8, 2))
+    for i in range(3):
+        model[i] = torch.compile(model[i], backend="eager")
+    assert [entry.module for entry in agent.live.entries] == list(model[:3])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        out = model(torch.randn(4, 8))
+        optimizer.zero_grad()
+        out.float().square().mean().backward()
+        optimizer.step()
+    assert out.dtype == torch.bfloat16
+    assert [model[i]._orig_mod.seen[-1] for i in range(3)] == [torch.bfloat16] * 3
+    whole = torch.compile(model, backend="eager")  # what it calls is seen as a whole then
+    assert [entry.module for entry in agent.live.entries] == [whole]
+    torch._dynamo.reset()
+
+
 # ------------------------------------------------------------------ optimizers
 
 

@@ -147,6 +147,7 @@ class AutocastControl(Control):
     def __init__(self, live: LiveJobControl) -> None:
         super().__init__(live)
         self.region = AutocastRegion(live.torch)
+        self._entered = 0  # regions entered when the value was last changed
         # float16 only; kept, with its scale, when float16 is switched off
         self.scaling: LossScaling | None = None
 
@@ -169,7 +170,10 @@ class AutocastControl(Control):
             and not live.loaders.training_state.read_aside
             and not live.state.stopped
         )
-        self.region.set(None if value is None else getattr(self.torch, value), at_batch)
+        dtype = None if value is None else getattr(self.torch, value)
+        if dtype is not self.region.dtype:
+            self._entered = self.region.entered
+        self.region.set(dtype, at_batch)
         self.listen(self.region.in_use)
         if value == "float16":
             self.scaling = self.scaling or LossScaling(
@@ -179,6 +183,11 @@ class AutocastControl(Control):
             live.events.listen(self.scaling, ahead=True)
         elif self.scaling is not None:
             live.events.forget(self.scaling)
+
+    def effect(self) -> str | None:
+        if self.region.dtype is None or self.region.entered > self._entered:
+            return None
+        return "no forward pass of the training was seen, so autocast was never switched on"
 
     # ------------------------------------------------------------------ events
 

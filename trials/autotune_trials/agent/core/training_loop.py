@@ -40,6 +40,7 @@ CAPTURED = (
     " nor change; turn that off for tuning"
     " (compile_mode=reduce-overhead creates such graphs itself)"
 )
+EVALUATED = 3  # iterations in a row without training mode, after which evaluation mode trains
 # where, why, and whether nothing failed but the agent can no longer see the job
 StepAside = Callable[[str, str, bool], None]
 
@@ -57,6 +58,8 @@ class TrainingLoop(LoaderEvents):
         # called with the job's errors that pass through our wrappers
         self.on_error: Callable[[BaseException], None] = lambda error: None
         self.device = ""  # type of the training device
+        # called in evaluation with gradients, in this iteration
+        self._evaluated: set[Entry] = set()
         self._lead = Lead()
         # the optimizer whose step ended the last iteration, and the number of backwards then
         self._ended_by: Callable[[], Any] = lambda: None
@@ -168,6 +171,8 @@ class TrainingLoop(LoaderEvents):
             self.go_on()
             entry.called_gradless = gradless and entry.module.training
             self.state.frozen = not gradless and entry.module.training
+            if not gradless and not entry.module.training:
+                self._evaluated.add(entry)
             for hear in self.events.evaluated:
                 context = hear(entry, args) or context
         except Exception:
@@ -339,9 +344,21 @@ class TrainingLoop(LoaderEvents):
         state.iterations += 1
         if state.iterations == 1:
             state.backwards_at_first = state.backwards
+        if self._evaluated:
+            self._count_evaluated()
         state.training_called = False
         for hear in events.iteration_ended:
             hear(iteration)
+
+    def _count_evaluated(self) -> None:
+        """Some jobs never call ``model.train()`` after their first evaluation: those calls train."""
+        for entry in self._evaluated:
+            entry.evaluated_iterations += 1
+            if self.state.training_called:
+                entry.evaluated_iterations = 0
+            elif entry.evaluated_iterations >= EVALUATED:
+                entry.trains_in_evaluation = True
+        self._evaluated.clear()
 
     # ------------------------------------------------------------------ the job's own CUDA graphs
 

@@ -147,6 +147,7 @@ class AutocastControl(Control):
     def __init__(self, live: LiveJobControl) -> None:
         super().__init__(live)
         self.region = AutocastRegion(live.torch)
+        self._set_at = 0  # iterations completed when it was last set
         self._entered = 0  # regions entered when the value was last changed
         # float16 only; kept, with its scale, when float16 is switched off
         self.scaling: LossScaling | None = None
@@ -174,6 +175,7 @@ class AutocastControl(Control):
         if dtype is not self.region.dtype:
             self._entered = self.region.entered
         self.region.set(dtype, at_batch)
+        self._set_at = live.state.iterations
         self.listen(self.region.in_use)
         if value == "float16":
             self.scaling = self.scaling or LossScaling(
@@ -255,10 +257,13 @@ class AutocastControl(Control):
         return None
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
-        if self.region.inside is not None:
-            self.region.leave()
-        if self.region.due:
+        region = self.region
+        if region.inside is not None:
+            region.leave()
+        if region.due:
             self._finish()
+        elif region.ending and self.live.state.iterations > self._set_at:
+            region.set(None)  # a whole iteration without a batch: the job fetches none any more
 
     def step_started(self, optimizer: Any) -> None:
         if self.region.inside is not None:

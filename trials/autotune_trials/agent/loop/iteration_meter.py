@@ -205,6 +205,9 @@ class IterationMeter(Listener):
         iteration.wall, iteration.spent = clock.cut()
         iteration.counted = clock.counted
         trained = self._consumption.take(interruptions)
+        if self.loaders is not None and self.loaders.cycled:
+            # soon the job trains on batches that it has kept, whose samples no one sees
+            trained = trained._replace(counted=False, first_fetched_ahead=0.0)
         self._samples.add(iteration, trained, samples)
         if trained.in_turn:
             interruptions.note_turn()

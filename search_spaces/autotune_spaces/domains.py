@@ -46,14 +46,29 @@ def loader_of(job: JobFacts) -> LoaderFacts:
     return job.loader
 
 
+def repeated_loader_of(job: JobFacts) -> LoaderFacts:
+    """The job's training DataLoader.
+
+    Raises:
+        NotApplicable: as :func:`loader_of`, or the job reads it for one epoch only.
+    """
+    loader = loader_of(job)
+    if loader.cycled:
+        raise NotApplicable(
+            "the job reads its DataLoader only once and repeats the batches that it has kept"
+            " (itertools.cycle); with `while True: for batch in loader: ...` it can be tuned"
+        )
+    return loader
+
+
 def host_loader_of(job: JobFacts) -> LoaderFacts:
     """The job's training DataLoader.
 
     Raises:
-        NotApplicable: as :func:`loader_of`, or its batches are on the GPU: workers cannot make
+        NotApplicable: as :func:`repeated_loader_of`, or its batches are on the GPU: workers cannot make
             them, and there is nothing to pin or copy.
     """
-    loader = loader_of(job)
+    loader = repeated_loader_of(job)
     if loader.on_gpu:
         raise NotApplicable("the DataLoader delivers batches that are already on the GPU")
     return loader

@@ -67,6 +67,7 @@ class LoaderFacts:
     batch_mib: float = 0.0  # size of one batch's tensors; 0: unknown
     batch_tensors: int = 0
     on_gpu: bool = False  # its batches are on the GPU when it delivers them
+    cycled: bool = False  # the job keeps its batches and gives them out again: itertools.cycle
 
 
 @dataclass(frozen=True)

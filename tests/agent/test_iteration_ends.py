@@ -74,3 +74,26 @@ def test_evaluations_of_a_closure_are_counted() -> None:
     assert counts[-1] == 1 and kwargs["scale"] == 2
     loop.end_step(Optimizer(), ("self",), {})
     assert not state.closure_calls
+
+
+def test_another_step_after_the_same_backward_ends_no_iteration() -> None:
+    """DeepSpeed's ZeRO steps its optimizer once per param group."""
+    state, one, other = LoopState(), Optimizer(), Optimizer()
+    loop = TrainingLoop(Events(), state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
+
+    def iterations(*steps: Optimizer) -> int:
+        before = state.iterations
+        for optimizer in steps:
+            loop.end_step(optimizer, (optimizer,), {})
+        return state.iterations - before
+
+    assert iterations(one, one) == 2  # the job's backward is not seen: each step counts
+    loop.end_backward()
+    assert iterations(one, one, one) == 1
+    loop.end_backward()
+    assert iterations(one, one, one) == 1
+    state.in_backward = True
+    assert iterations(one, one) == 2  # one step for each gradient, as it becomes ready
+    state.in_backward = False
+    loop.end_backward()
+    assert iterations(other, other) == 0 and iterations(one, one, other) == 1

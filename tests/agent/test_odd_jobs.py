@@ -21,6 +21,7 @@ import torch._dynamo.config
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+from autotune_spaces.knobs import create
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
@@ -135,6 +136,66 @@ def test_an_evaluation_of_plain_tensors_is_not_autocast(launch: Launch) -> None:
         with torch.no_grad():
             assert model.eval()(torch.randn(4, 8)).dtype == torch.float32
         model.train()
+
+
+def test_a_job_that_stays_in_evaluation_mode_is_seen_training(launch: Launch) -> None:
+    """It calls ``model.eval()`` for its first evaluation, and ``model.train()`` never again."""
+    agent = launch()
+    model = Layer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    knob, switch = create("amp_dtype", {}), agent.live.control("autocast")
+
+    def train(steps: int) -> list[torch.dtype]:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).float().square().mean().backward()
+            optimizer.step()
+        return model.seen[-steps:]
+
+    train(2)
+    model.eval()
+    switch.set("bfloat16")
+    assert train(2) == [torch.float32] * 2
+    assert "never switched on" in str(knob.effect(agent.live, "bfloat16"))
+    train(1)
+    assert train(2) == [torch.bfloat16] * 2
+    assert knob.effect(agent.live, "bfloat16") is None
+    with torch.no_grad():
+        assert model(torch.randn(4, 8)).dtype == torch.float32
+    assert train(1) == [torch.bfloat16]
+
+
+def test_what_is_only_evaluated_beside_training_is_no_training(launch: Launch) -> None:
+    agent = launch()
+    model, judge = Layer(), Layer()
+    optimizer = torch.optim.SGD([*model.parameters(), *judge.parameters()], lr=0.1)
+    for step in range(6):
+        judge.train(not step)
+        optimizer.zero_grad()
+        judge(model(torch.randn(4, 8))).square().mean().backward()
+        optimizer.step()
+    assert len(agent.live.entries) == 2
+    assert not any(entry.trains_in_evaluation for entry in agent.live.entries)
+
+
+def test_blocks_that_the_job_compiles_one_by_one_are_all_autocast(launch: Launch) -> None:
+    """As torchtitan and accelerate do."""
+    agent = launch(amp_dtype="bfloat16")
+    model = nn.Sequential(Layer(), Layer(), Layer(), nn.Linear(8, 2))
+    for i in range(3):
+        model[i] = torch.compile(model[i], backend="eager")
+    assert [entry.module for entry in agent.live.entries] == list(model[:3])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        out = model(torch.randn(4, 8))
+        optimizer.zero_grad()
+        out.float().square().mean().backward()
+        optimizer.step()
+    assert out.dtype == torch.bfloat16
+    assert [model[i]._orig_mod.seen[-1] for i in range(3)] == [torch.bfloat16] * 3
+    whole = torch.compile(model, backend="eager")  # what it calls is seen as a whole then
+    assert [entry.module for entry in agent.live.entries] == [whole]
+    torch._dynamo.reset()
 
 
 # ------------------------------------------------------------------ optimizers

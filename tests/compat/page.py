@@ -111,6 +111,17 @@ CAUSES = (
         "the program's own flags for its loader, as `via:` knobs",
     ),
     (
+        "`itertools.cycle(loader)`, which keeps all batches of the first epoch and repeats them",
+        (
+            "the knobs of the loader and `batch_size` are withdrawn; steps count as iterations,"
+            " without samples"
+        ),
+        (
+            "`while True: for batch in loader: ...`, which also shuffles anew in every epoch, needs"
+            " less memory, and can be tuned"
+        ),
+    ),
+    (
         "an IterableDataset that makes its batches itself, in a job without workers",
         "`num_workers` is withdrawn: it cannot be checked what each worker would read",
         "set `num_workers=1` in the job, if the dataset splits its data between workers correctly",

@@ -126,8 +126,10 @@ class AmpDtype(Knob):
         live.control("autocast").set(None if value == "off" else str(value))
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        if value == "off" or not live.entries:
+        if value == "off":
             return None
+        if not live.entries:
+            return live.control("autocast").effect()
         modules = [m for entry in live.entries for m in entry.module.modules()]
         if not any(part in type(m).__name__ for m in modules for part in CASTABLE):
             # Products may still be called as functions: look for matrices among the parameters.
@@ -145,7 +147,7 @@ class AmpDtype(Knob):
             )
         if dtypes == {"float64"}:
             return "the parameters are float64, which autocast does not cast"
-        return None
+        return live.control("autocast").effect()
 
     def snippet(self, value: Value) -> str:
         if value == "off":

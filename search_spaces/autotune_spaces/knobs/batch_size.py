@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, whole
+from autotune_spaces.domains import loader_of, repeated_loader_of, whole
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 FACTORS = (0.5, 1, 2, 4, 8)
@@ -62,7 +62,7 @@ class BatchSize(Knob):
         return loader_of(job).batch_size
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        loader = loader_of(job)
+        loader = repeated_loader_of(job)
         if loader.custom_batch_sampler:
             raise NotApplicable(_why_fixed(loader.batch_sampler))
         if loader.batch_size is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, true_or_false
+from autotune_spaces.domains import loader_of, repeated_loader_of, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -42,7 +42,7 @@ class InOrder(Knob):
         return loader_of(job).in_order
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        loader_of(job)
+        repeated_loader_of(job)
         return [True, False]
 
     def check_value(self, value: Value) -> str | None:

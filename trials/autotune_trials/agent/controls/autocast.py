@@ -38,6 +38,7 @@ class AutocastRegion:
         self.dtype: Any = None
         self.entering = False  # the autocast being entered is ours
         self.ending = False  # switch off when the next batch is fetched
+        self.due = False  # it is being fetched
         self._fading: Any = None  # the dtype switched off last; tensors of it may still exist
         self.inside: Any = None  # the region we are in
         self.entered = 0  # regions entered so far
@@ -49,6 +50,7 @@ class AutocastRegion:
         """
         self.leave()
         self.ending = dtype is None and self.dtype is not None and at_batch
+        self.due = False
         if not self.ending:
             self._fading, self.dtype = self.dtype, dtype
 
@@ -60,7 +62,7 @@ class AutocastRegion:
     def end(self) -> None:
         """Finish switching off, where the next batch is fetched."""
         self.leave()
-        self.ending = False
+        self.ending = self.due = False
         self._fading = self.dtype = None
 
     def fade(self, device: str, inputs: Iterable[Any]) -> Context | None:
@@ -145,6 +147,8 @@ class AutocastControl(Control):
     def __init__(self, live: LiveJobControl) -> None:
         super().__init__(live)
         self.region = AutocastRegion(live.torch)
+        self._set_at = 0  # iterations completed when it was last set
+        self._entered = 0  # regions entered when the value was last changed
         # float16 only; kept, with its scale, when float16 is switched off
         self.scaling: LossScaling | None = None
 
@@ -163,9 +167,15 @@ class AutocastControl(Control):
         at_batch = (
             live.loaders is not None
             and live.loaders.training_state is not None
+            # one that is read by another thread asks for batches at any time
+            and not live.loaders.training_state.read_aside
             and not live.state.stopped
         )
-        self.region.set(None if value is None else getattr(self.torch, value), at_batch)
+        dtype = None if value is None else getattr(self.torch, value)
+        if dtype is not self.region.dtype:
+            self._entered = self.region.entered
+        self.region.set(dtype, at_batch)
+        self._set_at = live.state.iterations
         self.listen(self.region.in_use)
         if value == "float16":
             self.scaling = self.scaling or LossScaling(
@@ -176,6 +186,11 @@ class AutocastControl(Control):
         elif self.scaling is not None:
             live.events.forget(self.scaling)
 
+    def effect(self) -> str | None:
+        if self.region.dtype is None or self.region.entered > self._entered:
+            return None
+        return "no forward pass of the training was seen, so autocast was never switched on"
+
     # ------------------------------------------------------------------ events
 
     def batch_requested(self, loader: TrackedLoader) -> None:
@@ -183,6 +198,13 @@ class AutocastControl(Control):
         if region.inside is not None:
             region.leave()
         if region.ending and not loader.is_other:
+            region.due = True
+            self._finish()
+
+    def _finish(self) -> None:
+        """Finish switching off. Inside the region only the thread that trains can, once it has left."""
+        region = self.region
+        if region.inside is None:
             region.end()
             self.listen(region.in_use)
 
@@ -199,6 +221,7 @@ class AutocastControl(Control):
             live.state.iterations
             and self.region.dtype is not None
             and loader.training
+            and not loader.read_aside  # autocast is a matter of each thread
             and not live.entries
         ):
             self.region.enter(live.device or "cpu")  # the job calls no module: start at the batch
@@ -234,12 +257,19 @@ class AutocastControl(Control):
         return None
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
-        if self.region.inside is not None:
-            self.region.leave()
+        region = self.region
+        if region.inside is not None:
+            region.leave()
+        if region.due:
+            self._finish()
+        elif region.ending and self.live.state.iterations > self._set_at:
+            region.set(None)  # a whole iteration without a batch: the job fetches none any more
 
     def step_started(self, optimizer: Any) -> None:
         if self.region.inside is not None:
             self.region.leave()
+        if self.region.due:
+            self._finish()
 
     def manual_step(self, loss: Any) -> None:
         self.region.leave()

@@ -91,7 +91,8 @@ class EntryCall(SlotCall):
         if state.stopped or state.inside_entry:
             return module._call_impl(*args, **kwargs)
         gradless = not self._computes_gradients()
-        if gradless or not module.training or not self._anything_trainable(module):
+        trains = module.training or entry.trains_in_evaluation
+        if gradless or not trains or not self._anything_trainable(module):
             with self._loop.evaluate(entry, args, gradless) or nullcontext():
                 return module._call_impl(*args, **kwargs)
         confined = self._loop.call_module(entry, args, kwargs)
@@ -126,6 +127,9 @@ class Entry:
         self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}
         self._channels_last = False
         self.called_gradless = False  # its latest call, in training mode
+        # iterations in a row that called it in evaluation, with gradients, and nothing in training
+        self.evaluated_iterations = 0
+        self.trains_in_evaluation = False  # the job trains without model.train()
         self.checkpointed = False  # and recomputed in backward: such a call is part of the forward
 
     @property

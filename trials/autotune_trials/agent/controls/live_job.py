@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -164,15 +164,12 @@ class LiveJobControl(Listener):
         self._entries.append(entry)
         return entry
 
-    def drop_entries(self) -> None:
-        """Forget all entries without restoring their modules."""
-        self.release_entries()
-        self._entries = []
-
-    def release_entries(self) -> None:
-        """Stop seeing calls of the entries."""
+    def drop_entries(self, but: Sequence[Entry] = ()) -> None:
+        """Forget all entries but these, without restoring their modules."""
         for entry in self._entries:
-            entry.release()
+            if entry not in but:
+                entry.release()
+        self._entries = list(but)
 
     # ------------------------------------------------------------------ events
 

@@ -211,6 +211,8 @@ class LiveMode(Mode):
                     "the job iterates over several DataLoaders together: serving only one of them"
                     " from memory would make it endless"
                 )
+            if block.cached_batches and agent.loaders.cycled:
+                raise RuntimeError("the job keeps every batch of its DataLoader in memory itself")
             agent.loaders.serve_cached(block.cached_batches)
             if block.knobs and self._hello.job.own_compile:
                 self._allow_recompiles()

@@ -7,7 +7,8 @@
     autotune.step()                  on_manual_step ─────────┴▶ the iteration ends
 
 See :mod:`.events` for the listeners. An iteration ends with the step of the *lead* optimizer (see
-lead_optimizer.py: GANs step several); in a job without torch.optim, where it continues after
+lead_optimizer.py: GANs step several), but not with another step of it after the same backward
+(DeepSpeed's ZeRO steps it once per param group); in a job without torch.optim, where it continues after
 updating its parameters itself (see own_updates.py). Once the job calls ``autotune.step()``,
 iterations end only there.
 """
@@ -15,6 +16,7 @@ iterations end only there.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,7 @@ CAPTURED = (
     " nor change; turn that off for tuning"
     " (compile_mode=reduce-overhead creates such graphs itself)"
 )
+EVALUATED = 3  # iterations in a row without training mode, after which evaluation mode trains
 # where, why, and whether nothing failed but the agent can no longer see the job
 StepAside = Callable[[str, str, bool], None]
 
@@ -55,7 +58,12 @@ class TrainingLoop(LoaderEvents):
         # called with the job's errors that pass through our wrappers
         self.on_error: Callable[[BaseException], None] = lambda error: None
         self.device = ""  # type of the training device
+        # called in evaluation with gradients, in this iteration
+        self._evaluated: set[Entry] = set()
         self._lead = Lead()
+        # the optimizer whose step ended the last iteration, and the number of backwards then
+        self._ended_by: Callable[[], Any] = lambda: None
+        self._ended_at = 0
         self._captured = False  # the job has captured backward or a step in a CUDA graph
 
     # ------------------------------------------------------------------ device and optimizers
@@ -163,6 +171,8 @@ class TrainingLoop(LoaderEvents):
             self.go_on()
             entry.called_gradless = gradless and entry.module.training
             self.state.frozen = not gradless and entry.module.training
+            if not gradless and not entry.module.training:
+                self._evaluated.add(entry)
             for hear in self.events.evaluated:
                 context = hear(entry, args) or context
         except Exception:
@@ -268,17 +278,28 @@ class TrainingLoop(LoaderEvents):
                 state.ends_with = Ending.STEP
                 self._start_over()
             ends = state.ends_with is Ending.STEP and self._lead.ends_iteration(optimizer)
+            ends = ends and not self._steps_again(optimizer)
             for hear in self.events.step_ended:
                 hear(optimizer, ends)
             state.closure_calls = 0
             if ends:
                 if state.iterations == 1 and self._lead.same_turn:
                     self._start_over()
+                self._ended_by, self._ended_at = weakref.ref(optimizer), state.backwards
                 self._end_iteration(None)
         except Exception:
             self.fail("step_ended")
         finally:
             state.in_step = False
+
+    def _steps_again(self, optimizer: Any) -> bool:
+        """Whether ``optimizer`` ended the last iteration, and no backward has run since."""
+        state = self.state
+        return (
+            0 < state.backwards == self._ended_at
+            and not state.in_backward
+            and self._ended_by() is optimizer
+        )
 
     # ------------------------------------------------------------------ iterations
 
@@ -323,9 +344,21 @@ class TrainingLoop(LoaderEvents):
         state.iterations += 1
         if state.iterations == 1:
             state.backwards_at_first = state.backwards
+        if self._evaluated:
+            self._count_evaluated()
         state.training_called = False
         for hear in events.iteration_ended:
             hear(iteration)
+
+    def _count_evaluated(self) -> None:
+        """Some jobs never call ``model.train()`` after their first evaluation: those calls train."""
+        for entry in self._evaluated:
+            entry.evaluated_iterations += 1
+            if self.state.training_called:
+                entry.evaluated_iterations = 0
+            elif entry.evaluated_iterations >= EVALUATED:
+                entry.trains_in_evaluation = True
+        self._evaluated.clear()
 
     # ------------------------------------------------------------------ the job's own CUDA graphs
 

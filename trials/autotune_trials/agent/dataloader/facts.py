@@ -119,6 +119,7 @@ def describe(
     size: int | None,
     asked_worker_info: bool,
     batch: Weight = NOTHING,
+    cycled: bool = False,
 ) -> LoaderFacts:
     """The facts of ``loader``. ``size``: the batch size the job built it with."""
     own, iterable = Settings.of(loader), is_iterable(data, loader)
@@ -152,6 +153,7 @@ def describe(
         batch_mib=batch.bytes / 2**20,
         batch_tensors=batch.tensors,
         on_gpu=batch.on_gpu,
+        cycled=cycled,
     )
 
 

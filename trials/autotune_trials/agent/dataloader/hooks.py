@@ -9,8 +9,10 @@ loader for every epoch has one *family* of loaders, whose key is that of the fir
 
 from __future__ import annotations
 
+import gc
 import traceback
 import weakref
+from itertools import cycle
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -75,6 +77,9 @@ class LoaderHooks:
         self.last_rebuild_s = 0.0
         self.control = TrainingLoaderControl(self)
         self.metering: ReaderMeter | None = None  # of the source being built
+        # whether the training loader's batches are kept by the job and given out again
+        self.cycled = False
+        self._cycles: dict[str, bool] = {}  # the same by family key, once looked at
         self._meters: dict[str, ReaderMeter] = {}  # by family key
         self._meters_wanted = config.mode in (SessionMode.LIVE, SessionMode.PROFILE)
         self._watched = config.mode == SessionMode.PROFILE
@@ -108,8 +113,10 @@ class LoaderHooks:
         return self.known_facts
 
     def set_stretch(self, on: bool) -> None:
-        """Restart the training loader when it ends, so that the job's loop over it does not end."""
-        self.stretch = bool(on)
+        """Restart the training loader when it ends, so that the job's loop over it does not end. Not
+        if the job keeps every batch: it would run out of memory.
+        """
+        self.stretch = bool(on) and not self.cycled
 
     def serve_cached(self, on: bool) -> None:
         """Give the training loop copies of at most 8 batches instead of new ones, as a loader that
@@ -243,6 +250,17 @@ class LoaderHooks:
         if iterator is not None and state is self.training_state:
             self._training_iterator = reference
 
+    def look_for_cycle(self, iterator: Any, state: TrackedLoader) -> None:
+        """Find out whether ``iterator`` is in an itertools.cycle, which keeps its batches and reads
+        it only once. Done once for each family, since it takes as long as a garbage collection.
+        """
+        if self._launched or state.key in self._cycles:
+            return
+        began = perf_counter()
+        held = any(type(holder) is cycle for holder in gc.get_referrers(iterator))
+        self._cycles[state.key] = held
+        self.own_s += perf_counter() - began
+
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader with the configured key."""
         return self.training_state or next(
@@ -258,6 +276,7 @@ class LoaderHooks:
                 return
         self._rival = ("", 0)
         self.training_state = state
+        self.cycled = self._cycles.get(state.key, False)
         template = iterator.template if iterator is not None else state.loader()
         if template is not None:
             try:
@@ -269,6 +288,7 @@ class LoaderHooks:
                     state.batch_size,
                     state.asked_worker_info,
                     state.batch,
+                    self.cycled,
                 )
             # the job's own sampler or dataset cannot be described; fault() tells the tuner
             except Exception:

@@ -148,6 +148,7 @@ def iterator_class(data: Any) -> type:
                 hooks.last_rebuild_s = clock() - self._rebuilding_since
                 self._rebuilding_since = None
             if self._start_s is not None:
+                hooks.look_for_cycle(self, state)
                 wait_s, self._start_s = wait_s + self._start_s, None
                 before = state.epoch_before()
                 if before is not None:

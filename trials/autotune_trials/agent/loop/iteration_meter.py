@@ -2,10 +2,14 @@
 
 batch_requested ── waiting ── batch_given ── the model … ── batch_requested ── … ── epoch_ended
    │ what the last batch was for is known now  │ DATA                            │ AWAY
+
+Where another thread than the one that trains reads the loader (a prefetcher of the job's own), its
+waiting is no part of the iteration, and the clock is left to the thread that trains.
 """
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
@@ -46,6 +50,12 @@ class IterationMeter(Listener):
         interruptions = self._interruptions
         if not self._state.backwards:
             self._begin_with(loader)
+        loader.read_aside = self._aside()
+        if loader.read_aside:
+            if loader.is_other:
+                interruptions.note_other_loader()
+            interruptions.batch = None
+            return
         if self._consumption.evaluated or interruptions.calls:
             self._end_of_batch()
         phase, self._other = DATA, loader.is_other
@@ -56,6 +66,10 @@ class IterationMeter(Listener):
         clock = self._timer.clock
         clock.switch(phase)
         interruptions.batch = clock.mark()
+
+    def _aside(self) -> bool:
+        """Whether this thread is not the one that trains."""
+        return self._state.iterations > 0 and get_ident() != self._timer.clock.thread
 
     def _begin_with(self, loader: TrackedLoader) -> None:
         """Before the first backward: what preceded this pass over the data (statistics, Lightning's
@@ -87,13 +101,19 @@ class IterationMeter(Listener):
         turnover_s: float | None,
     ) -> None:
         clock, consumption, loaders = self._timer.clock, self._consumption, self.loaders
+        aside = loader.read_aside
         if loaders is not None and loaders.own_s:
-            clock.leave_out(loaders.own_s)
+            if not aside:
+                clock.leave_out(loaders.own_s)
             wait_s, loaders.own_s = max(0.0, wait_s - loaders.own_s), 0.0
+        if aside:
+            wait_s = 0.0
+            if clock.phase not in (AWAY, TURNOVER):  # training does not wait for the epoch to begin
+                turnover_s = None
         if loader.mark is not consumption.mark:
             self._begin_pass(loader)
         consumption.fetch(loader, loader.mark, samples, wait_s, turnover_s)
-        if clock.phase == AWAY and self._other:
+        if aside or (clock.phase == AWAY and self._other):
             return
         if turnover_s is not None:
             clock.note_first_batch()
@@ -108,7 +128,7 @@ class IterationMeter(Listener):
         self._interruptions.note_pass()
 
     def epoch_started(self, loader: TrackedLoader) -> None:
-        if not loader.is_other:
+        if not loader.is_other and not self._aside():
             self._settle()
             clock, over = self._timer.clock, self._epoch_over
             self._epoch_over = False
@@ -118,19 +138,22 @@ class IterationMeter(Listener):
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
         if not loader.is_other:
-            self._end_of_batch()
+            aside = self._aside()
+            if not aside:
+                self._end_of_batch()
             self._consumption.end_epoch(loader.mark, trained=self._state.backwards > 0)
             self._epoch_over = True
-            self._timer.clock.note_epoch_end()
+            if not aside:
+                self._timer.clock.note_epoch_end()
 
     def workers_ending(self, loader: TrackedLoader) -> None:
-        if not loader.is_other:
+        if not loader.is_other and not self._aside():
             self._settle()
             self._before_end.append(self._timer.clock.phase)
             self._timer.clock.note_workers_end()
 
     def workers_ended(self, loader: TrackedLoader) -> None:
-        if self._before_end and not loader.is_other:
+        if self._before_end and not loader.is_other and not self._aside():
             self._timer.clock.switch(self._before_end.pop())
 
     # ------------------------------------------------------------------ model, backward, step
@@ -182,6 +205,9 @@ class IterationMeter(Listener):
         iteration.wall, iteration.spent = clock.cut()
         iteration.counted = clock.counted
         trained = self._consumption.take(interruptions)
+        if self.loaders is not None and self.loaders.cycled:
+            # soon the job trains on batches that it has kept, whose samples no one sees
+            trained = trained._replace(counted=False, first_fetched_ahead=0.0)
         self._samples.add(iteration, trained, samples)
         if trained.in_turn:
             interruptions.note_turn()

@@ -144,11 +144,19 @@ class ModuleWatch(Listener):
             if not self._state.stopped:
                 self.listen_to_dynamo()
                 self.watch(False)
-                if isinstance(getattr(model, "__self__", model), self._torch.nn.Module):
+                module = getattr(model, "__self__", model)
+                if isinstance(module, self._torch.nn.Module):
                     self._traits.compiles = True
-                    self._live.drop_entries()
+                    self._live.drop_entries(but=self._compiled_apart_from(module))
         except Exception:
             self._loop.fail("before_own_compile")
+
+    def _compiled_apart_from(self, module: Any) -> list[Entry]:
+        """Entries that the job has compiled and that are no part of ``module``: it compiles its
+        blocks one by one."""
+        parts = set(module.modules())
+        compiled = (e for e in self._live.entries if hasattr(e.module, "_orig_mod"))
+        return [entry for entry in compiled if entry.module not in parts]
 
     def listen_to_dynamo(self) -> None:
         """Something is about to be compiled: in profile runs, attach the compile log. Graph breaks

@@ -60,6 +60,17 @@ def test_autocast_does_nothing_to_a_job_in_float64(tuner: Tuner) -> None:
     assert "float64" in report.no_effect["amp_dtype"]
 
 
+def test_a_knob_of_the_loader_is_taken_back_where_the_process_reads_no_data(tuner: Tuner) -> None:
+    """As in a rank that another one reads for: the plan is the same for all ranks."""
+    batch = "torch.randn(16, 3, 8, 8), torch.randint(0, 4, (16,))"
+    source = WATCHED.replace("for x, y in loader:", f"for x, y in [({batch})]:")
+    reports, _ = run_live(
+        tuner, source, block("c", num_workers=2, batch_size=8), block("b"), block("d", gc="freeze")
+    )
+    assert [r.error for r in reports] == ["", "", ""]
+    assert set(reports[0].no_effect) == {"num_workers", "batch_size"}
+
+
 @pytest.mark.slow
 def test_channels_last_is_in_effect_and_taken_back(tuner: Tuner) -> None:
     reports, seen = run_live(tuner, WATCHED, block("c", channels_last=True), block("b"))

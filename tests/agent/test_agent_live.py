@@ -198,6 +198,44 @@ def test_loader_settings_batch_size_and_the_ceiling(tuner: Tuner) -> None:
     assert sum(ceiling.window.data_s) / 6 < sum(own.window.data_s) / 20
 
 
+FULL_GRADIENT = (
+    CNN
+    + """
+while True:
+    optimizer.zero_grad()
+    for x, y in loader:
+        loss = criterion(model(x), y) / len(loader)
+        loss.backward()
+    optimizer.step()
+"""
+)
+ATTACKED = (
+    CNN
+    + """
+test = DataLoader(TensorDataset(*data.tensors), batch_size=16)
+step = 0
+while True:
+    for x, y in loader:
+        optimizer.zero_grad(); criterion(model(x), y).backward(); optimizer.step()
+        step += 1
+        if step % 6 == 0:
+            model.eval()
+            for x, y in test:
+                x.requires_grad_()
+                criterion(model(x), y).backward()
+            model.train()
+"""
+)
+
+
+@pytest.mark.parametrize("source", [FULL_GRADIENT, ATTACKED], ids=["full-gradient", "attacked"])
+def test_passes_with_backward_but_no_step_end(tuner: Tuner, source: str) -> None:
+    reports, _ = run_live(tuner, source, block("b"), block("c", _cached_batches=True), block("b2"))
+    own, ceiling, again = reports
+    assert not own.error and not again.error
+    assert ("endless" in ceiling.error) == (source is FULL_GRADIENT)
+
+
 @pytest.mark.slow
 def test_the_lr_factor_acts_in_the_step_alone(tuner: Tuner) -> None:
     source = (

@@ -59,6 +59,7 @@ class LoaderHooks:
         )
         self.stretch = False
         self.cached = False
+        self.withheld = False  # a pass has ended without a step, so none was served from memory
         self.to_drain = 0  # batches to discard at the next request
         self.drain_until_s = 0.0
         self.own_s = 0.0  # the agent's own time while the job waited for a batch
@@ -108,7 +109,11 @@ class LoaderHooks:
         return self.known_facts
 
     def set_stretch(self, on: bool) -> None:
-        """Restart the training loader when it ends, so that the job's loop over it does not end."""
+        """Restart the training loader when it ends, so that the job's loop over it does not end.
+
+        Only after a pass in which an iteration has ended: the job may step after its loop, with the
+        gradient of all its data, or evaluate with gradients.
+        """
         self.stretch = bool(on)
 
     def serve_cached(self, on: bool) -> None:
@@ -116,7 +121,7 @@ class LoaderHooks:
         costs nothing would.
         """
         if self.cached != bool(on):
-            self.cached = bool(on)
+            self.cached, self.withheld = bool(on), False
             self.version += 1
 
     def queue_depth(self) -> int:
@@ -242,6 +247,12 @@ class LoaderHooks:
             self._rival = ("", 0)
         if iterator is not None and state is self.training_state:
             self._training_iterator = reference
+
+    def end_iteration(self) -> None:
+        """An iteration has ended."""
+        iterator = self._training_iterator()
+        if iterator is not None:
+            iterator.stepped = True
 
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader with the configured key."""

@@ -364,6 +364,20 @@ def test_ranks_that_the_program_spawns_itself(start: Start) -> None:
     assert took_s < QUICK_S
 
 
+@pytest.mark.slow
+def test_spawned_ranks_that_leave_their_group_before_the_window_is_full(start: Start) -> None:
+    program = SPAWN.replace("while True:", "for _ in range(4):").replace(
+        "            n += 1\n", "            n += 1\n    dist.destroy_process_group()\n"
+    )
+    session = start(
+        program, argv=[sys.executable, "train.py"], config=SessionConfig("fixed", "", steps=200)
+    )
+    session.wait_hello()
+    record = session.wait_record()
+    assert record.ended_early and record.notes["ranks"] == 2
+    assert record.window.samples == (8.0,) * 32
+
+
 DISPATCHED = """
 import torch, torch.distributed as dist
 from torch import nn

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from autotune_spaces.base import NotApplicable, Value
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
+NO_LOADER = "no DataLoader was iterated"  # why a knob of the loader had no effect
+
 
 def doubling(limit: int) -> list[int]:
     """Powers of two up to ``limit``, and ``limit`` itself."""

@@ -60,6 +60,17 @@ def test_autocast_does_nothing_to_a_job_in_float64(tuner: Tuner) -> None:
     assert "float64" in report.no_effect["amp_dtype"]
 
 
+def test_a_knob_of_the_loader_is_taken_back_where_the_process_reads_no_data(tuner: Tuner) -> None:
+    """As in a rank that another one reads for: the plan is the same for all ranks."""
+    batch = "torch.randn(16, 3, 8, 8), torch.randint(0, 4, (16,))"
+    source = WATCHED.replace("for x, y in loader:", f"for x, y in [({batch})]:")
+    reports, _ = run_live(
+        tuner, source, block("c", num_workers=2, batch_size=8), block("b"), block("d", gc="freeze")
+    )
+    assert [r.error for r in reports] == ["", "", ""]
+    assert set(reports[0].no_effect) == {"num_workers", "batch_size"}
+
+
 @pytest.mark.slow
 def test_channels_last_is_in_effect_and_taken_back(tuner: Tuner) -> None:
     reports, seen = run_live(tuner, WATCHED, block("c", channels_last=True), block("b"))
@@ -185,6 +196,44 @@ def test_loader_settings_batch_size_and_the_ceiling(tuner: Tuner) -> None:
     assert set(own.window.samples) == {16.0} and own.window.epoch_iterations == 16
     assert len(own.window.turnovers_s) >= 1
     assert sum(ceiling.window.data_s) / 6 < sum(own.window.data_s) / 20
+
+
+FULL_GRADIENT = (
+    CNN
+    + """
+while True:
+    optimizer.zero_grad()
+    for x, y in loader:
+        loss = criterion(model(x), y) / len(loader)
+        loss.backward()
+    optimizer.step()
+"""
+)
+ATTACKED = (
+    CNN
+    + """
+test = DataLoader(TensorDataset(*data.tensors), batch_size=16)
+step = 0
+while True:
+    for x, y in loader:
+        optimizer.zero_grad(); criterion(model(x), y).backward(); optimizer.step()
+        step += 1
+        if step % 6 == 0:
+            model.eval()
+            for x, y in test:
+                x.requires_grad_()
+                criterion(model(x), y).backward()
+            model.train()
+"""
+)
+
+
+@pytest.mark.parametrize("source", [FULL_GRADIENT, ATTACKED], ids=["full-gradient", "attacked"])
+def test_passes_with_backward_but_no_step_end(tuner: Tuner, source: str) -> None:
+    reports, _ = run_live(tuner, source, block("b"), block("c", _cached_batches=True), block("b2"))
+    own, ceiling, again = reports
+    assert not own.error and not again.error
+    assert ("endless" in ceiling.error) == (source is FULL_GRADIENT)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import pytest
 from tiny_tuner import JobProcess, Tuner, block
 
+from autotune_trials.agent.facts import job_facts
 from autotune_trials.protocol.messages import Plan, Progress, dump, load
 
 DDP = """
@@ -39,6 +40,23 @@ def read(rank: BinaryIO) -> Any:
     """The next message that is not a heartbeat."""
     message = load(rank.readline())
     return read(rank) if isinstance(message, Progress) else message
+
+
+def test_a_rank_is_known_after_the_job_has_left_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that a program spawns itself have no RANK in their environment."""
+    import torch
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(job_facts, "_last_known", (0, 1))
+    assert (job_facts.rank(torch), job_facts.world_size(torch)) == (0, 1)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        assert job_facts.world_size(torch) == 2
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (job_facts.rank(torch), job_facts.world_size(torch)) == (1, 2)
 
 
 @pytest.mark.slow

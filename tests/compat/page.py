@@ -35,6 +35,18 @@ CAUSES = (
         "mark the iterations, two lines: `import autotune`, `autotune.step(loss=loss, samples=n)`",
     ),
     (
+        "gradients taken by `torch.autograd.grad(loss, parameters)` alone, without `backward()`",
+        (
+            "the knobs of the loader are withdrawn: the job reads its training data without a"
+            " torch DataLoader. With an optimizer of torch.optim, the loss is not a single number"
+            " at each step; without one, neither backward() nor an optimizer was called"
+        ),
+        (
+            "`autotune.step(loss=loss, samples=n)` after each step; the program's own flags for its"
+            " loader, as `via:` knobs"
+        ),
+    ),
+    (
         (
             "a loss that compares the samples of a batch (contrastive, distances, correlation over"
             " the batch)"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import page
 
+ROOT = Path(__file__).resolve().parents[2]
 KNOBS = {
     "hooked": {
         "loader": "Words, train.py:9",
@@ -64,6 +65,10 @@ def test_a_row_says_what_was_seen_and_why_knobs_are_out(tmp_path: Path) -> None:
         "`pin_memory`, `non_blocking`: only for CUDA" in row and "compares samples \\| pairs" in row
     )
     assert "1.25x (1.20–1.30), num_workers 1; loss unchanged" in row
+
+
+def test_the_page_has_every_cause_as_it_is_told_here() -> None:
+    assert (ROOT / "docs" / "compatibility.md").read_text().endswith(page.causes())
 
 
 def test_what_was_not_run_is_said_to_be_not_run(tmp_path: Path) -> None:

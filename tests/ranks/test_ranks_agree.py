@@ -6,6 +6,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+from autotune_spaces.domains import NO_LOADER
 from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine
 from autotune_trials.diagnosis import classify, hang_stacks
 from autotune_trials.paths import SessionPaths
@@ -52,6 +53,11 @@ def job(**changes: object) -> JobFacts:
     return dataclasses.replace(facts, **changes)
 
 
+JOBS = {0: job(), 1: job()}
+# rank 0 reads for both (accelerate's dispatch_batches)
+DISPATCHED = {0: job(), 1: job(loader=None, sample_unit="iterations", samples_per_step=1.0)}
+
+
 def window(samples: tuple[float, ...]) -> Window:
     return Window((0.01,) * len(samples), samples, {})
 
@@ -68,7 +74,7 @@ def record(rank: int, losses: tuple[float | None, ...], **more: object) -> Recor
 
 def test_the_loss_is_the_mean_over_ranks() -> None:
     merged = merge_records(
-        {1: record(1, (3.0, 5.0, math.nan)), 0: record(0, (1.0, 2.0, 1.0))}, "cpu"
+        {1: record(1, (3.0, 5.0, math.nan)), 0: record(0, (1.0, 2.0, 1.0))}, JOBS
     )
     assert merged.losses[:2] == (2.0, 3.5) and math.isnan(merged.losses[2])
     assert (
@@ -83,12 +89,12 @@ def test_the_loss_is_the_mean_over_ranks() -> None:
 
 def test_one_process_is_left_as_it_is() -> None:
     alone = record(0, (1.0, None), no_effect={"amp_dtype": "why"})
-    assert merge_records({0: alone}, "cpu") is alone
+    assert merge_records({0: alone}, JOBS) is alone
 
 
 def test_a_knob_without_effect_on_any_rank_has_none() -> None:
     merged = merge_records(
-        {0: record(0, (1.0,)), 1: record(1, (1.0,), no_effect={"pin_memory": "no"})}, "cpu"
+        {0: record(0, (1.0,)), 1: record(1, (1.0,), no_effect={"pin_memory": "no"})}, JOBS
     )
     assert merged.no_effect == {"pin_memory": "on rank 1: no"}
     reports = {
@@ -97,8 +103,8 @@ def test_a_knob_without_effect_on_any_rank_has_none() -> None:
         )
         for r in (0, 1)
     }
-    assert merge_reports(reports, "cpu").no_effect == {"pin_memory": "no"}
-    assert merge_reports(reports, "cpu").notes == {"loss": 0.5, "ranks": 2}
+    assert merge_reports(reports, JOBS).no_effect == {"pin_memory": "no"}
+    assert merge_reports(reports, JOBS).notes == {"loss": 0.5, "ranks": 2}
 
 
 def test_what_is_counted_is_counted_on_all_ranks() -> None:
@@ -124,6 +130,42 @@ def test_what_is_counted_is_counted_on_all_ranks() -> None:
         }
     )
     assert unread.job.loader is not None and unread.job.loader.rank_samples == ()
+
+
+def test_where_one_rank_reads_for_all_it_counts_the_samples() -> None:
+    hellos = {r: Hello(7, r, MACHINE, DISPATCHED[r], 0.1, {}) for r in (0, 1)}
+    assert merge_hellos(hellos).job.samples_per_step == 8.0
+    mine = record(0, (1.0, 2.0))
+    other = dataclasses.replace(
+        record(1, (1.0, 2.0)), window=window((1.0, 1.0)), samples_before=(0.0, 1.0)
+    )
+    merged = merge_records({0: mine, 1: other}, DISPATCHED)
+    assert (merged.window.samples, merged.samples_before) == ((4.0, 4.0), (0.0, 4.0))
+    # whichever rank it is, and whatever step it ends at
+    swapped = {0: DISPATCHED[1], 1: DISPATCHED[0]}
+    hello = merge_hellos({r: Hello(7, r, MACHINE, swapped[r], 0.1, {}) for r in (0, 1)})
+    assert (hello.job.samples_per_step, hello.job.sample_unit) == (8.0, "samples")
+    merged = merge_records({0: other, 1: record(1, (1.0, 2.0, 3.0))}, swapped)
+    assert merged.window.samples == (4.0, 4.0)
+    # no rank counts samples
+    neither = dict.fromkeys((0, 1), DISPATCHED[1])
+    assert merge_records({0: other, 1: other}, neither).window.samples == (2.0, 2.0)
+
+
+def test_a_rank_that_reads_nothing_says_nothing_of_the_loaders_knobs() -> None:
+    def no_effect(mine: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+        reports = {
+            r: BlockReport("b", r, window((1.0,)), no_effect=said)
+            for r, said in enumerate((mine, other))
+        }
+        return dict(merge_reports(reports, DISPATCHED).no_effect)
+
+    unread = dict.fromkeys(("num_workers", "batch_size"), NO_LOADER)
+    assert no_effect({}, unread) == {} and no_effect(unread, unread) == unread
+    assert no_effect({}, {"cuda_prefetch": "the job never moves a batch tensor"}) == {}
+    # of others, and of a learning rate that could not be set, it does
+    for name in ("amp_dtype", "batch_size"):
+        assert no_effect({}, {name: "failed"}) == {name: "on rank 1: failed"}
 
 
 # ------------------------------------------------------------------------------------------- errors

@@ -364,6 +364,63 @@ def test_ranks_that_the_program_spawns_itself(start: Start) -> None:
     assert took_s < QUICK_S
 
 
+@pytest.mark.slow
+def test_spawned_ranks_that_leave_their_group_before_the_window_is_full(start: Start) -> None:
+    program = SPAWN.replace("while True:", "for _ in range(4):").replace(
+        "            n += 1\n", "            n += 1\n    dist.destroy_process_group()\n"
+    )
+    session = start(
+        program, argv=[sys.executable, "train.py"], config=SessionConfig("fixed", "", steps=200)
+    )
+    session.wait_hello()
+    record = session.wait_record()
+    assert record.ended_early and record.notes["ranks"] == 2
+    assert record.window.samples == (8.0,) * 32
+
+
+DISPATCHED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def batches():
+    "Rank 0 reads for both, like accelerate with dispatch_batches."
+    data = TensorDataset(torch.randn(512, 4))
+    loader = DataLoader(data, batch_size=16) if dist.get_rank() == 0 else None
+    while True:
+        for batch in loader or range(10**9):
+            read = [batch[0] if loader else None]
+            dist.broadcast_object_list(read)
+            yield read[0].chunk(2)[dist.get_rank()]
+
+for x in batches():
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_knobs_of_a_loader_that_one_rank_reads_for_all(start: Start) -> None:
+    session = start(DISPATCHED)
+    job = session.wait_hello().job
+    assert (job.samples_per_step, job.sample_unit) == (16.0, "samples")
+    names = [("own", {}), ("more", {"num_workers": 1, "batch_size": 32}), ("again", {})]
+    reports = session.run_plan([block(name, **knobs) for name, knobs in names])
+    assert [r.window.samples for r in reports] == [(16.0,) * 10, (32.0,) * 10, (16.0,) * 10]
+    assert all(not r.error and not r.no_effect for r in reports)
+    session.close()
+    fixed = start(DISPATCHED, config=SessionConfig("fixed", "", steps=20))
+    fixed.wait_hello()
+    record = fixed.wait_record()
+    assert record.window.samples == (16.0,) * 20
+    assert record.samples_before == tuple(16.0 * i for i in range(20))
+
+
 FSDP = """
 import torch, torch.distributed as dist
 from torch import nn

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, repeated_loader_of, whole
+from autotune_spaces.domains import NO_LOADER, loader_of, repeated_loader_of, whole
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 FACTORS = (0.5, 1, 2, 4, 8)
@@ -120,9 +120,9 @@ class BatchSize(Knob):
         live.control("lr_factor").set(self.lr_factor(live, value))
 
     def lr_factor(self, live: LiveJob, value: Value) -> float:
-        """Factor for the learning rate at batch size ``value``."""
+        """Factor for the learning rate at batch size ``value``; None: the job's own."""
         rule = self.options.get("lr_scaling", "none")
-        if rule == "none":
+        if rule == "none" or value is None:
             return 1.0
         own = self.options.get("own_batch_size") or (
             live.loader.own("batch_size") if live.loader is not None else None
@@ -134,7 +134,7 @@ class BatchSize(Knob):
         return math.sqrt(value / own) if rule == "sqrt" else value / own
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        return "no DataLoader was iterated" if live.loader is None else None
+        return NO_LOADER if live.loader is None else None
 
     def remark(self, value: Value, own: Value) -> str:
         if not isinstance(value, int) or not isinstance(own, int) or value == own:

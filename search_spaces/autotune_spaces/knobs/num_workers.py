@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import (
+    NO_LOADER,
     cores_per_rank,
     doubling,
     host_loader_of,
@@ -127,7 +128,7 @@ class NumWorkers(Knob):
             live.loader.set(num_workers=value)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        return "no DataLoader was iterated" if live.loader is None else None
+        return NO_LOADER if live.loader is None else None
 
     def snippet(self, value: Value) -> str:
         return f"DataLoader(..., num_workers={value})"

@@ -152,11 +152,12 @@ class Heard:
 
 
 def train(hooks, loader, switches=None, seen=None, limit=None):
-    """Iterate with a backward after each batch; ``switches``: batch number -> settings after it."""
+    """Iterate with a backward and a step after each batch; ``switches``: batch number -> settings after it."""
     seen = [] if seen is None else seen
     for number, batch in enumerate(loader):
         seen.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
         hooks.credit_backward()
+        hooks.end_iteration()
         if switches and number in switches:
             hooks.training.set(**switches[number])
         if limit is not None and number + 1 == limit:

@@ -232,6 +232,7 @@ def test_stretched_epoch_goes_on_and_ends_when_told(hook):
     for number, batch in enumerate(loader):
         seen += batch.tolist()
         hooks.credit_backward()
+        hooks.end_iteration()
         if number == 10:
             hooks.set_stretch(False)
     assert seen == list(range(12)) * 4
@@ -252,6 +253,25 @@ def test_stretching_leaves_evaluation_alone_even_over_the_training_loader(hook):
     train(hooks, training, limit=20)
     assert len(list(training)) == 3
     assert len(list(DataLoader(Numbers(8), batch_size=4))) == 2
+
+
+def test_a_pass_without_a_step_ends(hook):
+    """The job steps after its loop, with the gradient of all its data, or evaluates with
+    gradients.
+    """
+    hooks, _ = hook()
+    hooks.set_stretch(True)
+    loader = DataLoader(Numbers(40), batch_size=4)
+    for cached in (False, True, True):
+        hooks.serve_cached(cached)
+        iterator = iter(loader)
+        for seen, _ in enumerate(iterator, 1):
+            hooks.credit_backward()
+            assert seen <= 10
+        hooks.end_iteration()
+        assert hooks.withheld is cached
+    train(hooks, loader, limit=30)
+    assert not hooks.withheld
 
 
 def test_stretched_source_that_cannot_begin_again_ends(hook):
@@ -409,6 +429,7 @@ def test_cached_batches_are_copies_of_a_few(hook):
     for number, batch in enumerate(DataLoader(Numbers(400), batch_size=4, num_workers=1)):
         (served if 5 <= number < 40 else real).append(batch.tolist())
         hooks.credit_backward()
+        hooks.end_iteration()
         batch += 1000  # in-place changes by the job have no effect
         if number == 4:
             hooks.serve_cached(True)

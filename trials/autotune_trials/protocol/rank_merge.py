@@ -3,15 +3,20 @@
 All ranks of a synchronous job take the same steps at the same time, so times are not averaged.
 Each rank feeds its own samples, so samples are summed. Each rank's loss covers only its own
 samples; the gradient descends their mean, which is what the job would log after an all-reduce.
+
+Where one rank reads for all (accelerate's ``dispatch_batches``), that rank counts the samples and
+knows what the knobs of the loader do; the others, which see no DataLoader, are not asked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from autotune_spaces import knobs as registry
+from autotune_spaces.domains import NO_LOADER
 from autotune_spaces.facts import JobFacts, LoaderFacts
 from autotune_trials.protocol.messages import BlockReport, Hello, Record, Window
 
@@ -22,10 +27,12 @@ def merge_hellos(hellos: Mapping[int, Hello]) -> Hello:
     first, jobs = ordered[0], [h.job for h in ordered]
     if len(ordered) == 1:
         return first
+    counted = [j.samples_per_step for j in jobs if j.sample_unit == "samples"]
     job = replace(
         first.job,
         loader=_merged_loader([j.loader for j in jobs]),
-        samples_per_step=_samples_per_step(jobs),
+        samples_per_step=sum(counted) if counted else first.job.samples_per_step,
+        sample_unit="samples" if counted else first.job.sample_unit,
         ddp=tuple(
             replace(d, seen_static=all(_seen_static(j, at) for j in jobs))
             for at, d in enumerate(first.job.ddp)
@@ -35,59 +42,60 @@ def merge_hellos(hellos: Mapping[int, Hello]) -> Hello:
     return replace(first, job=job, machine=replace(first.machine, device_memory_gib=memory_gib))
 
 
-def merge_reports(reports: Mapping[int, BlockReport], device: str) -> BlockReport:
-    """Merge rank -> report of one block. The block failed if it failed on any rank."""
+def merge_reports(reports: Mapping[int, BlockReport], jobs: Mapping[int, JobFacts]) -> BlockReport:
+    """Merge rank -> report of one block. The block failed if it failed on any rank. ``jobs``: what
+    each rank told of the job."""
     ordered = [reports[rank] for rank in sorted(reports)]
     error = next((r.error for r in ordered if r.error), "")
-    windows = [r.window for r in ordered if r.window is not None]
+    windows = {rank: w for rank in sorted(reports) if (w := reports[rank].window) is not None}
     return replace(
         ordered[0],
         window=(
-            merge_windows(windows, device) if len(windows) == len(ordered) and not error else None
+            merge_windows(windows, jobs) if len(windows) == len(ordered) and not error else None
         ),
         error=error,
-        no_effect=_no_effect({r: reports[r].no_effect for r in sorted(reports)}),
+        no_effect=_no_effect({r: reports[r].no_effect for r in sorted(reports)}, jobs),
         settled=all(r.settled for r in ordered),
         notes=_merged_notes([r.notes for r in ordered]),
     )
 
 
-def merge_records(records: Mapping[int, Record], device: str) -> Record:
-    """Merge rank -> record of one run. Norms, metrics and fingerprint are those of rank 0."""
+def merge_records(records: Mapping[int, Record], jobs: Mapping[int, JobFacts]) -> Record:
+    """Merge rank -> record of one run. Norms, metrics and fingerprint are those of rank 0.
+    ``jobs``: what each rank told of the job."""
     ordered = [records[rank] for rank in sorted(records)]
     if len(ordered) == 1:
         return ordered[0]
-    before = [
-        r.samples_before for r in ordered if len(r.samples_before) == len(ordered[0].samples_before)
-    ]
+    before = [records[rank].samples_before for rank in _counting(sorted(records), jobs)]
+    same = all(len(b) == len(ordered[0].samples_before) for b in before)
     return replace(
         ordered[0],
-        window=merge_windows([r.window for r in ordered], device),
+        window=merge_windows({r: records[r].window for r in sorted(records)}, jobs),
         losses=mean_losses([r.losses for r in ordered]),
         samples_before=(
-            tuple(map(sum, zip(*before, strict=True)))
-            if len(before) == len(ordered)
-            else ordered[0].samples_before
+            tuple(map(sum, zip(*before, strict=True))) if same else ordered[0].samples_before
         ),
-        no_effect=_no_effect({r: records[r].no_effect for r in sorted(records)}),
+        no_effect=_no_effect({r: records[r].no_effect for r in sorted(records)}, jobs),
         ended_early=any(r.ended_early for r in ordered),
         notes={**ordered[0].notes, "ranks": len(ordered)},
     )
 
 
-def merge_windows(windows: Sequence[Window], device: str) -> Window:
+def merge_windows(by_rank: Mapping[int, Window], jobs: Mapping[int, JobFacts]) -> Window:
     """Rank 0's times with the samples of all ranks.
 
     Each device has its own memory, so the largest peak counts; CPU ranks share the host's memory,
     so theirs are summed.
     """
+    windows = list(by_rank.values())
     first = windows[0]
     if len(windows) == 1:
         return first
+    device = jobs[min(jobs)].device
     memory = [w.peak_memory_gib for w in windows]
     return replace(
         first,
-        samples=_added([w.samples for w in windows]),
+        samples=_added(first.samples, [by_rank[r].samples for r in _counting(by_rank, jobs)]),
         peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
         cpu_pressure=max(w.cpu_pressure for w in windows),
         # each rank sees the session processes of all ranks on its machine
@@ -109,26 +117,50 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _added(samples: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    if all(len(s) == len(samples[0]) for s in samples):
+def _counting(ranks: Iterable[int], jobs: Mapping[int, JobFacts]) -> list[int]:
+    """Those of ``ranks`` that count samples; all of them if none does, and each counts an iteration
+    as one."""
+    every = list(ranks)
+    return [r for r in every if r in jobs and jobs[r].sample_unit == "samples"] or every
+
+
+def _added(first: tuple[float, ...], samples: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """The sum of ``samples``, as many as in ``first``, rank 0's."""
+    if all(len(s) == len(first) for s in samples):
         return tuple(map(sum, zip(*samples, strict=True)))
     # one rank ended a step early: keep rank 0's pattern, scaled to the sum of the ranks' means
-    own = sum(samples[0])
+    own = sum(first)
     if not own:
-        return samples[0]
+        return first
     mean = sum(sum(s) / max(1, len(s)) for s in samples)
-    factor = mean * len(samples[0]) / own
-    return tuple(s * factor for s in samples[0])
+    factor = mean * len(first) / own
+    return tuple(s * factor for s in first)
 
 
-def _no_effect(by_rank: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
-    """Knobs that had no effect on at least one rank; the reason names the rank unless it is all."""
+def _no_effect(
+    by_rank: Mapping[int, Mapping[str, str]], jobs: Mapping[int, JobFacts]
+) -> dict[str, str]:
+    """Knobs that had no effect on at least one rank; the reason names the rank unless it is all.
+    What a rank that reads no data says of the loader's knobs counts only if all ranks say it."""
     found: dict[str, str] = {}
     for knob in dict.fromkeys(k for reasons in by_rank.values() for k in reasons):
         told = {rank: reasons[knob] for rank, reasons in by_rank.items() if knob in reasons}
-        rank, why = next(iter(told.items()))
-        found[knob] = why if len(told) == len(by_rank) else f"on rank {rank}: {why}"
+        everywhere = len(told) == len(by_rank)
+        if not everywhere:
+            told = {
+                r: why
+                for r, why in told.items()
+                if r not in jobs or jobs[r].loader is not None or not _of_loader(knob, why)
+            }
+        if told:
+            rank, why = next(iter(told.items()))
+            found[knob] = why if everywhere else f"on rank {rank}: {why}"
     return found
+
+
+def _of_loader(knob: str, why: str) -> bool:
+    """Whether ``knob`` had no effect because there is no DataLoader."""
+    return why == NO_LOADER or (knob in registry.names() and registry.kind(knob).loader)
 
 
 def _merged_notes(notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -149,15 +181,6 @@ def _merged_loader(loaders: Sequence[LoaderFacts | None]) -> LoaderFacts | None:
         return None
     every = [loader.rank_samples if loader is not None else () for loader in loaders]
     return replace(first, rank_samples=tuple(n for own in every for n in own) if all(every) else ())
-
-
-def _samples_per_step(jobs: Sequence[JobFacts]) -> float:
-    """Total over all ranks if all of them count samples, else rank 0's figure."""
-    return (
-        sum(j.samples_per_step for j in jobs)
-        if all(j.sample_unit == "samples" for j in jobs)
-        else jobs[0].samples_per_step
-    )
 
 
 def _seen_static(job: JobFacts, at: int) -> bool:

@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import Any
 
 from autotune_spaces.codec import encode
+from autotune_spaces.facts import JobFacts
 from autotune_trials.diagnosis import classify
 from autotune_trials.diagnosis.failure_report import Postmortem
 from autotune_trials.file_restore.restore import Outcome, put_back
@@ -221,9 +222,14 @@ class Session:
         """Hello of the lowest connected rank, with samples and memory merged over all ranks (see
         :mod:`.rank_merge`).
         """
-        return merge_hellos(
-            {rank: c.hello for rank, c in self._ranks.items() if c.hello is not None}
-        )
+        return merge_hellos(self._hellos())
+
+    def _hellos(self) -> dict[int, Hello]:
+        return {rank: c.hello for rank, c in self._ranks.items() if c.hello is not None}
+
+    def _jobs(self) -> dict[int, JobFacts]:
+        """rank -> what it told of the job."""
+        return {rank: hello.job for rank, hello in self._hellos().items()}
 
     def wait_hello(self) -> Hello:
         """Wait until every rank trains; return their merged Hello.
@@ -317,7 +323,7 @@ class Session:
             return BlockReport(
                 block.id, min(self._ranks), None, error=f"agent: no report from rank {missing[0]}"
             )
-        return merge_reports(reports, self.hello.job.device)
+        return merge_reports(reports, self._jobs())
 
     def wait_record(self, more: Callable[[Record], int] | None = None) -> Record:
         """Wait for the records of all ranks and merge them (see :mod:`.rank_merge`).
@@ -401,7 +407,7 @@ class Session:
                     paces.clear()
                     for rank in self._ranks.values():
                         self.board.send(rank, extent)
-        return merge_records(records, self.hello.job.device)
+        return merge_records(records, self._jobs())
 
     def _check_ended_well(self, failure: SessionFailed, records: Mapping[int, Record]) -> None:
         """Decide whether ``failure`` is in fact a normal end: ``records`` covers every rank and the

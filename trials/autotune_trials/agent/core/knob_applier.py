@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune_spaces import knobs as registry
-from autotune_spaces.base import Knob, Value
+from autotune_spaces.base import Knob, NotApplicable, Value
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.protocol.messages import SessionMode
 
@@ -55,7 +55,11 @@ class Knobs:
         wanted = {c.name: (self.get(c.name, c.options), c.value) for c in choices}
         for name in [n for n in self._set if n not in wanted]:
             knob, _ = self._set[name]
-            self.apply(knob, knob.current(hello.machine, hello.job))
+            try:
+                own = knob.current(hello.machine, hello.job)
+            except NotApplicable:  # set on all ranks, and this one reads no data
+                own = None
+            self.apply(knob, own)
             del self._set[name]
         for name, (knob, value) in wanted.items():
             if self._set.get(name) != (knob, value):

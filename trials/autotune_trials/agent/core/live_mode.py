@@ -370,7 +370,15 @@ class LiveMode(Mode):
         )
 
     def _finish_block(self, run: Run, window: WindowRecorder) -> None:
-        agent, measured = self.agent, window.close()
+        agent = self.agent
+        if run.block.cached_batches and agent.loaders.withheld:
+            self._fail_block(
+                run,
+                "the job steps only after a pass over its data: serving batches from memory would"
+                " make the pass endless",
+            )
+            return
+        measured = window.close()
         losses = [x for x in agent.loss.values() if x is not None]
         notes: dict[str, Any] = {**compile_notes(agent.live.entries), "in_force": in_force(agent)}
         if losses:

@@ -61,6 +61,7 @@ class LoaderHooks:
         )
         self.stretch = False
         self.cached = False
+        self.withheld = False  # a pass has ended without a step, so none was served from memory
         self.to_drain = 0  # batches to discard at the next request
         self.drain_until_s = 0.0
         self.own_s = 0.0  # the agent's own time while the job waited for a batch
@@ -113,8 +114,11 @@ class LoaderHooks:
         return self.known_facts
 
     def set_stretch(self, on: bool) -> None:
-        """Restart the training loader when it ends, so that the job's loop over it does not end. Not
-        if the job keeps every batch: it would run out of memory.
+        """Restart the training loader when it ends, so that the job's loop over it does not end.
+
+        Only after a pass in which an iteration has ended: the job may step after its loop, with the
+        gradient of all its data, or evaluate with gradients. Not if the job keeps every batch: it
+        would run out of memory.
         """
         self.stretch = bool(on) and not self.cycled
 
@@ -123,7 +127,7 @@ class LoaderHooks:
         costs nothing would.
         """
         if self.cached != bool(on):
-            self.cached = bool(on)
+            self.cached, self.withheld = bool(on), False
             self.version += 1
 
     def queue_depth(self) -> int:
@@ -260,6 +264,12 @@ class LoaderHooks:
         held = any(type(holder) is cycle for holder in gc.get_referrers(iterator))
         self._cycles[state.key] = held
         self.own_s += perf_counter() - began
+
+    def end_iteration(self) -> None:
+        """An iteration has ended."""
+        iterator = self._training_iterator()
+        if iterator is not None:
+            iterator.stepped = True
 
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader with the configured key."""

@@ -57,6 +57,8 @@ def iterator_class(data: Any) -> type:
             self.mark = (weakref.ref(self), state)
             self._process = os.getpid()
             self.credited = False  # one of its batches was followed by backward
+            # an iteration has ended in this pass, so a loop over it that does not end trains on
+            self.stepped = False
             # batches served repeatedly while the ceiling is measured
             self._kept: list[tuple[Any, float]] = []
             self._next_kept = 0
@@ -124,7 +126,8 @@ def iterator_class(data: Any) -> type:
             # the last attempt to build it raised the job's own error
             if self.source is None:
                 self._build(self._own, private_seed=True)
-            if hooks.cached and self.credited and self._kept and (self._next_kept or self._full()):
+            if hooks.cached and self.credited and self._serves_kept():
+                hooks.withheld = False
                 batch, samples = self._kept[self._next_kept % len(self._kept)]
                 self._next_kept += 1
                 return self._give(copy_batch(batch), samples, clock() - asked, None)
@@ -154,7 +157,7 @@ def iterator_class(data: Any) -> type:
                 if before is not None:
                     wait_s, turnover_s, before.end_s = 0.0, wait_s + before.end_s, 0.0
             samples = self._samples(batch)
-            if hooks.cached and self.credited:
+            if hooks.cached and self.credited and not self._full():
                 self._kept.append((copy_batch(batch), samples))
             if not state.batch.bytes:
                 state.batch = weight_of(batch)
@@ -201,6 +204,10 @@ def iterator_class(data: Any) -> type:
                     self._ahead.append((batch, self._samples(batch), clock() - asked))
             return [batch for batch, _, _ in self._ahead][:count]
 
+        def _serves_kept(self) -> bool:
+            """Whether batches come from memory; the pass then does not end."""
+            return self._next_kept > 0 or (self.stepped and self._full())
+
         def _full(self) -> bool:
             return (
                 len(self._kept) >= CACHED_BATCHES
@@ -226,7 +233,7 @@ def iterator_class(data: Any) -> type:
                 hooks.events.on_epoch_start(state)
             except Exception:
                 hooks.step_aside("on_epoch_start")
-            self._exhausted, self.credited = False, False
+            self._exhausted, self.credited, self.stepped = False, False, False
             self._failure = None
             self._ahead.clear()
             self.template = template = shadow_of(data, loader)
@@ -298,7 +305,9 @@ def iterator_class(data: Any) -> type:
                 hooks.events.on_epoch_end(state)
             except Exception:
                 hooks.step_aside("on_epoch_end")
-            if hooks.stretch and self.credited and state is hooks.training_state:
+            stepped, self.stepped = self.stepped, False
+            hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
+            if hooks.stretch and stepped and self.credited and state is hooks.training_state:
                 persistent = self._own.persistent_workers and self._own.num_workers > 0
                 state.passes += 1
                 starts = 2 if self._own.num_workers and not persistent else 1

@@ -56,7 +56,9 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
 def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits) -> None:
     """Note ``torch.autograd.grad(…, create_graph=True)``, and the gradients of torch.func, which
     also pass through here. Gradients that a hook takes during backward (per-sample ones in Opacus)
-    are part of that backward."""
+    are part of that backward. Other gradients taken this way may be those of anything (a penalty,
+    an input), so a job that trains with nothing else has no backward here (docs/compatibility.md).
+    """
     inside_transform = torch._C._functorch.maybe_current_level
 
     def make_grad(patch: Patch, original: Any) -> Any:

@@ -77,12 +77,13 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
         progress=SimpleNamespace(warning=warnings.append, note=warnings.append),
         executor=executor,
         recorded=lambda key, label, measure: measure(),
+        out_of_time_at=lambda *args: False,
     )
     try:
         record = executor.run_fixed(FixedRun({}, seed=0, steps=6, profile=True, label="profile"))
         peaks = beside_vendor(executor.measure_peaks(1, "cpu"), "")
         observation: Any = SimpleNamespace(
-            job=SimpleNamespace(device="cpu"),
+            job=SimpleNamespace(device="cpu", matmul_precision="highest"),
             machine=SimpleNamespace(cores=2),
             defaults={},
             startup_s=executor.last_hello.startup_s,

@@ -57,7 +57,7 @@ CASES = {
     ),
     "trainer_class": (
         ("1",),
-        {"channels_last": "argument pixel_values of the model's call at train.py:41 is not written out there"},
+        {"channels_last": "argument pixel_values of the model's call at train.py:41 is not explicit there"},
         [
             "torch.set_num_threads(2)", "self.model.compile()", "self.loader = DataLoader(train_set, 32, shuffle=True, num_workers=1)",
             "lr=lr * 2,", "fused=True,", AUTOCAST, "loss = self.compute_loss(batch)",

@@ -21,6 +21,7 @@ from autotune.stages.context import RunContext
 from autotune.stages.measuring import fresh
 from autotune.stages.observe import copy_share, observe
 from autotune.tracking import open_tracker
+from autotune.words import factor_words
 from autotune_trials.protocol.messages import Window
 
 JOB = """
@@ -117,7 +118,7 @@ def test_short_epochs_are_named_by_their_ends(tmp_path: Path) -> None:
     assert (
         found.ceiling is not None
         and found.ceiling > 2
-        and f"{found.ceiling:.2f}×" in found.bottleneck_why
+        and factor_words(found.ceiling) in found.bottleneck_why
     )
     assert max(found.domains["num_workers"]) <= 5, "a sixth worker would never have a batch"  # type: ignore[operator]
 

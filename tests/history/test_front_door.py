@@ -63,7 +63,7 @@ def test_the_second_run_proves_the_answer_of_the_first(tmp_path: Path) -> None:
     _, said = _run(tmp_path)
     assert "this job has already been tuned" in said and "num_workers=2" in said
     second, said = _run(tmp_path, "--run-dir", "again")
-    assert "its answer is proven again" in said
+    assert "proving the recorded answer" in said
     assert second["knobs"] == first["knobs"] and second["trials"] == [], second["rejected"]
     assert second["confirmation"]["adopted"] and second["loss"]["verdict"] == "unchanged"
     assert second["recalled"]["outcome"] == "proven anew"

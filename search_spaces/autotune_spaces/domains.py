@@ -67,8 +67,8 @@ def host_loader_of(job: JobFacts) -> LoaderFacts:
     """The job's training DataLoader.
 
     Raises:
-        NotApplicable: as :func:`repeated_loader_of`, or its batches are on the GPU: workers cannot make
-            them, and there is nothing to pin or copy.
+        NotApplicable: as :func:`repeated_loader_of`, or its batches are on the GPU: workers cannot
+            make them, and there is nothing to pin or copy.
     """
     loader = repeated_loader_of(job)
     if loader.on_gpu:
@@ -82,11 +82,12 @@ def need_cuda(job: JobFacts) -> None:
         raise NotApplicable(f"only for CUDA, and the job trains on {job.device}")
 
 
-def need_convolutions(job: JobFacts, kinds: str = "Conv2d or Conv3d") -> None:
-    """Raises NotApplicable if the job's modules are known and none holds a convolution of
-    ``kinds``."""
-    flat = "Conv1d" in kinds
+def need_convolutions(job: JobFacts, flat: bool = False) -> None:
+    """Raises NotApplicable if the job's modules are known and none holds a convolution. ``flat``:
+    one-dimensional ones count, too.
+    """
     if job.models and not any(m.convolutions or (flat and m.convolutions_1d) for m in job.models):
+        kinds = "Conv1d, Conv2d or Conv3d" if flat else "Conv2d or Conv3d"
         raise NotApplicable(f"the model has no convolutions (no {kinds})")
 
 

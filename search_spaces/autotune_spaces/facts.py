@@ -127,7 +127,7 @@ class ModelFacts:
     # such as transformer layers, which can be compiled one by one
     repeated_blocks: int = 0
     input_shapes: int = 1  # number of different input shapes seen in warm-up
-    convolutions_1d: int = 0
+    convolutions_1d: int = 0  # Conv1d layers, which cuDNN computes, too
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class CudnnBenchmark(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
-        need_convolutions(job, "Conv1d, Conv2d or Conv3d")
+        need_convolutions(job, flat=True)
         if job.cudnn_benchmark:
             raise NotApplicable("the job sets torch.backends.cudnn.benchmark = True itself")
         return [False, True]

@@ -44,7 +44,7 @@ class CudnnBenchmarkLimit(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
-        need_convolutions(job, "Conv1d, Conv2d or Conv3d")
+        need_convolutions(job, flat=True)
         return [10, 0]
 
     def check_value(self, value: Value) -> str | None:

@@ -50,7 +50,7 @@ class CudnnWorkspaceMib(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
-        need_convolutions(job, "Conv1d, Conv2d or Conv3d")
+        need_convolutions(job, flat=True)
         if self.values is None and job.device_memory_share < SHORT:
             raise NotApplicable(
                 "a cap only saves memory, and the job reserves"

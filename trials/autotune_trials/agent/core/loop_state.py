@@ -18,7 +18,8 @@ class LoopState:
 
     __slots__ = """
         stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
-        training_called frozen closure_calls capturing captures functional seen_gradless caches_gradients
+        training_called frozen closure_calls capturing captures functional seen_gradless
+        caches_gradients
     """.split()
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@
 
 See :mod:`.events` for the listeners. An iteration ends with the step of the *lead* optimizer (see
 lead_optimizer.py: GANs step several), but not with another step of it after the same backward
-(DeepSpeed's ZeRO steps it once per param group); in a job without torch.optim, where it continues after
-updating its parameters itself (see own_updates.py). Once the job calls ``autotune.step()``,
+(DeepSpeed's ZeRO steps it once per param group); in a job without torch.optim, where it continues
+after updating its parameters itself (see own_updates.py). Once the job calls ``autotune.step()``,
 iterations end only there.
 """
 

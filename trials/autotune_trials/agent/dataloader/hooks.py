@@ -1,10 +1,11 @@
 """Finds the DataLoader the job trains on and switches it while the loop runs.
 
 What torch's DataLoader is patched with is in patches/loader.py, what the hooks report in
-loader_events.py. The training loader is the one whose batches are followed by backward (training_credit.py). Another loader replaces it only
-after three of its batches in a row were followed by backward, so that a batch fetched before an
-evaluation does not briefly make the evaluation loader the training loader. A job that rebuilds its
-loader for every epoch has one *family* of loaders, whose key is that of the first.
+loader_events.py. The training loader is the one whose batches are followed by backward
+(training_credit.py). Another loader replaces it only after three of its batches in a row were
+followed by backward, so that a batch fetched before an evaluation does not briefly make the
+evaluation loader the training loader. A job that rebuilds its loader for every epoch has one
+*family* of loaders, whose key is that of the first.
 """
 
 from __future__ import annotations

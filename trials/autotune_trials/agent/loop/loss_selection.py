@@ -83,7 +83,10 @@ class LossSelection(Listener):
         ):
             self._traits.compares_samples = comparison(tensors, int(batches[-1].samples or 0))
         if state.iterations == 1 and self._look_for_comparison:
-            self._traits.unsafe_to_autocast = unsafe_to_autocast(tensors)
+            # a GAN has several losses in an iteration
+            self._traits.unsafe_to_autocast = self._traits.unsafe_to_autocast or unsafe_to_autocast(
+                tensors
+            )
 
     def _gradients_were_dropped(self) -> bool:
         """Whether no parameter has a gradient although backward ran: it ran for something other

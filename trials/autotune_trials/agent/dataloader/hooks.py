@@ -70,6 +70,7 @@ class LoaderHooks:
         self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
         # batches given so far, and their number at the last backward
         self.given = self.credited = 0
+        self.ended = 0  # iterations
         self.asking: TrackedLoader | None = None
         self.thread = 0  # id of the thread that begins the job's epochs
         self.training_state: TrackedLoader | None = None
@@ -268,9 +269,7 @@ class LoaderHooks:
 
     def end_iteration(self) -> None:
         """An iteration has ended."""
-        iterator = self._training_iterator()
-        if iterator is not None:
-            iterator.stepped = True
+        self.ended += 1
 
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader with the configured key."""

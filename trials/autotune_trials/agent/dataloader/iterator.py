@@ -57,8 +57,7 @@ def iterator_class(data: Any) -> type:
             self.mark = (weakref.ref(self), state)
             self._process = os.getpid()
             self.credited = False  # one of its batches was followed by backward
-            # an iteration has ended in this pass, so a loop over it that does not end trains on
-            self.stepped = False
+            self._ended_before = hooks.ended  # iterations, when this pass began
             # batches served repeatedly while the ceiling is measured
             self._kept: list[tuple[Any, float]] = []
             self._next_kept = 0
@@ -204,9 +203,13 @@ def iterator_class(data: Any) -> type:
                     self._ahead.append((batch, self._samples(batch), clock() - asked))
             return [batch for batch, _, _ in self._ahead][:count]
 
+        def _stepped(self) -> bool:
+            """Whether an iteration has ended in this pass: a loop that does not end trains on."""
+            return self._hooks.ended > self._ended_before
+
         def _serves_kept(self) -> bool:
             """Whether batches come from memory; the pass then does not end."""
-            return self._next_kept > 0 or (self.stepped and self._full())
+            return self._next_kept > 0 or (self._stepped() and self._full())
 
         def _full(self) -> bool:
             return (
@@ -233,7 +236,8 @@ def iterator_class(data: Any) -> type:
                 hooks.events.on_epoch_start(state)
             except Exception:
                 hooks.step_aside("on_epoch_start")
-            self._exhausted, self.credited, self.stepped = False, False, False
+            self._exhausted, self.credited = False, False
+            self._ended_before = hooks.ended
             self._failure = None
             self._ahead.clear()
             self.template = template = shadow_of(data, loader)
@@ -305,7 +309,7 @@ def iterator_class(data: Any) -> type:
                 hooks.events.on_epoch_end(state)
             except Exception:
                 hooks.step_aside("on_epoch_end")
-            stepped, self.stepped = self.stepped, False
+            stepped, self._ended_before = self._stepped(), hooks.ended
             hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
             if hooks.stretch and stepped and self.credited and state is hooks.training_state:
                 persistent = self._own.persistent_workers and self._own.num_workers > 0

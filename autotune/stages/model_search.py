@@ -75,7 +75,9 @@ def search_live(
         _measure(study, context)
     answer = study.answer()
     return study.trials(), Found(
-        dict(answer.config), answer.gain, tuple(_gain(verdict, study) for verdict in answer.knobs)
+        dict(answer.config),
+        answer.gain,
+        tuple(_gain(verdict, answer.gain, study) for verdict in answer.knobs),
     )
 
 
@@ -112,9 +114,12 @@ def waiting_share(observation: Observation) -> float:
     )
 
 
-def _gain(verdict: KnobVerdict, study: ModelStudy) -> KnobGain:
+def _gain(verdict: KnobVerdict, answer_gain: float, study: ModelStudy) -> KnobGain:
+    """``answer_gain``: log gain of the whole answer, with the knob if that is kept."""
     interval = Interval(*(math.exp(verdict.gain + k * verdict.sd) for k in (0, -2, 2)))
     start_up_s = study.start_up_s(verdict.name, verdict.value)
+    others = answer_gain - verdict.gain * verdict.kept
+    without_s = study.observation.anatomy.iteration_s * math.exp(-others)
     return KnobGain(
         verdict.name,
         verdict.value,
@@ -122,6 +127,6 @@ def _gain(verdict: KnobVerdict, study: ModelStudy) -> KnobGain:
         verdict.kept,
         verdict.reason,
         start_up_s,
-        break_even_steps(start_up_s, verdict.gain, study.observation.anatomy.iteration_s),
+        break_even_steps(start_up_s, verdict.gain, without_s),
         understated(study.space[verdict.name], study.observation),
     )

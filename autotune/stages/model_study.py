@@ -25,7 +25,7 @@ from autotune.secrets import mask_command
 from autotune.stages.budget import search_ends_s
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
-from autotune.stages.measuring.fresh import understated
+from autotune.stages.measuring.fresh import understated, values_for_fresh_runs
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
@@ -42,6 +42,7 @@ COMPILE_S: dict[Value, float] = {  # seconds, until one was measured
     "dynamic": 20.0,
     "reduce-overhead": 25.0,
     "max-autotune": 60.0,
+    "max-autotune-no-cudagraphs": 60.0,
 }
 PRIOR_DROPPED = "prior-dropped"  # journal key
 MOST_MISPREDICTED = 3  # knobs that the history mispredicts before it is ignored
@@ -147,6 +148,12 @@ class ModelStudy:
         return self._first.model
 
     @property
+    def _by_time(self) -> ModelSearch:
+        """The model of the job's time: with objective energy, that of the second figure."""
+        by_energy = self.context.spec.objective == "energy" and self._second.rows
+        return self._second.model if by_energy else self._first.model
+
+    @property
     def _models(self) -> tuple[ObjectiveModel, ObjectiveModel]:
         return self._first, self._second
 
@@ -217,7 +224,7 @@ class ModelStudy:
                 return None
             self.context.stop.check()
             now_s = self.context.journal.elapsed_s
-            used_up = self.context.spec.budget.tried(len(self._seen))
+            used_up = self._used_up(len(self._seen))
             if used_up or len(self._first.rows) > MOST_BLOCKS:
                 self.stopped = (
                     "budget.trials is used up"
@@ -226,7 +233,7 @@ class ModelStudy:
                 )
                 return None
             if self._loader_binds and at_ceiling(
-                *self.model.gain(self.model.leader()), self.observation.ceiling
+                *self._by_time.gain(self.model.leader()), self.observation.ceiling
             ):
                 self.stopped = f"at {AT_CEILING:.0%} of what an infinitely fast loader would give"
                 return None
@@ -288,8 +295,8 @@ class ModelStudy:
         return series
 
     def _sure_gain(self) -> float:
-        """Log speed-up of the fastest configuration, less two standard deviations; at least 0.0."""
-        gain, sd = self.model.gain(self.model.leader())
+        """Log speed-up of the best configuration, less two standard deviations; at least 0.0."""
+        gain, sd = self._by_time.gain(self.model.leader())
         return max(0.0, gain - SURE * sd)
 
     def _waits_still(self) -> bool:
@@ -302,6 +309,15 @@ class ModelStudy:
         )
         return parts.reader_ratio > MOSTLY
 
+    def _used_up(self, trials: int) -> bool:
+        """Whether ``trials`` leaves none of ``budget.trials`` but those kept for fresh processes."""
+        most = self.context.spec.budget.trials
+        fresh = sum(
+            len(values_for_fresh_runs(self.space, name, self.observation))
+            for name in self.observation.domains
+        )
+        return most is not None and trials >= most - min(most // 3, fresh)
+
     def _within_the_limit(self, series: Series | None) -> Series | None:
         """``series`` without configurations beyond ``budget.trials``; None if nothing is left."""
         if series is None or self.context.spec.budget.trials is None:
@@ -309,7 +325,7 @@ class ModelStudy:
         taken = (key_of(config) for busy in self._busy for config in busy.blocks)
         known, blocks = {*self._seen, *taken, key_of({})}, []
         for config in series.blocks:
-            if key_of(config) in known or not self.context.spec.budget.tried(len(known) - 1):
+            if key_of(config) in known or not self._used_up(len(known) - 1):
                 known.add(key_of(config))
                 blocks.append(config)
         if not blocks:
@@ -480,7 +496,7 @@ class ModelStudy:
             return
         if not block.first:
             self._block_s.append(block.wall_s)
-        elif compiled is not None and compiled in self._compile_s:
+        elif compiled in self._compile_s:
             # the longest: later, the compiler finds its kernels in a cache
             longest = max(self._compiled_s.get(compiled, 1.0), block.settle_s)
             if longest != self._compiled_s.get(compiled):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -35,11 +35,10 @@ from autotune.verdict.timing import (
     drop_start,
     first_counted,
     mean_samples,
-    mean_turnover_s,
     reader_of,
     restarts_workers,
 )
-from autotune_spaces.base import NotApplicable
+from autotune_spaces.base import Config, NotApplicable
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.messages import Hello, Record, Window
@@ -143,12 +142,13 @@ def _measure(context: RunContext, first: Record) -> Observation:
     try:
         with LiveComparison(context) as live:
             hello = live.session.hello
-            live.reference({})  # sizes the blocks; not counted
+            live.size({})
             blocks = [live.block({}), live.block({})]
             free = _cost_without_data(live) if hello.job.loader is not None else None
             blocks += [live.block({}), live.block({})]
             measured = [live.cost({}, b) for b in blocks]
             times_s = [live.time_cost({}, b) for b in blocks]
+            turnover_s = live.turnover_s({}, blocks[1])
     except BlockFailed as failure:
         raise BaselineError(
             f"the unchanged job could not be measured: {failure.reason}",
@@ -159,7 +159,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
         raise explain_failure(context, failure) from failure
     mean_cost = fmean(times_s)
     windows = [b.window for b in blocks if b.window is not None]
-    parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=mean_turnover_s(*windows))
+    parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=turnover_s)
     # a live session's heap may keep memory that a bare job gives back after every step
     parts = replace(parts, minor_faults=max(parts.minor_faults, page_faults(first)))
     ceiling = mean_cost / free if free else None
@@ -240,7 +240,22 @@ def choose_knobs(context: RunContext, machine: Machine, job: JobFacts) -> tuple[
             withdrawn[knob.name] = str(reason)
         else:
             domains[knob.name], defaults[knob.name] = domain.values, domain.default
+    for name, why in _idle(context, job, domains).items():
+        del domains[name], defaults[name]
+        withdrawn[name] = why
     return domains, defaults, withdrawn
+
+
+def _idle(context: RunContext, job: JobFacts, domains: Collection[str]) -> dict[str, str]:
+    """Knobs that mean nothing with the job's own workers, where their number is not searched: why."""
+    if job.loader is None or "num_workers" in domains:
+        return {}
+    own: Config = {"num_workers": job.loader.num_workers}
+    return {
+        name: f"it has no effect with num_workers={job.loader.num_workers}, which is not searched"
+        for name in domains
+        if not context.spec.search_space[name].active({}, own)
+    }
 
 
 def explain_failure(

@@ -22,7 +22,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise, without
-from autotune.results import KnobGain, Observation, Trial, TrialState
+from autotune.results import Interval, KnobGain, Observation, Trial, TrialState
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
 from autotune.search.stopping import best_of
@@ -334,12 +334,27 @@ def _search_process(
             continue
         it = _judged(context, observation, tried, trial, log_gain)
         if it.kept:
+            before = gains.get(tried.knob) or next(
+                (g for g in found.gains if g.knob == tried.knob), None
+            )
+            replaces = before is not None and before.value == best.get(tried.knob)
+            gains[tried.knob] = _beyond(before, it) if before and replaces else it
             best, log_gain = dict(config), -trial.log_ratio
-        if it.kept or tried.knob not in gains:
+        elif tried.knob not in gains:
             gains[tried.knob] = it
     for why, names in not_tried.items():
         context.progress.note(f"not tried in fresh processes ({why}): {', '.join(names)}")
     return best, log_gain, tuple(gains.values())
+
+
+def _beyond(first: KnobGain, second: KnobGain) -> KnobGain:
+    """``second``, measured against ``first``'s value of the same knob, as a gain over neither."""
+    if first.speedup is None or second.speedup is None:
+        return second
+    a, b = first.speedup, second.speedup
+    gain = math.log(a.estimate * b.estimate)
+    half = math.hypot(math.log(a.high / a.estimate), math.log(b.high / b.estimate))
+    return replace(second, speedup=Interval(*(math.exp(gain + k * half) for k in (0, -1, 1))))
 
 
 @dataclass(frozen=True)
@@ -385,9 +400,9 @@ def _judged(
 ) -> KnobGain:
     """Judge the value from ``trial``; ``log_gain``: log speed-up of what it was added to."""
     gain = LogRatio(-(trial.log_ratio or 0.0) - log_gain, trial.standard_error or 0.0, trial.pairs)
-    own_s = observation.anatomy.iteration_s
+    without_s = observation.anatomy.iteration_s * math.exp(-log_gain)
     once_s = max(trial.settle_s, tried.start_up_s)
-    return judged(context.spec, tried.knob, tried.value, gain, once_s, own_s, tried.doubted)
+    return judged(context.spec, tried.knob, tried.value, gain, once_s, without_s, tried.doubted)
 
 
 def _no_room(

@@ -219,7 +219,7 @@ def _not_finite(
 ) -> tuple[str, str] | None:
     for seed, run in baselines.items():
         step = run.first_non_finite()
-        if step is not None:
+        if step is not None and step < run.steps:
             return (
                 "no-proof",
                 (
@@ -228,8 +228,9 @@ def _not_finite(
                 ),
             )
     for seed, run in candidates.items():
-        step = run.first_non_finite()
-        if step is not None:
+        step, own = run.first_non_finite(), baselines[seed].first_non_finite()
+        # beyond the compared steps it counts as well, unless the baseline's is not finite there
+        if step is not None and (step < run.steps or own is None):
             return (
                 "changed",
                 (

@@ -41,7 +41,8 @@ class LossRun:
     gradient_norms: Sequence[float] = ()
     update_norms: Sequence[float] = ()
     skipped: Sequence[int] = ()
-    finite: bool = True
+    # step of the record's first loss that is NaN or infinite, perhaps beyond ``losses``
+    non_finite_at: int | None = None
     gradient_error: float | None = None
     gradient_error_allowed: float | None = None
 
@@ -50,13 +51,13 @@ class LossRun:
         return min(len(self.losses), len(self.samples_before))
 
     def first_non_finite(self) -> int | None:
-        """Step of the first loss that is NaN or infinite; 0 if only ``finite`` says so, None if all
-        are finite.
-        """
-        for step, loss in enumerate(self.losses):
-            if loss is not None and not math.isfinite(loss):
-                return step
-        return None if self.finite else 0
+        """Step of the first loss that is NaN or infinite, None if all are finite."""
+        return _first_non_finite(self.losses, self.non_finite_at)
+
+
+def _first_non_finite(losses: Sequence[float | None], otherwise: int | None = None) -> int | None:
+    steps = (i for i, loss in enumerate(losses) if loss is not None and not math.isfinite(loss))
+    return next(steps, otherwise)
 
 
 def loss_run(record: Record) -> LossRun:
@@ -68,7 +69,7 @@ def loss_run(record: Record) -> LossRun:
         gradient_norms=record.gradient_norms,
         update_norms=record.update_norms,
         skipped=record.skipped,
-        finite=all(loss is None or math.isfinite(loss) for loss in record.losses),
+        non_finite_at=_first_non_finite(record.losses),
     )
 
 

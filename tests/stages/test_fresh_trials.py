@@ -15,10 +15,12 @@ from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.executors.base import WALL_S, FixedRun
+from autotune.results import Interval, KnobGain
 from autotune.stages import model_study
 from autotune.stages.decisions.worth_it import judged
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.stages.measuring.pairs import Pairs
+from autotune.stages.search import _beyond
 from autotune.verdict.speedup import LogRatio
 from autotune_trials.protocol.messages import Record, Window
 
@@ -123,6 +125,14 @@ def test_it_is_kept_for_what_it_is_expected_to_gain(
     it = judged(spec, "malloc", "retain", LogRatio(gain, error, 3))
     assert it.kept is kept and bool(it.reason) is not kept
     assert it.speedup is not None and 1 < it.speedup.estimate < 1 + 1.1 * gain
+
+
+def test_a_second_value_of_a_knob_gains_what_the_first_did_as_well() -> None:
+    first = KnobGain("malloc", "retain", Interval(1.2, 1.15, 1.25), True)
+    second = KnobGain("malloc", "jemalloc", Interval(1.02, 1.0, 1.04), True)
+    both = _beyond(first, second)
+    assert (both.value, both.speedup.estimate) == ("jemalloc", pytest.approx(1.2 * 1.02))
+    assert 1.15 < both.speedup.low < 1.18 and 1.27 < both.speedup.high < 1.3
 
 
 class Epochs(Machine):

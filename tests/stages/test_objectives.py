@@ -17,6 +17,7 @@ from autotune.report.terminal.closing import closing_text
 from autotune.report.text.story import evidence, headline, unbeaten_rows
 from autotune.results import Result, Trial, TrialState
 from autotune.search.pareto import Figures
+from autotune.stages.measuring.live_comparison import FIRST_ITERATIONS
 from autotune_spaces.base import Config, SearchSpace
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
@@ -46,6 +47,8 @@ class Powered(Machine):
     def report(self, block: Block, config: Config) -> BlockReport:
         report = super().report(block, config)
         assert report.window is not None
+        if block.iterations == FIRST_ITERATIONS:  # too short for a counter that moves every 0.1 s
+            return report
         return replace(report, window=self._with_joules(report.window, config))
 
 

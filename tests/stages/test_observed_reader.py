@@ -10,6 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from replay import Loss
+from replayed import Machine, job, run, table
 from tiers import slow
 
 from autotune.executors.local import LocalExecutor
@@ -121,6 +123,15 @@ def test_short_epochs_are_named_by_their_ends(tmp_path: Path) -> None:
         and factor_words(found.ceiling) in found.bottleneck_why
     )
     assert max(found.domains["num_workers"]) <= 5, "a sixth worker would never have a batch"  # type: ignore[operator]
+
+
+def test_what_needs_workers_is_not_searched_where_their_number_is_not(tmp_path: Path) -> None:
+    space = "{prefetch_factor: [4], persistent_workers: [true], amp_dtype: [bfloat16]}"
+    found = run(tmp_path, Machine(table(Loss())), job(tmp_path, space)).observation
+    assert list(found.domains) == ["amp_dtype"]
+    assert found.withdrawn["prefetch_factor"] == (
+        "it has no effect with num_workers=0, which is not searched"
+    )
 
 
 def test_the_share_of_copies_is_that_of_all_phases() -> None:

@@ -19,10 +19,11 @@ from replayed import CHANGES, SPACE, Machine, job, run, table
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.report.text.story import evidence
-from autotune.results import KnobGain, Trial, TrialState
+from autotune.results import KnobGain, LossState, LossVerdict, Trial, TrialState
 from autotune.stages.search import Searched
-from autotune.tuner import _why_nothing
+from autotune.tuner import _milder, _why_nothing
 from autotune.verdict.speedup import LOOKS
+from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record, Window
 
 HARMLESS = Loss()
@@ -295,6 +296,18 @@ def test_a_loss_that_does_not_move_proves_nothing_and_stops_the_search_for_varia
     assert result.loss.verdict == "no-proof"
     assert "stays at 1" in result.reason
     assert not [r for r in machine.requests if "-only-" in r.label], "no culprit is looked for"
+
+
+def test_a_batch_size_that_cannot_be_judged_does_not_cost_the_other_knobs(tmp_path: Path) -> None:
+    """Another batch size needs longer runs than a rounding knob."""
+    spec = job(tmp_path, "{batch_size: [512], amp_dtype: [bfloat16], num_workers: [2]}")
+    config: Config = {"batch_size": 512, "amp_dtype": "bfloat16", "num_workers": 2}
+    no_proof = LossVerdict(LossState.NO_PROOF, "the runs have 240 and 15 steps", 5, 15)
+    context: Any = SimpleNamespace(spec=spec)
+    assert _milder(context, config, no_proof, {}) == [
+        {"amp_dtype": "bfloat16", "num_workers": 2},
+        {"num_workers": 2},
+    ]
 
 
 def fails_at(labels: dict[str, int], kind: str = "crash") -> Any:

@@ -98,13 +98,10 @@ def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -
     """Beyond its planned steps, a job may also fail (its learning rates end), or be killed."""
     machine = ShortJob(table(), steps=300, how=how)
     with comparing(tmp_path, machine) as live:
-        live.reference({})
+        live.size({})
         found = [live.compare(FASTER, {}) for _ in range(4)]
     assert all(c.ratio.estimate == pytest.approx(-0.3567, abs=0.03) for c in found)  # log 0.7
     assert len(machine.sessions) >= 3
-    for session in {number for number, _ in machine.blocks[:-1]}:
-        blocks = [config for number, config in machine.blocks if number == session]
-        assert blocks[0] == {}  # a reference first, whatever was interrupted
     spent = {
         number: sum(config == FASTER for n, config in machine.blocks if n == number)
         for number, _ in machine.blocks
@@ -119,7 +116,7 @@ def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path, steps: int, how
     """44 iterations are requested; the job has 30, or 20."""
     machine = ShortJob(table(), steps=steps, how=how)
     with comparing(tmp_path, machine) as live:
-        live.reference({})
+        live.size({})
         found = live.compare(FASTER, {})
     assert found.ratio.estimate == pytest.approx(-0.3567, abs=0.1)
 
@@ -131,7 +128,7 @@ def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(
     """44 iterations are requested, in four consecutive blocks; the job has 100."""
     machine = ShortJob(table(), steps=100, how=how)
     with comparing(tmp_path, machine) as live:
-        live.reference({})
+        live.size({})
         live.compare(FASTER, {})
         live.compare(FASTER, {})
     last = machine.blocks[-1][0]
@@ -143,12 +140,51 @@ def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(
     ]
 
 
+class _Residue(LiveSession):
+    """The unchanged job runs out of memory in a process that has run something else."""
+
+    def __init__(self, inner: LiveSession) -> None:
+        self._inner, self._changed = inner, False
+        self.hello, self.process_config = inner.hello, inner.process_config
+
+    def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
+        reports = []
+        for block in blocks:
+            [report] = self._inner.measure([block])
+            self._changed |= bool(block.knobs)
+            failed = self._changed and not block.knobs
+            reports.append(
+                replace(report, window=None, error="oom: none left") if failed else report
+            )
+        return reports
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class ResidueJob(Machine):
+    def open_live(self, process_config: Config) -> LiveSession:
+        return _Residue(super().open_live(process_config))
+
+
+def test_an_unchanged_job_that_fails_after_another_configuration_is_tried_in_a_new_process(
+    tmp_path: Path,
+) -> None:
+    with (
+        context_of(tmp_path, ResidueJob(table())) as context,
+        LiveSeries(context, {}, 0.0005) as live,
+    ):
+        measured = live.measure([{}, FASTER, {}, FASTER])
+        assert [block.failure for block in measured] == [None] * 4
+        assert live.restarts == 1
+
+
 def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
     with (
         comparing(tmp_path, ShortJob(table(), steps=9)) as live,
         pytest.raises(BaselineError, match="ended before one block"),
     ):
-        live.reference({})
+        live.size({})
 
 
 def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_error(
@@ -159,7 +195,7 @@ def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_err
     """
     machine = ShortJob(table(cost_s=2e-5), steps=30, how="crash")
     with comparing(tmp_path, machine) as live:
-        live.reference({})
+        live.size({})
         with pytest.raises(BaselineError, match="the job failed before one block") as caught:
             live.reference({})
     assert str(caught.value).startswith("train.py:7: "), "where it fails, not the command"
@@ -176,7 +212,7 @@ def test_a_candidate_that_outlasts_the_job_costs_the_trial_and_not_the_run(tmp_p
 
     machine = Longer(table(), steps=10_000)
     with comparing(tmp_path, machine) as live:
-        live.reference({})
+        live.size({})
         with pytest.raises(BlockFailed, match="ended before one block"):
             live.compare(FASTER, {})
         assert live.reference({}) > 0
@@ -191,7 +227,7 @@ def test_a_candidate_that_crashes_is_tried_once_in_a_fresh_session(tmp_path: Pat
 
     machine = Crashing(table(), steps=10_000)
     with comparing(tmp_path, machine, room=100) as live:
-        live.reference({})
+        live.size({})
         with pytest.raises(BlockFailed, match="crash"):
             live.compare(FASTER, {})
     assert len(machine.sessions) == 2
@@ -210,7 +246,7 @@ def test_a_candidate_that_crashes_at_once_is_not_tried_again(tmp_path: Path) -> 
 
     machine = Crashing(table(), steps=10_000)
     with comparing(tmp_path, machine, room=100) as live:
-        live.reference({})
+        live.size({})
         with pytest.raises(BlockFailed, match="crash"):
             live.compare(FASTER, {})
     assert len(machine.sessions) == 1
@@ -231,7 +267,7 @@ def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(
             return super().measure(blocks)
 
     with comparing(tmp_path, WantsItsOwn(table(), steps=10_000), room) as live:
-        live.reference({})
+        live.size({})
         with pytest.raises(BlockFailed):
             live.block({}, cached_batches=True)
         assert live.reference({}) > 0
@@ -270,7 +306,7 @@ def test_who_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(
 ) -> None:
     machine = Killed(KILLS - 1, only_worker=only_worker)
     with comparing(tmp_path, machine) as live:
-        live.reference({})
+        live.size({})
         assert live.compare(FASTER, {}).ratio.estimate == pytest.approx(-0.3567, abs=0.03)
     assert machine.times == 0
 
@@ -284,7 +320,7 @@ def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(
 ) -> None:
     """For example by a memory guard other than the kernel's: larger sizes are not tried, either."""
     with comparing(tmp_path, Killed(100, only_worker=only_worker)) as live:
-        live.reference({})
+        live.size({})
         with pytest.raises(BlockFailed, match=said) as caught:
             live.compare(FASTER, {})
         assert caught.value.kind == "infeasible"

@@ -25,3 +25,19 @@ def test_the_number_of_trials_ends_a_search_only_where_it_is_given(
     }
     result = run(tmp_path, Machine(table(Loss(), factors=speeds)), spec)
     assert len(result.trials) == 3 if limit else len(result.trials) > 3
+
+
+def test_a_given_number_leaves_some_for_fresh_processes(tmp_path: Path) -> None:
+    spec = job(
+        tmp_path,
+        "{intra_op_threads: [1, 2, 3], optimizer_impl: [foreach, fused], malloc: [jemalloc]}",
+        "budget: {trials: 4}\n",
+    )
+    planted = table(
+        Loss(),
+        factors={"malloc": {"jemalloc": 0.8}},
+        job={"surveys": {"malloc": {"jemalloc": "/usr/lib/libjemalloc.so.2"}}},
+    )
+    result = run(tmp_path, Machine(planted), spec)
+    assert [t.origin for t in result.trials].count("process") == 1
+    assert dict(result.knobs) == {"malloc": "jemalloc"}

@@ -407,7 +407,16 @@ def test_a_baseline_that_is_not_finite_proves_nothing():
     decision = compare(nan, side(range(2), side=1), "rounding")
     assert decision.state == "no-proof"
     assert "step 51" in decision.reason
-    assert compare(changed(runs, finite=False), runs, "exact").state == "no-proof"
+
+
+def test_what_is_not_finite_beyond_the_compared_steps_counts_for_the_candidate_alone():
+    """Windows are lengthened for the timing, beyond the steps of the loss check."""
+    late = changed(side(range(4)), non_finite_at=299)
+    own, other = compare(late, side(range(2), side=1), "rounding", steps=240), late
+    assert own.state == "unchanged"
+    decision = compare(side(range(4)), {s: other[s] for s in (0, 1)}, "rounding", steps=240)
+    assert decision.state == "changed" and "step 300" in decision.reason
+    assert compare(late, {s: late[s] for s in (0, 1)}, "rounding", steps=240).state == "unchanged"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -574,10 +583,10 @@ def record(**fields):
 
 def test_a_record_becomes_a_run():
     found = loss_run(record(gradient_norms=(1.0,), skipped=(1,)))
-    assert found.finite
+    assert found.first_non_finite() is None
     assert found.steps == 3
     assert found.skipped == (1,)
-    assert not loss_run(replace(record(), losses=(1.0, math.nan, 2.0))).finite
+    assert loss_run(replace(record(), losses=(1.0, math.nan, 2.0))).first_non_finite() == 1
 
 
 @pytest.mark.parametrize("state", ["unchanged", "changed", "undecided", "no-proof", "not-needed"])

@@ -37,7 +37,7 @@ def judged(
     Args:
         gain: log speed-up.
         start_up_s: its start-up cost.
-        iteration_s: of the unchanged job.
+        iteration_s: without the value.
         doubted: the running job showed little gain; fresh runs then have to be sure.
     """
     knob = spec.search_space[name]
@@ -64,7 +64,7 @@ def judged(
 def break_even_steps(start_up_s: float, log_gain: float, iteration_s: float) -> int | None:
     """Optimizer steps until a knob has paid back its start-up cost.
 
-    None: it costs nothing, or never does. ``iteration_s``: of the unchanged job.
+    None: it costs nothing, or never does. ``iteration_s``: without the knob, with all others.
     """
     if not start_up_s or log_gain <= 0:
         return None

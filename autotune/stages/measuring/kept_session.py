@@ -22,6 +22,7 @@ from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.memory_limits import beyond_limits
 from autotune.stages.measuring.room import Room
 from autotune_spaces.base import Config
+from autotune_spaces.facts import JobFacts
 from autotune_trials.diagnosis.classify import KILLED, WORKERS_TOO_MANY
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
@@ -67,8 +68,10 @@ class KeptSession:
         self.restarts = 0  # sessions that ended by themselves
         self.room = Room(room)
         self._session: LiveSession | None = None
+        self._job: JobFacts | None = None
         self._kills = 0  # of the job from outside, since a block was finished
         self._lost = 0  # sessions whose machine was lost
+        self._changed = False  # whether another configuration than the unchanged job's was run
         self._own_memory_gib = own_memory_gib
 
     def __enter__(self) -> Self:
@@ -93,7 +96,13 @@ class KeptSession:
         """The running session, started if necessary."""
         if self._session is None:
             self._session = self._opened()
+            self._job = self._session.job
         return self._session
+
+    @property
+    def job(self) -> JobFacts:
+        """What the agent told of the job; a session that has ended is not started again for it."""
+        return self._job or self.session.job
 
     def _opened(self) -> LiveSession:
         executor = self.context.executor
@@ -130,6 +139,7 @@ class KeptSession:
         """
         outcomes: list[Outcome] = []
         left = list(planned)
+        self._changed |= any(config for config, _ in left)
         shortened = 0  # block length that a session which ended by itself left room for
         while left:
             try:
@@ -156,7 +166,22 @@ class KeptSession:
                 continue
             outcomes += self._judged(left, reports, shortened)
             left = []
+        for place, outcome in enumerate(outcomes):
+            block = planned[place][1]
+            if outcome.failure and _is_own(outcome.config, block) and self._may_be_ours():
+                self.close()
+                [outcomes[place]] = self.run_all([(outcome.config, _first_of_process(block))])
         return outcomes
+
+    def _may_be_ours(self) -> bool:
+        """Whether the unchanged job may have failed because of what was run before it: memory that
+        is still held, say. It is then measured again in a new process.
+        """
+        changed, self._changed = self._changed, False
+        if changed:
+            self.restarts += 1
+            self.context.progress.note("the unchanged job failed; trying again in a new process")
+        return changed
 
     def _judged(
         self,
@@ -210,7 +235,7 @@ class KeptSession:
             )
             return block
         # nothing was asked of the job that it does not do by itself
-        own = not config and not block.cached_batches
+        own = _is_own(config, block)
         # it raised before it finished one iteration with these settings
         at_once = failure.kind == "crash" and failure.in_block == 0 and not own
         if not at_once and self.room.may_have_ended(failure.kind, block):
@@ -225,6 +250,8 @@ class KeptSession:
                 )
             )
         if own and self.process_config == {}:
+            if self._may_be_ours():
+                return block
             raise failure
         self._kills = 0
         raise _lost_trial(failure)
@@ -285,6 +312,11 @@ class KeptSession:
         return BlockFailed(
             "failed", report.error or "no iteration finished within the time limit of a block"
         )
+
+
+def _is_own(config: Config, block: Block) -> bool:
+    """Whether the job runs as it is."""
+    return not config and not block.cached_batches
 
 
 def _first_of_process(block: Block) -> Block:

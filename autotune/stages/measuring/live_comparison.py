@@ -19,6 +19,7 @@ from statistics import fmean
 from autotune.job.configs import in_words, key_of, live_choices
 from autotune.results import Anatomy
 from autotune.stages.context import RunContext
+from autotune.stages.measuring.fresh import FIRST_RUN
 from autotune.stages.measuring.kept_session import BLOCK_LIMIT_S, COMPILE_LIMIT_S, KeptSession
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.verdict.speedup import LogRatio, live_log_ratio, pooled
@@ -29,6 +30,7 @@ from autotune.verdict.timing import (
     joules_per_sample,
     mean_turnover_s,
     restarts_workers,
+    start_of_workers_s,
 )
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
@@ -63,9 +65,9 @@ class Comparison:
 class _History:
     """The latest windows of one configuration, and the total time lost at its epoch ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, rebuild_s: float = 0.0) -> None:
         self.latest: deque[Window] = deque(maxlen=CALM_WINDOWS)
-        self.rebuild_s = 0.0  # when its loader was built last
+        self.rebuild_s = rebuild_s  # when its loader was built last
         self._turnovers, self._turnovers_s = 0, 0.0
 
     def add(self, window: Window, rebuild_s: float) -> None:
@@ -105,6 +107,8 @@ class LiveComparison(KeptSession):
         self._count = 0
         # of the reference and the current candidate, in this session
         self._histories: dict[str, _History] = {}
+        first = context.stored(FIRST_RUN)
+        self._started_s = 0.0 if first is None else start_of_workers_s(first.window)  # the job's
         # configuration -> log(cost by the second objective / by the first), one per block
         self._ratios: dict[str, list[float]] = {}
 
@@ -125,7 +129,8 @@ class LiveComparison(KeptSession):
         for _ in range(REMEASURE):
             # batches from memory: another load, and no epoch ends
             history = self._histories.setdefault(
-                key_of(config) + " from memory" * cached_batches, _History()
+                key_of(config) + " from memory" * cached_batches,
+                _History(0.0 if config else self._started_s),
             )
             why = None if cached_batches else disturbed(_window(report), tuple(history.latest))
             history.add(_window(report), report.rebuild_s)
@@ -147,20 +152,24 @@ class LiveComparison(KeptSession):
         return first
 
     def time_cost(self, config: Config, report: BlockReport) -> float:
-        """Seconds per sample of a measured block, epoch ends included.
+        """Seconds per sample of a measured block, epoch ends included."""
+        return cost_per_sample(_window(report), turnover_s=self.turnover_s(config, report))
 
-        Epoch ends are rare in short blocks. Their cost is the mean over all blocks of this
-        configuration; if none was seen but workers restart every epoch, it is what starting them
-        cost at the switch.
+    def turnover_s(self, config: Config, report: BlockReport) -> float | None:
+        """Seconds lost at an epoch's end: the mean over all blocks of this configuration, as they
+        are rare in short blocks.
+
+        If none was seen but workers restart every epoch, it is what starting them cost at the
+        switch, or at the start of the unchanged job.
         """
         history = self._histories.get(key_of(config))
         turnover_s = history.mean_turnover_s if history else mean_turnover_s(_window(report))
         if turnover_s is None and self._restarts_workers(config):
             turnover_s = history.rebuild_s if history else report.rebuild_s
-        return cost_per_sample(_window(report), turnover_s=turnover_s)
+        return turnover_s
 
     def _restarts_workers(self, config: Config) -> bool:
-        loader = self.session.job.loader
+        loader = self.job.loader
         if loader is None:
             return False
         return restarts_workers(
@@ -168,12 +177,21 @@ class LiveComparison(KeptSession):
             config.get("persistent_workers", loader.persistent_workers),
         )
 
-    def reference(self, config: Config) -> float:
-        """Measure a reference block, a neighbour of the next block; returns its cost per sample."""
-        report = self.block(config)
-        window, cost = _window(report), self.cost(config, report)
+    def size(self, config: Config) -> None:
+        """Run a few iterations of ``config``, which show how many the following blocks need."""
+        self._sized(_window(self.block(config)))
+
+    def _sized(self, window: Window) -> None:
         self._iteration_s = sum(window.times_s) / len(window.times_s)
         self._samples = sum(window.samples) / len(window.samples)
+
+    def reference(self, config: Config) -> float:
+        """Measure a reference block, a neighbour of the next block; returns its cost per sample."""
+        if self._iteration_s is None:
+            self.size(config)
+        report = self.block(config)
+        cost = self.cost(config, report)
+        self._sized(_window(report))
         self._beside = (key_of(config), cost)
         return cost
 
@@ -279,7 +297,7 @@ class LiveComparison(KeptSession):
         else:
             batch = config.get("batch_size")
             # each rank has its own batch
-            samples = float(batch) * self.session.job.world_size if isinstance(batch, int) else 0.0
+            samples = float(batch) * self.job.world_size if isinstance(batch, int) else 0.0
             scale = samples / self._samples if samples > self._samples else 1.0
             iterations = round(
                 min(max(BLOCK_S / (self._iteration_s * scale), MIN_ITERATIONS), self.room.longest)

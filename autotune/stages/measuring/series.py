@@ -146,7 +146,7 @@ class LiveSeries(KeptSession):
         iteration_s = self._iteration_s.get(key_of(config), self._iteration_s[""])
         batch = config.get("batch_size")
         if isinstance(batch, int) and self._samples and key_of(config) not in self._iteration_s:
-            iteration_s *= max(batch * self.session.job.world_size / self._samples, 1.0)
+            iteration_s *= max(batch * self.job.world_size / self._samples, 1.0)
         return round(min(max(BLOCK_S / iteration_s, MIN_ITERATIONS), self.room.longest))
 
     def _measured(self, outcome: Outcome) -> Measured:
@@ -215,7 +215,7 @@ class LiveSeries(KeptSession):
             self._rebuilt[key] = report.rebuild_s
         if seen:
             return sum(seen) / len(seen)
-        loader = self.session.job.loader
+        loader = self.job.loader
         if loader is None or not config.get("num_workers", loader.num_workers):
             return None
         persistent = config.get("persistent_workers", loader.persistent_workers)

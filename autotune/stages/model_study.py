@@ -29,6 +29,7 @@ from autotune.stages.measuring.fresh import understated, values_for_fresh_runs
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
+from autotune.stages.more_workers import MORE_WORKERS, is_faster, next_look, workers_of
 from autotune.stages.objective_model import ObjectiveModel, Row
 from autotune.stages.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value
@@ -92,6 +93,8 @@ class _Seen:
     reason: str = ""
     no_effect: dict[str, str] | None = None
     node: str = ""
+    # log gain and its standard deviation, once the blocks that say so are forgotten
+    figure: tuple[float, float] | None = None
 
 
 class ModelStudy:
@@ -129,6 +132,7 @@ class ModelStudy:
             self._expected = {}
         self._began_s = self._begin()
         self._taken = 0
+        self._looked_again: set[int] = set()  # numbers of workers, by MORE_WORKERS
         self._busy: list[Series] = []  # taken by lanes and not measured yet
 
     def _begin(self) -> float:
@@ -253,7 +257,9 @@ class ModelStudy:
                 else {},
                 busy=[config for taken in self._busy for config in taken.blocks],
             )
-            series = self._next_of_two(next_series, ends_s - now_s)
+            series = self._more_workers(ends_s - now_s) or self._next_of_two(
+                next_series, ends_s - now_s
+            )
             self.stopped = self.model.stopped
             if (
                 self._loader_binds
@@ -293,6 +299,47 @@ class ModelStudy:
         if series is None and key_of(leader := second.leader()) not in {*self._seen, key_of({})}:
             return Series((leader, leader), "leader") if left_s > LAST_LOOK_S else None
         return series
+
+    def _more_workers(self, left_s: float) -> Series | None:
+        """The best configuration with more workers, if it waits for its batches."""
+        if self._loader_binds or "num_workers" not in self.names or left_s < LAST_LOOK_S:
+            return None
+        own, counts = self.observation.defaults["num_workers"], self._domains["num_workers"]
+        tried = {workers_of(row[0], own) for row in self._first.rows}
+        failed = {workers_of(config, own) for config in self._failed}
+        series = next_look(self.best(), own, counts, tried - failed - self._looked_again)
+        if series is not None:
+            self._looked_again.add(workers_of(series.blocks[-1], own))
+        return series
+
+    def _learn_workers(self, records: Sequence[BlockRecord]) -> None:
+        """Forget what was measured with fewer workers if a series for it has shown more to be
+        faster.
+        """
+        if not records or records[0].purpose != MORE_WORKERS:
+            return
+        first, last = records[0].config, records[-1].config
+        own = self.observation.defaults["num_workers"]
+        more = workers_of(last, own)
+        self._looked_again.add(more)
+        before, after = (
+            [r.log_cost for r in records if r.config == config and r.log_cost is not None]
+            for config in (first, last)
+        )
+        if not is_faster(before, after):
+            return
+        fewer = [s for s in self._seen.values() if workers_of(s.config, own) < more]
+        for seen in fewer:
+            if seen.state == "complete" and self._searched(seen.config):
+                seen.figure = self.model.gain(seen.config)
+        for each in self._models:
+            each.keep(lambda config: not config or workers_of(config, own) >= more)
+        for count in self._domains["num_workers"]:
+            if workers_of({"num_workers": count}, own) < more and count != own:
+                self._exclude("num_workers", count)
+        self.context.progress.note(
+            f"the tuned model waits for {workers_of(first, own)} workers; searching on with {more}"
+        )
 
     def _sure_gain(self) -> float:
         """Log speed-up of the best configuration, less two standard deviations; at least 0.0."""
@@ -372,6 +419,7 @@ class ModelStudy:
             # as a whole: a resumed search continues between two series
             self.context.journal.append(JOURNAL_KIND, "", encode(records))
             new = [seen for record in records for seen in self._learn(record)]
+            self._learn_workers(records)
             self._check_expected()
             for seen in new:
                 self.context.progress.trial(self._trial(seen), self.best())
@@ -414,11 +462,12 @@ class ModelStudy:
     def restore(self) -> None:
         """Replay what was measured before a resume."""
         for entry in self.context.journal.all(JOURNAL_KIND):
-            for data in entry.data:
-                record = decode(BlockRecord, data)
+            records = [decode(BlockRecord, data) for data in entry.data]
+            for record in records:
                 self._job_s[record.node] = record.at_s
                 self._clock_of(record.node)
                 self._learn(record)
+            self._learn_workers(records)
 
     def _learn(self, block: BlockRecord) -> list[_Seen]:
         """Take in one block; returns its configuration if that was never measured before."""
@@ -521,7 +570,7 @@ class ModelStudy:
 
     def _trial(self, seen: _Seen) -> Trial:
         known = seen.state == "complete" and self._searched(seen.config)
-        gain, sd = self.model.gain(seen.config) if known else (None, None)
+        gain, sd = (seen.figure or self.model.gain(seen.config)) if known else (None, None)
         return Trial(
             seen.number,
             seen.config,

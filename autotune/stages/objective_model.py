@@ -48,5 +48,10 @@ class ObjectiveModel:
         if self._made is not None and self._searched({name: value}):
             self._made.exclude(name, value)
 
+    def keep(self, kept: Callable[[Config], bool]) -> None:
+        """Forget the rows of all other configurations."""
+        self.rows = [row for row in self.rows if kept(row[0])]
+        self.forget()
+
     def forget(self) -> None:
         self._made = None

@@ -53,7 +53,7 @@ class Series:
     """Configurations to measure one after another in the running job, in this order.
 
     They agree in all dear knobs and in the compiled graph, so that only the first switch takes
-    seconds.
+    seconds (but for a series that compares numbers of workers: stages/more_workers.py).
     """
 
     blocks: tuple[Config, ...]  # only values that differ from the job's own; ``{}``: the baseline

@@ -35,7 +35,9 @@ def found():
         (owner, name): id(value)
         for owner in OWNERS for name, value in list(vars(owner).items()) if name not in PASSING
     }
-    return attributes, [list(hooks) for hooks in STEPS], list(base.after_fork), sys.excepthook
+    torchs = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    hooks = [list(hooks) for hooks in STEPS]
+    return attributes, hooks, list(base.after_fork), sys.excepthook, torchs
 
 
 def train(steps, stop=lambda: None):
@@ -63,6 +65,7 @@ torch.manual_seed(0)
 before = found()
 mode, directory, socket = (os.environ[name] for name in ("MODE", "DIRECTORY", "SOCKET"))
 values = {"optimizer_impl": "foreach", "channels_last": True, "amp_dtype": "bfloat16", "num_workers": 1}
+values |= {"matmul_precision": "medium", "intra_op_threads": 2}
 config = SessionConfig(
     mode, directory, socket, seed=1, steps=10**6, warmup_steps=3 if socket else 10**9,
     knobs=() if mode == "live" else tuple(KnobChoice(*each) for each in values.items()),

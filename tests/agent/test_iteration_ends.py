@@ -57,7 +57,8 @@ def test_evaluations_of_a_closure_are_counted() -> None:
     state, counts = LoopState(), []  # type: ignore[var-annotated]
     loop = TrainingLoop(Events(), state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
 
-    def closure() -> int:
+    def closure(backward: bool = True) -> int:
+        assert backward is (len(counts) < 3)
         counts.append(state.closure_calls)
         return len(counts)
 
@@ -70,7 +71,7 @@ def test_evaluations_of_a_closure_are_counted() -> None:
     assert [args[1](), args[1](), args[1]()] == [1, 2, 3] and counts == [1, 2, 3]
     loop.end_step(Optimizer(), ("self",), {})
     _, kwargs = loop.start_step("self", ("self",), {"closure": closure, "scale": 2})
-    kwargs["closure"]()
+    kwargs["closure"](backward=False)
     assert counts[-1] == 1 and kwargs["scale"] == 2
     loop.end_step(Optimizer(), ("self",), {})
     assert not state.closure_calls
@@ -95,5 +96,10 @@ def test_another_step_after_the_same_backward_ends_no_iteration() -> None:
     state.in_backward = True
     assert iterations(one, one) == 2  # one step for each gradient, as it becomes ready
     state.in_backward = False
+    loop.end_backward()
+    assert iterations(one) == 1
+    for _ in range(3):  # a phase that takes its gradients by torch.autograd.grad
+        state.training_called = True
+        assert iterations(one, one) == 1
     loop.end_backward()
     assert iterations(other, other) == 0 and iterations(one, one, other) == 1

@@ -18,6 +18,7 @@ import numpy
 import pytest
 import torch
 import torch._dynamo.config
+from bare_runs import run_bare
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -136,6 +137,22 @@ def test_an_evaluation_of_plain_tensors_is_not_autocast(launch: Launch) -> None:
         with torch.no_grad():
             assert model.eval()(torch.randn(4, 8)).dtype == torch.float32
         model.train()
+
+
+def test_a_loss_after_a_call_without_gradients_is_autocast_too(launch: Launch) -> None:
+    """Virtual adversarial training; a reference model made of the same weights."""
+    launch(amp_dtype="bfloat16")
+    model = Layer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        out = model(torch.randn(4, 8))
+        with torch.no_grad():
+            assert model(torch.randn(4, 8)).dtype == torch.float32
+        loss = nn.functional.cross_entropy(out, torch.zeros(4, dtype=torch.long))
+        assert out.dtype == torch.bfloat16 and loss.dtype == torch.float32
+        loss.backward()
+        optimizer.step()
+        assert not torch.is_autocast_enabled("cpu")
 
 
 def test_a_job_that_stays_in_evaluation_mode_is_seen_training(launch: Launch) -> None:
@@ -407,6 +424,31 @@ def test_hooks_on_all_modules_hear_of_a_compiled_one(launch: Launch, monkeypatch
     assert called == ["Linear", "Sequential"] * 3
 
 
+def test_hooks_and_a_forward_set_on_a_compiled_model_act(launch: Launch, monkeypatch: Any) -> None:
+    compiled_by(monkeypatch, lambda graph: graph.forward)
+    launch(compile_mode="default")
+    called = []
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def called_in(steps: int) -> list[str]:
+        called.clear()
+        for _ in range(steps):
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+        return called
+
+    assert called_in(2) == []
+    first = model.register_forward_hook(lambda *_: called.append("first"))
+    assert called_in(2) == ["first"] * 2
+    model.register_forward_hook(lambda *_: called.append("second"))
+    assert called_in(1) == ["first", "second"]
+    first.remove()
+    own = model.forward
+    model.forward = lambda x: (called.append("forward"), own(x))[1]  # type: ignore[method-assign]
+    assert called_in(2) == ["forward", "second"] * 2
+
+
 def test_a_compiled_model_that_the_job_drops_is_gone(launch: Launch, monkeypatch: Any) -> None:
     compiled_by(monkeypatch, lambda graph: graph.forward)
     launch(compile_mode="default")
@@ -458,6 +500,23 @@ def test_a_function_of_the_jobs_own_that_clips_is_still_one_graph(launch: Launch
 
 
 # ------------------------------------------------------------ functions of torch that the job keeps
+
+
+def test_dynamo_imported_under_the_agent_knows_torchs_own_call(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\n"
+        "from autotune_trials.agent.core.agent import Agent\n"
+        "from autotune_trials.protocol.messages import SessionConfig\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+        "own = torch.nn.Module.__call__\n"
+        "agent = Agent(torch, SessionConfig('live', '.', warmup_steps=10**9))\n"
+        "agent.install()\n"
+        "assert torch.nn.Module.__call__ is not own\n"
+        "import torch._dynamo\n"
+        "assert torch._dynamo.utils.unpatched_nn_module_call is own\n"
+        "assert torch._dynamo.variables.nn_module.unpatched_nn_module_call is own\n"
+    )
+    run_bare(tmp_path)
 
 
 def test_functions_that_are_wrapped_travel_to_other_processes(tmp_path: Path) -> None:

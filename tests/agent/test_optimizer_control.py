@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
+from autotune_trials.agent.controls.optimizer_copy import fused_works
 from autotune_trials.agent.controls.optimizers import OptimizerControl
 
 
@@ -64,3 +67,15 @@ def test_the_trial_of_fused_is_not_noticed() -> None:
         and not optimizer.param_groups[0]["fused"]
         and stream.equal(torch.get_rng_state())
     )
+
+
+def test_an_optimizer_that_closes_something_at_its_end_is_copied_without() -> None:
+    class Closing(torch.optim.AdamW):
+        def __del__(self) -> None:
+            closed.append(type(self).__name__)
+
+    closed: list[str] = []
+    optimizer = built(Closing, torch.float32)
+    assert fused_works(torch, optimizer)
+    gc.collect()
+    assert closed == []

@@ -4,6 +4,8 @@ parameters.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,5 +110,9 @@ def test_without_any_update_it_gives_up_and_says_what_to_do() -> None:
 def test_an_optimizers_step_ends_the_search() -> None:
     watched = Watched()
     watched.backward()
+    weight = weakref.ref(watched.net[0].weight)
     watched.seen.step_started(object())
     assert watched.forgotten
+    del watched.net
+    gc.collect()
+    assert weight() is None

@@ -28,6 +28,7 @@ from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
+    Subset,
     WeightedRandomSampler,
     get_worker_info,
 )
@@ -191,6 +192,43 @@ def test_torchs_batch_sampler_given_by_hand_can_be_rebatched(hook):
         and not hooks.facts().custom_batch_sampler
         and not hooks.facts().batch_sampler
     )
+
+
+def test_a_batch_size_that_the_job_sets_later_is_its_own(hook):
+    hooks, _ = hook()
+    loader = DataLoader(Numbers(40), batch_size=4)
+    assert len(train(hooks, loader)) == 10
+    loader.batch_sampler.batch_size = 16
+    assert [len(batch) for batch in train(hooks, loader)] == [16, 16, 8]
+    seen = train(hooks, loader, {0: {"batch_size": 10}, 1: {"batch_size": None}})
+    assert [len(batch) for batch in seen] == [16, 10, 14]
+    hooks.uninstall()
+    assert loader.batch_sampler.batch_size == 16
+
+
+def test_a_held_batch_size_leaves_the_one_that_the_job_set_meanwhile(hook):
+    hooks, _ = hook(mode="fixed")
+    loader = DataLoader(Numbers(40), batch_size=4)
+    loader.batch_sampler.batch_size = 20
+    hooks.selected = hooks.state_of(loader).key
+    hooks.training.set(batch_size=10)
+    assert len(loader) == 4 and [len(batch) for batch in loader] == [10] * 4
+    hooks.uninstall()
+    assert [len(batch) for batch in loader] == [20] * 2
+
+
+def test_a_loader_that_closes_something_at_its_end_does_so_once(hook):
+    class Closing(DataLoader):
+        def __del__(self):
+            closed.append(self)
+
+    closed = []
+    hooks, heard = hook()
+    loader = Closing(Numbers(40), batch_size=4)
+    for _ in range(2):
+        assert flat(train(hooks, loader, {1: {"pin_memory": True}})) == list(range(40))
+    gc.collect()
+    assert closed == [] and not heard.faults
 
 
 def test_no_batching_at_all(hook):
@@ -451,21 +489,33 @@ def test_persistent_workers_of_the_job_end_with_each_epoch_if_a_knob_says_so(hoo
         assert len(workers()) == 2
 
 
-def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook):
-    class Grows(Numbers):
-        scale = 1
+@pytest.mark.parametrize("nested", [False, True])
+def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, nested):
+    class Table(Numbers):
+        def __init__(self):
+            super().__init__(12)
+            self.scale, self.transform, self.rows = 1, abs, list(range(12))
 
         def __getitem__(self, index):
-            return index * self.scale
+            return self.transform(self.rows[index]) * self.scale
 
+    table = Table()
+    dataset = Subset(table, range(12)) if nested else table
     hooks, _ = hook(mode="fixed")
-    dataset = Grows(12)
     loader = DataLoader(dataset, batch_size=4)
     hooks.selected = hooks.state_of(loader).key
     hooks.training.set(num_workers=1, persistent_workers=True)
-    for scale in (1, 10, 100):
-        dataset.scale = scale
-        assert flat(train(hooks, loader)) == [index * scale for index in range(12)]
+    changes = [
+        lambda: setattr(table, "scale", 10),
+        lambda: setattr(table, "transform", lambda row: -row),
+        lambda: setattr(table, "rows", list(range(1, 13))),
+        lambda: table.rows.reverse(),
+    ]
+    for change in changes:
+        before = flat(train(hooks, loader))
+        change()
+        seen = flat(train(hooks, loader))
+        assert seen == [table[index] for index in range(12)] and seen != before
 
 
 def test_loader_dropped_while_iterated(hook):

@@ -412,6 +412,38 @@ def test_batch_size_of_an_iterable_dataset_changes_without_starting_it_again(hoo
     assert heard.batches[-2][1] == 10
 
 
+def test_what_is_only_held_waits_for_the_next_epoch_of_an_iterable_dataset(hook):
+    """A new source would deliver the first items again."""
+    hooks, _ = hook(mode="fixed")
+    loader = DataLoader(ShardedStream(40), batch_size=4)
+    seen = train(hooks, loader, {2: {"num_workers": 2, "batch_size": 5}})
+    assert flat(seen) == list(range(40)) and len(seen[3]) == 5
+    iterator = iter(loader)
+    assert len(workers()) == 2
+    assert sorted(flat(train(hooks, iterator))) == list(range(40))
+
+
+def test_an_iterable_dataset_is_not_started_again_when_the_agent_stops(hook):
+    hooks, _ = hook()
+    iterator = iter(DataLoader(ShardedStream(40), batch_size=4))
+    train(hooks, iterator, {0: {"num_workers": 1}}, limit=3)
+    hooks.uninstall()
+    assert flat(batch.tolist() for batch in iterator) == list(range(8, 40))
+
+
+def test_batches_whose_samples_cannot_be_counted(hook):
+    """A nested tensor has no shape."""
+    hooks, heard = hook()
+    ragged = [torch.ones(2), torch.ones(3), torch.ones(4)]
+    loader = DataLoader(
+        Stream(6), batch_size=3, collate_fn=lambda _: torch.nested.nested_tensor(ragged)
+    )
+    for batch in loader:
+        assert batch.is_nested
+        hooks.credit_backward()
+    assert [samples for _, samples, _, _ in heard.batches] == [3, 3] and not heard.faults
+
+
 @pytest.mark.filterwarnings("ignore:.*pin_memory")
 def test_pinning_an_iterable_dataset_without_workers_does_not_start_it_again(hook):
     hooks, _ = hook()

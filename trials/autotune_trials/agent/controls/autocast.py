@@ -88,6 +88,14 @@ class AutocastRegion:
             return None  # the job's own region, or a checkpoint's
         return self._confined(torch.autocast(device, dtype=self.dtype, cache_enabled=False))
 
+    def suspended(self, device: str) -> Context | None:
+        """A context for a call without autocast in the middle of the region; None inside a region
+        of the job's own.
+        """
+        if self._nesting() != 1:
+            return None
+        return self._confined(self._torch.autocast(device, enabled=False))
+
     def enter(self, device: str, keep_weights: bool = True) -> Context | None:
         """Enter the region, unless already inside. ``keep_weights``: reuse cast weights for the
         rest of the region; casts made without gradients must not be reused.
@@ -249,8 +257,10 @@ class AutocastControl(Control):
         carried = region.carry_on(device, args)
         if carried is not None:
             return carried
-        region.leave()
         part = state.caches_gradients or (entry.checkpointed and entry.called_gradless)
+        if region.inside is not None and state.training_called and not part:
+            return region.suspended(device)  # the loss of the training call is still to come
+        region.leave()
         # the result goes into the loss: both halves must be computed alike
         if part and state.iterations:
             return region.enter(device, keep_weights=False)

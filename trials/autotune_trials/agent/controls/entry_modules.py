@@ -81,6 +81,7 @@ class EntryCall(SlotCall):
         self.entry, self._module = entry, entry.reference
         # holds the module, and only the module holds it: a module that the job drops must be freed
         self.compiled: Any = None
+        self.compiled_with: Any = None  # the hooks and the forward at that time
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state, entry = self._state, self.entry
@@ -190,6 +191,8 @@ class Entry:
         """Run the compiled forward; the first call and new shapes compile. If the compiler fails,
         report it and run uncompiled: a knob must not end the job.
         """
+        if self._mode != REGIONAL and _called_parts(self.module) != self._call().compiled_with:
+            self.compile_anew()
         try:
             result = self._call().compiled(*args, **kwargs)
         except Exception as error:
@@ -256,9 +259,10 @@ class Entry:
             self._compile_blocks(compile)
             call.compiled = module._call_impl
             return
+        call.compiled_with = own_hooks, any_hooks, _ = _called_parts(module)
         # A plain function: compiling an instance of a class from torch.nn itself silently does
         # nothing.
-        target = module._call_impl if _has_hooks(module) else module.forward
+        target = module._call_impl if own_hooks or any_hooks else module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return target(*args, **kwargs)
@@ -451,16 +455,19 @@ def _memory(tensor: Any) -> tuple[int, int]:
     return int(tensor.untyped_storage()._cdata), int(tensor.storage_offset())
 
 
-def _has_hooks(module: Any) -> bool:
-    return bool(sys.modules["torch.nn.modules.module"]._has_any_global_hook()) or any(
-        getattr(module, name, None)
-        for name in (
-            "_forward_hooks",
-            "_forward_pre_hooks",
-            "_backward_hooks",
-            "_backward_pre_hooks",
-        )
+def _called_parts(module: Any) -> tuple[tuple[int, ...], bool, Any]:
+    """What a call of ``module`` runs: the numbers of its hooks, whether there are hooks on all
+    modules, and a forward set on the instance. Cheap: runs in every compiled call.
+    """
+    attributes = vars(module)
+    own_hooks = (
+        *attributes["_forward_hooks"],
+        *attributes["_forward_pre_hooks"],
+        *attributes["_backward_hooks"],
+        *attributes["_backward_pre_hooks"],
     )
+    any_hooks = sys.modules["torch.nn.modules.module"]._has_any_global_hook()
+    return own_hooks, bool(any_hooks), attributes.get("forward")
 
 
 def _with_strides(torch: Any, tensor: Any, strides: tuple[int, ...]) -> Any:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
     from autotune_trials.protocol.messages import Hello, KnobChoice, SessionConfig
 
+# knobs that change a setting of torch itself: the functions that read it and set it
+TORCH_SETTINGS = {
+    "intra_op_threads": ("get_num_threads", "set_num_threads"),
+    "matmul_precision": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
+}
+
 
 class Knobs:
     """The knobs of one session. Failures collect in ``failures`` until the mode handles them at the
@@ -24,6 +30,7 @@ class Knobs:
         self._live, self._choices = live, config.knobs
         self._at_start = config.process_knobs
         self._made: dict[str, Knob] = {}
+        self._before: dict[str, Value] = {}  # settings of torch, before a knob first changed them
         # live: knob name -> (knob, value), for those not at the job's own value
         self._set: dict[str, tuple[Knob, Value]] = {}
         self.held = config.mode != SessionMode.LIVE  # set from the start and never switched
@@ -41,9 +48,24 @@ class Knobs:
         """Set a knob in the job."""
         self.applying = True
         try:
+            if knob.name in TORCH_SETTINGS:
+                self._restore_at_end(knob.name, value)
             knob.apply(self._live, value)
         finally:
             self.applying = False
+
+    def _restore_at_end(self, name: str, value: Value) -> None:
+        """Restore a setting of torch when the agent stops, if it still is ``value`` then: the job
+        may have set it itself.
+        """
+        read, write = (getattr(self._live.torch, function) for function in TORCH_SETTINGS[name])
+        before = self._before.setdefault(name, read())
+
+        def restore() -> None:
+            if read() == value:
+                write(before)
+
+        self._live.patches.on_restore(restore, name)
 
     def switch(self, choices: Sequence[KnobChoice], hello: Hello) -> None:
         """Live: switch from the current configuration to ``choices``. Knobs that were set and are

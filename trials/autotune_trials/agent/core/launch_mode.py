@@ -92,7 +92,8 @@ class LaunchMode(Mode):
         under way) behaves like torch's own function."""
         agent, events, live = self.agent, self.agent.events, self.agent.live
         self._resting = True
-        for done in (agent.first_times, agent.modules, agent.own_updates):
+        agent.own_updates.end()
+        for done in (agent.first_times, agent.modules):
             events.forget(done)
         if not (agent.loaders.overrides or events.batch_given):
             events.forget(agent.credit)  # nothing needs to know which loader is trained on

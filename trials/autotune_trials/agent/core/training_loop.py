@@ -15,6 +15,7 @@ iterations end only there.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -254,9 +255,10 @@ class TrainingLoop(LoaderEvents):
         if not callable(closure):
             return None
 
-        def counted() -> Any:
+        @functools.wraps(closure)
+        def counted(*args: Any, **kwargs: Any) -> Any:
             self.state.closure_calls += 1
-            value = closure()
+            value = closure(*args, **kwargs)
             try:
                 for hear in self.events.closure_called:
                     hear(optimizer)
@@ -293,11 +295,14 @@ class TrainingLoop(LoaderEvents):
             state.in_step = False
 
     def _steps_again(self, optimizer: Any) -> bool:
-        """Whether ``optimizer`` ended the last iteration, and no backward has run since."""
+        """Whether ``optimizer`` ended the last iteration, and neither a backward nor a training
+        call, whose gradients ``torch.autograd.grad`` may have taken, has run since.
+        """
         state = self.state
         return (
             0 < state.backwards == self._ended_at
             and not state.in_backward
+            and not state.training_called
             and self._ended_by() is optimizer
         )
 

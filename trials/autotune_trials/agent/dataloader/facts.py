@@ -6,7 +6,8 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ NOTHING = Weight()
 DEFAULT_PREFETCH = 2  # torch's own default with workers
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
 _SCANS = 400  # most items inspected per dataset
+_PARTS = 16  # of each list, tuple or dict
 
 
 class Settings(NamedTuple):
@@ -320,14 +322,34 @@ def _of_library(value: Any) -> bool:
 
 
 def state_of(dataset: Any) -> object:
-    """The numbers, strings and flags among a dataset's attributes, for comparison; equal to nothing
-    if unreadable.
+    """What ``dataset`` and the objects it holds consist of, for comparison: numbers, strings and
+    flags by value, everything else by identity and length; equal to nothing if unreadable.
+
+    Keeps the objects: otherwise another could get the id of one that is gone. A change in place
+    inside an array, or beyond the first parts of a container, is not seen.
     """
+    state, pending, visited = list[object](), [dataset], set[int]()
     try:
-        return {
-            name: value
-            for name, value in getattr(dataset, "__dict__", {}).items()
-            if isinstance(value, (int, float, str, bool))
-        }
+        for item in pending:  # grows
+            if type(item) in (int, float, str, bool):
+                state.append(item)
+                continue
+            length = len(item) if isinstance(item, (list, dict, set)) else 0
+            state.append((id(item), length, item))
+            if id(item) not in visited and len(visited) < _SCANS:
+                visited.add(id(item))
+                pending += _held_by(item)
+        return state
     except Exception:
         return object()  # the job's own attributes may do anything, or change while being read
+
+
+def _held_by(item: Any) -> Iterable[Any]:
+    """The parts of a container, or the attributes of an object."""
+    if isinstance(item, (list, tuple)):
+        return item[:_PARTS]
+    if isinstance(item, dict):
+        return islice(item.values(), _PARTS)
+    if isinstance(item, (type, type(sys))):
+        return ()
+    return tuple(getattr(item, "__dict__", {}).values())

@@ -376,7 +376,9 @@ class LoaderHooks:
         """Write the batch size into a loader not yet iterated, so that its len() is right."""
         if loader is None or state.key != self.selected or not rebatches(self.data, loader):
             return
+        state.note_batch_size(self.data, loader)
         size = self._size(state, loader)
+        state.holds_batch_size = size != state.batch_size
         if size != own_batch_size(self.data, loader):
             sampler = loader.batch_sampler
             loader.__dict__["batch_sampler"] = self.data.BatchSampler(
@@ -400,10 +402,10 @@ class LoaderHooks:
         self._built[site] = number + 1
         state = TrackedLoader(self, loader, site, number)
         state.spot = spot
-        # the batch sampler may have another size by now
-        state.batch_size = (
-            own_batch_size(self.data, loader) if origin is None else origin.batch_size
-        )
+        if origin is not None:  # its batch sampler may have another size by now
+            state.batch_size = origin.batch_size
+            state.holds_batch_size = origin.holds_batch_size
+        state.note_batch_size(self.data, loader)
         try:
             length = None if is_iterable(self.data, loader) else len(loader.dataset)
         except Exception:
@@ -493,7 +495,7 @@ class LoaderHooks:
 
     def uninstall(self) -> None:
         """Remove every patch. Iterators still in use return to the job's own settings at their next
-        batch.
+        batch; over an iterable dataset, at their next epoch if a new source is needed.
         """
         if self.closed:
             return
@@ -506,7 +508,7 @@ class LoaderHooks:
             idle, state.idle = state.idle, None
             end_workers(idle)
             loader = state.loader()
-            if loader is not None and own_batch_size(self.data, loader) != state.batch_size:
+            if loader is not None and state.holds_batch_size:
                 self.selected = state.key
                 self._hold_batch_size(state, loader)
 

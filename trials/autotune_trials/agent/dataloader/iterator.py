@@ -222,7 +222,10 @@ def iterator_class(data: Any) -> type:
             item = stream.delivered(self.source, self.settings.in_order)
             if type(item) is list and not stream.iterable:
                 return float(len(item))  # exact, whatever the collate function returns
-            return samples_of(batch, stream.size)
+            try:
+                return samples_of(batch, stream.size)
+            except Exception:  # a tensor without a shape, such as a nested one
+                return float(stream.size or 1)
 
         # -- epochs
 
@@ -244,8 +247,7 @@ def iterator_class(data: Any) -> type:
             self._own = Settings.of(template)
             self._version = hooks.version
             # also covers a subclass that sets its own sampler after construction
-            if not rebatches(data, template):
-                state.batch_size = None
+            state.note_batch_size(data, template)
             want, size = hooks.wanted(state, self._own, template)
             if new:
                 self.stream = IndexStream(
@@ -350,6 +352,8 @@ def iterator_class(data: Any) -> type:
             elif stream.iterable and want.num_workers == self.settings.num_workers == 0:
                 self._repin(want)  # a new source would restart the dataset
                 stream.size = size
+            elif stream.iterable and (hooks.held or hooks.closed):
+                stream.size = size  # a new source would restart the dataset: at the next epoch
             else:
                 undelivered = [] if stream.iterable else stream.undelivered(self.source)
                 end_workers(self.source)
@@ -504,7 +508,7 @@ def shadow_of(data: Any, loader: Any) -> Any:
     """
     kind: Any = type(loader)
     own_lookup = kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "dataset")
-    shadow = object.__new__(_keeping_its_dataset(kind) if own_lookup else kind)
+    shadow = object.__new__(_shadow_class(kind) if own_lookup or hasattr(kind, "__del__") else kind)
     shadow.__dict__.update(
         (name, value)
         for name, value in loader.__dict__.items()
@@ -517,15 +521,18 @@ def shadow_of(data: Any, loader: Any) -> Any:
 
 
 @functools.cache
-def _keeping_its_dataset(kind: Any) -> Any:
+def _shadow_class(kind: Any) -> Any:
     """A subclass of ``kind`` whose ``dataset`` is the one in its ``__dict__``, for classes that
-    compute it on each access: RecBole's differs outside its ``__iter__``.
+    compute it on each access: RecBole's differs outside its ``__iter__``. Its end closes nothing
+    that the loader still uses.
     """
-    if getattr(kind, "_autotune_keeps_dataset", False):
+    if getattr(kind, "_autotune_shadow", False):
         return kind
 
     class Shadow(kind):
-        _autotune_keeps_dataset = True
+        _autotune_shadow = True
+
+        def __del__(self) -> None: ...
 
         def __getattribute__(self, name: str) -> Any:
             if name == "dataset":

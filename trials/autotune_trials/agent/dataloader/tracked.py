@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import Settings, state_of
+from autotune_trials.agent.dataloader.facts import Settings, own_batch_size, rebatches, state_of
 from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 from autotune_trials.agent.loop.batches import Weight
@@ -27,6 +27,7 @@ class TrackedLoader:
         self.number = number
         self.key = f"{site}#{number}"  # its family's
         self.batch_size: int | None = None  # the job's own
+        self.holds_batch_size = False  # another one is written into the loader
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self.idle: Any = None  # an idle source whose workers a knob made persistent
         self.batch = Weight()
@@ -52,6 +53,11 @@ class TrackedLoader:
         """
         known = self.hooks.training_state
         return known is not None and known is not self and self.key != known.key
+
+    def note_batch_size(self, data: Any, loader: Any) -> None:
+        """Note the job's own batch size, which it may change after it has built ``loader``."""
+        if not self.holds_batch_size or not rebatches(data, loader):
+            self.batch_size = own_batch_size(data, loader)
 
     def epoch_before(self) -> TrackedLoader | None:
         """The loader whose epoch ended before the one that begins here: this one, or the one it

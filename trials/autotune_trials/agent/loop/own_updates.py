@@ -62,7 +62,7 @@ class OwnUpdates(Listener):
     def backward_ended(self) -> None:
         self._pending += 1
         if self._pending >= PATIENCE and not self._live.every_optimizer() and not self._period:
-            self._live.events.forget(self)
+            self.end()
             self._give_up(NO_UPDATE)
 
     def went_on(self) -> None:
@@ -79,10 +79,15 @@ class OwnUpdates(Listener):
                 self._on_update()
 
     def step_started(self, optimizer: Any) -> None:
-        self._live.events.forget(self)
+        self.end()
 
     def manual_step(self, loss: Any) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Look no further, and let go of the parameters: they would outlive their model."""
         self._live.events.forget(self)
+        self._parameters, self._seen = [], []
 
     def _inside_transform(self) -> bool:
         """Whether a transform of torch.func is calling the model: nothing may be switched then."""

@@ -8,6 +8,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.bootstrap import import_hook
 from autotune_trials.agent.patches.base import Patch, PatchSet
 
 if TYPE_CHECKING:
@@ -43,8 +44,18 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
 
         return __enter__
 
-    patches.add("Module.__call__", torch.nn.Module, "__call__", make_call)
+    call = patches.add("Module.__call__", torch.nn.Module, "__call__", make_call)
     patches.add("autocast.__enter__", torch.amp.autocast_mode.autocast, "__enter__", make_enter)
+
+    def keep_original(utils: Any) -> None:
+        """Dynamo goes straight to ``forward`` in modules with the ``__call__`` it found when it was
+        imported.
+        """
+        found = utils.unpatched_nn_module_call
+        if getattr(found, "__wrapped__", None) is call.original:
+            utils.unpatched_nn_module_call = call.original
+
+    import_hook.call("torch._dynamo.utils", keep_original)
 
 
 def restore(patches: PatchSet) -> None:

@@ -195,7 +195,7 @@ def test_an_allocator_is_looked_up_where_the_job_starts(folder: Path, value: str
 
 def test_a_line_for_a_shell_takes_no_words(folder: Path, tmp_path: Path) -> None:
     text = FORMATS["shell"].write(
-        TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), folder)
+        TunedConfig("digits", ("bash", "-euc", "echo trained; true"), folder)
     )
     (tmp_path / "run.sh").write_text(text)
     runs = [

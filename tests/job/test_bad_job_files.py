@@ -71,6 +71,13 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "shell-redirect": ("command: python train.py > log\n", 1, ("'>'",)),
     "shell-substitution": ("command: python train.py $(date)\n", 1, ("'$('",)),
     "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'", "single quotes")),
+    "shell-home": ("command: python train.py --data ~/data\n", 1, ("'~/data'", "shell: true")),
+    "env-home": (GOOD + "env:\n  A: ~/hf\n", 3, ("'~/' in env.A", "write it out")),
+    "env-variable": (
+        GOOD + "env:\n  A: /opt/x:$PATH\n  B: '${A}$NOT_SET_ANYWHERE'\n",
+        3,
+        ("'$PATH' in env.A", "'${A}' in env.B", "shell: true"),
+    ),
     "shell-variable-quoted": ('command: python train.py "/x/${DATA}"\n', 1, ("'${DATA}'",)),
     "shell-backticks-quoted": ('command: python train.py "`date`"\n', 1, ("'`'",)),
     "variable-before": (

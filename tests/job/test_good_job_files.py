@@ -133,8 +133,14 @@ def test_objectives(
 
 
 def test_a_list_is_taken_word_by_word(tmp_path: Path) -> None:
-    job = load(tmp_path, "command: [python, train.py, --lr, 0.1, --note, 'a | b $HOME']\n")
-    assert job.command == ("python", "train.py", "--lr", "0.1", "--note", "a | b $HOME")
+    """As it is spelled."""
+    job = load(tmp_path, "command: [python, t.py, 1.10, 007, 1e-5, 0x1F, 'a | b $HOME', ~/x]\n")
+    assert job.command == ("python", "t.py", "1.10", "007", "1e-5", "0x1F", "a | b $HOME", "~/x")
+
+
+def test_braces_that_are_no_placeholder_are_the_programs_own(tmp_path: Path) -> None:
+    job = load(tmp_path, "command: python t.py --name '{epoch}-{val_loss}'\n")
+    assert job.command[-1] == "{epoch}-{val_loss}"
 
 
 def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:
@@ -239,7 +245,14 @@ def test_the_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
         ),
         ("python -c 'import torch; print(1 > 0)'", ("python", "-c", "import torch; print(1 > 0)")),
         ("python train.py run.dir='${now:%Y}'", ("python", "train.py", "run.dir=${now:%Y}")),
-        ("python train.py *.yaml ~/x #5", ("python", "train.py", "*.yaml", "~/x", "#5")),
+        (
+            "python train.py *.yaml '~/x' ~key a=~ #5",
+            ("python", "train.py", "*.yaml", "~/x", "~key", "a=~", "#5"),
+        ),
+        (
+            "python t.py \\\n --a \\\r\n 'b\\\nc' \"it's\\\n d\" \\\\ \\\n",
+            ("python", "t.py", "--a", "b\\\nc", "it's d", "\\"),
+        ),
     ],
 )
 def test_quoted_things_are_just_text(line: str, words: tuple[str, ...]) -> None:

@@ -224,7 +224,8 @@ def _session_directory(root: Path) -> SessionPaths:
 
 def user_cache() -> Path:
     named = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(named) if os.path.isabs(named) else Path(os.path.expanduser("~")) / ".cache"
+    found = Path(named) if os.path.isabs(named) else Path(os.path.expanduser("~")) / ".cache"
+    return found if found.is_absolute() else _temporary_directory()  # this user has no home
 
 
 def environment_of(launch: Launch) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from autotune.export.launching import knobs_of
 from autotune.export.tuned import TunedConfig, TunedKnob
 from autotune.job.command import fill, placeholders
-from autotune_spaces.base import Knob, Value
+from autotune_spaces.base import Knob, Scope, Start, Value
 from autotune_spaces.shell_line import expanding, shell_line
 from autotune_spaces.space import command_line
 
@@ -78,9 +78,15 @@ def set_up(tuned: TunedConfig) -> list[str]:
     return lines
 
 
-def exports(knob: Knob, value: Value) -> list[str]:
-    """The lines that set a process knob's variables."""
-    return [f"export {name}={shlex.quote(text)}" for name, text in knob.environment(value).items()]
+def exports(knob: Knob, value: Value, env: Mapping[str, str]) -> list[str]:
+    """The lines that set a process knob's variables, and remove those of ``env`` it drops."""
+    if knob.scope is not Scope.PROCESS:
+        return []
+    kept = knob.prepare(Start((), env, ""), value).env
+    return [
+        *(f"unset {name}" for name in env if name not in kept),
+        *(f"export {name}={shlex.quote(text)}" for name, text in knob.environment(value).items()),
+    ]
 
 
 def ask_for_secrets(tuned: TunedConfig) -> list[str]:

@@ -454,6 +454,24 @@ def test_commands_are_taken_apart(
     assert (parts.launcher, parts.program) == (launcher, program)
 
 
+def test_the_launcher_before_torchrun(folder: Path) -> None:
+    """Without --use-env its program is given --local-rank, which torchrun does not do."""
+    command = ("python", "-m", "torch.distributed.launch", "--nproc-per-node=2")
+    kept = tuned(folder, {}, command=(*command, "--use-env", "t.py"))
+    words = last_words(FORMATS["torchrun"].write(kept))
+    assert words == ["exec", "torchrun", "--nproc-per-node=2", "t.py", "$@"]
+    with pytest.raises(InputError, match="--local-rank"):
+        FORMATS["torchrun"].write(tuned(folder, {}, command=(*command, "t.py")))
+
+
+@pytest.mark.parametrize("form", ["shell", "torchrun"])
+def test_a_variable_that_the_settings_drop_is_unset(folder: Path, form: str) -> None:
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
+    knobs = {"cuda_alloc_conf": TunedKnob("unset", "max_split_size_mb:64")}
+    text = FORMATS[form].write(tuned(folder, knobs, env=env))
+    assert text.index("export PYTORCH_CUDA_ALLOC_CONF") < text.index("unset PYTORCH_CUDA_ALLOC")
+
+
 def test_every_switch_of_the_launchers_is_known() -> None:
     """A switch mistaken for an option with a value would swallow the program's name."""
     from torch.distributed.run import get_args_parser

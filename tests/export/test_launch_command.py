@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.export.fingerprint import _gpus, current, differences, interpreter, obstacles
-from autotune.export.launching import write_session
+from autotune.export.launching import user_cache, write_session
 from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
 from autotune_spaces.base import Start
 from autotune_spaces.facts import Machine
@@ -251,6 +251,12 @@ def test_instructions_that_are_there_are_not_written_again(tmp_path: Path) -> No
     assert write_session(config, tmp_path) == path and path.stat() == before
     path.write_text("{")  # truncated
     assert write_session(config, tmp_path) == path and path.stat().st_size == before.st_size
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as without a passwd entry
+    assert user_cache().is_absolute()
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:

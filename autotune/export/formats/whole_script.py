@@ -34,7 +34,9 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
         body = [*ask_for_secrets(tuned), *launching(*_here_document(tuned))]
     else:
         settings = [
-            text for name, knob in knobs.items() for text in exports(knob, tuned.knobs[name].value)
+            text
+            for name, knob in knobs.items()
+            for text in exports(knob, tuned.knobs[name].value, tuned.env)
         ]
         words = words_of(tuned)
         more = ['"$@"'] if shell_line(words) is None else []

@@ -313,6 +313,23 @@ def test_a_mistake_is_answered_with_its_line_and_what_to_do(
     assert sorted(p.name for p in folder.iterdir()) == ["job.yaml", "train.py"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--seed", "-1"),
+        ("run", "--minutes", "nan"),
+        ("judge", "job.yaml", "--margin", "nan"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_the_run(
+    words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "job.yaml").write_text(GOOD)
+    monkeypatch.chdir(folder)
+    assert main([words[0], "job.yaml", *words[1:]]) == 2
+    assert not (folder / "autotune-runs").exists()
+
+
 @pytest.mark.parametrize("case", ["wrong-key", "no-program", "preset"])
 def test_run_refuses_the_same_and_writes_nothing(case: str, folder: Path) -> None:
     text, line, words = BAD[case]

@@ -441,6 +441,12 @@ def test_init_elsewhere_keeps_the_directory_of_the_command(tmp_path: Path) -> No
         == 0
     )
     assert load_job(tmp_path / "conf" / "tune.yaml").workdir == tmp_path
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    assert (
+        run("init", "-o", "link/job.yaml", "--", "python", "train.py", cwd=tmp_path).returncode == 0
+    )
+    assert load_job(tmp_path / "link" / "job.yaml").workdir == tmp_path
 
 
 def test_init_puts_variables_before_the_command_where_they_belong(tmp_path: Path) -> None:

@@ -317,16 +317,20 @@ def test_a_mistake_is_answered_with_its_line_and_what_to_do(
     "words",
     [
         ("run", "--seed", "-1"),
-        ("run", "--minutes", "nan"),
+        ("run", "--minutes", "inf"),
         ("judge", "job.yaml", "--margin", "nan"),
     ],
 )
 def test_a_number_out_of_range_is_refused_before_the_run(
-    words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     (folder / "job.yaml").write_text(GOOD)
     monkeypatch.chdir(folder)
     assert main([words[0], "job.yaml", *words[1:]]) == 2
+    assert words[-2] in capfd.readouterr().err
     assert not (folder / "autotune-runs").exists()
 
 

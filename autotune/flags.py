@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
 
+
+def finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
 Minutes = Annotated[
     float | None,
-    typer.Option(min=0.1, help="Time budget, instead of the job file's.", show_default=False),
+    typer.Option(
+        min=0.1, callback=finite, help="Time budget, instead of the job file's.", show_default=False
+    ),
 ]
 Trials = Annotated[
     int | None,
@@ -16,7 +26,7 @@ Trials = Annotated[
         min=1, help="Most configurations to try, instead of the job file's.", show_default=False
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the search.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
 Nsys = Annotated[
     bool,
     typer.Option(

@@ -52,6 +52,8 @@ def tune_job(
     Raises:
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
+    if seed < 0:
+        raise InputError(f"the seed is {seed}", where="seed", expected="0 or above")
     with told_of_the_disk(run_dir):
         return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools, history, store)
 

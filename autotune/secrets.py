@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from autotune_spaces.shell_line import shell_line
 from autotune_trials.supervisor.masking import MASK, Masks
 
 WORDS = frozenset(
@@ -130,11 +131,10 @@ def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:
     ``["--api-key", "abc", "--hub-token=hf_0123456789"]`` gives ``[(1, "", "API_KEY"), (2,
     "--hub-token=", "HUB_TOKEN")]``.
     """
-    from autotune_spaces.knobs.via import is_shell  # not every command needs it
-
     found = []
+    line = shell_line(argv)
     for index, word in enumerate(argv):
-        if index == 2 and is_shell(argv):
+        if index == line:
             continue  # see hide_secret_flags
         name, equals, value = word.partition("=")
         previous = argv[index - 1] if index else ""

@@ -68,7 +68,7 @@ def init(
             "the command is empty", where="COMMAND", expected="what you type to start the job"
         )
     check_run_dir(folder)
-    workdir = os.path.relpath(Path.cwd(), folder)
+    workdir = os.path.relpath(Path.cwd(), folder.resolve())
     name = name or suggest_name(words, Path.cwd())
     write_where_told(output, job_yaml(words, name, workdir, variables))
     if not output.is_file():  # a pipe, which may be standard output

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.errors import InputError
+from autotune.flags import finite
 
 if TYPE_CHECKING:
     from autotune.judging.conditions import Condition
@@ -62,6 +63,7 @@ def judge(
         float | None,
         typer.Option(
             min=0.1,
+            callback=finite,
             help="Time budget. [default: 10, or the job file's if it is smaller]",
             show_default=False,
         ),
@@ -71,6 +73,7 @@ def judge(
         typer.Option(
             min=0.001,
             max=0.5,
+            callback=finite,
             help="Speeds within this share of each other count as the same (0.02: 2%).",
         ),
     ] = 0.02,

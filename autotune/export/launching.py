@@ -29,7 +29,7 @@ from autotune_spaces.base import Knob, NotApplicable, Scope, Start, Value
 from autotune_spaces.codec import encode
 from autotune_spaces.knobs import create
 from autotune_spaces.knobs.batch_size import BatchSize
-from autotune_spaces.knobs.via import is_shell
+from autotune_spaces.shell_line import filled, filled_command, shell_line
 from autotune_spaces.space import command_line
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol.messages import (
@@ -38,7 +38,6 @@ from autotune_trials.protocol.messages import (
     SessionConfig,
     SessionMode,
 )
-from autotune_trials.session.launch_environment import filled, filled_command
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 
@@ -114,7 +113,7 @@ def plan(
     secrets = _secrets(tuned, base, partial)
     places = {"seed": str(seed), "trial_dir": str(out or tuned.workdir / "out")}
     words = filled_command(command_line(tuned.command, knobs.values(), values), places)
-    if extra and is_shell(words):
+    if extra and shell_line(words) is not None:
         raise InputError(
             "the job is a shell command line; arguments cannot be appended to it",
             where="-- " + " ".join(extra),
@@ -140,7 +139,7 @@ def plan(
 
 def with_secrets(words: Sequence[str], secrets: Mapping[str, str]) -> list[str]:
     """``words`` with secrets in place of ``${NAME}``; a shell line stays: its shell expands it."""
-    line = 2 if is_shell(words) else -1
+    line = shell_line(words)
     return [
         word if at == line else re.sub(r"\$\{(\w+)\}", lambda m: secrets.get(m[1], m[0]), word)
         for at, word in enumerate(words)
@@ -225,7 +224,8 @@ def _session_directory(root: Path) -> SessionPaths:
 
 def user_cache() -> Path:
     named = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(named) if os.path.isabs(named) else Path(os.path.expanduser("~")) / ".cache"
+    found = Path(named) if os.path.isabs(named) else Path(os.path.expanduser("~")) / ".cache"
+    return found if found.is_absolute() else _temporary_directory()  # this user has no home
 
 
 def environment_of(launch: Launch) -> dict[str, str]:

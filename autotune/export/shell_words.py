@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from autotune.export.launching import knobs_of
 from autotune.export.tuned import TunedConfig, TunedKnob
-from autotune.job.command import expanding, fill, placeholders
-from autotune_spaces.base import Knob, Value
-from autotune_spaces.knobs.via import is_shell
+from autotune.job.command import fill, placeholders
+from autotune_spaces.base import Knob, Scope, Start, Value
+from autotune_spaces.shell_line import expanding, shell_line
 from autotune_spaces.space import command_line
 
 PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
@@ -34,9 +34,10 @@ def words_of(tuned: TunedConfig) -> list[str]:
     """The job's command with the knobs that are part of it; placeholders become variables."""
     values = {name: choice.value for name, choice in tuned.knobs.items()}
     words = command_line(tuned.command, knobs_of(tuned).values(), values)
-    if is_shell(words):
+    at = shell_line(words)
+    if at is not None:
         for name in PLACES:
-            words[2] = expanding(words[2], rf"(?<!\$)\{{{name}\}}", name.upper())
+            words[at] = expanding(words[at], rf"(?<!\$)\{{{name}\}}", name.upper())
     return fill(words, PLACES)
 
 
@@ -52,7 +53,7 @@ def _places(tuned: TunedConfig) -> set[str]:
 
 def line(words: Sequence[str], tuned: TunedConfig) -> str:
     """``words`` as a shell line; a shell line among them is expanded by its own shell only."""
-    own = 2 if is_shell(words) else -1
+    own = shell_line(words)
     return " ".join(
         shlex.quote(word) if at == own else quote(word, variables_of(tuned))
         for at, word in enumerate(words)
@@ -67,7 +68,7 @@ def set_up(tuned: TunedConfig) -> list[str]:
         lines.append('SEED="${SEED:-0}"')
     if "TRIAL_DIR" in places:
         lines.append('TRIAL_DIR="${TRIAL_DIR:-$PWD/out}"; mkdir -p -- "$TRIAL_DIR"')
-    if places and is_shell(tuned.command):
+    if places and shell_line(tuned.command) is not None:
         lines.append(f"export {' '.join(sorted(places))}")
     lines += ask_for_secrets(tuned)
     lines += [
@@ -77,9 +78,15 @@ def set_up(tuned: TunedConfig) -> list[str]:
     return lines
 
 
-def exports(knob: Knob, value: Value) -> list[str]:
-    """The lines that set a process knob's variables."""
-    return [f"export {name}={shlex.quote(text)}" for name, text in knob.environment(value).items()]
+def exports(knob: Knob, value: Value, env: Mapping[str, str]) -> list[str]:
+    """The lines that set a process knob's variables, and remove those of ``env`` it drops."""
+    if knob.scope is not Scope.PROCESS:
+        return []
+    kept = knob.prepare(Start((), env, ""), value).env
+    return [
+        *(f"unset {name}" for name in env if name not in kept),
+        *(f"export {name}={shlex.quote(text)}" for name, text in knob.environment(value).items()),
+    ]
 
 
 def ask_for_secrets(tuned: TunedConfig) -> list[str]:

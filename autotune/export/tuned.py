@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from autotune import __version__
-from autotune.job.command import expanding
 from autotune.job.spec import JobSpec
 from autotune.objectives import BETTER
 from autotune.results import CompileCache, Interval, Result
@@ -34,7 +33,7 @@ from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
 from autotune_spaces.facts import Machine
-from autotune_spaces.knobs.via import is_shell
+from autotune_spaces.shell_line import expanding, shell_line
 from autotune_spaces.sites import JobSites
 from autotune_spaces.space import command_line
 from autotune_trials.paths import publish
@@ -191,9 +190,9 @@ def _without_secrets(
         name: value for name, value in env.items() if is_secret(name) or mask_url(value) != value
     }
     words = list(command)
-    shell = is_shell(words)  # it looks them up itself
-    if shell:
-        words[2], hidden = hide_secret_flags(words[2], env)
+    line = shell_line(words)  # its shell looks them up itself
+    if line is not None:
+        words[line], hidden = hide_secret_flags(words[line], env)
         secrets |= hidden
     for index, prefix, name in split_secret_flags(words):
         value = words[index].removeprefix(prefix)
@@ -203,8 +202,8 @@ def _without_secrets(
         secrets[name] = value
     for name, value in secrets.items():
         if len(value) >= SHORTEST_IN_TEXT:
-            if shell:
-                words[2] = expanding(words[2], re.escape(value), name)
+            if line is not None:
+                words[line] = expanding(words[line], re.escape(value), name)
             words = [w.replace(value, f"${{{name}}}") for w in words]
     return {n: v for n, v in env.items() if n not in secrets}, tuple(words), tuple(sorted(secrets))
 

@@ -22,8 +22,10 @@ PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 # what a shell expands, also in double quotes; what it reads outside quotes
 _EXPANDED = re.compile(r"`|\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
-_READ = re.compile(rf"[|&;<>`]+|{_EXPANDED.pattern}")
-_QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a shell line
+_READ = re.compile(rf"[|&;<>`]+|(?<!\S)~(?=/|\s|$)(?:/\S*)?|{_EXPANDED.pattern}")
+_REFERENCE = re.compile(r"\$(\{)?([A-Za-z_][A-Za-z0-9_]*)(?(1)\})")
+_QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a command
+_LINE_BREAK = r"\\\r?\n"
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(
     r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)"
@@ -38,6 +40,7 @@ def split(command: str) -> tuple[str, ...]:
         ValueError: unbalanced quotes, an empty command, or something only a shell understands;
             ``str()`` says what.
     """
+    command = re.sub(rf"{_LINE_BREAK}|{_QUOTED}", _joined, command, flags=re.DOTALL)
     operator = shell_operator(command)
     if operator:
         raise ValueError(
@@ -55,6 +58,14 @@ def split(command: str) -> tuple[str, ...]:
             " under 'env'"
         )
     return words
+
+
+def _joined(part: re.Match[str]) -> str:
+    """A part of a command without line breaks after a backslash, which count in single quotes."""
+    text = part[0]
+    if text[0] == "'":
+        return text
+    return re.sub(rf"{_LINE_BREAK}|(\\.)", lambda m: m[1] or "", text, flags=re.DOTALL)
 
 
 def shell_operator(command: str) -> str:
@@ -75,18 +86,12 @@ def shell_operator(command: str) -> str:
     return ""
 
 
-def expanding(line: str, pattern: str, variable: str) -> str:
-    """A shell line with ``variable``, which its shell expands, wherever ``pattern`` matches."""
-
-    def part(match: re.Match[str]) -> str:
-        text = match[0]
-        if text[0] == "'":
-            return re.sub(pattern, f"""'"${variable}"'""", text)
-        if text[0] == '"':
-            return re.sub(pattern, f"${{{variable}}}", text)
-        return text if text[0] == "\\" else f'"${variable}"'
-
-    return re.sub(rf"{_QUOTED}|{pattern}", part, line, flags=re.DOTALL)
+def shell_reference(value: str, variables: Collection[str]) -> str:
+    """What a shell would replace in the value of a variable: ``~/``, or one of ``variables``."""
+    if value.startswith("~/"):
+        return "~/"
+    found = (match[0] for match in _REFERENCE.finditer(value) if match[2] in variables)
+    return next(found, "")
 
 
 def placeholders(command: Sequence[str]) -> list[str]:
@@ -243,11 +248,14 @@ def _check_torch(program: str, workdir: Path, environment: Mapping[str, str], wh
 def unknown_placeholders(
     command: Sequence[str], knobs: Collection[str]
 ) -> list[tuple[str, str, str]]:
-    """(name, nearest, expected) of every placeholder that nothing fills."""
+    """(name, nearest, expected) of every placeholder that looks mistyped.
+
+    Other names in braces are the program's own: ``--filename '{epoch}-{step}'``.
+    """
     valid = [*OWN_PLACEHOLDERS, *knobs]
     expected = listing(f"{{{v}}}" for v in valid)
     return [
-        (name, nearest(name, valid), expected)
+        (name, close, expected)
         for name in placeholders(command)
-        if name not in valid
+        if name not in valid and (close := nearest(name, valid))
     ]

@@ -30,8 +30,9 @@ What is tuned, and how. Only `command` is required; `autotune init -- COMMAND` w
 NOTES = """
 ## The command
 
-Words are split by shell quoting rules, but no shell runs them: `&&`, `|`, `>` outside quotes and `$NAME` outside single quotes are refused.
-`shell: true` runs the line through `/bin/sh -c` instead. Relative paths are relative to `workdir`, which is relative to the file.
+Words are split by shell quoting rules, but no shell runs them: `&&`, `|`, `>` and `~/` outside quotes and `$NAME` outside single quotes are refused.
+`shell: true` runs the line through `/bin/sh -c` instead. In `env`, `~/` and the names of variables that are set (`$NAME`) are refused, too.
+Relative paths are relative to `workdir`, which is relative to the file.
 
 | placeholder | stands for |
 |---|---|

@@ -135,7 +135,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         )
     words: tuple[str, ...] = ()
     try:
-        words = _words(parsed)
+        words = _words(parsed, document)
     except ValueError as error:
         remedy = (
             "put it in single quotes, or set 'shell: true' to run the line through /bin/sh"
@@ -145,6 +145,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         mistakes.append(
             Mistake(("command",), str(error), "a program and its arguments", remedy=remedy)
         )
+    mistakes += _unexpanded(parsed)
     from autotune_spaces.knobs.via import ViaKnob
 
     space, space_mistakes = _space(parsed.search_space, words or tuple(str(parsed.command).split()))
@@ -246,14 +247,31 @@ def _directory(home: Path, named: str) -> Path | None:
         return None
 
 
-def _words(parsed: JobFile) -> tuple[str, ...]:
+def _unexpanded(parsed: JobFile) -> list[Mistake]:
+    known = {*os.environ, *parsed.env}
+    found = {name: commands.shell_reference(str(v), known) for name, v in parsed.env.items()}
+    return [
+        Mistake(
+            ("env", name),
+            f"'{text}' in env.{name}: no shell reads it, so the program would get it literally",
+            "the value that the program is to see",
+            remedy="write it out, or set the variable in the command, with 'shell: true'",
+        )
+        for name, text in found.items()
+        if text
+    ]
+
+
+def _words(parsed: JobFile, document: Document) -> tuple[str, ...]:
     if parsed.shell:
         if not isinstance(parsed.command, str):
             raise ValueError(
                 "'shell: true' with a list as the command; a shell reads one line of text"
             )
         return ("/bin/sh", "-c", parsed.command)
-    return parsed.command if isinstance(parsed.command, tuple) else commands.split(parsed.command)
+    if isinstance(parsed.command, str):
+        return commands.split(parsed.command)
+    return tuple(read_text(document, ("command", at), w) for at, w in enumerate(parsed.command))
 
 
 def _space(

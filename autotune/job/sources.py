@@ -13,6 +13,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from autotune_spaces.shell_line import shell_line
+
 MOST_FILES = 500  # per directory; a program has fewer
 MOST_BYTES = 2**20  # per file; larger files are data
 CODE = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".gin")
@@ -37,12 +39,13 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _words(command: Sequence[str]) -> list[str]:
-    if len(command) == 3 and command[1] == "-c":  # a shell's command line
-        try:
-            return shlex.split(command[2])
-        except ValueError:
-            return command[2].split()
-    return list(command)
+    at = shell_line(command)
+    if at is None:
+        return list(command)
+    try:
+        return shlex.split(command[at])
+    except ValueError:
+        return command[at].split()
 
 
 def _files(words: Sequence[str], workdir: Path) -> Iterator[Path]:

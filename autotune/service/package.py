@@ -65,10 +65,12 @@ def survey(root: Path, exclude: Sequence[str] = (), *, gitignore: bool = True) -
         InputError: more than :data:`LIMIT_MIB`, a file that cannot be read, a name that no archive
             can hold, or an invalid pattern.
     """
-    walk = _Walk(root, IGNORE_FILES if gitignore else IGNORE_FILES[1:])
+    top = root.absolute()
+    walk = _Walk(top, IGNORE_FILES if gitignore else IGNORE_FILES[1:])
+    specs = [(top, _spec([*NEVER, *exclude], "--exclude")), *walk.specs_above()]
     files: dict[str, int] = {}
     size = 0
-    for name, bytes_ in walk.files(root, [("", _spec([*NEVER, *exclude], "--exclude"))]):
+    for name, bytes_ in walk.files(top, specs):
         files[name] = bytes_
         size += bytes_
         if size > 10 * LIMIT_MIB * 2**20:
@@ -85,7 +87,7 @@ class _Walk:
         self.root, self.ignore_files = root, ignore_files
         self.linked_folders: list[str] = []
 
-    def files(self, folder: Path, specs: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, int]]:
+    def files(self, folder: Path, specs: Sequence[tuple[Path, Any]]) -> Iterator[tuple[str, int]]:
         """(name relative to the root, bytes) of each file.
 
         ``specs``: patterns, each with the folder it is relative to.
@@ -98,7 +100,7 @@ class _Walk:
         for entry in entries:
             name = Path(entry.path).relative_to(self.root).as_posix()
             is_folder = entry.is_dir()
-            if any(spec.match_file(_below(name, base) + "/" * is_folder) for base, spec in specs):
+            if any(_matches(spec, base, Path(entry.path), is_folder) for base, spec in specs):
                 continue
             _check_name(name, self.root)
             if is_folder and entry.is_symlink():
@@ -108,13 +110,21 @@ class _Walk:
             elif entry.is_file():  # not sockets, pipes, broken links
                 yield name, entry.stat().st_size
 
-    def _own_specs(self, folder: Path) -> Iterator[tuple[str, Any]]:
+    def specs_above(self) -> Iterator[tuple[Path, Any]]:
+        """Of the folders above in the same repository; not patterns that match the whole root."""
+        folders = [self.root, *self.root.parents]
+        top = next((at for at, f in enumerate(folders) if (f / ".git").exists()), 0)
+        for folder in folders[1 : top + 1]:
+            for base, spec in self._own_specs(folder):
+                if not _matches(spec, base, self.root, True):
+                    yield base, spec
+
+    def _own_specs(self, folder: Path) -> Iterator[tuple[Path, Any]]:
         for name in self.ignore_files:
             file = folder / name
             if file.is_file():
                 lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-                base = folder.relative_to(self.root).as_posix()
-                yield base if base != "." else "", _spec(lines, str(file))
+                yield folder, _spec(lines, str(file))
 
 
 def _spec(patterns: Sequence[str], where: str) -> Any:
@@ -128,8 +138,8 @@ def _spec(patterns: Sequence[str], where: str) -> Any:
         ) from None
 
 
-def _below(name: str, base: str) -> str:
-    return name[len(base) + 1 :] if base else name
+def _matches(spec: Any, base: Path, path: Path, is_folder: bool) -> bool:
+    return bool(spec.match_file(path.relative_to(base).as_posix() + "/" * is_folder))
 
 
 def _check_name(name: str, root: Path) -> None:

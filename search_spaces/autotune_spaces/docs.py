@@ -45,7 +45,8 @@ search_space:
 ```
 
 Without `via`, the value replaces the knob's name in braces in the command: `python train.py --width {width}`.
-No shell interprets the value. `true` and `false` are booleans; quote them to pass the words.
+No shell interprets the value. `true` and `false` are booleans; quote them to pass the words, and
+a number to keep its spelling.
 """
 
 

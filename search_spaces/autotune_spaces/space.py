@@ -19,7 +19,8 @@ from typing import Any
 
 from autotune_spaces.base import Config, Knob, Numerics, SearchSpace, Value, nearest, same
 from autotune_spaces.knobs import create, get, names
-from autotune_spaces.knobs.via import ViaKnob, is_shell
+from autotune_spaces.knobs.via import ViaKnob
+from autotune_spaces.shell_line import filled_command, shell_line
 
 VIA_KEYS = ("via", "values", "default", "numerics")
 _UNSET: Any = object()
@@ -270,7 +271,7 @@ def _values(
 
 
 def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | int, ...]) -> Knob:
-    in_command = any(f"{{{name}}}" in word for word in command)
+    in_command = filled_command(command, {name: ""}) != list(command)
     if not isinstance(description, Mapping) or ("via" not in description and not in_command):
         raise _unknown(path, name)
     for key in description:
@@ -303,7 +304,7 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
             str(error),
             '"--flag {}", "--flag={}", "--flag" (present or absent), or "env NAME"',
         ) from None
-    if is_shell(command) and knob.words:
+    if knob.words and shell_line(command) is not None:
         raise SpaceError(
             (*path, "via"),
             "the command is a shell line, to which no flag can be added",
@@ -355,4 +356,12 @@ def _via_default(
         raise SpaceError(
             path, f"{knob.name} does not say what the unchanged job uses", "default: that value"
         )
-    return next((v for v in values if str(v) == text), text)
+    return next((v for v in values if _says(text, v)), text)
+
+
+def _says(text: str, value: Value) -> bool:
+    """Whether ``text`` is ``value``; 1e-3 is 0.001."""
+    try:
+        return text == str(value) or (isinstance(value, (int, float)) and float(text) == value)
+    except ValueError:
+        return False

@@ -195,7 +195,7 @@ def test_an_allocator_is_looked_up_where_the_job_starts(folder: Path, value: str
 
 def test_a_line_for_a_shell_takes_no_words(folder: Path, tmp_path: Path) -> None:
     text = FORMATS["shell"].write(
-        TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), folder)
+        TunedConfig("digits", ("bash", "-euc", "echo trained; true"), folder)
     )
     (tmp_path / "run.sh").write_text(text)
     runs = [
@@ -452,6 +452,24 @@ def test_commands_are_taken_apart(
 ) -> None:
     parts = take_apart(command, "torchrun")
     assert (parts.launcher, parts.program) == (launcher, program)
+
+
+def test_the_launcher_before_torchrun(folder: Path) -> None:
+    """Without --use-env its program is given --local-rank, which torchrun does not do."""
+    command = ("python", "-m", "torch.distributed.launch", "--nproc-per-node=2")
+    kept = tuned(folder, {}, command=(*command, "--use-env", "t.py"))
+    words = last_words(FORMATS["torchrun"].write(kept))
+    assert words == ["exec", "torchrun", "--nproc-per-node=2", "t.py", "$@"]
+    with pytest.raises(InputError, match="--local-rank"):
+        FORMATS["torchrun"].write(tuned(folder, {}, command=(*command, "t.py")))
+
+
+@pytest.mark.parametrize("form", ["shell", "torchrun"])
+def test_a_variable_that_the_settings_drop_is_unset(folder: Path, form: str) -> None:
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
+    knobs = {"cuda_alloc_conf": TunedKnob("unset", "max_split_size_mb:64")}
+    text = FORMATS[form].write(tuned(folder, knobs, env=env))
+    assert text.index("export PYTORCH_CUDA_ALLOC_CONF") < text.index("unset PYTORCH_CUDA_ALLOC")
 
 
 def test_every_switch_of_the_launchers_is_known() -> None:

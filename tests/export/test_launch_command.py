@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.export.fingerprint import _gpus, current, differences, interpreter, obstacles
-from autotune.export.launching import write_session
+from autotune.export.launching import user_cache, write_session
 from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
 from autotune_spaces.base import Start
 from autotune_spaces.facts import Machine
@@ -90,6 +90,7 @@ def test_words_that_would_be_lost_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tuned.yaml"
     write_tuned(TunedConfig("digits", ("/bin/sh", "-c", "echo trained; true"), tmp_path), path)
     assert launch(path, tmp_path).stdout == "trained\n"
+    write_tuned(TunedConfig("digits", ("env", "bash", "-lc", "echo trained"), tmp_path), path)
     done = launch(path, tmp_path, "--", "--epochs", "20")
     assert done.returncode == 2 and done.stdout == ""
     assert "arguments cannot be appended" in done.stderr and "-- --epochs 20" in done.stderr
@@ -172,14 +173,14 @@ def test_a_directory_with_a_blank_in_a_line_for_a_shell(tmp_path: Path) -> None:
     folder = tmp_path / "the job"
     folder.mkdir()
     path = tmp_path / "tuned.yaml"
-    line = ("/bin/sh", "-c", 'printf "%s\\n" --out {trial_dir}')
+    line = ("bash", "-euc", """printf "%s\\n" --out {trial_dir} "{trial_dir}" '{trial_dir}'""")
     write_tuned(TunedConfig("digits", line, folder), path)
-    assert launch(path, tmp_path).stdout.splitlines() == ["--out", str(folder / "out")]
+    assert launch(path, tmp_path).stdout.splitlines() == ["--out", *[str(folder / "out")] * 3]
 
 
 def test_a_line_for_a_shell_reads_no_secret_as_code(tmp_path: Path) -> None:
     path = tmp_path / "tuned.yaml"
-    line = ("/bin/sh", "-c", 'printf "%s\\n" "${API_KEY}" "$1"', "sh", "${API_KEY}")
+    line = ("bash", "-e", "-c", 'printf "%s\\n" "${API_KEY}" "$1"', "sh", "${API_KEY}")
     write_tuned(TunedConfig("digits", line, tmp_path, env_from_launch=("API_KEY",)), path)
     key = """a'b"; touch pwned; $(touch pwned) `touch pwned` $HOME"""
     assert launch(path, tmp_path, API_KEY=key).stdout.splitlines() == [key, key]
@@ -250,6 +251,12 @@ def test_instructions_that_are_there_are_not_written_again(tmp_path: Path) -> No
     assert write_session(config, tmp_path) == path and path.stat() == before
     path.write_text("{")  # truncated
     assert write_session(config, tmp_path) == path and path.stat().st_size == before.st_size
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as without a passwd entry
+    assert user_cache().is_absolute()
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:

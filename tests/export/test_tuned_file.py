@@ -422,7 +422,7 @@ def test_a_line_for_a_shell_keeps_no_secret_either(tmp_path: Path) -> None:
 
 def test_a_secret_in_a_line_for_a_shell_is_looked_up_by_the_shell(tmp_path: Path) -> None:
     line = """KEY_SECRET=hunter22; printf '%s\\n' hf_012345 "a hf_012345" 'it hf_012345' "$KEY_SECRET" """
-    job = spec(tmp_path, ("/bin/sh", "-c", line), {"HF_TOKEN": "hf_012345"})
+    job = spec(tmp_path, ("env", "bash", "-ec", line), {"HF_TOKEN": "hf_012345"})
     tuned = build_tuned(result({}), job)
     assert tuned.env_from_launch == ("HF_TOKEN", "KEY_SECRET")
     assert not re.search("hf_012345|hunter22", to_yaml(tuned))

@@ -71,6 +71,13 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "shell-redirect": ("command: python train.py > log\n", 1, ("'>'",)),
     "shell-substitution": ("command: python train.py $(date)\n", 1, ("'$('",)),
     "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'", "single quotes")),
+    "shell-home": ("command: python train.py --data ~/data\n", 1, ("'~/data'", "shell: true")),
+    "env-home": (GOOD + "env:\n  A: ~/hf\n", 3, ("'~/' in env.A", "write it out")),
+    "env-variable": (
+        GOOD + "env:\n  A: /opt/x:$PATH\n  B: '${A}$NOT_SET_ANYWHERE'\n",
+        3,
+        ("'$PATH' in env.A", "'${A}' in env.B", "shell: true"),
+    ),
     "shell-variable-quoted": ('command: python train.py "/x/${DATA}"\n', 1, ("'${DATA}'",)),
     "shell-backticks-quoted": ('command: python train.py "`date`"\n', 1, ("'`'",)),
     "variable-before": (
@@ -304,6 +311,27 @@ def test_a_mistake_is_answered_with_its_line_and_what_to_do(
         subprocess.CompletedProcess([], code, said.out, said.err), (f"job.yaml:{line}: ", *words)
     )
     assert sorted(p.name for p in folder.iterdir()) == ["job.yaml", "train.py"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--seed", "-1"),
+        ("run", "--minutes", "inf"),
+        ("judge", "job.yaml", "--margin", "nan"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_the_run(
+    words: tuple[str, ...],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "job.yaml").write_text(GOOD)
+    monkeypatch.chdir(folder)
+    assert main([words[0], "job.yaml", *words[1:]]) == 2
+    assert words[-2] in capfd.readouterr().err
+    assert not (folder / "autotune-runs").exists()
 
 
 @pytest.mark.parametrize("case", ["wrong-key", "no-program", "preset"])

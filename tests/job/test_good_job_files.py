@@ -133,8 +133,14 @@ def test_objectives(
 
 
 def test_a_list_is_taken_word_by_word(tmp_path: Path) -> None:
-    job = load(tmp_path, "command: [python, train.py, --lr, 0.1, --note, 'a | b $HOME']\n")
-    assert job.command == ("python", "train.py", "--lr", "0.1", "--note", "a | b $HOME")
+    """As it is spelled."""
+    job = load(tmp_path, "command: [python, t.py, 1.10, 007, 1e-5, 0x1F, 'a | b $HOME', ~/x]\n")
+    assert job.command == ("python", "t.py", "1.10", "007", "1e-5", "0x1F", "a | b $HOME", "~/x")
+
+
+def test_braces_that_are_no_placeholder_are_the_programs_own(tmp_path: Path) -> None:
+    job = load(tmp_path, "command: python t.py --name '{epoch}-{val_loss}'\n")
+    assert job.command[-1] == "{epoch}-{val_loss}"
 
 
 def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:
@@ -239,7 +245,14 @@ def test_the_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
         ),
         ("python -c 'import torch; print(1 > 0)'", ("python", "-c", "import torch; print(1 > 0)")),
         ("python train.py run.dir='${now:%Y}'", ("python", "train.py", "run.dir=${now:%Y}")),
-        ("python train.py *.yaml ~/x #5", ("python", "train.py", "*.yaml", "~/x", "#5")),
+        (
+            "python train.py *.yaml '~/x' ~key a=~ #5",
+            ("python", "train.py", "*.yaml", "~/x", "~key", "a=~", "#5"),
+        ),
+        (
+            "python t.py \\\n --a \\\r\n 'b\\\nc' \"it's\\\n d\" \\\\ \\\n",
+            ("python", "t.py", "--a", "b\\\nc", "it's d", "\\"),
+        ),
     ],
 )
 def test_quoted_things_are_just_text(line: str, words: tuple[str, ...]) -> None:
@@ -428,6 +441,12 @@ def test_init_elsewhere_keeps_the_directory_of_the_command(tmp_path: Path) -> No
         == 0
     )
     assert load_job(tmp_path / "conf" / "tune.yaml").workdir == tmp_path
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    assert (
+        run("init", "-o", "link/job.yaml", "--", "python", "train.py", cwd=tmp_path).returncode == 0
+    )
+    assert load_job(tmp_path / "link" / "job.yaml").workdir == tmp_path
 
 
 def test_init_puts_variables_before_the_command_where_they_belong(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ def test_the_action_finds_a_slowdown(tmp_path: Path) -> None:
         env={**environment, "PYTHON": str(python), "GITHUB_ACTION_PATH": str(ROOT)},
         check=True,
     )
+    (tmp_path / "autotune-judge").mkdir()  # of an earlier use, which the step removes
+    (tmp_path / "autotune-judge" / "judgement.json").write_text("{}")
     first = Path(places["GITHUB_PATH"])  # first on the PATH of later steps
     if first.exists():
         environment["PATH"] = f"{first.read_text().strip()}:{environment['PATH']}"

@@ -59,6 +59,15 @@ def test_what_git_would_keep_is_sent(tmp_path: Path) -> None:
     }
 
 
+def test_the_repositorys_ignore_files_count_in_a_folder_below(tmp_path: Path) -> None:
+    files = {".git/HEAD": "", ".gitignore": "*.bin\n/jobs/a/data/\n", "jobs/.gitignore": "a/\n"}
+    files |= {f"jobs/a/{name}": "" for name in ("job.yaml", "x.bin", "data/y", "b/data/z")}
+    folder(tmp_path / "repository", files)
+    folder(tmp_path, {".gitignore": "*\n"})  # outside the repository
+    root = tmp_path / "repository" / "jobs" / "a"
+    assert survey(root).files == ("b/data/z", "job.yaml")
+
+
 def test_what_need_not_travel_stays(tmp_path: Path) -> None:
     folder(
         tmp_path,

@@ -229,8 +229,8 @@ def test_a_cpu_job_on_a_cuda_machine_is_a_cpu_job() -> None:
 
 
 def test_batch_sizes() -> None:
-    assert values("batch_size") == (16, 32, 64, 128, 256)
-    assert values("batch_size", what=with_loader(samples=100)) == (16, 32, 64), (
+    assert values("batch_size") == (32, 64, 128, 256)
+    assert values("batch_size", what=with_loader(samples=100)) == (32, 64), (
         "no batch larger than the data"
     )
     assert values("batch_size", what=with_loader(batch_size=1)) == (1, 2, 4, 8)

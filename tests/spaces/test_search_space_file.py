@@ -150,16 +150,20 @@ def test_via_in_a_search_space() -> None:
     assert dtype.options == {"via": "--dtype {}", "default": "float32", "numerics": "rounding"}, (
         "found in the command"
     )
+    (found,) = load_space(
+        {"lr": {"via": "--lr {}", "values": [1e-3, 3e-3]}}, command=("t.py", "--lr", "1e-3")
+    ).knobs
+    assert found.values == (0.001, 0.003), "the job's own value, spelled differently"
     width = knob("{width: {values: [32, 64], default: 64}}", "width")
     assert width.numerics.value == "statistical", "the safest unless declared"
     json.dumps(dict(width.options))
 
 
-def test_no_flag_can_be_added_to_a_shell_line() -> None:
+@pytest.mark.parametrize("shell", [("/bin/sh", "-c"), ("env", "bash", "-lc")])
+def test_no_flag_can_be_added_to_a_shell_line(shell: tuple[str, ...]) -> None:
     with pytest.raises(SpaceError, match="shell") as caught:
         space(
-            "{dtype: {via: '--dtype {}', values: [a], default: a}}",
-            ("/bin/sh", "-c", "cd x && python t.py"),
+            "{dtype: {via: '--dtype {}', values: [a], default: a}}", (*shell, "cd x && python t.py")
         )
     assert caught.value.path == ("dtype", "via")
 

@@ -14,6 +14,7 @@ from machines import CPU, JOB
 from autotune_spaces.base import Numerics
 from autotune_spaces.knobs import create
 from autotune_spaces.knobs.via import ViaKnob
+from autotune_spaces.shell_line import shell_line
 from autotune_spaces.space import command_line
 
 ECHO = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('DTYPE')]))"
@@ -73,11 +74,33 @@ def test_a_placeholder_is_always_filled() -> None:
     assert command_line(argv, [knob], {"dtype": "b"}) == ["t.py", "--d=b", "{other}"]
 
 
-def test_a_placeholder_in_a_shell_line_stays_one_word() -> None:
-    argv = ["/bin/sh", "-c", "printf '%s|' {dtype} end"]
-    line = via("").command(argv, "x; echo $HOME `id`")
-    out = subprocess.run(line, capture_output=True, text=True, timeout=10).stdout
-    assert out == "x; echo $HOME `id`|end|"
+def test_a_placeholder_in_a_shell_line_stays_text() -> None:
+    """Also where the user has quoted it."""
+    text = """x'y"; echo $HOME `id` \\ """
+    argv = ["env", "sh", "-ec", """printf '%s|' {dtype} "{dtype}" '{dtype}' # it's {dtype}\n"""]
+    argv[-1] += 'printf "%s|" \'a {dtype}\' {dtype}"${dtype}"'
+    out = subprocess.run(via("").command(argv, text), capture_output=True, text=True, timeout=10)
+    assert out.stdout == "|".join([*[text] * 3, f"a {text}", text, ""])
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("sh -c L", 2),
+        ("/bin/bash -lc L name", 2),
+        ("bash -e -c L", 3),
+        ("bash -euo pipefail -c -- L", 5),
+        ("env A=1 bash -c L", 4),
+        ("conda run -n x --no-capture-output bash -c L", 7),
+        ("timeout 60 nice -n 5 sh -ec L", 7),
+        ("bash train.sh -c L", None),
+        ("bash -c", None),
+        ("python -c L", None),
+        ("env python t.py --by bash -c L", None),
+    ],
+)
+def test_the_line_that_a_shell_reads(command: str, line: int | None) -> None:
+    assert shell_line(command.split()) == line
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from autotune.export.shell_words import comment, exports, in_words, line, set_up
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
 
-TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+OLD_LAUNCHER = "torch.distributed.launch"
+TORCHRUN_MODULES = ("torch.distributed.run", OLD_LAUNCHER)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
     if re.fullmatch(r"python[\d.]*", name):
         options, rest = _split(words[1:], _PYTHON_VALUES, everything=False)
         if len(rest) > 1 and rest[0] == "-m" and rest[1] in TORCHRUN_MODULES:
-            return Parts("torchrun", *_split(rest[2:]))
+            options, program = _split(rest[2:])
+            if rest[1] == OLD_LAUNCHER:
+                options = _without_use_env(options, format_name)
+            return Parts("torchrun", options, program)
         if rest[:2] == ("-m", "accelerate.commands.launch"):
             return Parts("accelerate", *_split(rest[2:]))
         parts = Parts("python", options, rest)
@@ -91,6 +95,19 @@ def _split(
         )
         index += 2 if takes else 1
     return tuple(words[:index]), tuple(words[index:])
+
+
+def _without_use_env(options: Sequence[str], format_name: str) -> tuple[str, ...]:
+    """The old launcher's options as torchrun's, which always sets LOCAL_RANK as --use-env does."""
+    kept = tuple(without(options, ["--use_env"]))
+    if format_name and len(kept) == len(options):
+        raise InputError(
+            f"{OLD_LAUNCHER} passes --local-rank to the program, which {format_name} does not",
+            where="command",
+            expected="a program that reads LOCAL_RANK, and --use-env",
+            remedy="use --format shell, or read LOCAL_RANK and tune with --use-env",
+        )
+    return kept
 
 
 def _underscored(option: str) -> str:
@@ -138,10 +155,10 @@ def script(
         if (
             name in native
             or isinstance(knob, ViaKnob)
-            or (not needs_launch(knob, choice.value) and knob.environment(choice.value))
+            or (not needs_launch(knob, choice.value) and exports(knob, choice.value, tuned.env))
         ):
             if name not in native:
-                settings += exports(knob, choice.value)
+                settings += exports(knob, choice.value, tuned.env)
             said.append(in_words(name, choice))
         else:
             unsaid.append((in_words(name, choice), knob.snippet(choice.value)))

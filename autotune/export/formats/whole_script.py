@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from autotune.export.launching import knobs_of, uses_launch, uses_out
 from autotune.export.shell_words import ask_for_secrets, exports, line, set_up, words_of
 from autotune.export.tuned import TunedConfig, embedded_yaml
-from autotune_spaces.knobs.via import is_shell
+from autotune_spaces.shell_line import shell_line
 
 # Words after the line of `sh -c LINE` are not appended to it but lost.
 NO_WORDS = """[ "$#" -eq 0 ] || { echo "$0: the job is a shell command line; arguments cannot be appended to it: edit it in this file" >&2; exit 2; }"""
@@ -34,10 +34,12 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
         body = [*ask_for_secrets(tuned), *launching(*_here_document(tuned))]
     else:
         settings = [
-            text for name, knob in knobs.items() for text in exports(knob, tuned.knobs[name].value)
+            text
+            for name, knob in knobs.items()
+            for text in exports(knob, tuned.knobs[name].value, tuned.env)
         ]
         words = words_of(tuned)
-        more = [] if is_shell(words) else ['"$@"']
+        more = ['"$@"'] if shell_line(words) is None else []
         body = [
             *([] if more else [NO_WORDS]),
             *set_up(tuned),

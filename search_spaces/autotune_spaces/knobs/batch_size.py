@@ -9,7 +9,7 @@ from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, S
 from autotune_spaces.domains import NO_LOADER, loader_of, repeated_loader_of, whole
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
-FACTORS = (0.5, 1, 2, 4, 8)
+FACTORS = (1, 2, 4, 8)  # a smaller batch sees fewer samples in as many steps: no loss check passes
 LR_RULES = ("none", "sqrt", "linear")
 # Opacus' samplers
 POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")
@@ -30,7 +30,7 @@ class BatchSize(Knob):
     dear = True
     in_graph = True
     example = 256
-    range = "the job's × ½, 1, 2, 4, 8"
+    range = "the job's × 1, 2, 4, 8"
     accepts = {"lr_scaling": LR_RULES}
     card = Card(
         what=(
@@ -82,7 +82,7 @@ class BatchSize(Knob):
                 f"the job trains on {job.mixture}: changing the batch size of only one of"
                 " them would change the mixture"
             )
-        sizes = {max(1, round(loader.batch_size * factor)) for factor in FACTORS}
+        sizes = {loader.batch_size * factor for factor in FACTORS}
         most = math.inf if loader.samples is None else loader.samples // max(1, job.world_size)
         most = min([most, *loader.rank_samples])  # limited by the rank with the fewest samples
         return sorted(size for size in sizes if size <= most or size == loader.batch_size)

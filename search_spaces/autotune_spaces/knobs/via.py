@@ -9,7 +9,7 @@
     (no via)                 {name}                wherever the command contains the knob's name in braces
 
 The template is split into words once, and the value is inserted into a single word. No shell
-interprets it.
+interprets it: in a shell line, where only {name} is possible, it is quoted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, Numerics, Scope, Value
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.shell_line import filled_command
 
 HOLE = "{}"
-SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -111,7 +111,7 @@ class ViaKnob(Knob):
         if self.variable:
             return list(argv)
         if not self.words:
-            return self._fill(argv, str(value))
+            return filled_command(argv, {self.name: str(value)})
         if self.switch:
             rest = _without(argv, self.words)
             return [*rest, *self.words] if value else rest
@@ -166,18 +166,6 @@ class ViaKnob(Knob):
             ):
                 return start, start + 2
         return None
-
-    def _fill(self, argv: Sequence[str], text: str) -> list[str]:
-        hole = f"{{{self.name}}}"
-        # this line goes through the job's own shell: quote the value so that it stays one word
-        if is_shell(argv):
-            return [*argv[:2], argv[2].replace(hole, shlex.quote(text)), *argv[3:]]
-        return [word.replace(hole, text) for word in argv]
-
-
-def is_shell(argv: Sequence[str]) -> bool:
-    """Whether the command is a shell line (``sh -c``), to which no argument can be added."""
-    return len(argv) > 2 and argv[0].rsplit("/", 1)[-1] in SHELLS and argv[1] == "-c"
 
 
 def _fits(word: str, before: str, after: str) -> bool:

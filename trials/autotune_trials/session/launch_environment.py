@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,26 +92,6 @@ def path_scope(
         tuple(theirs),
     )
     return found.with_caches(*folders)
-
-
-def filled(text: str, fill: Mapping[str, str]) -> str:
-    """Replace ``{name}`` in ``text`` for the names in ``fill`` only; other braces (JSON, Hydra,
-    ``${x}``) stay.
-    """
-    return re.sub(r"(?<!\$)\{(\w+)\}", lambda found: fill.get(found[1], found[0]), text)
-
-
-def filled_command(argv: Sequence[str], fill: Mapping[str, str]) -> list[str]:
-    """Fill in all words of ``argv``. In a shell line (``sh -c LINE``) values are quoted, since a
-    directory name may contain any character.
-    """
-    shell = (
-        len(argv) > 2
-        and argv[1] == "-c"
-        and os.path.basename(argv[0]) in ("sh", "bash", "dash", "zsh", "ksh")
-    )
-    quoted = {name: shlex.quote(value) for name, value in fill.items()}
-    return [filled(word, quoted if shell and at == 2 else fill) for at, word in enumerate(argv)]
 
 
 def socket_directory(mark: str) -> str:

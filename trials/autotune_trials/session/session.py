@@ -34,6 +34,7 @@ from typing import Any
 
 from autotune_spaces.codec import encode
 from autotune_spaces.facts import JobFacts
+from autotune_spaces.shell_line import filled, filled_command
 from autotune_trials.diagnosis import classify
 from autotune_trials.diagnosis.failure_report import Postmortem
 from autotune_trials.file_restore.restore import Outcome, put_back
@@ -58,12 +59,7 @@ from autotune_trials.protocol.rank_merge import merge_hellos, merge_records, mer
 from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Switchboard
-from autotune_trials.session.launch_environment import (
-    environment,
-    filled,
-    filled_command,
-    path_scope,
-)
+from autotune_trials.session.launch_environment import environment, path_scope
 from autotune_trials.session.silence import SHORTEST_S, UNCHANGED, Silence, SlowestGap, Work
 from autotune_trials.session.uninterrupted import uninterrupted
 from autotune_trials.supervisor import process_tags, procfs

@@ -82,6 +82,7 @@ class EntryCall(SlotCall):
         # holds the module, and only the module holds it: a module that the job drops must be freed
         self.compiled: Any = None
         self.compiled_with: Any = None  # the hooks and the forward at that time
+        self.called_with: Any = None  # those of the last call that had others
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state, entry = self._state, self.entry
@@ -191,7 +192,11 @@ class Entry:
         """Run the compiled forward; the first call and new shapes compile. If the compiler fails,
         report it and run uncompiled: a knob must not end the job.
         """
-        if self._mode != REGIONAL and _called_parts(self.module) != self._call().compiled_with:
+        call, parts = self._call(), _called_parts(self.module)
+        if self._mode != REGIONAL and parts != call.compiled_with:
+            if parts != call.called_with:  # perhaps for this call only
+                call.called_with = parts
+                return self.module._call_impl(*args, **kwargs)
             self.compile_anew()
         try:
             result = self._call().compiled(*args, **kwargs)
@@ -461,10 +466,10 @@ def _called_parts(module: Any) -> tuple[tuple[int, ...], bool, Any]:
     """
     attributes = vars(module)
     own_hooks = (
-        *attributes["_forward_hooks"],
-        *attributes["_forward_pre_hooks"],
-        *attributes["_backward_hooks"],
-        *attributes["_backward_pre_hooks"],
+        *attributes.get("_forward_hooks", ()),
+        *attributes.get("_forward_pre_hooks", ()),
+        *attributes.get("_backward_hooks", ()),
+        *attributes.get("_backward_pre_hooks", ()),
     )
     any_hooks = sys.modules["torch.nn.modules.module"]._has_any_global_hook()
     return own_hooks, bool(any_hooks), attributes.get("forward")

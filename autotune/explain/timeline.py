@@ -22,16 +22,20 @@ def kernels_per_step(trace: Trace) -> float:
 def idle_share(trace: Trace) -> float | None:
     """Share of the profiled iterations in which the device neither computed nor copied.
 
-    From the start of the first iteration to the end of the last. None where there is no device.
+    From the start of the first iteration to the end of the last, without the time in which the job
+    was away. None where there is no device.
     """
     if not trace.on_device or not trace.iterations:
         return None
     start_s, end_s = trace.iterations[0].start_s, trace.iterations[-1].end_s
+    away = [(a.start_s, a.end_s) for a in trace.away]
     spans = [(k.start_s, k.end_s) for k in trace.kernels] + [
         (c.start_s, c.end_s) for c in trace.copies
     ]
-    busy_s = covered(spans, start_s, end_s)
-    return 1 - busy_s / (end_s - start_s) if end_s > start_s else None
+    away_s = covered(away, start_s, end_s)
+    whole_s = end_s - start_s - away_s
+    busy_s = covered([*spans, *away], start_s, end_s) - away_s
+    return 1 - busy_s / whole_s if whole_s > 0 else None
 
 
 def covered(spans: Iterable[tuple[float, float]], start_s: float, end_s: float) -> float:

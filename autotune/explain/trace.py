@@ -14,9 +14,9 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -137,6 +137,9 @@ class Copy:
         return "HtoD" in self.name
 
 
+Launched = TypeVar("Launched", Kernel, Copy)
+
+
 @dataclass(frozen=True)
 class Trace:
     iterations: tuple[Stretch, ...] = ()  # named "0", "1" …
@@ -148,6 +151,37 @@ class Trace:
     @property
     def on_device(self) -> bool:
         return bool(self.kernels)
+
+    @property
+    def away(self) -> tuple[Stretch, ...]:
+        """When the job was not training, e.g. evaluated."""
+        return tuple(phase for phase in self.phases if phase.name == "away")
+
+    def training(self) -> Trace:
+        """The trace without the operators started while the job was away, and what they launched."""
+        if not self.away:
+            return self
+
+        def kept(start_s: float) -> bool:
+            return not any(away.start_s <= start_s < away.end_s for away in self.away)
+
+        places = [place for place, op in enumerate(self.ops) if kept(op.start_s)]
+        moved = {-1: -1, **{place: new for new, place in enumerate(places)}}
+        ops = (self.ops[place] for place in places)
+
+        def launched(all_: Iterable[Launched]) -> tuple[Launched, ...]:
+            return tuple(
+                replace(each, op=moved[each.op])
+                for each in all_
+                if (each.op in moved if each.op >= 0 else kept(each.start_s))
+            )
+
+        return replace(
+            self,
+            ops=tuple(replace(op, parent=moved.get(op.parent, -1)) for op in ops),
+            kernels=launched(self.kernels),
+            copies=launched(self.copies),
+        )
 
 
 def read_trace(path: Path) -> Trace:

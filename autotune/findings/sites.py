@@ -50,7 +50,8 @@ class Site:
     detail: str
     per_step: float  # calls per iteration
     call_s: float  # in the calls
-    cost_s: float  # of the statement that makes them
+    cost_s: float  # of the statement that makes them, without other calls in it
+    statement: tuple[str, int, int]  # file, first and last line
     iterations: frozenset[int]
 
 
@@ -70,7 +71,14 @@ def sites(evidence: Evidence, kinds: Collection[str]) -> list[Site]:
 def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
     steps, first = max(1, len(evidence.times_s)), group[0]
     call_s = sum(c.seconds for c in group) / steps
-    line_s = statement_s(evidence, first, {c.phase for c in group} - NOT_SAMPLED) / steps
+    phases = {c.phase for c in group} - NOT_SAMPLED
+    statement = _statement(first)
+    others_s = math.fsum(
+        c.seconds
+        for c in evidence.calls
+        if c not in group and c.phase in phases and _in(statement, c.place)
+    )
+    line_s = max(statement_s(evidence, first, phases) - others_s, 0.0) / steps
     return Site(
         kind=first.kind,
         place=first.place,
@@ -79,6 +87,7 @@ def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
         per_step=sum(c.count for c in group) / steps,
         call_s=call_s,
         cost_s=call_s if call_s >= STATEMENT_SHARE * line_s else line_s,
+        statement=statement,
         iterations=frozenset().union(*(c.iterations for c in group)),
     )
 
@@ -88,15 +97,24 @@ def statement_s(evidence: Evidence, calls: Calls, phases: Collection[str]) -> fl
 
     Time that torch spends in it on the training itself does not count.
     """
-    first, last = calls.lines if any(calls.lines) else (calls.place.line, calls.place.line)
+    statement = _statement(calls)
     return math.fsum(
         frame.seconds
         for frame in evidence.frames
-        if frame.place.file == calls.place.file
-        and first <= frame.place.line <= last
+        if _in(statement, frame.place)
         and frame.phase in phases
         and not frame.leaf.startswith(TRAINING)
     )
+
+
+def _statement(calls: Calls) -> tuple[str, int, int]:
+    line = calls.place.line
+    return (calls.place.file, *(calls.lines if any(calls.lines) else (line, line)))
+
+
+def _in(statement: tuple[str, int, int], place: Place) -> bool:
+    file, first, last = statement
+    return place.file == file and first <= place.line <= last
 
 
 def steady(evidence: Evidence, site: Site) -> bool:
@@ -136,7 +154,10 @@ class SiteRule(Rule):
 
     def cost_s(self, case: Case, found: Sequence[Site]) -> float:
         """What ``found`` cost per iteration."""
-        return lost_s(case, sum(site.cost_s for site in found))
+        rest: dict[tuple[str, int, int], float] = {}  # of a statement, which its calls share
+        for site in found:
+            rest[site.statement] = max(rest.get(site.statement, 0.0), site.cost_s - site.call_s)
+        return lost_s(case, sum(site.call_s for site in found) + sum(rest.values()))
 
     @abstractmethod
     def says(self, case: Case, site: Site) -> str:

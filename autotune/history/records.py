@@ -66,6 +66,7 @@ class PastRun:
     log_gain: float = 0.0  # of the answer, as confirmed
     # knob -> its own speed-up, low, high
     gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    at_least: tuple[str, ...] = ()  # knobs whose gain is from a running job, which shows less
     measured: tuple[Measured, ...] = ()
     withdrawn: tuple[str, ...] = ()  # knobs that did not apply
     space: tuple[str, ...] = ()  # hashes of what could be tried, see keys.space_of

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.history.effects import effects_of, expected_effects
+from autotune.history.effects import LEAST_LIKENESS, effects_of, expected_effects
 from autotune.history.keys import features_of, keys_of, likeness, space_of
 from autotune.history.records import Keys, Measured, PastRun, hidden, hidden_item, revealed
 from autotune.history.store import Runs, Store, StoreError, own_path
@@ -102,6 +102,7 @@ class History:
                 value,
                 Interval(*own) if (own := last.gains.get(hidden_item(name, value)[0])) else None,
                 True,
+                at_least=hidden_item(name, value)[0] in last.at_least,
             )
             for name, value in (answer or {}).items()
         )
@@ -187,7 +188,7 @@ def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str
             )
         )
     own = {
-        g.knob: g.speedup
+        g.knob: g
         for g in result.gains
         if g.kept and g.speedup is not None and g.knob in result.knobs
     }
@@ -203,9 +204,11 @@ def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str
         answer=hidden(result.knobs),
         log_gain=math.log(result.speedup.estimate),
         gains={
-            next(iter(hidden({k: result.knobs[k]}))): (s.estimate, s.low, s.high)
-            for k, s in own.items()
+            hidden_item(k, result.knobs[k])[0]: (own_gain.estimate, own_gain.low, own_gain.high)
+            for k, g in own.items()
+            if (own_gain := g.speedup) is not None
         },
+        at_least=tuple(hidden_item(k, result.knobs[k])[0] for k, g in own.items() if g.at_least),
         measured=tuple(measured),
         withdrawn=tuple(next(iter(hidden({name: None}))) for name in observation.withdrawn),
         space=space_of(spec.search_space),
@@ -243,8 +246,9 @@ def _alike(
         if run.keys.whole in seen or not any(m.log_ratio is not None for m in run.measured):
             continue
         seen.add(run.keys.whole)
-        like = likeness(run.features, own)
-        found.append((1.0 if run.keys == keys else like, run))
+        like = 1.0 if run.keys == keys else likeness(run.features, own)
+        if like >= LEAST_LIKENESS:
+            found.append((like, run))
     return sorted(found, key=lambda pair: -pair[0])[:ALIKE]
 
 

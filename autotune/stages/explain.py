@@ -146,7 +146,8 @@ def describe(
     if trace is None:
         return replace(side, summary=summarize(record.window, device=device, cores=cores))
     tf32 = uses_tf32(observation, config)
-    rows = judged(operators(trace), {peak.name: peak.value for peak in peaks}, tf32)
+    training = trace.training()
+    rows = judged(operators(training), {peak.name: peak.value for peak in peaks}, tf32)
     steps = len(trace.iterations)
     idle = idle_share(trace)
     table = f"traces/{name}-operators.csv"
@@ -156,7 +157,7 @@ def describe(
         device=device,
         cores=cores,
         busy_share=None if idle is None else 1 - idle,
-        copies=copies_of(trace),
+        copies=copies_of(training),
         compute=compute_of(model_flops(rows, steps), rows, peaks, tf32),
     )
     return replace(
@@ -164,7 +165,7 @@ def describe(
         table=table,
         operators=rows[:OPERATORS],
         timeline=timeline(trace),
-        kernels_per_step=kernels_per_step(trace),
+        kernels_per_step=kernels_per_step(training),
         idle_share=idle,
         summary=summary,
         profiled_steps=steps,

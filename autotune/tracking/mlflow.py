@@ -209,7 +209,9 @@ class Sender:
             case "trial":
                 self._trial(event)
             case "trial_artifact":
-                self._artifact(self._key(event.key.partition("|")[0]), event)
+                # a spool of an earlier version has no "trial"
+                trial = event.data.get("trial", event.key.rpartition("|")[0])
+                self._artifact(self._key(trial), event)
             case "trial_series":
                 self._series(event)
             case "artifact":

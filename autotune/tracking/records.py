@@ -77,7 +77,7 @@ def record_trial(tracker: Tracker, trial: Trial, defaults: Mapping[str, Value]) 
     if trial.node:
         tags["autotune.node"] = trial.node
     tracker.trial(
-        key_of(trial.config),
+        trial_key(trial),
         f"{trial.number:03d} {in_words(trial.config)}",
         _params(trial.config, defaults),
         metrics,
@@ -87,7 +87,12 @@ def record_trial(tracker: Tracker, trial: Trial, defaults: Mapping[str, Value]) 
 
 def record_trace(tracker: Tracker, trial: Trial, path: Path) -> None:
     """Record a trial's profiler trace."""
-    tracker.trial_artifact(key_of(trial.config), path, "traces")
+    tracker.trial_artifact(trial_key(trial), path, "traces")
+
+
+def trial_key(trial: Trial) -> str:
+    """The key of a trial's run: fresh processes may measure what the live search left in doubt."""
+    return ("process:" if trial.origin == "process" else "") + key_of(trial.config)
 
 
 def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
@@ -139,10 +144,13 @@ def _explained(result: Result) -> dict[str, float]:
 def _record_points(tracker: Tracker, result: Result) -> None:
     """Record both objectives of every trial, and whether no other trial beats it."""
     objectives = _both(result)
+    keys = {trial.number: trial_key(trial) for trial in result.trials}
     for point in result.points:
         figures = (point.first, point.second, float(not point.beaten))
         for name, value in zip((*objectives, "unbeaten"), figures, strict=True):
-            key = "baseline" if point.number is None else key_of(point.config)
+            key = (
+                "baseline" if point.number is None else keys.get(point.number, key_of(point.config))
+            )
             tracker.trial_series(key, name, {0: value})
 
 

@@ -152,6 +152,7 @@ class Spool:
                 publish_copy(path, copy)
             path = copy.resolve()
         data = {
+            "trial": key,
             "path": str(path.relative_to(self.paths.run_dir.resolve())),
             "folder": folder,
             "sha256": content,

@@ -224,7 +224,15 @@ def test_the_vendors_figures(device: str, bfloat16: float, memory: float) -> Non
 
 @pytest.mark.parametrize(
     "device",
-    ["AMD EPYC 9R14", "NVIDIA A10G", "NVIDIA L40", "NVIDIA GeForce RTX 4090 D", "NVIDIA H100 NVL"],
+    [
+        "AMD EPYC 9R14",
+        "NVIDIA A10G",
+        "NVIDIA L40",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA H100 NVL",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+    ],
 )
 def test_devices_that_only_sound_alike_have_none(device: str) -> None:
     assert vendor_peaks(device) == ({}, "")

@@ -147,6 +147,16 @@ def test_the_device_was_busy_where_kernels_or_copies_ran(tmp_path: Path) -> None
     assert all(s.start_s >= 0 and s.start_s + s.duration_s <= 200e-6 + 1e-9 for s in spans)
 
 
+def test_an_evaluation_between_iterations_is_no_training(tmp_path: Path) -> None:
+    away = event("user_annotation", "autotune::away", 1100, 100)
+    whole = read_trace(write(tmp_path / "t.json.gz", [*GPU, away]))
+    trace = whole.training()
+    assert [(op.name, op.parent) for op in trace.ops] == [("aten::linear", -1), ("aten::addmm", 0)]
+    assert operators(trace)[0].calls == 1 and kernels_per_step(trace) == 0.5
+    assert [k.op for k in trace.kernels] == [1] and len(trace.copies) == 1
+    assert idle_share(whole) == pytest.approx(1 - 40 / 100)
+
+
 def test_rows_of_a_device_job_go_by_device_time(tmp_path: Path) -> None:
     rows = operators(read_trace(write(tmp_path / "t.json.gz", GPU)))
     addmm = rows[0]

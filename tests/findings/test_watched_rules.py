@@ -215,3 +215,21 @@ def test_what_could_not_be_watched_is_not_judged() -> None:
         seen = evidence(blind={what: "it broke"}, calls=(calls("tensor_from_array", 0.1),))
         with pytest.raises(NotJudgeable, match="it broke"):
             ask(rule, case(seen=seen))
+
+
+def test_a_statement_is_charged_once() -> None:
+    """Its calls share what is left of it: formatting and printing, or several checks."""
+    frames = tuple(Frames(i, "other", LINE, 0.010, "train.main") for i in EVERY)
+
+    def cost_s(rule: str, *made: Calls) -> float:
+        found = ask(rule, case(seen=evidence(phases(other=0.011), frames=frames, calls=made)))
+        return sum(finding.cost_s or 0.0 for finding in found)
+
+    assert cost_s("log-printing", calls("format", 0.009), calls("print", 0.001)) == pytest.approx(
+        0.010
+    )
+    read = (calls("item", 1e-5, "cpu"), calls("print", 0.0099))
+    assert cost_s("log-printing", *read) == pytest.approx(0.0099)
+    assert cost_s("tensor-readout", *read) == 0
+    checks = (calls("bool", 1e-5, "cpu"), calls("item", 1e-5, "cpu"))
+    assert cost_s("tensor-readout", *checks) == pytest.approx(0.010)

@@ -68,6 +68,13 @@ def test_the_second_run_proves_the_same_knobs_without_a_search(
     assert len(Store(store).runs()) == 2
 
 
+def test_gains_are_remembered_with_what_they_are(store: Path, tmp_path: Path) -> None:
+    knob = next(iter(Store(store).runs()[0].gains))
+    _edit(store, at_least=(knob,))
+    second = Played(tmp_path / "second", TABLE, store, seed=1)
+    assert [g.knob for g in second.result.gains if g.at_least] == [knob]
+
+
 def test_the_first_look_at_an_answer_is_remembered_beside_its_proof(
     store: Path, tmp_path: Path
 ) -> None:

@@ -16,8 +16,9 @@ from autotune.report.page.html import render
 from autotune.report.terminal.closing import closing_text
 from autotune.report.terminal.event_words import observed_words
 from autotune.report.text.comparison import compare, said_of_times
+from autotune.report.text.reproduce import reproduce
 from autotune.report.text.story import headline
-from autotune.results import Confirmation, Interval, LossVerdict, Result, Trial
+from autotune.results import PROVEN_ANEW, Confirmation, Interval, LossVerdict, Result, Trial
 from autotune.tracking import open_tracker
 
 RUN = Path("autotune-runs/digits-cnn")
@@ -53,6 +54,23 @@ def test_a_gain_that_a_running_job_understates_is_a_lower_bound() -> None:
     assert "amp_dtype off → bfloat16 at least 1.24×" in text and "(1.17–1.31)" not in text
     assert "amp_dtype gains more in a fresh process" in text
     assert "num_workers 0 → 2 1.71× (1.60–1.83)" in text
+
+
+def test_gains_of_the_recorded_run_are_told_as_such() -> None:
+    result = tuned()
+    anew = replace(result, recalled=replace(result.recalled, outcome=PROVEN_ANEW))
+    said = "as measured when last tuned"
+    assert said in screen(anew) and said in render(anew, RUN) and said not in screen(result)
+    assert "Own gain: all" in render(result, RUN) and "Own gain: all" not in render(anew, RUN)
+
+
+def test_the_command_to_reproduce_a_run_has_its_directory_and_budget() -> None:
+    result = tuned()
+    assert "--run-dir" not in reproduce(result, RUN)["command"]
+    budget = {"minutes": 2.5, "trials": None}
+    result = replace(result, environment={**result.environment, "budget": budget})
+    command = reproduce(result, Path("else where"))["command"]
+    assert command.endswith("--run-dir 'else where' --minutes 2.5")
 
 
 def test_keep_claims_no_speedup_and_offers_no_launch() -> None:
@@ -241,6 +259,10 @@ def test_clean_keeps_letters_and_drops_commands() -> None:
     for gone in ("\x1b", "\n", "\u202e", "\udc80"):
         assert gone not in line
     assert words.clean("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_a_number_never_needs_an_exponent_to_be_rounded() -> None:
+    assert [words.number_words(n) for n in (999.4, 999.5, 999.99, 1000)] == ["999"] + ["1,000"] * 3
 
 
 def test_signs_get_an_ascii_spelling_where_needed() -> None:

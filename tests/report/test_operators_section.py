@@ -94,6 +94,11 @@ def test_the_plot_has_both_runs_and_follows_the_pages_colours() -> None:
     assert not re.search(r"#0[0-9]0[0-9]0[0-9]\b", svg) and "var(--accent)" in svg
 
 
+def test_a_side_of_a_profile_is_named_in_the_plot() -> None:
+    side = judged_explanation().sides["baseline"]
+    assert "with $a_b=1" in roofline_svg({"unchanged": side, "with $a_b=1$": side}, PEAKS)
+
+
 def test_nothing_is_said_or_drawn_to_be_above_the_roof() -> None:
     """An operator whose data are cached, a convolution with fewer products, and a device that
     exceeds its vendor's figure.

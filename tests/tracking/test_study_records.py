@@ -149,3 +149,16 @@ def test_a_run_without_explanation_leaves_none_of_it(tmp_path: Path) -> None:
     assert not [
         name for name in parent.data.metrics if name.startswith(("explain/", "importance/"))
     ]
+
+
+def test_a_value_measured_again_in_fresh_processes_is_a_run_of_its_own(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    tracker = open_tracker(None, "digits", run)
+    live = tuned().trials[0]
+    for trial in (live, replace(live, number=99, origin="process")):
+        records.record_trial(tracker, trial, {})
+    said = [
+        json.loads(line) for line in (run / "tracking" / "spool.jsonl").read_text().splitlines()
+    ]
+    names = [event["data"]["name"] for event in said if event["kind"] == "trial"]
+    assert len(names) == 2 and names[1].startswith("099")

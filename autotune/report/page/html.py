@@ -107,6 +107,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
                 (change, _bar(change.speedup, _top(result))) for change in story.changes(result)
             ],
             given_back=story.given_back(result),
+            gains_are_old=story.gains_are_old(result),
             waterfall_svg=Markup(waterfall_svg(result)),
             waterfall_words=story.build_up_words(result),
             **stacked_bars([("before", before), ("after", after)] if after else [("now", before)]),

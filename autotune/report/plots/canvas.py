@@ -125,6 +125,7 @@ def legend(axes: Any, palette: Palette, order: Sequence[str] = ()) -> None:
     )
     for text in shown.get_texts():
         text.set_color(palette.ink)
+        text.set_parse_math(False)
 
 
 def write_png(

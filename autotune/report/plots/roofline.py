@@ -11,6 +11,7 @@ from autotune.explain.records import Operator, Peak, Side
 from autotune.explain.roofline import roof_for
 from autotune.report.plots.canvas import MARKS, ON_WHITE, Palette, legend, svg, write_png
 from autotune.words import SIDES as NAMES
+from autotune.words import clean
 
 POINTS = 12  # the costliest operators of each side
 SIDES = {"baseline": ("ink", "o"), "winner": ("accent", "D")}
@@ -102,7 +103,7 @@ def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: 
             alpha=0.75,
             color=getattr(palette, role),
             linewidths=0,
-            label=NAMES.get(name, "other"),
+            label=NAMES.get(name, clean(name, 40)),
         )
     axes.set_xscale("log")
     axes.set_yscale("log")

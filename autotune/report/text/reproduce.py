@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune import words
 from autotune.export.fingerprint import COMPARED
+from autotune.job.run_dir import RUNS
 from autotune.report.text import story
 from autotune.results import Result
 
@@ -28,7 +29,7 @@ def reproduce(result: Result, run_dir: Path) -> dict[str, Any]:
     """The content of the page's "reproduce" section, cleaned."""
     environment = result.environment
     return {
-        "command": words.clean(_again(environment)),
+        "command": words.clean(_again(result, run_dir)),
         "workdir": words.clean(environment.get("workdir", ""), 300),
         "versions": [
             (words.clean(name, 60), words.clean(version, 120)) for name, version in versions(result)
@@ -89,9 +90,16 @@ def pinned(result: Result) -> list[str]:
     return found
 
 
-def _again(environment: Mapping[str, Any]) -> str:
+def _again(result: Result, run_dir: Path) -> str:
+    environment = result.environment
     job = str(environment.get("job_file") or "job.yaml")
     seed = environment.get("seed") or 0
     shown = story.shown_path(Path(job)) if environment.get("job_file") else job
     options = " --fresh --no-history" + (f" --seed {seed}" if seed else "")
+    if Path(run_dir).absolute() != (RUNS / result.name).absolute():
+        options += f" --run-dir {shlex.quote(story.shown_path(Path(run_dir)))}"
+    budget = environment.get("budget")
+    for name, value in budget.items() if isinstance(budget, Mapping) else ():
+        if words.known(value):
+            options += f" --{name} {value:g}"
     return f"autotune run {shlex.quote(shown)}{options}"

@@ -39,6 +39,7 @@ PHASE_WORDS = {
     "optimizer": "optimizer",
     "other": "other",
 }
+AS_LAST_TUNED = "as measured when last tuned"
 SHOWS_LESS = "gains more in a fresh process; a running job shows only part of it"
 LOSS_TITLES = {
     "unchanged": "Loss unchanged",
@@ -293,9 +294,14 @@ def _note(result: Result, knob: str, value: Value, gain: KnobGain | None) -> str
         if knob in result.knobs and knob in knob_registry.names()
         else ""
     )
-    return "; ".join(
-        part for part in (_gain_note(gain, result.environment.get("planned_steps")), remark) if part
-    )
+    parts = (_gain_note(gain, result.environment.get("planned_steps")), remark)
+    old = gains_are_old(result) and gain is not None and gain.speedup is not None
+    return "; ".join(part for part in (AS_LAST_TUNED if old else "", *parts) if part)
+
+
+def gains_are_old(result: Result) -> bool:
+    """Whether the knobs' own gains are those of the recorded run."""
+    return result.recalled.outcome == PROVEN_ANEW
 
 
 def _gain_note(gain: KnobGain | None, planned_steps: object) -> str:

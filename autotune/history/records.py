@@ -66,13 +66,13 @@ class PastRun:
     log_gain: float = 0.0  # of the answer, as confirmed
     # knob -> its own speed-up, low, high
     gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
-    at_least: tuple[str, ...] = ()  # knobs whose gain is from a running job, which shows less
     measured: tuple[Measured, ...] = ()
     withdrawn: tuple[str, ...] = ()  # knobs that did not apply
     space: tuple[str, ...] = ()  # hashes of what could be tried, see keys.space_of
     minutes: float = 0.0  # of the budget
     trials: int | None = None  # of the budget; None: no limit
     planned_steps: int = 0  # of the training, in which start-up must pay off; 0: unknown
+    at_least: tuple[str, ...] = ()  # knobs whose gain is from a running job, which shows less
     version: int = RECORD_VERSION
 
 

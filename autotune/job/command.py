@@ -87,9 +87,7 @@ def shell_operator(command: str) -> str:
 
 
 def shell_reference(value: str, variables: Collection[str]) -> str:
-    """What a shell would replace in the value of a variable: ``~/``, or one of ``variables``."""
-    if value.startswith("~/"):
-        return "~/"
+    """The first of ``variables`` that a shell would replace in ``value``; "" if there is none."""
     found = (match[0] for match in _REFERENCE.finditer(value) if match[2] in variables)
     return next(found, "")
 

@@ -18,7 +18,7 @@ SOURCES = sorted((ROOT / "autotune").rglob("*.py"))
 ERRORS = {"InputError", "BaselineError", "HookError"}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # flags of other programs that a remedy may name
-OTHERS = {"--depth", "--workers"}
+OTHERS = {"--depth", "--local-rank", "--use-env", "--workers"}
 
 
 def raised() -> Iterator[tuple[Path, ast.Call]]:

@@ -72,7 +72,6 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "shell-substitution": ("command: python train.py $(date)\n", 1, ("'$('",)),
     "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'", "single quotes")),
     "shell-home": ("command: python train.py --data ~/data\n", 1, ("'~/data'", "shell: true")),
-    "env-home": (GOOD + "env:\n  A: ~/hf\n", 3, ("'~/' in env.A", "write it out")),
     "env-variable": (
         GOOD + "env:\n  A: /opt/x:$PATH\n  B: '${A}$NOT_SET_ANYWHERE'\n",
         3,

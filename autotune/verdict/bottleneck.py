@@ -20,6 +20,7 @@ from autotune.words import factor_words
 # fifth of the time gives a 1.25x speed-up, worth a headline; below it no single phase is "the"
 # bottleneck.
 LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
+UNSEEN = 0.15  # share saved without the loader, beyond what waiting shows, that is worth a word
 QUIET = 0.02  # noise below which a ceiling is reported without it
 BASELINE_BLOCKS = 4  # the ceiling is the ratio of their mean to one block with cached batches
 SURE = 1.645  # standard errors: 95 %, one-sided
@@ -93,6 +94,8 @@ def name_bottleneck(
         f"; with an infinitely fast loader it would run {_bound(ceiling, noise)}" if ceiling else ""
     )
     if is_loader_bound(share.loader, ceiling, noise):
+        if share.loader >= LOADER_SHARE and ceiling and 1 - 1 / ceiling > share.loader + UNSEEN:
+            bound = f", and preparing batches slows the rest down{bound}"
         return _loader(parts, share, bound, restarts_workers)
     doubt = ""
     if share.loader >= LOADER_SHARE:  # contradicted by the ceiling

@@ -57,6 +57,22 @@ def test_the_page_tells_place_cost_evidence_and_cure() -> None:
     )
 
 
+def test_advice_that_the_search_has_tried_in_vain_says_so() -> None:
+    result, advised = tuned(), tuned().explanation.findings[0]
+    tried = next(t for t in result.trials if t.log_ratio is not None)
+    config = {advised.knob: 4}
+    left = replace(
+        result,
+        knobs={},
+        trials=(replace(tried, config=config),),
+        explanation=replace(result.explanation, findings=(replace(advised, cured=False),)),
+    )
+    assert "Knob: num_workers. It was tried; no value was faster here." in printed(left)
+    assert "It was tried" in render(left, RUN)
+    assert "It was tried" not in printed(replace(left, trials=()))
+    assert "It was tried" not in printed(replace(left, knobs=config))
+
+
 def test_the_closing_screen_has_a_line_for_each() -> None:
     text = closing_text(at_home(tuned()), RUN)
     assert (

@@ -101,6 +101,11 @@ def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
         "50% of it is spent on the loader, but the loader is not the limit: with an"
         " infinitely fast one it would run no faster"
     )
+    _, why = name_bottleneck(parts(0.3), 3.8, 0.005)
+    assert why == (
+        "30% of the time is spent waiting for the next batch, and preparing batches slows the rest"
+        " down; with an infinitely fast loader it would run 3.80× as fast"
+    )
     _, why = name_bottleneck(parts(0.03), 2.1, 0.005)
     assert (
         why

@@ -44,6 +44,7 @@ class FindingRow:
     evidence: str
     advice: str
     knob: str
+    tried: str  # what became of the knob in the search; "": it is in the answer, or was not tried
     cured: str  # "by num_workers=4"; "" if it is still there
     new: bool  # found only in the winner
     places: tuple[PlaceRow, ...]
@@ -104,11 +105,18 @@ def _row(finding: Finding, result: Result) -> FindingRow:
         evidence=words.clean(finding.evidence, LONGEST),
         advice=words.clean(finding.advice, LONGEST),
         knob=words.clean(finding.knob, 60),
+        tried=_tried(finding, result),
         cured=(words.clean(finding.how_cured, 120) or "gone") if finding.cured else "",
         new=finding.side == "winner" and not finding.cured,
         places=tuple(_place(p, workdir) for p in places[: FURTHER + 1]),
         more=max(0, len(places) - FURTHER - 1),
     )
+
+
+def _tried(finding: Finding, result: Result) -> str:
+    measured = any(finding.knob in t.config and t.log_ratio is not None for t in result.trials)
+    kept = finding.knob in result.knobs
+    return "It was tried; no value was faster here." if measured and not kept else ""
 
 
 def _cost(finding: Finding) -> str:
@@ -182,7 +190,10 @@ def findings_group(result: Result) -> Group:
             body.append(Text(f"and {words.plural(row.more, 'more place')}", style="dim"))
         body += [
             Text(row.evidence),
-            Text(row.advice + (f" Knob: {row.knob}." if row.knob else ""), style="dim"),
+            Text(
+                " ".join(filter(None, (row.advice, row.knob and f"Knob: {row.knob}.", row.tried))),
+                style="dim",
+            ),
         ]
         lines += map(indented, body)
     if told.not_judged:

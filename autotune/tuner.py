@@ -376,8 +376,7 @@ def _milder(
     elif loss.verdict == "no-proof":
         # another batch size needs the longest runs; only exact knobs need no moving loss
         statistical = [n for n in suspects if space[n].numerics is Numerics.STATISTICAL]
-        kept_less = [without(config, *names) for names in (statistical, suspects) if names]
-        variants = [v for i, v in enumerate(kept_less) if v not in kept_less[:i]]
+        variants = [without(config, *names) for names in (statistical, suspects) if names]
     else:
         variants = [without(config, name) for name in suspects[:1]]
         if len(suspects) > 1:

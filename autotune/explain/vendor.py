@@ -31,9 +31,8 @@ SHEETS = (
 
 def vendor_peaks(device_name: str) -> tuple[Mapping[str, float], str]:
     """(peak -> FLOP/s or bytes/s, source of the figures); ({}, "") for devices not listed."""
-    if re.search(
-        r"\bMIG\b|Laptop|Max-Q", device_name
-    ):  # a slice, or a slower chip of the same name
+    # a slice of a card, or a slower chip of the same name
+    if re.search(r"\bMIG\b|Laptop|Max-Q", device_name):
         return {}, ""
     for pattern, sheet, *figures in SHEETS:
         if re.search(pattern, device_name):

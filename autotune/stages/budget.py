@@ -85,3 +85,12 @@ def search_ends_s(
         # one spare pair: a series may end late
         end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain)
     return max(min(SEARCH_SHARE * budget_s, end_s), began_s + FEWEST_SHARE * budget_s)
+
+
+def tried_enough(context: RunContext, observation: Observation, trials: int) -> bool:
+    """Whether ``trials`` leaves none of ``budget.trials`` but those kept for fresh processes."""
+    most, space = context.spec.budget.trials, context.spec.search_space
+    if most is None:
+        return False
+    fresh = (values_for_fresh_runs(space, name, observation) for name in observation.domains)
+    return trials >= most - min(most // 3, sum(map(len, fresh)))

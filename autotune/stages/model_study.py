@@ -10,9 +10,10 @@ blocks in the end.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from autotune.errors import BaselineError
 from autotune.history.use import Expected
@@ -22,10 +23,10 @@ from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, SearchKnob, Series
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
-from autotune.stages.budget import search_ends_s
+from autotune.stages.budget import search_ends_s, tried_enough
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
-from autotune.stages.measuring.fresh import understated, values_for_fresh_runs
+from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
@@ -93,8 +94,15 @@ class _Seen:
     reason: str = ""
     no_effect: dict[str, str] | None = None
     node: str = ""
-    # log gain and its standard deviation, once the blocks that say so are forgotten
-    figure: tuple[float, float] | None = None
+    figure: _Figure | None = None  # once the blocks that say so are forgotten
+
+
+class _Figure(NamedTuple):
+    """What the models say of a configuration, over the unchanged job."""
+
+    gain: float
+    sd: float
+    second_gain: float | None  # by the second objective
 
 
 class ModelStudy:
@@ -228,7 +236,7 @@ class ModelStudy:
                 return None
             self.context.stop.check()
             now_s = self.context.journal.elapsed_s
-            used_up = self._used_up(len(self._seen))
+            used_up = tried_enough(self.context, self.observation, len(self._seen))
             if used_up or len(self._first.rows) > MOST_BLOCKS:
                 self.stopped = (
                     "budget.trials is used up"
@@ -328,10 +336,7 @@ class ModelStudy:
         )
         if not is_faster(before, after):
             return
-        fewer = [s for s in self._seen.values() if workers_of(s.config, own) < more]
-        for seen in fewer:
-            if seen.state == "complete" and self._searched(seen.config):
-                seen.figure = self.model.gain(seen.config)
+        self._keep_figures(s for s in self._seen.values() if workers_of(s.config, own) < more)
         for each in self._models:
             each.keep(lambda config: not config or workers_of(config, own) >= more)
         for count in self._domains["num_workers"]:
@@ -340,6 +345,23 @@ class ModelStudy:
         self.context.progress.note(
             f"the tuned model waits for {workers_of(first, own)} workers; searching on with {more}"
         )
+
+    def _keep_figures(self, measured: Iterable[_Seen]) -> None:
+        """Keep what the models say of these, by all knobs: a resumed search learns of this series
+        before it searches the knobs that wait for the loader.
+        """
+        now = self.names, self._loader_binds
+        self.names, self._loader_binds = list(self._domains), False
+        self._forget_models()
+        for seen in measured:
+            if seen.state == "complete":
+                seen.figure = self._figure(seen.config)
+        self.names, self._loader_binds = now
+        self._forget_models()
+
+    def _figure(self, config: Config) -> _Figure:
+        second = self._second.model.gain(config)[0] if self._second.rows else None
+        return _Figure(*self.model.gain(config), second)
 
     def _sure_gain(self) -> float:
         """Log speed-up of the best configuration, less two standard deviations; at least 0.0."""
@@ -356,15 +378,6 @@ class ModelStudy:
         )
         return parts.reader_ratio > MOSTLY
 
-    def _used_up(self, trials: int) -> bool:
-        """Whether ``trials`` leaves none of ``budget.trials`` but those kept for fresh processes."""
-        most = self.context.spec.budget.trials
-        fresh = sum(
-            len(values_for_fresh_runs(self.space, name, self.observation))
-            for name in self.observation.domains
-        )
-        return most is not None and trials >= most - min(most // 3, fresh)
-
     def _within_the_limit(self, series: Series | None) -> Series | None:
         """``series`` without configurations beyond ``budget.trials``; None if nothing is left."""
         if series is None or self.context.spec.budget.trials is None:
@@ -372,7 +385,8 @@ class ModelStudy:
         taken = (key_of(config) for busy in self._busy for config in busy.blocks)
         known, blocks = {*self._seen, *taken, key_of({})}, []
         for config in series.blocks:
-            if key_of(config) in known or not self._used_up(len(known) - 1):
+            tried = len(known) - 1
+            if key_of(config) in known or not tried_enough(self.context, self.observation, tried):
                 known.add(key_of(config))
                 blocks.append(config)
         if not blocks:
@@ -570,13 +584,14 @@ class ModelStudy:
 
     def _trial(self, seen: _Seen) -> Trial:
         known = seen.state == "complete" and self._searched(seen.config)
-        gain, sd = (seen.figure or self.model.gain(seen.config)) if known else (None, None)
+        figure = (seen.figure or self._figure(seen.config)) if known else None
+        second = None if figure is None else figure.second_gain
         return Trial(
             seen.number,
             seen.config,
             seen.state,
-            None if gain is None else -gain,
-            sd,
+            None if figure is None else -figure.gain,
+            None if figure is None else figure.sd,
             seen.blocks,
             seen.reason,
             seen.origin,
@@ -585,7 +600,7 @@ class ModelStudy:
             round(seen.wall_s, 3),
             seen.settle_s,
             seen.node,
-            -self._second.model.gain(seen.config)[0] if known and self._second.rows else None,
+            None if second is None else -second,
         )
 
     def start_up_s(self, name: str, value: Value) -> float:

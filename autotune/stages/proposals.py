@@ -15,7 +15,7 @@ from autotune.results import Observation, Trial
 from autotune.search.focus import LOADER
 from autotune.search.proposer import Proposer
 from autotune.search.stopping import best_of, plateau
-from autotune.stages.budget import SEARCH_SHARE
+from autotune.stages.budget import SEARCH_SHARE, tried_enough
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.tracking.records import record_trial
@@ -58,7 +58,12 @@ class Proposals:
     def take(self) -> Proposal | None:
         """Return what to measure next; None if nothing is left, or nothing until a trial ends."""
         with self._turn:
-            if _exhausted(self._context, self._trials, len(self._pending)):
+            tried = len(self._trials) + len(self._pending)
+            if (
+                late(self._context, self._trials, SEARCH_SHARE)
+                or tried_enough(self._context, self._observation, tried)
+                or plateau(self._trials)
+            ):
                 return None
             proposed = self._proposer.next()
             if (proposed is None or proposed[0] == "sampler") and self._seeds_are_done():
@@ -95,15 +100,6 @@ class Proposals:
     def _free_number(self) -> int:
         taken = {t.number for t in self._trials} | {p.number for p in self._pending.values()}
         return next(n for n in itertools.count() if n not in taken)
-
-
-def _exhausted(context: RunContext, trials: Sequence[Trial], in_flight: int) -> bool:
-    """Whether the budget or a plateau ends the search."""
-    return (
-        late(context, trials, SEARCH_SHARE)
-        or context.spec.budget.tried(len(trials) + in_flight)
-        or plateau(trials)
-    )
 
 
 def late(context: RunContext, trials: Sequence[Trial], share: float) -> bool:

@@ -4,6 +4,7 @@ more.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.executors.base import FixedRun
+from autotune.stages.more_workers import MORE_WORKERS
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
 
@@ -68,3 +70,19 @@ def test_more_workers_are_looked_at_again_once_the_model_is_fast(tmp_path: Path,
         "amp_dtype": "bfloat16",
         "optimizer_impl": "fused",
     }
+
+
+def test_a_resumed_search_keeps_the_figures_of_what_is_forgotten(tmp_path: Path) -> None:
+    """It learns of the series before it searches the knobs that wait for the loader."""
+    spec = job(tmp_path, SPACE)
+    first = run(tmp_path, Overlapping(0), spec)
+    journal = tmp_path / "run" / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert any(MORE_WORKERS in line for line in lines), "or this test shows nothing"
+    journal.write_text("".join(lines[: kinds.index("trial")]))
+    again = run(tmp_path, Overlapping(0), spec)
+    assert again.knobs == first.knobs
+    before = {t.number: t.log_ratio for t in first.trials if t.config.get("num_workers") == 4}
+    after = {t.number: t.log_ratio for t in again.trials if t.number in before}
+    assert before and after == pytest.approx(before, abs=1e-6)

@@ -27,11 +27,12 @@ def test_the_number_of_trials_ends_a_search_only_where_it_is_given(
     assert len(result.trials) == 3 if limit else len(result.trials) > 3
 
 
-def test_a_given_number_leaves_some_for_fresh_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("search", ["model", "tpe"])
+def test_a_given_number_leaves_some_for_fresh_processes(tmp_path: Path, search: str) -> None:
     spec = job(
         tmp_path,
         "{intra_op_threads: [1, 2, 3], optimizer_impl: [foreach, fused], malloc: [jemalloc]}",
-        "budget: {trials: 4}\n",
+        f"budget: {{trials: 4}}\nsearch: {search}\n",
     )
     planted = table(
         Loss(),

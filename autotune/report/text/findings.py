@@ -116,7 +116,7 @@ def _row(finding: Finding, result: Result) -> FindingRow:
 def _tried(finding: Finding, result: Result) -> str:
     measured = any(finding.knob in t.config and t.log_ratio is not None for t in result.trials)
     kept = finding.knob in result.knobs
-    return "It was tried; no value was faster here." if measured and not kept else ""
+    return "It was tried, and is not part of the answer." if measured and not kept else ""
 
 
 def _cost(finding: Finding) -> str:

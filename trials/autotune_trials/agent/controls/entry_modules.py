@@ -192,12 +192,13 @@ class Entry:
         """Run the compiled forward; the first call and new shapes compile. If the compiler fails,
         report it and run uncompiled: a knob must not end the job.
         """
-        call, parts = self._call(), _called_parts(self.module)
-        if self._mode != REGIONAL and parts != call.compiled_with:
-            if parts != call.called_with:  # perhaps for this call only
+        if self._mode != REGIONAL:
+            call, parts = self._call(), _called_parts(self.module)
+            if parts not in (call.compiled_with, call.called_with):  # perhaps for this call only
                 call.called_with = parts
                 return self.module._call_impl(*args, **kwargs)
-            self.compile_anew()
+            if parts != call.compiled_with:
+                self.compile_anew()
         try:
             result = self._call().compiled(*args, **kwargs)
         except Exception as error:

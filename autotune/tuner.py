@@ -57,10 +57,10 @@ from autotune.stages.decisions.worth_it import break_even_steps, paid_back_words
 from autotune.stages.explain import explain, trace_trials
 from autotune.stages.measuring.fresh import FIRST_RUN, first_look_s
 from autotune.stages.measuring.pairs import Pairs
-from autotune.stages.model_study import PRIOR_DROPPED
 from autotune.stages.observe import observe
 from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
+from autotune.stages.searching.model_study import PRIOR_DROPPED
 from autotune.verdict.timing import first_counted, start_up_excess
 from autotune.words import duration_words, factor_words
 from autotune_spaces.base import Config, Numerics, Value

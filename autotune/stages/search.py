@@ -40,9 +40,9 @@ from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.live_comparison import CLEAR_LOSS, LiveComparison
 from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs
-from autotune.stages.model_search import Found, search_live
 from autotune.stages.observe import explain_failure
-from autotune.stages.proposals import PROMISING, Proposal, Proposals, learn, store
+from autotune.stages.searching.model_search import Found, search_live
+from autotune.stages.searching.proposals import PROMISING, Proposal, Proposals, learn, store
 from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, choose
 from autotune.verdict.timing import start_up_excess, warm_up_end

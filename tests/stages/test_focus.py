@@ -12,7 +12,7 @@ from replayed import Loss, Machine, job, run, table
 
 from autotune.search.focus import at_ceiling, knobs_that_matter
 from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
-from autotune.stages.proposals import to_blame
+from autotune.stages.searching.proposals import to_blame
 from autotune_trials.protocol.messages import Block, BlockReport
 
 NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc")

@@ -13,7 +13,7 @@ from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.executors.base import FixedRun
-from autotune.stages.more_workers import MORE_WORKERS
+from autotune.stages.searching.more_workers import MORE_WORKERS
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
 

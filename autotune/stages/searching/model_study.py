@@ -30,9 +30,9 @@ from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
-from autotune.stages.more_workers import MORE_WORKERS, is_faster, next_look, workers_of
-from autotune.stages.objective_model import ObjectiveModel, Row
-from autotune.stages.proposals import to_blame
+from autotune.stages.searching.more_workers import MORE_WORKERS, is_faster, next_look, workers_of
+from autotune.stages.searching.objective_model import ObjectiveModel, Row
+from autotune.stages.searching.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_spaces.codec import decode, encode
 

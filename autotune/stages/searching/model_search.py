@@ -26,8 +26,8 @@ from autotune.stages.decisions.worth_it import break_even_steps
 from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.series import LiveSeries
-from autotune.stages.model_study import MOSTLY, ModelStudy
 from autotune.stages.observe import explain_failure
+from autotune.stages.searching.model_study import MOSTLY, ModelStudy
 from autotune_spaces.base import Value
 
 

@@ -33,7 +33,8 @@ from planted_job import BATCH, ITERATION_S  # noqa: E402
 from autotune.job.load import load_job  # noqa: E402
 from autotune.results import Observation  # noqa: E402
 from autotune.search.model import ModelSearch, SearchKnob  # noqa: E402
-from autotune.stages.searching.model_study import PRICES, BlockRecord  # noqa: E402
+from autotune.stages.decisions.worth_it import PRICES  # noqa: E402
+from autotune.stages.searching.block_record import BlockRecord  # noqa: E402
 from autotune_spaces.codec import decode  # noqa: E402
 
 RESULTS, PAGE = HERE / "planted_runs.jsonl", HERE / "planted_runs.md"

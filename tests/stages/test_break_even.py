@@ -13,7 +13,7 @@ from replayed import Machine, job, run, table
 
 from autotune.executors.base import FixedRun
 from autotune.results import Result
-from autotune.stages.searching.model_study import COMPILE_S
+from autotune.stages.searching.block_times import COMPILE_S
 from autotune_spaces.knobs.compile_mode import WORDS
 from autotune_trials.protocol.messages import Record
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from autotune.errors import BaselineError
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise
-from autotune.results import Anatomy, Observation, Trial, TrialState
+from autotune.results import Observation, Trial
 from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, SearchKnob, Series
 from autotune.search.seeds import guess
@@ -30,6 +29,9 @@ from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
+from autotune.stages.searching.block_record import JOURNAL_KIND, BlockRecord
+from autotune.stages.searching.block_times import BlockTimes, NodeClocks
+from autotune.stages.searching.configurations import Configuration, Configurations, Figure
 from autotune.stages.searching.more_workers import MORE_WORKERS, is_faster, next_look, workers_of
 from autotune.stages.searching.objective_model import ObjectiveModel, Row
 from autotune.stages.searching.proposals import to_blame
@@ -37,72 +39,12 @@ from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_spaces.codec import decode, encode
 
 MOST_BLOCKS = 5000  # per search: ends one on a machine too noisy to converge
-COMPILE_S: dict[Value, float] = {  # seconds, until one was measured
-    "default": 20.0,
-    "regional": 10.0,
-    "static": 20.0,
-    "dynamic": 20.0,
-    "reduce-overhead": 25.0,
-    "max-autotune": 60.0,
-    "max-autotune-no-cudagraphs": 60.0,
-}
 PRIOR_DROPPED = "prior-dropped"  # journal key
 MOST_MISPREDICTED = 3  # knobs that the history mispredicts before it is ignored
-JOURNAL_KIND = "plot"  # the original name of a series
 MOST_ALIKE = 4  # blocks of a series that alternates nothing
-SWITCH_S = 1.5  # per switch of a dear knob, until one was measured
-AGES_S = 1e7
 READING = 0.2  # share of time waiting for batches above which threads affect that
 LAST_LOOK_S = 30.0  # required to measure the answer by the second objective, which may compile
 MOSTLY = 0.5  # share of time lost to the loader above which its knobs are searched alone
-
-
-@dataclass(frozen=True)
-class BlockRecord:
-    """One block in the journal: everything that the model and the trials are built from."""
-
-    config: dict[str, Value]
-    log_cost: float | None  # None: failed, or disturbed by other load
-    weight: float
-    # on a clock of measured time: blocks of the same seconds share the machine's level; those of
-    # another node are ages away
-    at_s: float
-    node: str
-    purpose: str
-    first: bool  # of its series: its settling includes switching dear knobs
-    settle_s: float
-    wall_s: float
-    failure: tuple[str, str] | None = None  # kind, reason
-    no_effect: dict[str, str] = field(default_factory=dict)
-    parts: Anatomy | None = None  # of a configuration's first block
-    second_log_cost: float | None = None
-
-
-@dataclass
-class _Seen:
-    """A configuration that was measured."""
-
-    number: int
-    config: dict[str, Value]
-    origin: str
-    blocks: int = 0
-    failures: int = 0
-    wall_s: float = 0.0
-    settle_s: float = 0.0  # of its first block
-    parts: Anatomy | None = None
-    state: TrialState = TrialState.COMPLETE
-    reason: str = ""
-    no_effect: dict[str, str] | None = None
-    node: str = ""
-    figure: _Figure | None = None  # once the blocks that say so are forgotten
-
-
-class _Figure(NamedTuple):
-    """What the models say of a configuration, over the unchanged job."""
-
-    gain: float
-    sd: float
-    second_gain: float | None  # by the second objective
 
 
 class ModelStudy:
@@ -122,19 +64,13 @@ class ModelStudy:
         self.names = list(names)  # knobs searched now
         self.stopped = ""
         self._turn = threading.RLock()
-        self._seen: dict[str, _Seen] = {}
+        self._configurations = Configurations()
         self._first = ObjectiveModel(self._make_model, self._searched)
         # has no rows without a second objective
         self._second = ObjectiveModel(self._make_model, self._searched)
-        self._nodes: list[str] = []
-        # node -> seconds of blocks measured there, plus its offset (_clock_of)
-        self._job_s: dict[str, float] = {}
+        self._clocks, self._times = NodeClocks(), BlockTimes()
         self._failed: list[dict[str, Value]] = []
         self._useless: list[tuple[str, Value]] = []
-        self._switch_s: list[float] = []
-        self._block_s: list[float] = []
-        self._compile_s = dict(COMPILE_S)
-        self._compiled_s: dict[Value, float] = {}  # longest seen
         self._expected = {(e.knob, e.value): e.effect for e in expected}
         if context.journal.find(PRIOR_DROPPED) is not None:
             self._expected = {}
@@ -189,7 +125,7 @@ class ModelStudy:
             else observation.bottleneck,
             seed=self.context.seed,
             noise=min(max(observation.noise, 0.02), 0.2),
-            compile_start_up_s=self._compile_s,
+            compile_start_up_s=self._times.compile_s,
             planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
             expected=self._expected,
             reading=observation.anatomy.reader_ratio > READING,
@@ -235,52 +171,8 @@ class ModelStudy:
             if not self.names:
                 return None
             self.context.stop.check()
-            now_s = self.context.journal.elapsed_s
-            used_up = tried_enough(self.context, self.observation, len(self._seen))
-            if used_up or len(self._first.rows) > MOST_BLOCKS:
-                self.stopped = (
-                    "budget.trials is used up"
-                    if used_up
-                    else f"{MOST_BLOCKS:,} blocks were measured"
-                )
-                return None
-            if self._loader_binds and at_ceiling(
-                *self._by_time.gain(self.model.leader()), self.observation.ceiling
-            ):
-                self.stopped = f"at {AT_CEILING:.0%} of what an infinitely fast loader would give"
-                return None
-            ends_s = search_ends_s(self.context, self.observation, self._began_s, self._sure_gain())
-            iteration_s = self.observation.anatomy.iteration_s
-            first_block_s = (
-                max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
-            )
-            recent, switches = self._block_s[-20:], self._switch_s[-5:]
-            next_series = partial(
-                ModelSearch.next_series,
-                elapsed_share=(now_s - self._began_s) / max(ends_s - self._began_s, 1.0),
-                seconds_left=ends_s - now_s,
-                block_s=sum(recent) / len(recent) if recent else first_block_s,
-                switch_s={"loader": sum(switches) / len(switches) if switches else SWITCH_S}
-                if self._has_dear()
-                else {},
-                busy=[config for taken in self._busy for config in taken.blocks],
-            )
-            series = self._more_workers(ends_s - now_s) or self._next_of_two(
-                next_series, ends_s - now_s
-            )
-            self.stopped = self.model.stopped
-            if (
-                self._loader_binds
-                and series is not None
-                and series.purpose not in (FIRST_LOOK, RECALLED)
-                and not self._waits_still()
-            ):
-                self.stopped = "most of the time is no longer spent waiting for batches"
-                return None
-            # there is no cheap knob left to alternate
-            if series is not None and len({key_of(config) for config in series.blocks}) == 1:
-                series = replace(series, blocks=series.blocks[:MOST_ALIKE])
-            series = self._within_the_limit(series)
+            self.stopped = self._why_over()
+            series = None if self.stopped else self._within_the_limit(self._next_series())
             if series is not None:
                 self._busy.append(series)
                 leader = self.model.leader()
@@ -288,6 +180,45 @@ class ModelStudy:
                     f"{len(self._first.rows)} blocks, {series.purpose}; fastest so far", leader
                 )
             return series
+
+    def _why_over(self) -> str:
+        """Why nothing more may be measured; "": it may."""
+        if tried_enough(self.context, self.observation, len(self._configurations)):
+            return "budget.trials is used up"
+        if len(self._first.rows) > MOST_BLOCKS:
+            return f"{MOST_BLOCKS:,} blocks were measured"
+        if self._loader_binds and at_ceiling(
+            *self._by_time.gain(self.model.leader()), self.observation.ceiling
+        ):
+            return f"at {AT_CEILING:.0%} of what an infinitely fast loader would give"
+        return ""
+
+    def _next_series(self) -> Series | None:
+        now_s, iteration_s = self.context.journal.elapsed_s, self.observation.anatomy.iteration_s
+        ends_s = search_ends_s(self.context, self.observation, self._began_s, self._sure_gain())
+        first_block_s = max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
+        next_series = partial(
+            ModelSearch.next_series,
+            elapsed_share=(now_s - self._began_s) / max(ends_s - self._began_s, 1.0),
+            seconds_left=ends_s - now_s,
+            block_s=self._times.block_s(otherwise=first_block_s),
+            switch_s={"loader": self._times.switch_s()} if self._has_dear() else {},
+            busy=[config for taken in self._busy for config in taken.blocks],
+        )
+        series = self._more_workers(ends_s - now_s) or self._next_of_two(
+            next_series, ends_s - now_s
+        )
+        self.stopped = self.model.stopped
+        if series is None:
+            return None
+        refining = series.purpose not in (FIRST_LOOK, RECALLED)
+        if self._loader_binds and refining and not self._waits_still():
+            self.stopped = "most of the time is no longer spent waiting for batches"
+            return None
+        # there is no cheap knob left to alternate
+        if len({key_of(config) for config in series.blocks}) == 1:
+            series = replace(series, blocks=series.blocks[:MOST_ALIKE])
+        return series
 
     def _next_of_two(
         self, next_series: Callable[[ModelSearch], Series | None], left_s: float
@@ -304,7 +235,7 @@ class ModelStudy:
         second = self._second.model
         models = [second, self.model] if self._taken % 3 == 0 else [self.model, second]
         series = next_series(models[0]) or next_series(models[1])
-        if series is None and key_of(leader := second.leader()) not in {*self._seen, key_of({})}:
+        if series is None and (leader := second.leader()) and leader not in self._configurations:
             return Series((leader, leader), "leader") if left_s > LAST_LOOK_S else None
         return series
 
@@ -336,7 +267,7 @@ class ModelStudy:
         )
         if not is_faster(before, after):
             return
-        self._keep_figures(s for s in self._seen.values() if workers_of(s.config, own) < more)
+        self._keep_figures(s for s in self._configurations if workers_of(s.config, own) < more)
         for each in self._models:
             each.keep(lambda config: not config or workers_of(config, own) >= more)
         for count in self._domains["num_workers"]:
@@ -346,7 +277,7 @@ class ModelStudy:
             f"the tuned model waits for {workers_of(first, own)} workers; searching on with {more}"
         )
 
-    def _keep_figures(self, measured: Iterable[_Seen]) -> None:
+    def _keep_figures(self, measured: Iterable[Configuration]) -> None:
         """Keep what the models say of these, by all knobs: a resumed search learns of this series
         before it searches the knobs that wait for the loader.
         """
@@ -354,14 +285,14 @@ class ModelStudy:
         self.names, self._loader_binds = list(self._domains), False
         self._forget_models()
         for seen in measured:
-            if seen.state == "complete":
+            if seen.complete:
                 seen.figure = self._figure(seen.config)
         self.names, self._loader_binds = now
         self._forget_models()
 
-    def _figure(self, config: Config) -> _Figure:
+    def _figure(self, config: Config) -> Figure:
         second = self._second.model.gain(config)[0] if self._second.rows else None
-        return _Figure(*self.model.gain(config), second)
+        return Figure(*self.model.gain(config), second)
 
     def _sure_gain(self) -> float:
         """Log speed-up of the best configuration, less two standard deviations; at least 0.0."""
@@ -383,7 +314,7 @@ class ModelStudy:
         if series is None or self.context.spec.budget.trials is None:
             return series
         taken = (key_of(config) for busy in self._busy for config in busy.blocks)
-        known, blocks = {*self._seen, *taken, key_of({})}, []
+        known, blocks = {*self._configurations.keys, *taken, key_of({})}, []
         for config in series.blocks:
             tried = len(known) - 1
             if key_of(config) in known or not tried_enough(self.context, self.observation, tried):
@@ -409,8 +340,8 @@ class ModelStudy:
             self._check_baseline(blocks)
             records: list[BlockRecord] = []
             for place, block in enumerate(blocks):
-                self._job_s[node] = self._job_s.get(node, self._clock_of(node)) + block.wall_s
-                first_time = key_of(block.config) not in self._seen and all(
+                at_s = self._clocks.advance(node, block.wall_s)
+                first_time = block.config not in self._configurations and all(
                     r.config != block.config for r in records
                 )
                 records.append(
@@ -418,7 +349,7 @@ class ModelStudy:
                         dict(block.config),
                         block.log_cost,
                         block.weight,
-                        round(self._job_s[node], 3),
+                        round(at_s, 3),
                         node,
                         series.purpose,
                         place == 0,
@@ -432,11 +363,11 @@ class ModelStudy:
                 )
             # as a whole: a resumed search continues between two series
             self.context.journal.append(JOURNAL_KIND, "", encode(records))
-            new = [seen for record in records for seen in self._learn(record)]
+            new = [it for it in map(self._learn, records) if it is not None]
             self._learn_workers(records)
             self._check_expected()
-            for seen in new:
-                self.context.progress.trial(self._trial(seen), self.best())
+            for configuration in new:
+                self.context.progress.trial(self._trial(configuration), self.best())
         self.context.stop.check()
 
     def _check_baseline(self, blocks: Sequence[Measured]) -> None:
@@ -460,45 +391,35 @@ class ModelStudy:
 
     def given_up(self, series: Series, reason: str) -> None:
         """Record a series without results, so that its new configurations are not tried again."""
-        new = [config for config in series.blocks if config and key_of(config) not in self._seen]
+        new = [config for config in series.blocks if config and config not in self._configurations]
         self.measured(
             series,
             [Measured(config, None, failure=BlockFailed("failed", reason)) for config in new],
             "",
         )
 
-    def _clock_of(self, node: str) -> float:
-        """Seconds that a node's clock is ahead: no two nodes may have blocks of the same time."""
-        if node not in self._nodes:
-            self._nodes.append(node)
-        return AGES_S * self._nodes.index(node)
-
     def restore(self) -> None:
         """Replay what was measured before a resume."""
         for entry in self.context.journal.all(JOURNAL_KIND):
             records = [decode(BlockRecord, data) for data in entry.data]
             for record in records:
-                self._job_s[record.node] = record.at_s
-                self._clock_of(record.node)
+                self._clocks.set(record.node, record.at_s)
                 self._learn(record)
             self._learn_workers(records)
 
-    def _learn(self, block: BlockRecord) -> list[_Seen]:
+    def _learn(self, block: BlockRecord) -> Configuration | None:
         """Take in one block; returns its configuration if that was never measured before."""
         config = block.config
-        new = self._noted(block)
+        new = self._configurations.note(block)
         if block.failure:
-            self._learn_failure(block, *block.failure)
+            self._learn_failure(config, *block.failure)
             return new
         no_effect = {k: why for k, why in block.no_effect.items() if k in config}
-        seen = self._seen.get(key_of(config))
-        if seen is not None:
-            seen.blocks, seen.wall_s = seen.blocks + 1, seen.wall_s + block.wall_s
-            if no_effect and seen.state == "complete":
-                seen.state, seen.no_effect = TrialState.FAILED, no_effect
-                seen.reason = "; ".join(f"{k} had no effect: {why}" for k, why in no_effect.items())
+        self._configurations.measured(block, no_effect)
         self._exclude_useless(config, no_effect)
-        self._note_times(block)
+        compiled = next((v for k, v in config.items() if _compiles(self.space[k])), None)
+        if self._times.note(block, compiled):
+            self._forget_models()
         if block.log_cost is not None:
             real = {
                 k: v
@@ -510,28 +431,9 @@ class ModelStudy:
                     of_one.measured((real, cost, block.weight, block.at_s))
         return new
 
-    def _noted(self, block: BlockRecord) -> list[_Seen]:
-        key = key_of(block.config)
-        if not block.config or key in self._seen:
-            return []
-        self._seen[key] = _Seen(
-            len(self._seen),
-            block.config,
-            block.purpose,
-            settle_s=block.settle_s,
-            parts=block.parts,
-            node=block.node,
-        )
-        return [self._seen[key]]
-
-    def _learn_failure(self, block: BlockRecord, kind: str, reason: str) -> None:
-        config = block.config
-        seen = self._seen[key_of(config)]
-        seen.failures += 1
-        if kind == "failed" and seen.blocks and seen.failures == 1:
-            return  # it has worked: this may have been the machine, a second time it is not
-        if seen.state == "complete":
-            seen.state, seen.reason = TrialState(kind), reason
+    def _learn_failure(self, config: dict[str, Value], kind: str, reason: str) -> None:
+        if not self._configurations.failed(config, kind, reason):
+            return
         self._failed.append(config)
         for each in self._models:
             each.failed(config)
@@ -553,59 +455,27 @@ class ModelStudy:
         for each in self._models:
             each.exclude(name, value)
 
-    def _note_times(self, block: BlockRecord) -> None:
-        compiled = next((v for k, v in block.config.items() if _compiles(self.space[k])), None)
-        if not block.wall_s:
-            return
-        if not block.first:
-            self._block_s.append(block.wall_s)
-        elif compiled in self._compile_s:
-            # the longest: later, the compiler finds its kernels in a cache
-            longest = max(self._compiled_s.get(compiled, 1.0), block.settle_s)
-            if longest != self._compiled_s.get(compiled):
-                self._compiled_s[compiled] = self._compile_s[compiled] = longest
-                self._forget_models()
-        else:
-            self._switch_s.append(block.settle_s)
-
     # ------------------------------------------------------------------------------ what came of it
 
     def best(self) -> Trial | None:
         """The fastest measured configuration by the model; None if that is the unchanged job."""
         with self._turn:
-            done = [self._trial(s) for s in self._seen.values() if s.state == "complete"]
+            done = [self._trial(it) for it in self._configurations if it.complete]
             faster = [t for t in done if t.log_ratio is not None and t.log_ratio < 0]
             return min(faster, key=lambda t: t.log_ratio or 0.0, default=None)
 
     def trials(self) -> list[Trial]:
         """One trial per configuration, in the order of their first blocks."""
         with self._turn:
-            return [self._trial(seen) for seen in self._seen.values()]
+            return [self._trial(it) for it in self._configurations]
 
-    def _trial(self, seen: _Seen) -> Trial:
-        known = seen.state == "complete" and self._searched(seen.config)
-        figure = (seen.figure or self._figure(seen.config)) if known else None
-        second = None if figure is None else figure.second_gain
-        return Trial(
-            seen.number,
-            seen.config,
-            seen.state,
-            None if figure is None else -figure.gain,
-            None if figure is None else figure.sd,
-            seen.blocks,
-            seen.reason,
-            seen.origin,
-            seen.no_effect or {},
-            seen.parts,
-            round(seen.wall_s, 3),
-            seen.settle_s,
-            seen.node,
-            None if second is None else -second,
-        )
+    def _trial(self, it: Configuration) -> Trial:
+        known = it.complete and self._searched(it.config)
+        return it.trial((it.figure or self._figure(it.config)) if known else None)
 
     def start_up_s(self, name: str, value: Value) -> float:
         """Extra seconds that a job with this value takes to start; 0.0: none, or not measured."""
-        return self._compiled_s.get(value, 0.0) if _compiles(self.space[name]) else 0.0
+        return self._times.longest_compile_s.get(value, 0.0) if _compiles(self.space[name]) else 0.0
 
     def answer(self) -> Answer:
         with self._turn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.job.configs import key_of
@@ -130,6 +130,10 @@ def learn(proposer: Proposer, trial: Trial, context: RunContext, *, warn: bool) 
         for larger in proposer.domains.get(name, ()):
             if isinstance(size, int) and isinstance(larger, int) and larger >= size:
                 proposer.exclude(name, larger)
+
+
+def no_effect_words(no_effect: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} had no effect: {why}" for name, why in no_effect.items())
 
 
 def to_blame(config: Config, reason: str) -> str:

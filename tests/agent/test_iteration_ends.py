@@ -54,7 +54,7 @@ def test_another_leads_once_the_lead_has_fallen_silent() -> None:
 
 def test_evaluations_of_a_closure_are_counted() -> None:
     """The loss of a step is that of its first evaluation: LossSelection uses the count."""
-    state, counts = LoopState(), []  # type: ignore[var-annotated]
+    state, one, counts = LoopState(), Optimizer(), []  # type: ignore[var-annotated]
     loop = TrainingLoop(Events(), state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
 
     def closure(backward: bool = True) -> int:
@@ -63,17 +63,17 @@ def test_evaluations_of_a_closure_are_counted() -> None:
         return len(counts)
 
     assert (
-        loop.start_step("self", ("self",), {}) is None
-        and loop.start_step("self", ("self", None), {}) is None
+        loop.start_step(one, ("self",), {}) is None
+        and loop.start_step(one, ("self", None), {}) is None
     )
-    args, kwargs = loop.start_step("self", ("self", closure, "more"), {})
+    args, kwargs = loop.start_step(one, ("self", closure, "more"), {})
     assert args[0] == "self" and args[2] == "more" and kwargs == {}
     assert [args[1](), args[1](), args[1]()] == [1, 2, 3] and counts == [1, 2, 3]
-    loop.end_step(Optimizer(), ("self",), {})
-    _, kwargs = loop.start_step("self", ("self",), {"closure": closure, "scale": 2})
+    loop.end_step(one, ("self",), {})
+    _, kwargs = loop.start_step(one, ("self",), {"closure": closure, "scale": 2})
     kwargs["closure"](backward=False)
     assert counts[-1] == 1 and kwargs["scale"] == 2
-    loop.end_step(Optimizer(), ("self",), {})
+    loop.end_step(one, ("self",), {})
     assert not state.closure_calls
 
 

@@ -16,10 +16,10 @@ from replayed import Machine, job, run, table
 
 from autotune.executors.base import WALL_S, FixedRun
 from autotune.results import Interval, KnobGain
-from autotune.stages import model_study
 from autotune.stages.decisions.worth_it import judged
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.stages.measuring.pairs import Pairs
+from autotune.stages.searching import model_study
 from autotune.stages.searching.fresh_search import _beyond
 from autotune.verdict.speedup import LogRatio
 from autotune_trials.protocol.messages import Record, Window

@@ -13,7 +13,8 @@ from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.executors.base import FixedRun
-from autotune.stages.searching.more_workers import MORE_WORKERS
+from autotune.results import Anatomy, Trial, TrialState
+from autotune.stages.searching.more_workers import MORE_WORKERS, next_look
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
 
@@ -86,3 +87,40 @@ def test_a_resumed_search_keeps_the_figures_of_what_is_forgotten(tmp_path: Path)
     before = {t.number: t.log_ratio for t in first.trials if t.config.get("num_workers") == 4}
     after = {t.number: t.log_ratio for t in again.trials if t.number in before}
     assert before and after == pytest.approx(before, abs=1e-6)
+
+
+def best(workers: int, model_s: float, waiting_s: float) -> Trial:
+    whole_s = model_s + waiting_s
+    parts = Anatomy(
+        phases_s={"data": waiting_s, "forward": model_s},
+        iteration_s=whole_s,
+        median_s=whole_s,
+        min_s=whole_s,
+        max_s=whole_s,
+        samples_per_s=1 / whole_s,
+        reader_cost_s=waiting_s,
+        batch_cost_s=whole_s,
+        reader_ratio=waiting_s / whole_s,
+        iterations=10,
+        left_out=0,
+    )
+    return Trial(1, {"num_workers": workers}, TrialState.COMPLETE, -1.0, 0.1, anatomy=parts)
+
+
+@pytest.mark.parametrize(
+    ("trial", "hidden", "looked", "numbers"),
+    [
+        pytest.param(best(4, 0.8, 0.2), {4}, {}, (4, 8), id="it waits: with more"),
+        pytest.param(best(8, 0.8, 0.0), {0, 4}, {}, (4, 8), id="fewer waited: with fewer"),
+        pytest.param(best(8, 0.8, 0.0), set(), {}, (), id="nothing waited"),
+        pytest.param(best(8, 0.8, 0.2), {4}, {}, (), id="there are no more"),
+        pytest.param(best(4, 0.8, 0.2), {4}, {8: 0.85}, (), id="looked at, the model is the same"),
+        pytest.param(best(4, 0.7, 0.2), {4}, {8: 0.8}, (4, 8), id="looked at, a faster model"),
+    ],
+)
+def test_which_numbers_are_compared(
+    trial: Trial, hidden: set[int], looked: dict[int, float], numbers: tuple[int, ...]
+) -> None:
+    series = next_look(trial, 0, {0, 4, 8}, hidden, looked)
+    found = [config["num_workers"] for config in series.blocks] if series is not None else []
+    assert found == [n for n in numbers for _ in range(3)]

@@ -32,7 +32,14 @@ from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measure
 from autotune.stages.searching.block_record import JOURNAL_KIND, BlockRecord
 from autotune.stages.searching.block_times import BlockTimes, NodeClocks
 from autotune.stages.searching.configurations import Configuration, Configurations, Figure
-from autotune.stages.searching.more_workers import MORE_WORKERS, is_faster, next_look, workers_of
+from autotune.stages.searching.more_workers import (
+    MORE_WORKERS,
+    is_faster,
+    model_s,
+    next_look,
+    waits,
+    workers_of,
+)
 from autotune.stages.searching.objective_model import ObjectiveModel, Row
 from autotune.stages.searching.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value
@@ -76,7 +83,8 @@ class ModelStudy:
             self._expected = {}
         self._began_s = self._begin()
         self._taken = 0
-        self._looked_again: set[int] = set()  # numbers of workers, by MORE_WORKERS
+        # number of workers looked at by MORE_WORKERS -> the model's seconds then
+        self._looked: dict[int, float] = {}
         self._busy: list[Series] = []  # taken by lanes and not measured yet
 
     def _begin(self) -> float:
@@ -240,16 +248,24 @@ class ModelStudy:
         return series
 
     def _more_workers(self, left_s: float) -> Series | None:
-        """The best configuration with more workers, if it waits for its batches."""
+        """The best configuration with two numbers of workers, if that is in question."""
         if self._loader_binds or "num_workers" not in self.names or left_s < LAST_LOOK_S:
             return None
-        own, counts = self.observation.defaults["num_workers"], self._domains["num_workers"]
+        own, best = self.observation.defaults["num_workers"], self.best()
         tried = {workers_of(row[0], own) for row in self._first.rows}
+        tuned = {workers_of(row[0], own) for row in self._first.rows if row[0]}
         failed = {workers_of(config, own) for config in self._failed}
-        series = next_look(self.best(), own, counts, tried - failed - self._looked_again)
-        if series is not None:
-            self._looked_again.add(workers_of(series.blocks[-1], own))
-        return series
+        waited = {
+            workers_of(it.config, own)
+            for it in self._configurations
+            if it.first.parts is not None and waits(it.first.parts)
+        }
+        series = next_look(best, own, tried - failed, tuned & waited, self._looked)
+        if series is None or best is None or best.anatomy is None:
+            return None
+        self._looked[workers_of(series.blocks[-1], own)] = model_s(best.anatomy)
+        valid = partial(normalise, defaults=self.observation.defaults, space=self.space)
+        return replace(series, blocks=tuple(valid(config) for config in series.blocks))
 
     def _learn_workers(self, records: Sequence[BlockRecord]) -> None:
         """Forget what was measured with fewer workers if a series for it has shown more to be
@@ -260,7 +276,8 @@ class ModelStudy:
         first, last = records[0].config, records[-1].config
         own = self.observation.defaults["num_workers"]
         more = workers_of(last, own)
-        self._looked_again.add(more)
+        parts = next((it.first.parts for it in self._configurations if it.config == last), None)
+        self._looked.setdefault(more, 0.0 if parts is None else model_s(parts))
         before, after = (
             [r.log_cost for r in records if r.config == config and r.log_cost is not None]
             for config in (first, last)

@@ -1,45 +1,68 @@
-"""More workers, once the model has caught up with the ones it has.
+"""How many workers are enough, once the model has caught up with the ones it has.
 
-How many workers are enough depends on how fast the model trains: while it is slow, four are as good
-as eight, and the search settles on either. Tuned, the model may wait for its batches again. The
-best configuration is then measured beside itself with the next larger number. If that is faster,
-blocks with fewer workers say little about the other knobs, since the waiting hid them: they are
-forgotten.
+While the model is slow, four workers are as good as eight, and the search settles on either. Tuned,
+it may wait for its batches, and knobs that make it faster then show no effect. The best
+configuration is measured beside itself with another number of workers: with the next larger one if
+it waits; with the next smaller one if it does not, and configurations with fewer workers did. If
+more workers are faster, blocks with fewer say little about the other knobs, and are forgotten. What
+was looked at is looked at again once the model has become faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
-from autotune.results import Trial
+from autotune.results import Anatomy, Trial
 from autotune.search.model import Series
 from autotune_spaces.base import Config, Value
 
 MORE_WORKERS = "more workers"  # purpose of such a series
-WAITING = 0.1  # share of its time that the best configuration waits for batches, at least
+WAITING = 0.1  # share of its time that a configuration waits for batches, at least
 FASTER = 0.05  # log gain of more workers above which those with fewer are forgotten
+TUNED = 0.1  # faster by this share, without its waiting, the model has its numbers looked at again
 BLOCKS = 3  # of each of the two
 
 
 def next_look(
-    best: Trial | None, own: Value, counts: Collection[Value], tried: Collection[Value]
+    best: Trial | None,
+    own: Value,
+    counts: Collection[int],
+    hidden: Collection[int],
+    looked: Mapping[int, float],
 ) -> Series | None:
-    """The series that decides; None: the best configuration does not wait, or cannot have more.
+    """The series that decides; None: there is nothing to decide.
 
     Args:
         own: the job's number of workers.
-        counts: numbers in the search.
-        tried: those that have been measured, and not in such a series.
+        counts: numbers that may be measured.
+        hidden: numbers with which a configuration waited.
+        looked: for every larger number that was looked at, :func:`model_s` then.
     """
-    if best is None or best.anatomy is None or best.anatomy.reader_ratio < WAITING:
+    if best is None or best.anatomy is None:
         return None
     now = workers_of(best.config, own)
-    more = min((count for count in map(_number, counts) if count > now), default=None)
-    if more is None or more not in tried:  # a number never tried has its first look to come
+    fewer: int | None = now
+    more: int | None = now
+    if waits(best.anatomy):
+        more = min((count for count in counts if count > now), default=None)
+    else:
+        fewer = max((count for count in hidden if count < now), default=None)
+    if more is None or fewer is None or fewer not in counts:
         return None
-    with_more: Config = {**best.config, "num_workers": more}
-    return Series((best.config,) * BLOCKS + (with_more,) * BLOCKS, MORE_WORKERS)
+    if more in looked and model_s(best.anatomy) > (1 - TUNED) * looked[more]:
+        return None
+    first, last = ({**best.config, "num_workers": count} for count in (fewer, more))
+    return Series((first,) * BLOCKS + (last,) * BLOCKS, MORE_WORKERS)
+
+
+def waits(parts: Anatomy) -> bool:
+    return parts.reader_ratio >= WAITING
+
+
+def model_s(parts: Anatomy) -> float:
+    """Seconds of an iteration without waiting for batches."""
+    return parts.iteration_s * max(1 - parts.reader_ratio, 0.01)
 
 
 def is_faster(before: Sequence[float], after: Sequence[float]) -> bool:

@@ -7,7 +7,7 @@
               epoch_ended                         backward_ended        iteration_ended
 
 and occasionally: epoch_started, workers_ending, workers_ended, other_evaluated, device_found,
-loader_built, optimizer_built, manual_step, started_over, metric_told, closure_called.
+loader_built, optimizer_built, stepping_changed, manual_step, started_over, metric_told, closure_called.
 
 A listener overrides the methods of the events it needs; the other events cost nothing. Listeners
 are called in the order they were added (loss scaling comes first). An exception in one stops the
@@ -95,6 +95,10 @@ class Listener:
     def backward_ended(self) -> None:
         """Backward has ended."""
 
+    def stepping_changed(self, optimizer: Any) -> None:
+        """``optimizer.step()`` is about to start, and another optimizer has stepped last, or
+        none."""
+
     def step_started(self, optimizer: Any) -> None:
         """``optimizer.step()`` is called."""
 
@@ -145,6 +149,7 @@ class Events:
     backward_started: tuple[Callable[[Any, Any], None], ...]
     backward_arguments: tuple[Callable[[Any, Any], tuple[Any, Any]], ...]
     backward_ended: tuple[Callable[[], None], ...]
+    stepping_changed: tuple[Callable[[Any], None], ...]
     step_started: tuple[Callable[[Any], None], ...]
     closure_called: tuple[Callable[[Any], None], ...]
     step_ended: tuple[Callable[[Any, bool], None], ...]

@@ -8,7 +8,6 @@ first iteration's end            a marker
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,6 @@ class FirstTimes(Listener):
         """``note_stepping``: returns whether an optimizer steps for the first time."""
         self._events, self._state, self._timer, self._knobs = events, state, timer, knobs
         self._note_stepping, self._learn_device = note_stepping, learn_device
-        self._last_stepping: Callable[[], Any] = lambda: None
 
     def batch_requested(self, loader: TrackedLoader) -> None:
         self._events.forget(self, "batch_requested")
@@ -63,11 +61,9 @@ class FirstTimes(Listener):
         self._knobs.hold(final=False)
         self._timer.begin()
 
-    def step_started(self, optimizer: Any) -> None:
-        if optimizer is not self._last_stepping():
-            self._last_stepping = weakref.ref(optimizer)
-            if self._note_stepping(optimizer):
-                self._knobs.hold(final=True)
+    def stepping_changed(self, optimizer: Any) -> None:
+        if self._note_stepping(optimizer):
+            self._knobs.hold(final=True)
 
     def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
         self._events.forget(self, "iteration_ending")

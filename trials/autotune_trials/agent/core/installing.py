@@ -63,7 +63,7 @@ def install(agent: Agent) -> None:
 def install_loader(agent: Agent) -> LoaderHooks:
     """Hook the DataLoader."""
     data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
-    found = loader.install(data, agent.loop, agent.config)
+    found = loader.install(data, agent.loop, agent.config, agent.state)
     agent.live.loaders = agent.meter.loaders = found
     agent.patches.on_restore(found.uninstall)
     return found

@@ -277,9 +277,10 @@ class LiveMode(Mode):
         if self._alone and iteration.interrupted and agent.loaders.queue_depth():
             self._drain(block)  # an evaluation has filled the queue
             run.pass_over = 1 + AFTER_DRAIN
-        late = self._alone and run.spent_s > block.max_seconds
-        full = len(window) >= block.iterations and not self._rounds_are_missing(run, window)
-        if full or (late and len(window) > 0):
+        count = len(window.iterations)
+        late = self._alone and agent.timer.clock.last_s - run.began_s > block.max_seconds
+        full = count >= block.iterations and not self._rounds_are_missing(run, window)
+        if full or (late and count):
             with agent.timer.own_time():
                 self._finish_block(run, window)
                 self._advance()

@@ -62,6 +62,7 @@ class TrainingLoop(LoaderEvents):
         # called in evaluation with gradients, in this iteration
         self._evaluated: set[Entry] = set()
         self._lead = Lead()
+        self._stepping: Callable[[], Any] = lambda: None  # the optimizer that has stepped last
         # the optimizer whose step ended the last iteration, and the number of backwards then
         self._ended_by: Callable[[], Any] = lambda: None
         self._ended_at = 0
@@ -240,6 +241,10 @@ class TrainingLoop(LoaderEvents):
             return None
         state.in_step = True
         try:
+            if optimizer is not self._stepping():
+                self._stepping = weakref.ref(optimizer)
+                for hear in self.events.stepping_changed:
+                    hear(optimizer)
             for hear in self.events.step_started:
                 hear(optimizer)
             if len(args) > 1 or kwargs:
@@ -280,7 +285,8 @@ class TrainingLoop(LoaderEvents):
                 state.ends_with = Ending.STEP
                 self._start_over()
             ends = state.ends_with is Ending.STEP and self._lead.ends_iteration(optimizer)
-            ends = ends and not self._steps_again(optimizer)
+            if ends and state.backwards == self._ended_at:
+                ends = not self._steps_again(optimizer)
             for hear in self.events.step_ended:
                 hear(optimizer, ends)
             state.closure_calls = 0
@@ -295,12 +301,12 @@ class TrainingLoop(LoaderEvents):
             state.in_step = False
 
     def _steps_again(self, optimizer: Any) -> bool:
-        """Whether ``optimizer`` ended the last iteration, and neither a backward nor a training
-        call, whose gradients ``torch.autograd.grad`` may have taken, has run since.
+        """Whether ``optimizer`` ended the last iteration, and no training call, whose gradients
+        ``torch.autograd.grad`` may have taken, has run since; nor has a backward.
         """
         state = self.state
         return (
-            0 < state.backwards == self._ended_at
+            state.backwards > 0
             and not state.in_backward
             and not state.training_called
             and self._ended_by() is optimizer

@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from autotune_spaces.facts import LoaderFacts
+from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.control import TrainingLoaderControl
 from autotune_trials.agent.dataloader.facts import (
     Settings,
@@ -43,9 +44,12 @@ CREDITS_TO_TAKE_OVER = 3
 class LoaderHooks:
     """State of the DataLoader patches, and their removal. See the module's docstring."""
 
-    def __init__(self, data: Any, events: LoaderEvents, config: SessionConfig) -> None:
+    def __init__(
+        self, data: Any, events: LoaderEvents, config: SessionConfig, loop: LoopState
+    ) -> None:
         self.data = data
         self.events = events
+        self.loop = loop
         self.patches = PatchSet()
         # settings are fixed from the start, and epochs end as usual
         self.held = config.mode != SessionMode.LIVE
@@ -70,7 +74,6 @@ class LoaderHooks:
         self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
         # batches given so far, and their number at the last backward
         self.given = self.credited = 0
-        self.ended = 0  # iterations
         self.asking: TrackedLoader | None = None
         self.thread = 0  # id of the thread that begins the job's epochs
         self.training_state: TrackedLoader | None = None
@@ -267,10 +270,6 @@ class LoaderHooks:
         self._cycles[state.key] = held
         self.own_s += perf_counter() - began
 
-    def end_iteration(self) -> None:
-        """An iteration has ended."""
-        self.ended += 1
-
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader with the configured key."""
         return self.training_state or next(
@@ -285,7 +284,9 @@ class LoaderHooks:
             if self._rival[1] < CREDITS_TO_TAKE_OVER:
                 return
         self._rival = ("", 0)
-        self.training_state = state
+        if self.training_state is not None:
+            self.training_state.training = False
+        self.training_state, state.training = state, True
         self.cycled = self._cycles.get(state.key, False)
         template = iterator.template if iterator is not None else state.loader()
         if template is not None:

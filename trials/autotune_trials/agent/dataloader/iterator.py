@@ -57,7 +57,7 @@ def iterator_class(data: Any) -> type:
             self.mark = (weakref.ref(self), state)
             self._process = os.getpid()
             self.credited = False  # one of its batches was followed by backward
-            self._ended_before = hooks.ended  # iterations, when this pass began
+            self._iterations_before = hooks.loop.iterations  # when this pass began
             # batches served repeatedly while the ceiling is measured
             self._kept: list[tuple[Any, float]] = []
             self._next_kept = 0
@@ -205,7 +205,7 @@ def iterator_class(data: Any) -> type:
 
         def _stepped(self) -> bool:
             """Whether an iteration has ended in this pass: a loop that does not end trains on."""
-            return self._hooks.ended > self._ended_before
+            return self._hooks.loop.iterations != self._iterations_before
 
         def _serves_kept(self) -> bool:
             """Whether batches come from memory; the pass then does not end."""
@@ -240,7 +240,7 @@ def iterator_class(data: Any) -> type:
             except Exception:
                 hooks.step_aside("on_epoch_start")
             self._exhausted, self.credited = False, False
-            self._ended_before = hooks.ended
+            self._iterations_before = hooks.loop.iterations
             self._failure = None
             self._ahead.clear()
             self.template = template = shadow_of(data, loader)
@@ -311,7 +311,7 @@ def iterator_class(data: Any) -> type:
                 hooks.events.on_epoch_end(state)
             except Exception:
                 hooks.step_aside("on_epoch_end")
-            stepped, self._ended_before = self._stepped(), hooks.ended
+            stepped, self._iterations_before = self._stepped(), hooks.loop.iterations
             hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
             if hooks.stretch and stepped and self.credited and state is hooks.training_state:
                 persistent = self._own.persistent_workers and self._own.num_workers > 0

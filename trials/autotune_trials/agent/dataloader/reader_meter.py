@@ -9,7 +9,7 @@ one that computes (decoding) gains nothing from more workers than cores. Time sp
 CPU* is counted apart: on a busy machine a reader that computes would otherwise seem to wait.
 Workers that are not forked cannot reach the shared memory, so nothing is known about them.
 
-Costs about 4 µs a fetch; of fetches below a millisecond only every eighth is timed.
+Costs about 4 µs a fetch; of fetches below a millisecond only every sixteenth is timed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 ROWS = 257  # the training process and workers 0 to 255; others are not timed
 QUICK_S = 1e-3  # a fetch below this …
-SKIPPED = 7  # … is followed by this many that are not timed
+SKIPPED = 15  # … is followed by this many that are not timed
 _WIDTH = 5
 
 

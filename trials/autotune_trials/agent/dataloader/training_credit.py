@@ -8,13 +8,11 @@ from autotune_trials.agent.core.events import Listener
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
-    from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
 
 
 class TrainingCredit(Listener):
-    """Tells the hooks which loader is trained on: one whose batches are followed by backward; and
-    when an iteration has ended."""
+    """Tells the hooks which loader is trained on: one whose batches are followed by backward."""
 
     def __init__(self, hooks: LoaderHooks) -> None:
         self._hooks = hooks
@@ -28,9 +26,6 @@ class TrainingCredit(Listener):
 
     def other_evaluated(self) -> None:
         self._looked_at = self._hooks.given
-
-    def iteration_ended(self, iteration: Iteration) -> None:
-        self._hooks.end_iteration()
 
     def backward_ended(self) -> None:
         hooks = self._hooks

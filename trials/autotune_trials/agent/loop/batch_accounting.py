@@ -58,7 +58,9 @@ class Consumption:
         self._iterations = 0
         self._drawn: Any = None  # mark of the iterator that training draws from
         self._ended: Any = None  # mark of an exhausted iterator
-        self.evaluated = self.trained = False  # whether the latest batch was
+        # whether the latest batch was: a module called on it without gradients; a module called in
+        # training, or backward run
+        self.evaluated = self.trained = False
         self.mark: Any = None  # of the iterator begun last
         self._passed: TrackedLoader | None = None  # the loader of that iterator
         self._pass_trained = self._pass_ended = False
@@ -103,7 +105,8 @@ class Consumption:
         """Whether the latest pass was also over ``loader`` and reached its end, and nothing was
         trained during or since.
         """
-        return self._pass_ended and not self._pass_trained and self._passed is loader
+        trained = self._pass_trained or self.trained
+        return self._pass_ended and not trained and self._passed is loader
 
     def leave_out_pass(self) -> None:
         """Leave out all batches of the latest pass: they were for an evaluation."""
@@ -123,22 +126,20 @@ class Consumption:
         """The job has received a batch; ``mark`` identifies the iterator."""
         if self.evaluated:
             self.settle()
-        self.trained = False
         if mark is self._ended:
             self._ended = None  # a stretched epoch goes on
         if mark is not self.mark:
             self.mark, self._passed = mark, loader
             self._pass_trained = self._pass_ended = False
+        elif self.trained:
+            self._pass_trained = True
+        self.trained = False
         self.batches.append(Batch(loader, mark, samples, wait_s, turnover_s))
 
     def drop_others(self) -> None:
         """Batches of all iterators but the latest were for something that was thrown away."""
         mark = self.batches[-1].mark if self.batches else None
         self.batches = [b if b.mark is mark else b._replace(samples=None) for b in self.batches]
-
-    def train(self) -> None:
-        """A module is called in training, or backward runs."""
-        self.trained = self._pass_trained = True
 
     def end_epoch(self, mark: Any, trained: bool) -> None:
         """The iterator of ``mark`` is exhausted; ``trained``: a backward has run since the job
@@ -155,13 +156,25 @@ class Consumption:
         """The iteration ends. ``interruptions`` says whether waiting for loaders other than the
         training loader is part of it.
         """
-        alone, batches = self.trained and not self.evaluated, self.batches
+        batches = self.batches
+        if self._iterations < 2 or len(batches) != 1 or self.evaluated:
+            return self._take_unusual(interruptions)
+        loader, mark, samples, wait_s, turnover_s, left_out = batches[0]
+        if samples is None or left_out or (not loader.training and loader.is_other):
+            return self._take_unusual(interruptions)
+        self.batches = []
+        self._taken += 1
+        self._iterations += 1
+        if mark is not self._drawn or self._ahead or self._held:
+            self._take_in(batches)
+            samples = self._consume()
+        return Trained(samples, True, wait_s, () if turnover_s is None else (turnover_s,))
+
+    def _take_unusual(self, interruptions: Interruptions) -> Trained:
+        """The iteration did not train on one batch of the training loader."""
+        alone = self.trained and not self.evaluated
         if self.evaluated:
             self.settle()
-        if self._iterations > 1 and len(batches) == 1:
-            loader, mark, samples, wait_s, turnover_s, left_out = batches[0]
-            if samples is not None and not left_out and not loader.is_other:
-                return self._take_one(mark, samples, wait_s, turnover_s)
         batches, self.batches = [b for b in self.batches if not b.left_out], []
         mine = [b for b in batches if not b.loader.is_other]
         in_turn = alone and bool(batches) and not mine
@@ -179,18 +192,6 @@ class Consumption:
         correction = self._learn(before, same) if self._iterations == 1 else 0.0
         self._iterations += 1
         return Trained(self._consume(), counted, wait_s, turnovers, correction, in_turn)
-
-    def _take_one(
-        self, mark: Any, samples: float, wait_s: float, turnover_s: float | None
-    ) -> Trained:
-        """The fast path for the usual iteration: one batch of the training loader."""
-        batches, self.batches = self.batches, []
-        self._taken += 1
-        self._iterations += 1
-        if mark is not self._drawn or self._ahead or self._held:
-            self._take_in(batches)
-            samples = self._consume()
-        return Trained(samples, True, wait_s, () if turnover_s is None else (turnover_s,))
 
     def settle(self, left_out: bool = False) -> None:
         """The job is done with the latest batch. If it was only evaluated, it does not count as

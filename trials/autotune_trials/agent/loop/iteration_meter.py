@@ -50,7 +50,9 @@ class IterationMeter(Listener):
         interruptions = self._interruptions
         if not self._state.backwards:
             self._begin_with(loader)
-        loader.read_aside = self._aside()
+        clock = self._timer.clock
+        # in every iteration, as _aside says it
+        loader.read_aside = self._state.iterations > 0 and get_ident() != clock.thread
         if loader.read_aside:
             if loader.is_other:
                 interruptions.note_other_loader()
@@ -58,12 +60,11 @@ class IterationMeter(Listener):
             return
         if self._consumption.evaluated or interruptions.calls:
             self._end_of_batch()
-        phase, self._other = DATA, loader.is_other
+        phase, self._other = DATA, not loader.training and loader.is_other
         if self._other:
             interruptions.note_other_loader()
             if not interruptions.other_loader_counts:
                 phase = AWAY
-        clock = self._timer.clock
         clock.switch(phase)
         interruptions.batch = clock.mark()
 
@@ -166,7 +167,7 @@ class IterationMeter(Listener):
             clock.relabel(DATA)  # this batch was not fetched for an evaluation
         if clock.phase in (OTHER, DATA, OPTIMIZER, AWAY, TURNOVER):
             clock.switch(FORWARD)
-        consumption.train()
+        consumption.trained = True
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
         self._consumption.evaluated = True
@@ -179,8 +180,7 @@ class IterationMeter(Listener):
         clock, consumption = self._timer.clock, self._consumption
         if self._interruptions.calls:
             self._interruptions.end_look()
-        if not consumption.trained:
-            consumption.train()
+        consumption.trained = True
         if clock.phase == OTHER and not self._state.training_called and not consumption.batches:
             # a job without loader and modules: everything before backward is forward
             clock.relabel(FORWARD)

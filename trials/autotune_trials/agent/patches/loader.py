@@ -14,6 +14,7 @@ import sys
 import traceback
 from typing import Any
 
+from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.facts import construction_spot, site_of
 from autotune_trials.agent.dataloader.hooks import LoaderHooks
 from autotune_trials.agent.dataloader.iterator import iterator_class
@@ -22,9 +23,11 @@ from autotune_trials.agent.patches.base import Patch
 from autotune_trials.protocol.messages import SessionConfig
 
 
-def install(data_module: Any, events: LoaderEvents, config: SessionConfig) -> LoaderHooks:
+def install(
+    data_module: Any, events: LoaderEvents, config: SessionConfig, state: LoopState
+) -> LoaderHooks:
     """Hook ``torch.utils.data.dataloader``. See :mod:`.loader_events` for ``events``."""
-    hooks = LoaderHooks(data_module, events, config)
+    hooks = LoaderHooks(data_module, events, config, state)
     worker, patches = data_module._utils.worker, hooks.patches
     switchable = iterator_class(data_module)
 

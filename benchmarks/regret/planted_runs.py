@@ -262,8 +262,9 @@ def write_page() -> str:
         ),
         "Made by `planted_runs.py`; 2 cores, three to five runs beside each other. *Before*: the"
         " search stopped while knobs were in doubt, and measured again under load that stayed."
-        " *One look*: the number of workers was chosen once. *Again*: seeds that had missed 3 %, and"
-        " some beside them, with a search that compares numbers of workers whenever the model has"
+        " *One look*: the number of workers was chosen once; its three that missed 3 % again with a"
+        " second look once the tuned model waits, as all twenty without a word. *Again*: the one that"
+        " missed then, and four beside it, with numbers of workers compared whenever the model has"
         " become faster.",
         "",
         (

@@ -99,16 +99,15 @@ def needless(space: Space, config: dict) -> list[str]:
     return found
 
 
-def run(kind: str, seed: int, minutes: float) -> dict:
-    folder = BUILD / "planted" / f"{kind}-{seed}-{minutes:g}"
+def write_job(folder: Path, name: str, space: Space) -> Path:
+    """Write the job file of the planted job, and its plan."""
     (folder / "work").mkdir(parents=True, exist_ok=True)
-    space = drawn(kind, seed)
     effects = [[name, value, effect] for (name, value), effect in space.effects.items()]
     pairs = [[sorted(map(list, pair), key=str), effect] for pair, effect in space.pairs.items()]
     plan = {"effects": effects, "pairs": pairs, "item_s": space.data * ITERATION_S / BATCH}
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     job = {
-        "name": f"{kind}-{seed}",
+        "name": name,
         "command": [sys.executable, str(HERE / "planted_job.py"), str(folder / "plan.json")],
         "workdir": "work",
         "search_space": dict.fromkeys((*PLANTED, *OTHERS), "auto"),
@@ -117,13 +116,20 @@ def run(kind: str, seed: int, minutes: float) -> dict:
         "tracking": {"uri": "none"},
         "env": {"OMP_WAIT_POLICY": "passive"},
     }
-    (folder / "job.yaml").write_text(json.dumps(job), encoding="utf-8")
+    path = folder / "job.yaml"
+    path.write_text(json.dumps(job), encoding="utf-8")
+    return path
+
+
+def run(kind: str, seed: int, minutes: float) -> dict:
+    folder, space = BUILD / "planted" / f"{kind}-{seed}-{minutes:g}", drawn(kind, seed)
+    job = write_job(folder, f"{kind}-{seed}", space)
     command = [
         sys.executable,
         "-m",
         "autotune",
         "run",
-        str(folder / "job.yaml"),
+        str(job),
         "--no-history",
         "--run-dir",
         str(folder / "run"),

@@ -66,9 +66,10 @@ class Space:
 class Processes:
     """Runs the fresh processes of one job. A context manager."""
 
-    def __init__(self, job: str) -> None:
-        self.job, self.records = job, Records(job)
-        self.spec = load_job(job_file(job))
+    def __init__(self, job: str, file: Path | None = None, records: Records | None = None) -> None:
+        """``file``, ``records``: of a job that is not in jobs/."""
+        self.job, self.records = job, records or Records(job)
+        self.spec = load_job(file or job_file(job))
         found = self.records.find("space") or self._observe()
         self.space = Space(found["domains"], found["defaults"], self.spec)
         # one folder for all runs, so that they share compiled kernels

@@ -1,6 +1,6 @@
 """The rivals on the planted jobs of planted_runs.py, beside what the tool found there.
 
-    python benchmarks/regret/planted_rivals.py [--minutes 10] [--lanes 4] [--seeds 2]
+    python benchmarks/regret/planted_rivals.py [--minutes 10] [--lanes 4] [--first 5] [--seeds 2]
     python benchmarks/regret/planted_rivals.py --page          writes planted_rivals.md
 
 A rival (methods.py) tries the knobs and values that the tool's own first stage finds, a fresh
@@ -114,6 +114,7 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--first", type=int, default=5, help="the first seed")
     parser.add_argument("--seeds", type=int, default=2, help="of each kind")
     parser.add_argument("--page", action="store_true", help="only write the page")
     options = parser.parse_args()
@@ -133,7 +134,11 @@ def main() -> None:
             with lock, RESULTS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 
-    jobs = [(seed, kind) for seed in range(options.seeds) for kind in ("mix", "loader")]
+    jobs = [
+        (seed, kind)
+        for seed in range(options.first, options.first + options.seeds)
+        for kind in ("mix", "loader")
+    ]
     with ThreadPoolExecutor(options.lanes) as lanes:
         list(lanes.map(lane, jobs))
 

@@ -112,6 +112,7 @@ def best(workers: int, model_s: float, waiting_s: float) -> Trial:
     [
         pytest.param(best(4, 0.8, 0.2), {4}, {}, (4, 8), id="it waits: with more"),
         pytest.param(best(8, 0.8, 0.0), {0, 4}, {}, (4, 8), id="fewer waited: with fewer"),
+        pytest.param(best(8, 0.8, 0.0), {0}, {}, (0, 8), id="4 did not wait"),
         pytest.param(best(8, 0.8, 0.0), set(), {}, (), id="nothing waited"),
         pytest.param(best(8, 0.8, 0.2), {4}, {}, (), id="there are no more"),
         pytest.param(best(4, 0.8, 0.2), {4}, {8: 0.85}, (), id="looked at, the model is the same"),

@@ -18,7 +18,7 @@ from autotune.errors import BaselineError
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Observation, Trial
-from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
+from autotune.search.focus import AT_CEILING, LOADER, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, SearchKnob, Series
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
@@ -83,7 +83,7 @@ class ModelStudy:
             self._expected = {}
         self._began_s = self._begin()
         self._taken = 0
-        # number of workers looked at by MORE_WORKERS -> the model's seconds then
+        # number of workers looked at by MORE_WORKERS -> the model's seconds a sample
         self._looked: dict[int, float] = {}
         self._busy: list[Series] = []  # taken by lanes and not measured yet
 
@@ -253,14 +253,15 @@ class ModelStudy:
             return None
         own, best = self.observation.defaults["num_workers"], self.best()
         tried = {workers_of(row[0], own) for row in self._first.rows}
-        tuned = {workers_of(row[0], own) for row in self._first.rows if row[0]}
-        failed = {workers_of(config, own) for config in self._failed}
-        waited = {
+        hidden = {
             workers_of(it.config, own)
             for it in self._configurations
-            if it.first.parts is not None and waits(it.first.parts)
+            if it.first.parts is not None
+            and waits(it.first.parts)
+            and set(it.config) - {*LOADER}
+            and it.figure is None  # not forgotten yet
         }
-        series = next_look(best, own, tried - failed, tuned & waited, self._looked)
+        series = next_look(best, own, tried, hidden, self._looked)
         if series is None or best is None or best.anatomy is None:
             return None
         self._looked[workers_of(series.blocks[-1], own)] = model_s(best.anatomy)
@@ -275,23 +276,24 @@ class ModelStudy:
             return
         first, last = records[0].config, records[-1].config
         own = self.observation.defaults["num_workers"]
-        more = workers_of(last, own)
-        parts = next((it.first.parts for it in self._configurations if it.config == last), None)
-        self._looked.setdefault(more, 0.0 if parts is None else model_s(parts))
+        fewer, more = workers_of(first, own), workers_of(last, own)
+        both = [it.first.parts for it in self._configurations if it.config in (first, last)]
+        seen_s = [model_s(parts) for parts in both if parts is not None]
+        self._looked[more] = min(seen_s, default=self._looked.get(more, 0.0))
         before, after = (
             [r.log_cost for r in records if r.config == config and r.log_cost is not None]
             for config in (first, last)
         )
         if not is_faster(before, after):
             return
-        self._keep_figures(s for s in self._configurations if workers_of(s.config, own) < more)
+        self._keep_figures(it for it in self._configurations if workers_of(it.config, own) <= fewer)
         for each in self._models:
-            each.keep(lambda config: not config or workers_of(config, own) >= more)
+            each.keep(lambda config: not config or workers_of(config, own) > fewer)
         for count in self._domains["num_workers"]:
-            if workers_of({"num_workers": count}, own) < more and count != own:
+            if workers_of({"num_workers": count}, own) <= fewer and count != own:
                 self._exclude("num_workers", count)
         self.context.progress.note(
-            f"the tuned model waits for {workers_of(first, own)} workers; searching on with {more}"
+            f"the tuned model waits for {fewer} workers; searching on with {more}"
         )
 
     def _keep_figures(self, measured: Iterable[Configuration]) -> None:

@@ -3,9 +3,9 @@
 While the model is slow, four workers are as good as eight, and the search settles on either. Tuned,
 it may wait for its batches, and knobs that make it faster then show no effect. The best
 configuration is measured beside itself with another number of workers: with the next larger one if
-it waits; with the next smaller one if it does not, and configurations with fewer workers did. If
-more workers are faster, blocks with fewer say little about the other knobs, and are forgotten. What
-was looked at is looked at again once the model has become faster.
+it waits; with a smaller one if it does not, and configurations with that number did. If more
+workers are faster, blocks with the smaller number and fewer say little about the other knobs, and
+are forgotten. What was looked at is looked at again once the model has become faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCKS = 3  # of each of the two
 def next_look(
     best: Trial | None,
     own: Value,
-    counts: Collection[int],
+    tried: Collection[int],
     hidden: Collection[int],
     looked: Mapping[int, float],
 ) -> Series | None:
@@ -35,8 +35,8 @@ def next_look(
 
     Args:
         own: the job's number of workers.
-        counts: numbers that may be measured.
-        hidden: numbers with which a configuration waited.
+        tried: numbers that have been measured.
+        hidden: those with which configurations waited that set other knobs, too.
         looked: for every larger number that was looked at, :func:`model_s` then.
     """
     if best is None or best.anatomy is None:
@@ -45,10 +45,10 @@ def next_look(
     fewer: int | None = now
     more: int | None = now
     if waits(best.anatomy):
-        more = min((count for count in counts if count > now), default=None)
+        more = min((count for count in tried if count > now), default=None)
     else:
         fewer = max((count for count in hidden if count < now), default=None)
-    if more is None or fewer is None or fewer not in counts:
+    if more is None or fewer is None:
         return None
     if more in looked and model_s(best.anatomy) > (1 - TUNED) * looked[more]:
         return None
@@ -61,8 +61,8 @@ def waits(parts: Anatomy) -> bool:
 
 
 def model_s(parts: Anatomy) -> float:
-    """Seconds of an iteration without waiting for batches."""
-    return parts.iteration_s * max(1 - parts.reader_ratio, 0.01)
+    """Seconds of a sample without waiting for batches."""
+    return max(1 - parts.reader_ratio, 0.01) / parts.samples_per_s
 
 
 def is_faster(before: Sequence[float], after: Sequence[float]) -> bool:

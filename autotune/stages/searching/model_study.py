@@ -304,7 +304,7 @@ class ModelStudy:
         self.names, self._loader_binds = list(self._domains), False
         self._forget_models()
         for seen in measured:
-            if seen.complete:
+            if seen.complete and seen.figure is None:
                 seen.figure = self._figure(seen.config)
         self.names, self._loader_binds = now
         self._forget_models()

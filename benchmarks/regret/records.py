@@ -23,8 +23,8 @@ RESULTS = HERE / "results"
 
 
 class Records:
-    def __init__(self, job: str, folder: Path = RESULTS) -> None:
-        self.path = folder / f"{job}.jsonl"
+    def __init__(self, job: str, folder: Path | None = None) -> None:
+        self.path = (folder or RESULTS) / f"{job}.jsonl"
         self._lines: dict[tuple[str, str], dict[str, Any]] = {}
         if self.path.exists():
             # text after the last newline is an incomplete record

@@ -110,7 +110,7 @@ def test_a_batch_asked_for_by_another_thread_ends_autocast_after_the_region(tmp_
         control.set("bfloat16")
         out = model(torch.ones(1, 8))
         control.region.ending = True
-        loader: Any = SimpleNamespace(is_other=False, training=False)
+        loader: Any = SimpleNamespace(is_other=False)
         thread = threading.Thread(target=control.batch_requested, args=(loader,))
         thread.start()
         thread.join()

@@ -89,6 +89,27 @@ def test_a_resumed_search_keeps_the_figures_of_what_is_forgotten(tmp_path: Path)
     assert before and after == pytest.approx(before, abs=1e-6)
 
 
+def test_a_comparison_that_other_load_has_disturbed_is_made_once_more(tmp_path: Path) -> None:
+    spec = job(tmp_path, SPACE)
+    run(tmp_path, Overlapping(0), spec)
+    journal = tmp_path / "run" / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    at = next(at for at, line in enumerate(lines) if MORE_WORKERS in line)
+    entry = json.loads(lines[at])
+    numbers = [block["config"]["num_workers"] for block in entry["data"]]
+    for block in entry["data"]:
+        if block["config"]["num_workers"] == numbers[0]:
+            block["log_cost"] = None
+    journal.write_text("".join(lines[:at]) + json.dumps(entry) + "\n")
+    assert run(tmp_path, Overlapping(0), spec).knobs["num_workers"] == 8
+    compared = [
+        [block["config"]["num_workers"] for block in json.loads(line)["data"]]
+        for line in journal.read_text().splitlines()
+        if MORE_WORKERS in line and json.loads(line)["kind"] == "plot"
+    ]
+    assert compared.count(numbers) == 2
+
+
 def best(workers: int, model_s: float, waiting_s: float) -> Trial:
     whole_s = model_s + waiting_s
     parts = Anatomy(

@@ -85,6 +85,7 @@ class ModelStudy:
         self._taken = 0
         # number of workers looked at by MORE_WORKERS -> the model's seconds a sample
         self._looked: dict[int, float] = {}
+        self._spoilt: set[int] = set()  # those whose comparison other load has disturbed
         self._busy: list[Series] = []  # taken by lanes and not measured yet
 
     def _begin(self) -> float:
@@ -284,6 +285,9 @@ class ModelStudy:
             [r.log_cost for r in records if r.config == config and r.log_cost is not None]
             for config in (first, last)
         )
+        if not (before and after) and more not in self._spoilt:
+            self._spoilt.add(more)  # nothing was compared: once more
+            del self._looked[more]
         if not is_faster(before, after):
             return
         self._keep_figures(it for it in self._configurations if workers_of(it.config, own) <= fewer)

@@ -267,7 +267,7 @@ class RecordMode(Mode):
                 gc.collect()
                 self._watch = Watch(self.agent)
                 self._watch.begin()
-        except Exception:
+        except Exception:  # of any kind: the record counts without what is watched
             self._notes["watch"] = reason("watch")
             self._watch = None
             self._finish()
@@ -376,7 +376,7 @@ class RecordMode(Mode):
                 self._tell(self._result or window.close(), ended_early=True, so_far=True)
                 self._told = len(window)
                 agent.timer.clock.leave_out(perf_counter() - began_s)
-        except Exception:
+        except Exception:  # the thread must end as it would by itself; the tuner is told
             agent.fail("thread end")
 
 

@@ -284,9 +284,7 @@ class LoaderHooks:
             if self._rival[1] < CREDITS_TO_TAKE_OVER:
                 return
         self._rival = ("", 0)
-        if self.training_state is not None:
-            self.training_state.training = False
-        self.training_state, state.training = state, True
+        self.training_state = state
         self.cycled = self._cycles.get(state.key, False)
         template = iterator.template if iterator is not None else state.loader()
         if template is not None:

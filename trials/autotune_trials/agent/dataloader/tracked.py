@@ -40,8 +40,11 @@ class TrackedLoader:
         self.asked_worker_info = False
         # another thread than the one that trains asks for its batches (IterationMeter)
         self.read_aside = False
-        self.training = False  # it is the one trained on
         self.refused: Settings | None = None  # settings that could not be built
+
+    @property
+    def training(self) -> bool:
+        return self.hooks.training_state is self
 
     @property
     def is_other(self) -> bool:

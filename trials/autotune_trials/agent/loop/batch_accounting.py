@@ -160,7 +160,7 @@ class Consumption:
         if self._iterations < 2 or len(batches) != 1 or self.evaluated:
             return self._take_unusual(interruptions)
         loader, mark, samples, wait_s, turnover_s, left_out = batches[0]
-        if samples is None or left_out or (not loader.training and loader.is_other):
+        if samples is None or left_out or loader.is_other:
             return self._take_unusual(interruptions)
         self.batches = []
         self._taken += 1

@@ -50,9 +50,7 @@ class IterationMeter(Listener):
         interruptions = self._interruptions
         if not self._state.backwards:
             self._begin_with(loader)
-        clock = self._timer.clock
-        # in every iteration, as _aside says it
-        loader.read_aside = self._state.iterations > 0 and get_ident() != clock.thread
+        loader.read_aside = self._aside()
         if loader.read_aside:
             if loader.is_other:
                 interruptions.note_other_loader()
@@ -60,11 +58,12 @@ class IterationMeter(Listener):
             return
         if self._consumption.evaluated or interruptions.calls:
             self._end_of_batch()
-        phase, self._other = DATA, not loader.training and loader.is_other
+        phase, self._other = DATA, loader.is_other
         if self._other:
             interruptions.note_other_loader()
             if not interruptions.other_loader_counts:
                 phase = AWAY
+        clock = self._timer.clock
         clock.switch(phase)
         interruptions.batch = clock.mark()
 

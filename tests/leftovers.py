@@ -11,6 +11,8 @@ from pathlib import Path
 from autotune_trials.session.launch_environment import socket_folders
 from autotune_trials.supervisor import process_tags, procfs
 
+SIDE_BY_SIDE = "PYTEST_XDIST_WORKER"  # set in each process of pytest-xdist
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -48,10 +50,11 @@ class Surroundings:
 
 def _is_ours(name: str) -> bool:
     """Segments of torch's workers, and sockets, whose creators are gone. Those of living processes
-    may belong to concurrent tests.
+    may belong to concurrent tests, and so may a dead worker's segment, whose name does not tell
+    whose it was: where tests run side by side, it does not count.
     """
     if name.startswith("torch_"):
-        return not procfs.alive(int(name.split("_")[1]))
+        return SIDE_BY_SIDE not in os.environ and not procfs.alive(int(name.split("_")[1]))
     return _of_the_dead(name)
 
 

@@ -63,6 +63,8 @@ class LiveSession(ABC):
 
     hello: Hello
     process_config: Config  # the process-scope knobs it was started with
+    # blocks it has measured, and their iterations
+    blocks = iterations = 0
 
     @property
     def job(self) -> JobFacts:
@@ -142,6 +144,13 @@ class Executor(ABC):
         Raises:
             SessionFailed
         """
+
+    def keep(self, session: LiveSession) -> None:
+        """Take over a running session: the next :meth:`open_live` of its configuration returns it.
+
+        It is closed when another session is started, or at once if the executor cannot hold it.
+        """
+        session.close()
 
     @abstractmethod
     def run_fixed(self, request: FixedRun) -> Record:

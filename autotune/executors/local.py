@@ -83,7 +83,11 @@ class LocalLiveSession(LiveSession):
         self.directory = session.paths.root
 
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
-        return self._session.run_plan(blocks)
+        reports = self._session.run_plan(blocks)
+        windows = [report.window for report in reports if report.window is not None]
+        self.blocks += len(windows)
+        self.iterations += sum(len(window.times_s) for window in windows)
+        return reports
 
     def close(self) -> None:
         finish(self._session)
@@ -112,6 +116,7 @@ class LocalExecutor(Executor):
         self.spec, self.run_dir = spec, Path(run_dir).absolute()
         self._own = (*own_places(self.run_dir, spec.tracking.uri), *own)
         self._open: list[Session] = []
+        self._kept: LiveSession | None = None
         self._pace = SlowestGap()
         # processes of an earlier run that was killed together with its supervisors
         process_tags.sweep_stale(socket_folders())
@@ -127,6 +132,9 @@ class LocalExecutor(Executor):
             raise
 
     def open_live(self, process_config: Config) -> LiveSession:
+        if self._kept is not None and self._kept.process_config == process_config:
+            kept, self._kept = self._kept, None
+            return kept
         config = SessionConfig(
             SessionMode.LIVE,
             "",
@@ -142,6 +150,9 @@ class LocalExecutor(Executor):
             finish(session)
             raise
         return LocalLiveSession(session, dict(process_config))
+
+    def keep(self, session: LiveSession) -> None:
+        self._kept = session
 
     def run_fixed(self, request: FixedRun) -> Record:
         began = time.monotonic()
@@ -304,6 +315,9 @@ class LocalExecutor(Executor):
             SessionFailed: ``process_config`` cannot be set here.
             InputError: what an earlier session changed could not be put back.
         """
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         for earlier in self._open:
             require_restored(earlier.outcome)
         argv, overrides = self._with_process_knobs(process_config)

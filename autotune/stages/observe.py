@@ -5,7 +5,7 @@ noisy this machine is, how fetching batches spends its time, and the ceiling: ho
 run if batches cost nothing. The bottleneck and the knobs worth searching follow from these.
 
     ██████████                       a fresh process of the bare job, which ends when the job ends
-    B │ B │ ceiling │ B │ B          then five blocks, one process
+    B │ B │ ceiling │ B │ B ···      then five blocks, one process, which the search continues with
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
-from autotune.stages.measuring import interleaving
-from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, later_run_s
+from autotune.stages.measuring.fresh import FIRST_RUN, FIRST_STEPS, FreshRuns, later_run_s
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.live_comparison import LiveComparison
@@ -84,7 +83,6 @@ def observe(context: RunContext) -> Observation:
         context.progress.note(f"energy is the sum of these counters: {counters}")
     if observation.job.loader is not None:
         context.executor.loader_key = observation.job.loader.key
-    interleaving.decide(context, observation, first)
     record_baseline(context.tracker, observation)
     context.progress.observed(observation)
     return observation
@@ -96,6 +94,8 @@ def first_run(context: RunContext) -> Record:
     A live session stretches epochs and so cannot tell how long the job is. A job that is too short
     for the proof is refused here, not after the search.
 
+    It is as long as timing needs, not as the loss check does: what that takes is estimated from it.
+
     This run is not part of a pair: its partner would run minutes later, and the training DataLoader
     is not known yet, so random streams are not matched as they are in pairs.
 
@@ -103,7 +103,7 @@ def first_run(context: RunContext) -> Record:
         BaselineError: the job fails, or has too few iterations to be timed.
         HookError: the agent cannot get in.
     """
-    runs = FreshRuns(context, context.spec.convergence.steps, FIRST_RUN)
+    runs = FreshRuns(context, min(context.spec.convergence.steps, FIRST_STEPS), FIRST_RUN)
 
     def measure() -> Record:
         for attempt in itertools.count(1):
@@ -149,6 +149,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
             measured = [live.cost({}, b) for b in blocks]
             times_s = [live.time_cost({}, b) for b in blocks]
             turnover_s = live.turnover_s({}, blocks[1])
+            live.leave_running()  # for the search: starting the job may take minutes
     except BlockFailed as failure:
         raise BaselineError(
             f"the unchanged job could not be measured: {failure.reason}",

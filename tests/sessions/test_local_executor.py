@@ -166,6 +166,24 @@ def test_a_failed_run_is_cleaned_up_and_told_in_plain_words(make, tmp_path):
     assert not list((tmp_path / "run").glob("sessions/*/out"))
 
 
+def test_a_session_that_is_kept_goes_on_with_the_next_one_of_its_configuration(make, tmp_path):
+    from session_waits import gone_within
+
+    executor, blocks = make(), [Block("a", (), 3), Block("b", (), 4)]
+    first = executor.open_live({})
+    first.measure(blocks)
+    executor.keep(first)
+    again = executor.open_live({})
+    again.measure(blocks)
+    assert (again.blocks, again.iterations) == (4, 14) and len(started(tmp_path)) == 1
+    executor.keep(again)
+    other = executor.open_live({"arena": 2})
+    assert not gone_within(2.0, first._session.mark), "another session may not run beside it"
+    executor.keep(other)
+    executor.run_fixed(FixedRun({}, seed=0, steps=2))
+    assert not gone_within(2.0, other._session.mark) and len(started(tmp_path)) == 3
+
+
 def test_closing_the_executor_ends_what_is_open(make, tmp_path):
     from session_waits import gone_within
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from replayed import Loss, Machine, job, run, table
 
+from autotune.executors.base import LiveSession
 from autotune.search.focus import at_ceiling, knobs_that_matter
 from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.stages.searching.proposals import to_blame
+from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport
 
 NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc")
@@ -94,6 +96,12 @@ def test_a_job_that_goes_on_waiting_is_searched_beyond_its_loader(tmp_path: Path
 class Waits(Machine):
     """Replays a job that waits for batches most of its time, until it has workers."""
 
+    opened = 0
+
+    def open_live(self, process_config: Config) -> LiveSession:
+        self.opened += 1
+        return super().open_live(process_config)
+
     def report(self, block: Block, config: dict) -> BlockReport:
         slow, fast = self.table, replace(self.table, phases={"data": 0.02, "forward": 0.98})
         self.table = fast if config.get("num_workers") else slow
@@ -114,7 +122,9 @@ def test_once_it_no_longer_waits_all_knobs_are_searched(tmp_path: Path) -> None:
         Loss(), factors=speeds, phases={"data": 0.7, "forward": 0.3}, noise=0.1, block_noise=0.05
     )
     space = "{num_workers: [1, 2, 4], prefetch_factor: auto, amp_dtype: [bfloat16]}"
-    found = run(tmp_path / "run", Waits(waiting), job(tmp_path / "job", space)).knobs
+    machine = Waits(waiting)
+    found = run(tmp_path / "run", machine, job(tmp_path / "job", space)).knobs
+    assert machine.opened == 2, "one session to observe, and one for the whole search"
     assert found["amp_dtype"] == "bfloat16" and found["num_workers"] in (2, 4)
     lines = (tmp_path / "run" / "run" / "journal.jsonl").read_text().splitlines()
     series = [

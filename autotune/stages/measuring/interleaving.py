@@ -1,9 +1,9 @@
 """Whether the two runs of a pair may be alive at once and train in slices.
 
-The slices are made by executors/interleave.py. Decided once per run, when the job has been
-observed, and allowed only where it cannot change what is measured: for one process that trains on
-the CPU, that writes no files outside its {trial_dir}, with enough memory for both, and without
-DataLoader workers on either side. Until all workers are stopped at the end of a slice, they make
+The slices are made by executors/interleave.py. Decided once per run, when the first pair is made:
+what the job writes has then been seen in the search, too. Allowed only where it cannot change what
+is measured: for one process that trains on the CPU, that writes no files outside its {trial_dir},
+with enough memory for both, and without DataLoader workers on either side. Until all workers are stopped at the end of a slice, they make
 batches in time that is not counted (64 workers, network storage: a quarter too fast). If a run
 fails all the same, pairs are made one run after the other from then on: a failure because two do
 not fit is no verdict.
@@ -15,7 +15,9 @@ from autotune.executors.base import SessionFailed
 from autotune.executors.side_effects import summary
 from autotune.results import Observation
 from autotune.stages.context import RunContext
+from autotune.stages.measuring.fresh import FIRST_RUN
 from autotune_spaces.base import Config
+from autotune_spaces.codec import decode
 from autotune_trials.protocol.messages import Record
 
 # journal key: why runs of a pair follow each other; "": they are interleaved
@@ -25,22 +27,26 @@ ROOM = 2.0
 WRITES = "the job writes files"
 
 
-def decide(context: RunContext, observation: Observation, first: Record) -> None:
-    """Decide for this run and those that resume it. ``first``: record of the unchanged job."""
-    if context.journal.find(WHY_NOT) is None:
-        why = _why_not(context, observation, first)
-        context.journal.append(WHY_NOT, "", why)
-        if why.startswith(WRITES):
-            context.progress.note(
-                f"{why}: baseline and candidate run one after the other. Running them in"
-                " alternating slices would reduce noise; to allow that, write only to {trial_dir}"
-            )
-
-
 def may_interleave(context: RunContext, *configs: Config) -> bool:
     """Whether runs of ``configs`` may be interleaved."""
+    if context.journal.find(WHY_NOT) is None:
+        _decide(context)
     workers = any(config.get("num_workers") for config in configs)
     return context.executor.interleaves and not workers and context.journal.find(WHY_NOT) == ""
+
+
+def _decide(context: RunContext) -> None:
+    """Decide for this run and those that resume it, once the job has been observed."""
+    observed, first = context.journal.find("observation"), context.stored(FIRST_RUN)
+    if observed is None or first is None:
+        return
+    why = _why_not(context, decode(Observation, observed), first)
+    context.journal.append(WHY_NOT, "", why)
+    if why.startswith(WRITES):
+        context.progress.note(
+            f"{why}: baseline and candidate run one after the other. Running them in alternating"
+            " slices would reduce noise; to allow that, write only to {trial_dir}"
+        )
 
 
 def stop_interleaving(context: RunContext, failure: SessionFailed) -> None:

@@ -91,12 +91,20 @@ class KeptSession:
         self._session = None
         self.room.begin_session()
 
+    def leave_running(self) -> None:
+        """Leave the process to the next kept session with the same process knobs."""
+        if self._session is not None:
+            self.context.executor.keep(self._session)
+        self._session = None
+
     @property
     def session(self) -> LiveSession:
         """The running session, started if necessary."""
         if self._session is None:
             self._session = self._opened()
             self._job = self._session.job
+            self.room.begin_session(self._session.blocks, self._session.iterations)
+            self._changed |= self._session.blocks > 0
         return self._session
 
     @property

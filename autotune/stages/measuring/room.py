@@ -36,8 +36,10 @@ class Room:
         self._measured = 0  # iterations of this session's blocks
         self._barren = 0  # consecutive sessions that ended before a block was finished
 
-    def begin_session(self) -> None:
-        self.finished, self._measured = 0, 0
+    def begin_session(self, blocks: int = 0, iterations: int = 0) -> None:
+        """Begin with a session that has measured ``blocks`` of ``iterations`` in all."""
+        self.finished, self._measured = blocks, iterations
+        self._known = max(self._known, iterations)
 
     def finish(self, iterations: int) -> None:
         """Count a finished block of ``iterations`` measured iterations."""

@@ -58,21 +58,10 @@ def search_live(
     if waiting_share(observation) > MOSTLY:  # until it waits less, other knobs hardly show
         names, later = knobs_that_matter(observation.bottleneck, observation.domains)
     study = ModelStudy(
-        context,
-        observation,
-        [name for name in names if name in domains],
-        loader_binds=bool(later),
-        expected=expected,
+        context, observation, [name for name in names if name in domains], later, expected
     )
     study.restore()
     _measure(study, context)
-    if later:
-        context.progress.note(
-            f"finished {', '.join(study.names) or 'loader knobs'} ({study.stopped}); searching the"
-            " other knobs for the rest of the budget"
-        )
-        study.widen([name for name in later if name in domains])
-        _measure(study, context)
     answer = study.answer()
     return study.trials(), Found(
         dict(answer.config),

@@ -55,20 +55,26 @@ MOSTLY = 0.5  # share of time lost to the loader above which its knobs are searc
 
 
 class ModelStudy:
-    """The model, what it was told, and the resulting trials. Only one lane at a time can use it."""
+    """The model, what it was told, and the resulting trials. Only one lane at a time can use it.
+
+    Args:
+        names: knobs searched first.
+        later: knobs that hardly show until the job waits less for its loader: searched with the
+            others once ``names`` have no more to give.
+    """
 
     def __init__(
         self,
         context: RunContext,
         observation: Observation,
         names: Sequence[str],
-        loader_binds: bool,
+        later: Sequence[str] = (),
         expected: Sequence[Expected] = (),
     ) -> None:
-        self.context, self.observation, self._loader_binds = context, observation, loader_binds
+        self.context, self.observation = context, observation
         self.space = context.spec.search_space
         self._domains = live_domains(observation.domains, observation.defaults, self.space)
-        self.names = list(names)  # knobs searched now
+        self.names, self._later = list(names), list(later)  # knobs searched now, and those to come
         self.stopped = ""
         self._turn = threading.RLock()
         self._configurations = Configurations()
@@ -164,24 +170,29 @@ class ModelStudy:
             guess=guess(name, live, default, self.observation.bottleneck),
         )
 
-    def widen(self, names: Sequence[str]) -> None:
-        """Search these knobs as well, keeping what is known of the others; the loader is done."""
-        with self._turn:
-            self._loader_binds = False
-            self.names += [name for name in names if name not in self.names]
-            self.stopped = ""
-            self._forget_models()
+    @property
+    def _loader_binds(self) -> bool:
+        return bool(self._later)
+
+    def _widen(self) -> None:
+        """Search the later knobs as well, keeping what is known of the others."""
+        self.context.progress.note(
+            f"finished {', '.join(self.names) or 'loader knobs'} ({self.stopped}); searching the"
+            " other knobs for the rest of the budget"
+        )
+        self.names += [name for name in self._later if name in self._domains]
+        self._later, self.stopped = [], ""
+        self._forget_models()
 
     # --------------------------------------------------------------------------------- ask and tell
 
     def take(self) -> Series | None:
         """What to measure next; None: the search is over."""
         with self._turn:
-            if not self.names:
-                return None
-            self.context.stop.check()
-            self.stopped = self._why_over()
-            series = None if self.stopped else self._within_the_limit(self._next_series())
+            series = self._next()
+            if series is None and self._later:
+                self._widen()
+                series = self._next()
             if series is not None:
                 self._busy.append(series)
                 leader = self.model.leader()
@@ -189,6 +200,13 @@ class ModelStudy:
                     f"{len(self._first.rows)} blocks, {series.purpose}; fastest so far", leader
                 )
             return series
+
+    def _next(self) -> Series | None:
+        if not self.names:
+            return None
+        self.context.stop.check()
+        self.stopped = self._why_over()
+        return None if self.stopped else self._within_the_limit(self._next_series())
 
     def _why_over(self) -> str:
         """Why nothing more may be measured; "": it may."""
@@ -304,13 +322,13 @@ class ModelStudy:
         """Keep what the models say of these, by all knobs: a resumed search learns of this series
         before it searches the knobs that wait for the loader.
         """
-        now = self.names, self._loader_binds
-        self.names, self._loader_binds = list(self._domains), False
+        now = self.names, self._later
+        self.names, self._later = list(self._domains), []
         self._forget_models()
         for seen in measured:
             if seen.complete and seen.figure is None:
                 seen.figure = self._figure(seen.config)
-        self.names, self._loader_binds = now
+        self.names, self._later = now
         self._forget_models()
 
     def _figure(self, config: Config) -> Figure:

@@ -444,7 +444,7 @@ def ceiling_words(observation: Observation) -> str:
     if (
         not words.known(ceiling)
         or ceiling < NO_FASTER
-        or f"{ceiling:.2f}" in observation.bottleneck_why
+        or "infinitely fast" in observation.bottleneck_why
     ):
         return ""
     return f"with an infinitely fast loader it would run {words.factor_words(ceiling)} as fast"

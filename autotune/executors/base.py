@@ -152,6 +152,9 @@ class Executor(ABC):
         """
         session.close()
 
+    def close_kept(self) -> None:
+        """Close the session taken over by :meth:`keep`, if it is still there."""
+
     @abstractmethod
     def run_fixed(self, request: FixedRun) -> Record:
         """Run the job afresh with ``request.config`` from the start.
@@ -175,7 +178,7 @@ class Executor(ABC):
     def survey(self) -> Mapping[str, Any]:
         """Knob -> what its :meth:`~autotune_spaces.base.Knob.survey` finds where sessions run.
 
-        Called only while no session runs.
+        Called only while no session measures.
         """
         return {}
 

@@ -154,6 +154,11 @@ class LocalExecutor(Executor):
     def keep(self, session: LiveSession) -> None:
         self._kept = session
 
+    def close_kept(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+        self._kept = None
+
     def run_fixed(self, request: FixedRun) -> Record:
         began = time.monotonic()
         session = self._fixed_session(request)
@@ -315,9 +320,7 @@ class LocalExecutor(Executor):
             SessionFailed: ``process_config`` cannot be set here.
             InputError: what an earlier session changed could not be put back.
         """
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        self.close_kept()
         for earlier in self._open:
             require_restored(earlier.outcome)
         argv, overrides = self._with_process_knobs(process_config)

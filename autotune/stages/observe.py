@@ -21,7 +21,7 @@ from autotune.executors.base import SessionFailed
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.fresh import FIRST_RUN, FIRST_STEPS, FreshRuns, later_run_s
+from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, later_run_s
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.live_comparison import LiveComparison
@@ -94,8 +94,6 @@ def first_run(context: RunContext) -> Record:
     A live session stretches epochs and so cannot tell how long the job is. A job that is too short
     for the proof is refused here, not after the search.
 
-    It is as long as timing needs, not as the loss check does: what that takes is estimated from it.
-
     This run is not part of a pair: its partner would run minutes later, and the training DataLoader
     is not known yet, so random streams are not matched as they are in pairs.
 
@@ -103,7 +101,7 @@ def first_run(context: RunContext) -> Record:
         BaselineError: the job fails, or has too few iterations to be timed.
         HookError: the agent cannot get in.
     """
-    runs = FreshRuns(context, min(context.spec.convergence.steps, FIRST_STEPS), FIRST_RUN)
+    runs = FreshRuns(context, context.spec.convergence.steps, FIRST_RUN)
 
     def measure() -> Record:
         for attempt in itertools.count(1):

@@ -182,6 +182,10 @@ def test_a_session_that_is_kept_goes_on_with_the_next_one_of_its_configuration(m
     executor.keep(other)
     executor.run_fixed(FixedRun({}, seed=0, steps=2))
     assert not gone_within(2.0, other._session.mark) and len(started(tmp_path)) == 3
+    last = executor.open_live({})
+    executor.keep(last)
+    executor.close_kept()
+    assert not gone_within(2.0, last._session.mark)
 
 
 def test_closing_the_executor_ends_what_is_open(make, tmp_path):

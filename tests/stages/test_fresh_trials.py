@@ -41,7 +41,7 @@ def test_a_knob_the_running_job_leaves_in_doubt_is_tried_in_fresh_processes(
         return faster(record, 1.12) if request.config.get("optimizer_impl") else record
 
     speeds = {"optimizer_impl": {"fused": 1.0}, "amp_dtype": {"bfloat16": 0.7}}
-    machine = Machine(table(Loss(), factors=speeds, block_noise=0.03), fused, seed=1)
+    machine = Machine(table(Loss(), factors=speeds, block_noise=0.03), fused)
     space = "{optimizer_impl: [fused], amp_dtype: [bfloat16]}"
     result = run(tmp_path, machine, job(tmp_path, space))
     assert set(result.knobs) == {"optimizer_impl", "amp_dtype"}

@@ -382,7 +382,7 @@ def test_disturbed_windows_are_measured_again_and_counted(tmp_path: Path) -> Non
             return replace(record, window=replace(record.window, foreign_load=1.5))
         return record
 
-    machine = Machine(table(HARMLESS), busy_once, seed=1)
+    machine = Machine(table(HARMLESS), busy_once)
     result = run(tmp_path, machine)
     assert result.disturbed == 2
     assert "1.5" in result.disturbed_why

@@ -34,7 +34,6 @@ MIN_ITERATIONS = 60  # after warm-up: averages stalls that recur every few dozen
 FEWEST_ITERATIONS = 30  # if the job or the budget allows no more; shorter windows are not timed
 LENGTHENED = 1.25  # a window that is too short is extended by this multiple of what it lacks
 FIRST_RUN = "first-run"  # journal key of OBSERVE's run of the bare job
-FIRST_STEPS = WARM_UP_MINIMUM + MIN_ITERATIONS  # fewest of that run
 # The first epoch is not like the others: a window is extended to the second one if that begins
 # within this multiple of the usual length.
 EPOCH_REACH = 2.0
@@ -305,7 +304,7 @@ class FreshRuns:
         """
         seen = bool(window.turnovers_s)
         epoch = next(iter(window.turnovers_at), None) if seen else window.epoch_iterations
-        usual_s = max(self.context.spec.convergence.steps * iteration_s, MIN_SECONDS)
+        usual_s = max(self.steps * iteration_s, MIN_SECONDS)
         if (
             later_epoch(window) is not None
             or epoch is None
@@ -347,23 +346,17 @@ def share_s(context: RunContext) -> float:
 
 
 def later_run_s(context: RunContext, first: Record) -> float:
-    """Estimated seconds of further runs of the bare job, which the loss check wants as long as
-    ``convergence.steps``; 0.0: unknown.
+    """Seconds that further runs of the bare job take: as long as ``first``; 0.0: unknown.
 
     An extension of ``first`` is left out if the second epoch it reached for turned out to take too
     long.
     """
     window, steps = first.window, context.spec.convergence.steps
-    if not wall_s(first) or first.ended_early:
-        return wall_s(first)
-    done, iteration_s = len(window.times_s), fmean(counted_times(window))
     epoch = next(iter(window.turnovers_at), 0)
-    between_s = window.away_s / len(window.turnovers_at) if epoch else 0.0
-    if done < steps:
-        further = (steps - done) / epoch if epoch else 0.0
-        return wall_s(first) + (steps - done) * iteration_s + further * between_s
-    to_second_s = _steps_to_second_epoch(epoch, iteration_s) * iteration_s + between_s
-    if epoch < steps or to_second_s <= share_s(context):
+    if not wall_s(first) or epoch < steps:
+        return wall_s(first)
+    iteration_s, between_s = fmean(counted_times(window)), window.away_s / len(window.turnovers_at)
+    if _steps_to_second_epoch(epoch, iteration_s) * iteration_s + between_s <= share_s(context):
         return wall_s(first)
     usual = max(steps, math.ceil(MIN_SECONDS / iteration_s))
     return wall_s(first) - window.away_s - math.fsum(window.times_s[usual:])

@@ -40,6 +40,7 @@ def _decide(context: RunContext) -> None:
     observed, first = context.journal.find("observation"), context.stored(FIRST_RUN)
     if observed is None or first is None:
         return
+    context.executor.close_kept()  # what it wrote is known once it has ended
     why = _why_not(context, decode(Observation, observed), first)
     context.journal.append(WHY_NOT, "", why)
     if why.startswith(WRITES):

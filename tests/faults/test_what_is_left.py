@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from leftovers import Surroundings, held
+import pytest
+from leftovers import SIDE_BY_SIDE, Surroundings, held
 
 from autotune_trials.supervisor import process_tags
 
@@ -24,7 +25,10 @@ def a_dead_process() -> tuple[int, str]:
     return process.pid, process.communicate()[0].strip()
 
 
-def test_processes_memory_and_sockets_are_seen(tmp_path: Path) -> None:
+def test_processes_memory_and_sockets_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SIDE_BY_SIDE, raising=False)
     pid, mark = a_dead_process()
     assert process_tags.is_stale(mark)
     before = Surroundings.of(tmp_path)

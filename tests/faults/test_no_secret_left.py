@@ -130,7 +130,7 @@ def test_a_run_that_proves_something(folder: Path) -> None:
     assert "no autocast with ***" in (run_dir / "journal.jsonl").read_text(), (
         "the candidate did fail with a secret in its words"
     )
-    assert "***" in (run_dir / "sessions" / "0001-live" / "stdout.log").read_text()
+    assert "***" in (run_dir / "sessions" / "0001-first-run" / "stdout.log").read_text()
     tuned = yaml.safe_load((run_dir / "tuned.yaml").read_text())
     assert set(tuned["env_from_launch"]) >= {*SECRETS, "API_KEY"}
     for arguments in (

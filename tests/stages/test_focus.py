@@ -96,11 +96,15 @@ def test_a_job_that_goes_on_waiting_is_searched_beyond_its_loader(tmp_path: Path
 class Waits(Machine):
     """Replays a job that waits for batches most of its time, until it has workers."""
 
-    opened = 0
+    opened = kept = 0
 
     def open_live(self, process_config: Config) -> LiveSession:
         self.opened += 1
         return super().open_live(process_config)
+
+    def keep(self, session: LiveSession) -> None:
+        self.kept += 1
+        super().keep(session)
 
     def report(self, block: Block, config: dict) -> BlockReport:
         slow, fast = self.table, replace(self.table, phases={"data": 0.02, "forward": 0.98})
@@ -125,6 +129,7 @@ def test_once_it_no_longer_waits_all_knobs_are_searched(tmp_path: Path) -> None:
     machine = Waits(waiting)
     found = run(tmp_path / "run", machine, job(tmp_path / "job", space)).knobs
     assert machine.opened == 2, "one session to observe, and one for the whole search"
+    assert machine.kept == 1, "the first is offered to the search"
     assert found["amp_dtype"] == "bfloat16" and found["num_workers"] in (2, 4)
     lines = (tmp_path / "run" / "run" / "journal.jsonl").read_text().splitlines()
     series = [

@@ -3,10 +3,10 @@
 The slices are made by executors/interleave.py. Decided once per run, when the first pair is made:
 what the job writes has then been seen in the search, too. Allowed only where it cannot change what
 is measured: for one process that trains on the CPU, that writes no files outside its {trial_dir},
-with enough memory for both, and without DataLoader workers on either side. Until all workers are stopped at the end of a slice, they make
-batches in time that is not counted (64 workers, network storage: a quarter too fast). If a run
-fails all the same, pairs are made one run after the other from then on: a failure because two do
-not fit is no verdict.
+with enough memory for both, and without DataLoader workers on either side. Until all workers are
+stopped at the end of a slice, they make batches in time that is not counted (64 workers, network
+storage: a quarter too fast). If a run fails all the same, pairs are made one run after the other
+from then on: a failure because two do not fit is no verdict.
 """
 
 from __future__ import annotations

@@ -315,7 +315,7 @@ class ModelStudy:
             if workers_of({"num_workers": count}, own) <= fewer and count != own:
                 self._exclude("num_workers", count)
         self.context.progress.note(
-            f"the tuned model waits for {fewer} workers; searching on with {more}"
+            f"with {fewer} workers the tuned model waits for batches; searching on with {more}"
         )
 
     def _keep_figures(self, measured: Iterable[Configuration]) -> None:

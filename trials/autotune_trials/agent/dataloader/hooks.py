@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import traceback
-import weakref
 from itertools import cycle
 from threading import get_ident
 from time import perf_counter
@@ -34,6 +33,7 @@ from autotune_trials.agent.dataloader.facts import (
 from autotune_trials.agent.dataloader.loader_events import LoaderEvents
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
 from autotune_trials.agent.dataloader.tracked import TrackedLoader
+from autotune_trials.agent.dataloader.tracked_loaders import TrackedLoaders
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 from autotune_trials.agent.patches.base import PatchSet
 from autotune_trials.protocol.messages import SessionConfig, SessionMode
@@ -94,9 +94,7 @@ class LoaderHooks:
         self._left: tuple[Settings | None, dict[str, Any] | None] = (None, None)
         self._rival: tuple[str, int] = ("", 0)
         self._doubts = 0  # consecutive batches that met an evaluation before backward
-        self._states: dict[int, TrackedLoader] = {}
-        self._built: dict[str, int] = {}
-        self._families: dict[Any, str] = {}
+        self._loaders = TrackedLoaders(self)
         self.original_get_iterator = data.DataLoader._get_iterator
 
     # -- what the agent asks and sets
@@ -273,7 +271,7 @@ class LoaderHooks:
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader with the configured key."""
         return self.training_state or next(
-            (s for s in self._states.values() if s.key == self.selected), None
+            (s for s in self._loaders if s.key == self.selected), None
         )
 
     def _credit(self, state: TrackedLoader, iterator: Any) -> None:
@@ -366,7 +364,7 @@ class LoaderHooks:
         iterated at once.
         """
         self.version += 1
-        for state in list(self._states.values()):
+        for state in self._loaders:
             state.refused = None
             if self.held and state.passes == 0:
                 self._hold_batch_size(state, state.loader())
@@ -387,47 +385,13 @@ class LoaderHooks:
                 loader.__dict__["batch_size"] = size
 
     def state_of(self, loader: Any) -> TrackedLoader:
-        state = self._states.get(id(loader))
-        # a copy, or built before the hooks were installed
-        if state is None or state.loader() is not loader:
-            state = self.track(loader, f"{type(loader.dataset).__name__}:0")
-        return state
+        # not known: a copy, or built before the hooks were installed
+        return self._loaders.find(loader) or self.track(
+            loader, f"{type(loader.dataset).__name__}:0"
+        )
 
     def track(self, loader: Any, site: str, spot: Any = None) -> TrackedLoader:
-        origin = self._origin(loader)
-        if origin is not None:
-            site, spot = origin.site, origin.spot
-        number = self._built.get(site, 0)
-        self._built[site] = number + 1
-        state = TrackedLoader(self, loader, site, number)
-        state.spot = spot
-        if origin is not None:  # its batch sampler may have another size by now
-            state.batch_size = origin.batch_size
-            state.holds_batch_size = origin.holds_batch_size
-        state.note_batch_size(self.data, loader)
-        try:
-            length = None if is_iterable(self.data, loader) else len(loader.dataset)
-        except Exception:
-            length = None
-        family = (
-            site,
-            type(loader.dataset),
-            length,
-            type(loader.sampler),
-            state.batch_size,
-            loader.drop_last,
-        )
-        state.key = self._families.setdefault(family, state.key)
-        identity, states = id(loader), self._states
-        states[identity] = state
-
-        def forget(_: Any) -> None:
-            if states.get(identity) is state:
-                del states[identity]
-            idle, state.idle = state.idle, None
-            self.end_dropped(state, idle)
-
-        state.loader = weakref.ref(loader, forget)
+        state = self._loaders.track(loader, site, spot)
         if self.held and self.overrides.get("batch_size") is not None:
             self._hold_batch_size(state, loader)
         return state
@@ -448,22 +412,6 @@ class LoaderHooks:
         last = self.training_state  # the same loader, if the job rebuilds it for every epoch
         state = last if last is not None and last.key == state.key else state
         state.end_s += perf_counter() - began
-
-    def _origin(self, loader: Any) -> TrackedLoader | None:
-        """The loader that ``loader`` replaces: accelerate rebuilds each one around its batch
-        sampler.
-        """
-        sampler = loader.batch_sampler
-        for state in self._states.values():
-            other = state.loader()
-            if (
-                sampler is not None
-                and other is not None
-                and state.passes == 0
-                and other.batch_sampler is sampler
-            ):
-                return state
-        return None
 
     # -- errors
 
@@ -503,7 +451,7 @@ class LoaderHooks:
         self.version += 1
         self.events = LoaderEvents()  # our iterators may still run
         self.patches.restore_all()
-        for state in list(self._states.values()):
+        for state in self._loaders:
             idle, state.idle = state.idle, None
             end_workers(idle)
             loader = state.loader()

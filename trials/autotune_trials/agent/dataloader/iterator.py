@@ -23,520 +23,434 @@ from threading import get_ident
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches, state_of
+from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
 from autotune_trials.agent.dataloader.index_stream import IndexStream
-from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher, workers_find_us
+from autotune_trials.agent.dataloader.kept_batches import KeptBatches
+from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, workers_find_us
+from autotune_trials.agent.dataloader.sources import SourceBuilder, shadow_of
 from autotune_trials.agent.dataloader.worker_ends import (
     end_half_started,
     end_workers,
     ended_or_too_many,
 )
-from autotune_trials.agent.loop.batches import bytes_of, copy_batch, samples_of, weight_of
+from autotune_trials.agent.loop.batches import samples_of, weight_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
-CACHED_BATCHES = 8
-CACHED_BYTES = 512 * 2**20  # fewer batches are kept if they are large
 _END = object()
+
+
+class SwitchableIterator:
+    """See the module's docstring; :func:`iterator_class` makes it one of torch's iterators, whose
+    ``__init__`` is not called.
+    """
+
+    def __init__(self, hooks: LoaderHooks, state: TrackedLoader, loader: Any) -> None:
+        self._hooks = hooks
+        self._state = state
+        self.source: Any = None
+        self.mark = (weakref.ref(self), state)
+        self._process = os.getpid()
+        self.credited = False  # one of its batches was followed by backward
+        self._iterations_before = hooks.loop.iterations  # when this pass began
+        self._kept = KeptBatches()
+        # (batch, samples, waited) fetched before the job asked
+        self._ahead: deque[tuple[Any, float, float]] = deque()
+        # the job's dataset raised it while we fetched ahead
+        self._failure: BaseException | None = None
+        self._special = True  # the next batch needs _next_special
+        self._exhausted = False
+        self._version = 0
+        # time to start the epoch, until its first batch is given
+        self._start_s: float | None = None
+        self._rebuilding_since: float | None = None
+        state.iterators.add(self)
+        self._begin(loader, new=True)
+
+    # -- one batch
+
+    def __next__(self) -> Any:
+        hooks, state = self._hooks, self._state
+        try:
+            hooks.events.on_batch_start(state)
+        except Exception:
+            hooks.step_aside("on_batch_start")
+        asked = clock()
+        if self._special or self._version != hooks.version:
+            return self._next_special(asked)
+        batch = self._fetched()
+        if batch is _END:
+            return self._turn(asked)
+        wait_s = clock() - asked
+        state.mark = hooks.last = self.mark
+        hooks.given += 1
+        try:
+            hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
+        except Exception:
+            hooks.step_aside("on_batch")
+        return batch
+
+    def _fetched(self) -> Any:
+        """The next batch of the source, or _END."""
+        try:
+            return self.source.__next__()
+        except StopIteration:
+            return _END
+        except Exception as error:
+            if not self._may_go_back(error):
+                raise
+            return self._go_back()
+
+    def _next_special(self, asked: float) -> Any:
+        """The batch requested at ``asked`` when it is the first of a source, a switch is due,
+        or batches are cached.
+        """
+        hooks, state = self._hooks, self._state
+        if self._exhausted:
+            raise StopIteration
+        if self._ahead:
+            return self._give(*self._ahead.popleft(), None)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if self._version != hooks.version:
+            self._adjust()
+        # the last attempt to build it raised the job's own error
+        if self.source is None:
+            self._build(self._own, private_seed=True)
+        if hooks.cached and self.credited and self._serves_kept():
+            hooks.withheld = False
+            return self._give(*self._kept.next(), clock() - asked, None)
+        hooks.asking = state if self.stream.iterable else None
+        try:
+            if hooks.to_drain:
+                self._drain()
+            batch = self.source.__next__()
+        except StopIteration:
+            batch = _END
+        except Exception as error:
+            if not self._may_go_back(error):
+                raise
+            batch = self._go_back()
+        finally:
+            hooks.asking = None
+        if batch is _END:
+            return self._turn(asked)
+        wait_s, turnover_s = clock() - asked, None
+        if self._rebuilding_since is not None:
+            hooks.last_rebuild_s = clock() - self._rebuilding_since
+            self._rebuilding_since = None
+        if self._start_s is not None:
+            hooks.look_for_cycle(self, state)
+            wait_s, self._start_s = wait_s + self._start_s, None
+            before = state.epoch_before()
+            if before is not None:
+                wait_s, turnover_s, before.end_s = 0.0, wait_s + before.end_s, 0.0
+        samples = self._samples(batch)
+        if hooks.cached and self.credited:
+            self._kept.keep(batch, samples)
+        if not state.batch.bytes:
+            state.batch = weight_of(batch)
+        self._special = hooks.cached
+        return self._give(batch, samples, wait_s, turnover_s)
+
+    def _drain(self) -> None:
+        """Discard the batches the workers have ready; a source that was just built has none."""
+        hooks = self._hooks
+        if self._rebuilding_since is None and self._start_s is None:
+            while hooks.drains(self):
+                self.source.__next__()
+                self.stream.delivered(self.source, self.settings.in_order)
+                hooks.to_drain -= 1
+        if self is hooks._training_iterator():
+            hooks.cancel_drain()
+
+    def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
+        hooks = self._hooks
+        self._state.mark = hooks.last = self.mark
+        hooks.given += 1
+        try:
+            hooks.events.on_batch(self._state, batch, samples, wait_s, turnover_s)
+        except Exception:
+            hooks.step_aside("on_batch")
+        return batch
+
+    def ahead(self, count: int) -> list[Any]:
+        """Fetch the next ``count`` batches now, to hand out later; fewer at the end of the
+        epoch, none if settings are about to change.
+        """
+        unchanged = self._version == self._hooks.version and not self._hooks.cached
+        if not self._exhausted and self.source is not None and unchanged:
+            self._special = True
+            while len(self._ahead) < count and self._failure is None:
+                asked = clock()
+                try:
+                    batch = self._fetched()
+                except Exception as error:
+                    self._failure = error  # raised when the job asks for this batch
+                    break
+                if batch is _END:
+                    break  # the source ends again when the job gets there
+                self._ahead.append((batch, self._samples(batch), clock() - asked))
+        return [batch for batch, _, _ in self._ahead][:count]
+
+    def _stepped(self) -> bool:
+        """Whether an iteration has ended in this pass: a loop that does not end trains on."""
+        return self._hooks.loop.iterations != self._iterations_before
+
+    def _serves_kept(self) -> bool:
+        """Whether batches come from memory; the pass then does not end."""
+        return self._kept.served > 0 or (self._stepped() and self._kept.full())
+
+    def _samples(self, batch: Any) -> float:
+        stream = self.stream
+        item = stream.delivered(self.source, self.settings.in_order)
+        if type(item) is list and not stream.iterable:
+            return float(len(item))  # exact, whatever the collate function returns
+        try:
+            return samples_of(batch, stream.size)
+        except Exception:  # a tensor without a shape, such as a nested one
+            return float(stream.size or 1)
+
+    # -- epochs
+
+    def _begin(self, loader: Any, new: bool) -> None:
+        """Start an epoch as the job requests it: ``new`` by ``iter(loader)``, else by torch's
+        ``_reset``.
+        """
+        began, hooks, state, data = clock(), self._hooks, self._state, self._hooks.data
+        hooks.thread = get_ident()
+        try:
+            hooks.events.on_epoch_start(state)
+        except Exception:
+            hooks.step_aside("on_epoch_start")
+        self._exhausted, self.credited = False, False
+        self._iterations_before = hooks.loop.iterations
+        self._failure = None
+        self._ahead.clear()
+        self.template = template = shadow_of(data, loader)
+        self._own = Settings.of(template)
+        self._version = hooks.version
+        # also covers a subclass that sets its own sampler after construction
+        state.note_batch_size(data, template)
+        want, size = hooks.wanted(state, self._own, template)
+        if new:
+            self.stream = IndexStream(
+                template._index_sampler,
+                rebatches=rebatches(data, template),
+                size=size,
+                iterable=is_iterable(data, template),
+            )
+        self.stream.size = size
+        self._sources = SourceBuilder(hooks, state, template, self._own, self.stream)
+        state.passes += 1
+        self.stream.seeds = self._epoch_seeds()
+        self._start(want, starts=2 if new and self._own.num_workers else 1, draws_seed=new)
+        self._special, self._start_s, self._rebuilding_since = True, clock() - began, None
+
+    def _epoch_seeds(self) -> EpochSeeds | None:
+        """The batch seeds of the epoch that begins; None unless random numbers of batches are
+        matched.
+        """
+        hooks, template = self._hooks, self.template
+        if (
+            not hooks.match_streams
+            or self.stream.iterable
+            or not workers_find_us(template.multiprocessing_context)
+        ):
+            return None
+        generator = template.generator or hooks.data.torch.default_generator
+        return EpochSeeds(generator, self._state.passes)
+
+    def _start(self, want: Settings, starts: int, draws_seed: bool) -> None:
+        """Put a source on the stream, from its beginning. ``starts``, ``draws_seed``: how often
+        the job's own iterator would start the sampler here, and whether it would draw a seed
+        for its workers.
+        """
+        stream, state = self.stream, self._state
+        stream.begin(starts)
+        idle = self.source if self.source is not None else state.take_idle(self.template)
+        if idle is not None and want.persistent_workers and self._reusable(idle, want):
+            if draws_seed:
+                iter(stream)
+                state.draw_seed(self._hooks.data, self.template)
+            self.settings, stream.tracks = want, not stream.iterable
+            idle._index_sampler = stream
+            self.source = idle
+            idle._reset(self._sources.shadow(want))
+            return
+        end_workers(idle)
+        self.source = None
+        self._build(want, private_seed=not draws_seed)
+
+    def _reusable(self, idle: Any, want: Settings) -> bool:
+        return (
+            not getattr(idle, "_shutdown", True)
+            and getattr(idle, "_autotune_settings", want) == want
+        )
+
+    def _turn(self, asked: float) -> Any:
+        """The source has ended: end the job's epoch, or stretch it by restarting the source."""
+        hooks, state = self._hooks, self._state
+        try:
+            hooks.events.on_epoch_end(state)
+        except Exception:
+            hooks.step_aside("on_epoch_end")
+        stepped, self._iterations_before = self._stepped(), hooks.loop.iterations
+        hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
+        if hooks.stretch and stepped and self.credited and state is hooks.training_state:
+            persistent = self._own.persistent_workers and self._own.num_workers > 0
+            state.passes += 1
+            starts = 2 if self._own.num_workers and not persistent else 1
+            self._start(self.settings, starts, draws_seed=not persistent)
+            batch = self._fetched()
+            if batch is not _END:
+                lost_s, state.end_s = clock() - asked + state.end_s, 0.0
+                return self._give(batch, self._samples(batch), 0.0, lost_s)
+        self._exhausted = self._special = True
+        self._park()
+        if self._kept_by_knob():  # another iterator of this loader has workers
+            end_workers(self.source)
+        state.end_s += clock() - asked
+        raise StopIteration
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Called by torch for the next epoch of a job that itself sets persistent_workers."""
+        self._begin(loader, new=False)
+
+    # -- switching
+
+    def _adjust(self) -> None:
+        """Switch the source to the settings wanted now."""
+        hooks, stream = self._hooks, self.stream
+        self._version = hooks.version
+        if not hooks.cached:
+            self._kept.clear()
+        self._special = hooks.cached or self._start_s is not None
+        want, size = hooks.wanted(self._state, self._own, self.template)
+        if want == self.settings and size == stream.size:
+            return
+        began, self._special = clock(), True
+        if want == self.settings and (stream.iterable or want.num_workers == 0):
+            stream.put_back([])  # nothing is in flight, or nothing that could be put back
+            stream.size = size
+        elif stream.iterable and want.num_workers == self.settings.num_workers == 0:
+            # a new source would restart the dataset
+            self._sources.pin_as(want, self.source)
+            self.settings = want
+            stream.size = size
+        elif stream.iterable and (hooks.held or hooks.closed):
+            stream.size = size  # a new source would restart the dataset: at the next epoch
+        else:
+            undelivered = [] if stream.iterable else stream.undelivered(self.source)
+            end_workers(self.source)
+            self.source = None
+            stream.put_back(undelivered)
+            stream.size = size
+            self._build(want, private_seed=True)
+        self._rebuilding_since = began
+
+    def _may_go_back(self, error: Exception) -> bool:
+        """Whether workers failed under settings other than the job's own, which may then be
+        restored.
+        """
+        return self.settings != self._own and ended_or_too_many(error)
+
+    def _go_back(self) -> Any:
+        """After workers have ended, the next batch under the job's own settings. Called inside
+        the error handler.
+        """
+        stream, want = self.stream, self.settings
+        undelivered = (
+            [] if stream.iterable else stream.undelivered_or_failed(self.source, want.in_order)
+        )
+        end_workers(self.source)
+        self.source = None
+        stream.put_back(undelivered)
+        self.source = self._built(self._own, private_seed=True)
+        self._special = True
+        self._hooks.refuse(self._state, want)
+        try:
+            return self.source.__next__()
+        except StopIteration:
+            return _END
+
+    def _build(self, want: Settings, private_seed: bool) -> None:
+        """Build the source with ``want``; if that fails, with the job's own settings."""
+        try:
+            self.source = self._built(want, private_seed)
+        except Exception as error:
+            if want == self._own:
+                raise  # the job's own error: its dataset, its sampler, its worker start
+            end_half_started(error)
+            self.stream.put_back(self.stream.handed())
+            self.source = self._built(self._own, private_seed)
+            self._hooks.refuse(self._state, want)
+
+    def _built(self, want: Settings, private_seed: bool) -> Any:
+        self.settings = want
+        return self._sources.build(want, private_seed)
+
+    # -- the end
+
+    def _kept_by_knob(self) -> bool:
+        """Whether a knob, not the job, keeps its workers beyond the epoch."""
+        own = self._own.persistent_workers and self._own.num_workers > 0
+        running = not getattr(self.source, "_shutdown", True)
+        return self.settings.persistent_workers and not own and running
+
+    def _park(self) -> None:
+        """Leave workers that a knob made persistent to the loader's next iterator."""
+        self._hooks.left(self)
+        if self._kept_by_knob() and self._state.park(self.source, self):
+            self.source = None
+
+    def hand_over(self) -> Any:
+        """The source, if it has delivered its whole epoch and the job has only not asked for
+        the end: a loop that counts its batches never does.
+        """
+        source = self.source
+        left = getattr(source, "_tasks_outstanding", True) or source._task_info or self._ahead
+        if left or self._failure is not None or self.stream.iterable:
+            return None
+        if not self.settings.persistent_workers or self._process != os.getpid():
+            return None
+        self._hooks.left(self)
+        self.source, self._exhausted, self._special = None, True, True
+        return source
+
+    def __del__(self) -> None:
+        try:
+            if self._process == os.getpid() and self.source is not None:
+                self._park()
+                self._hooks.end_dropped(self._state, self.source)
+        except Exception:
+            # the interpreter is shutting down; torch's own iterator handles that itself
+            pass
+
+    # -- the rest of torch's iterator interface
+
+    def __getattr__(self, name: str) -> Any:
+        source = self.__dict__.get("source")
+        if source is None:
+            raise AttributeError(name)
+        return getattr(source, name)
+
+    def _next_index(self) -> Any:
+        return self.source._next_index()
+
+    def _next_data(self) -> Any:
+        return self.source._next_data()
+
+    def __len__(self) -> int:
+        return len(self.stream)
 
 
 @functools.cache
 def iterator_class(data: Any) -> type:
-    """SwitchableIterator for ``data``, the module torch.utils.data.dataloader. Built late, so that
-    torch is not imported with this module.
+    """SwitchableIterator as an iterator of ``data``, the module torch.utils.data.dataloader. Built
+    late, so that torch is not imported with this module.
     """
-
-    class SwitchableIterator(data._BaseDataLoaderIter):
-        # super().__init__ is not called: the source is torch's iterator
-        def __init__(self, hooks: LoaderHooks, state: TrackedLoader, loader: Any) -> None:
-            self._hooks = hooks
-            self._state = state
-            self.source: Any = None
-            self.mark = (weakref.ref(self), state)
-            self._process = os.getpid()
-            self.credited = False  # one of its batches was followed by backward
-            self._iterations_before = hooks.loop.iterations  # when this pass began
-            # batches served repeatedly while the ceiling is measured
-            self._kept: list[tuple[Any, float]] = []
-            self._next_kept = 0
-            # (batch, samples, waited) fetched before the job asked
-            self._ahead: deque[tuple[Any, float, float]] = deque()
-            # the job's dataset raised it while we fetched ahead
-            self._failure: BaseException | None = None
-            self._special = True  # the next batch needs _next_special
-            self._exhausted = False
-            self._version = 0
-            # time to start the epoch, until its first batch is given
-            self._start_s: float | None = None
-            self._rebuilding_since: float | None = None
-            state.iterators.add(self)
-            self._begin(loader, new=True)
-
-        # -- one batch
-
-        def __next__(self) -> Any:
-            hooks, state = self._hooks, self._state
-            try:
-                hooks.events.on_batch_start(state)
-            except Exception:
-                hooks.step_aside("on_batch_start")
-            asked = clock()
-            if self._special or self._version != hooks.version:
-                return self._next_special(asked)
-            batch = self._fetched()
-            if batch is _END:
-                return self._turn(asked)
-            wait_s = clock() - asked
-            state.mark = hooks.last = self.mark
-            hooks.given += 1
-            try:
-                hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
-            except Exception:
-                hooks.step_aside("on_batch")
-            return batch
-
-        def _fetched(self) -> Any:
-            """The next batch of the source, or _END."""
-            try:
-                return self.source.__next__()
-            except StopIteration:
-                return _END
-            except Exception as error:
-                if not self._may_go_back(error):
-                    raise
-                return self._go_back()
-
-        def _next_special(self, asked: float) -> Any:
-            """The batch requested at ``asked`` when it is the first of a source, a switch is due,
-            or batches are cached.
-            """
-            hooks, state = self._hooks, self._state
-            if self._exhausted:
-                raise StopIteration
-            if self._ahead:
-                return self._give(*self._ahead.popleft(), None)
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
-                raise failure
-            if self._version != hooks.version:
-                self._adjust()
-            # the last attempt to build it raised the job's own error
-            if self.source is None:
-                self._build(self._own, private_seed=True)
-            if hooks.cached and self.credited and self._serves_kept():
-                hooks.withheld = False
-                batch, samples = self._kept[self._next_kept % len(self._kept)]
-                self._next_kept += 1
-                return self._give(copy_batch(batch), samples, clock() - asked, None)
-            hooks.asking = state if self.stream.iterable else None
-            try:
-                if hooks.to_drain:
-                    self._drain()
-                batch = self.source.__next__()
-            except StopIteration:
-                batch = _END
-            except Exception as error:
-                if not self._may_go_back(error):
-                    raise
-                batch = self._go_back()
-            finally:
-                hooks.asking = None
-            if batch is _END:
-                return self._turn(asked)
-            wait_s, turnover_s = clock() - asked, None
-            if self._rebuilding_since is not None:
-                hooks.last_rebuild_s = clock() - self._rebuilding_since
-                self._rebuilding_since = None
-            if self._start_s is not None:
-                hooks.look_for_cycle(self, state)
-                wait_s, self._start_s = wait_s + self._start_s, None
-                before = state.epoch_before()
-                if before is not None:
-                    wait_s, turnover_s, before.end_s = 0.0, wait_s + before.end_s, 0.0
-            samples = self._samples(batch)
-            if hooks.cached and self.credited and not self._full():
-                self._kept.append((copy_batch(batch), samples))
-            if not state.batch.bytes:
-                state.batch = weight_of(batch)
-            self._special = hooks.cached
-            return self._give(batch, samples, wait_s, turnover_s)
-
-        def _drain(self) -> None:
-            """Discard the batches the workers have ready; a source that was just built has none."""
-            hooks = self._hooks
-            if self._rebuilding_since is None and self._start_s is None:
-                while hooks.drains(self):
-                    self.source.__next__()
-                    self.stream.delivered(self.source, self.settings.in_order)
-                    hooks.to_drain -= 1
-            if self is hooks._training_iterator():
-                hooks.cancel_drain()
-
-        def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
-            hooks = self._hooks
-            self._state.mark = hooks.last = self.mark
-            hooks.given += 1
-            try:
-                hooks.events.on_batch(self._state, batch, samples, wait_s, turnover_s)
-            except Exception:
-                hooks.step_aside("on_batch")
-            return batch
-
-        def ahead(self, count: int) -> list[Any]:
-            """Fetch the next ``count`` batches now, to hand out later; fewer at the end of the
-            epoch, none if settings are about to change.
-            """
-            unchanged = self._version == self._hooks.version and not self._hooks.cached
-            if not self._exhausted and self.source is not None and unchanged:
-                self._special = True
-                while len(self._ahead) < count and self._failure is None:
-                    asked = clock()
-                    try:
-                        batch = self._fetched()
-                    except Exception as error:
-                        self._failure = error  # raised when the job asks for this batch
-                        break
-                    if batch is _END:
-                        break  # the source ends again when the job gets there
-                    self._ahead.append((batch, self._samples(batch), clock() - asked))
-            return [batch for batch, _, _ in self._ahead][:count]
-
-        def _stepped(self) -> bool:
-            """Whether an iteration has ended in this pass: a loop that does not end trains on."""
-            return self._hooks.loop.iterations != self._iterations_before
-
-        def _serves_kept(self) -> bool:
-            """Whether batches come from memory; the pass then does not end."""
-            return self._next_kept > 0 or (self._stepped() and self._full())
-
-        def _full(self) -> bool:
-            return (
-                len(self._kept) >= CACHED_BATCHES
-                or sum(bytes_of(b) for b, _ in self._kept) >= CACHED_BYTES
-            )
-
-        def _samples(self, batch: Any) -> float:
-            stream = self.stream
-            item = stream.delivered(self.source, self.settings.in_order)
-            if type(item) is list and not stream.iterable:
-                return float(len(item))  # exact, whatever the collate function returns
-            try:
-                return samples_of(batch, stream.size)
-            except Exception:  # a tensor without a shape, such as a nested one
-                return float(stream.size or 1)
-
-        # -- epochs
-
-        def _begin(self, loader: Any, new: bool) -> None:
-            """Start an epoch as the job requests it: ``new`` by ``iter(loader)``, else by torch's
-            ``_reset``.
-            """
-            began, hooks, state = clock(), self._hooks, self._state
-            hooks.thread = get_ident()
-            try:
-                hooks.events.on_epoch_start(state)
-            except Exception:
-                hooks.step_aside("on_epoch_start")
-            self._exhausted, self.credited = False, False
-            self._iterations_before = hooks.loop.iterations
-            self._failure = None
-            self._ahead.clear()
-            self.template = template = shadow_of(data, loader)
-            self._own = Settings.of(template)
-            self._version = hooks.version
-            # also covers a subclass that sets its own sampler after construction
-            state.note_batch_size(data, template)
-            want, size = hooks.wanted(state, self._own, template)
-            if new:
-                self.stream = IndexStream(
-                    template._index_sampler,
-                    rebatches=rebatches(data, template),
-                    size=size,
-                    iterable=is_iterable(data, template),
-                )
-            self.stream.size = size
-            state.passes += 1
-            self.stream.seeds = self._epoch_seeds()
-            self._start(want, starts=2 if new and self._own.num_workers else 1, draws_seed=new)
-            self._special, self._start_s, self._rebuilding_since = True, clock() - began, None
-
-        def _epoch_seeds(self) -> EpochSeeds | None:
-            """The batch seeds of the epoch that begins; None unless random numbers of batches are
-            matched.
-            """
-            template = self.template
-            if (
-                not self._hooks.match_streams
-                or self.stream.iterable
-                or not workers_find_us(template.multiprocessing_context)
-            ):
-                return None
-            return EpochSeeds(
-                template.generator or data.torch.default_generator, self._state.passes
-            )
-
-        def _start(self, want: Settings, starts: int, draws_seed: bool) -> None:
-            """Put a source on the stream, from its beginning. ``starts``, ``draws_seed``: how often
-            the job's own iterator would start the sampler here, and whether it would draw a seed
-            for its workers.
-            """
-            stream, state = self.stream, self._state
-            stream.begin(starts)
-            idle = self.source if self.source is not None else state.take_idle(self.template)
-            if idle is not None and want.persistent_workers and self._reusable(idle, want):
-                if draws_seed:
-                    iter(stream)
-                    state.draw_seed(data, self.template)
-                self.settings, stream.tracks = want, not stream.iterable
-                idle._index_sampler = stream
-                self.source = idle
-                idle._reset(self._shadow(want))
-                return
-            end_workers(idle)
-            self.source = None
-            self._build(want, private_seed=not draws_seed)
-
-        def _reusable(self, idle: Any, want: Settings) -> bool:
-            return (
-                not getattr(idle, "_shutdown", True)
-                and getattr(idle, "_autotune_settings", want) == want
-            )
-
-        def _turn(self, asked: float) -> Any:
-            """The source has ended: end the job's epoch, or stretch it by restarting the source."""
-            hooks, state = self._hooks, self._state
-            try:
-                hooks.events.on_epoch_end(state)
-            except Exception:
-                hooks.step_aside("on_epoch_end")
-            stepped, self._iterations_before = self._stepped(), hooks.loop.iterations
-            hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
-            if hooks.stretch and stepped and self.credited and state is hooks.training_state:
-                persistent = self._own.persistent_workers and self._own.num_workers > 0
-                state.passes += 1
-                starts = 2 if self._own.num_workers and not persistent else 1
-                self._start(self.settings, starts, draws_seed=not persistent)
-                batch = self._fetched()
-                if batch is not _END:
-                    lost_s, state.end_s = clock() - asked + state.end_s, 0.0
-                    return self._give(batch, self._samples(batch), 0.0, lost_s)
-            self._exhausted = self._special = True
-            self._park()
-            if self._kept_by_knob():  # another iterator of this loader has workers
-                end_workers(self.source)
-            state.end_s += clock() - asked
-            raise StopIteration
-
-        def _reset(self, loader: Any, first_iter: bool = False) -> None:
-            """Called by torch for the next epoch of a job that itself sets persistent_workers."""
-            self._begin(loader, new=False)
-
-        # -- switching
-
-        def _adjust(self) -> None:
-            """Switch the source to the settings wanted now."""
-            hooks, stream = self._hooks, self.stream
-            self._version = hooks.version
-            if not hooks.cached:
-                self._kept, self._next_kept = [], 0
-            self._special = hooks.cached or self._start_s is not None
-            want, size = hooks.wanted(self._state, self._own, self.template)
-            if want == self.settings and size == stream.size:
-                return
-            began, self._special = clock(), True
-            if want == self.settings and (stream.iterable or want.num_workers == 0):
-                stream.put_back([])  # nothing is in flight, or nothing that could be put back
-                stream.size = size
-            elif stream.iterable and want.num_workers == self.settings.num_workers == 0:
-                self._repin(want)  # a new source would restart the dataset
-                stream.size = size
-            elif stream.iterable and (hooks.held or hooks.closed):
-                stream.size = size  # a new source would restart the dataset: at the next epoch
-            else:
-                undelivered = [] if stream.iterable else stream.undelivered(self.source)
-                end_workers(self.source)
-                self.source = None
-                stream.put_back(undelivered)
-                stream.size = size
-                self._build(want, private_seed=True)
-            self._rebuilding_since = began
-
-        def _may_go_back(self, error: Exception) -> bool:
-            """Whether workers failed under settings other than the job's own, which may then be
-            restored.
-            """
-            return self.settings != self._own and ended_or_too_many(error)
-
-        def _go_back(self) -> Any:
-            """After workers have ended, the next batch under the job's own settings. Called inside
-            the error handler.
-            """
-            stream, want = self.stream, self.settings
-            undelivered = (
-                [] if stream.iterable else stream.undelivered_or_failed(self.source, want.in_order)
-            )
-            end_workers(self.source)
-            self.source = None
-            stream.put_back(undelivered)
-            self.source = self._built(self._own, private_seed=True)
-            self._special = True
-            self._hooks.refuse(self._state, want)
-            try:
-                return self.source.__next__()
-            except StopIteration:
-                return _END
-
-        def _build(self, want: Settings, private_seed: bool) -> None:
-            """Build the source with ``want``; if that fails, with the job's own settings."""
-            try:
-                self.source = self._built(want, private_seed)
-            except Exception as error:
-                if want == self._own:
-                    raise  # the job's own error: its dataset, its sampler, its worker start
-                end_half_started(error)
-                self.stream.put_back(self.stream.handed())
-                self.source = self._built(self._own, private_seed)
-                self._hooks.refuse(self._state, want)
-
-        def _built(self, want: Settings, private_seed: bool) -> Any:
-            stream, hooks, state = self.stream, self._hooks, self._state
-            shadow = self._shadow(want)
-            # draws that the job's own iterator would not make must not use the job's generator
-            if private_seed:
-                shadow.__dict__["generator"] = state.private_generator(data)
-            stream.tracks = want.num_workers > 0 and not stream.iterable
-            self.settings = want
-            hooks.asking = state if stream.iterable else None
-            hooks.metering = hooks.meter_of(state)
-            try:
-                if want == self._own:
-                    source = hooks.original_get_iterator(shadow)
-                else:  # not through the loader, which would warn of more workers than cores
-                    kind = (
-                        "_MultiProcessingDataLoaderIter"
-                        if want.num_workers
-                        else "_SingleProcessDataLoaderIter"
-                    )
-                    source = getattr(data, kind)(shadow)
-            finally:
-                hooks.asking = hooks.metering = None
-            if stream.seeds is not None and want.num_workers == 0:
-                source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
-            source._autotune_settings = want
-            source._autotune_dataset = state_of(shadow.dataset) if want.persistent_workers else None
-            state.seed = int(source._base_seed)
-            return source
-
-        def _shadow(self, want: Settings) -> Any:
-            shadow = shadow_of(data, self.template)
-            want.write(shadow, self._own)
-            shadow.__dict__["batch_sampler" if shadow._auto_collation else "sampler"] = self.stream
-            if shadow._index_sampler is not self.stream:
-                raise TypeError(f"{type(shadow).__name__} overrides _index_sampler")
-            return shadow
-
-        def _repin(self, want: Settings) -> None:
-            shadow = self._shadow(want)
-            shadow.__dict__["generator"] = self._state.private_generator(data)
-            probe = data._BaseDataLoaderIter(shadow)
-            self.source._pin_memory = probe._pin_memory
-            self.source._pin_memory_device = probe._pin_memory_device
-            self.settings = self.source._autotune_settings = want
-
-        # -- the end
-
-        def _kept_by_knob(self) -> bool:
-            """Whether a knob, not the job, keeps its workers beyond the epoch."""
-            own = self._own.persistent_workers and self._own.num_workers > 0
-            running = not getattr(self.source, "_shutdown", True)
-            return self.settings.persistent_workers and not own and running
-
-        def _park(self) -> None:
-            """Leave workers that a knob made persistent to the loader's next iterator."""
-            self._hooks.left(self)
-            if self._kept_by_knob() and self._state.park(self.source, self):
-                self.source = None
-
-        def hand_over(self) -> Any:
-            """The source, if it has delivered its whole epoch and the job has only not asked for
-            the end: a loop that counts its batches never does.
-            """
-            source = self.source
-            left = getattr(source, "_tasks_outstanding", True) or source._task_info or self._ahead
-            if left or self._failure is not None or self.stream.iterable:
-                return None
-            if not self.settings.persistent_workers or self._process != os.getpid():
-                return None
-            self._hooks.left(self)
-            self.source, self._exhausted, self._special = None, True, True
-            return source
-
-        def __del__(self) -> None:
-            try:
-                if self._process == os.getpid() and self.source is not None:
-                    self._park()
-                    self._hooks.end_dropped(self._state, self.source)
-            except Exception:
-                # the interpreter is shutting down; torch's own iterator handles that itself
-                pass
-
-        # -- the rest of torch's iterator interface
-
-        def __getattr__(self, name: str) -> Any:
-            source = self.__dict__.get("source")
-            if source is None:
-                raise AttributeError(name)
-            return getattr(source, name)
-
-        def _next_index(self) -> Any:
-            return self.source._next_index()
-
-        def _next_data(self) -> Any:
-            return self.source._next_data()
-
-        def __len__(self) -> int:
-            return len(self.stream)
-
-    return SwitchableIterator
-
-
-def shadow_of(data: Any, loader: Any) -> Any:
-    """A copy of ``loader`` for torch's iterators to read at any time. Iterators stored on it are
-    left out: they hold workers.
-    """
-    kind: Any = type(loader)
-    own_lookup = kind.__getattribute__ is not object.__getattribute__ or hasattr(kind, "dataset")
-    shadow = object.__new__(_shadow_class(kind) if own_lookup or hasattr(kind, "__del__") else kind)
-    shadow.__dict__.update(
-        (name, value)
-        for name, value in loader.__dict__.items()
-        if not isinstance(value, data._BaseDataLoaderIter)
-    )
-    if own_lookup:
-        shadow.__dict__["dataset"] = loader.dataset
-    shadow.__dict__["_iterator"] = None
-    return shadow
-
-
-@functools.cache
-def _shadow_class(kind: Any) -> Any:
-    """A subclass of ``kind`` whose ``dataset`` is the one in its ``__dict__``, for classes that
-    compute it on each access: RecBole's differs outside its ``__iter__``. Its end closes nothing
-    that the loader still uses.
-    """
-    if getattr(kind, "_autotune_shadow", False):
-        return kind
-
-    class Shadow(kind):
-        _autotune_shadow = True
-
-        def __del__(self) -> None: ...
-
-        def __getattribute__(self, name: str) -> Any:
-            if name == "dataset":
-                return object.__getattribute__(self, "__dict__")[name]
-            return super().__getattribute__(name)
-
-    return Shadow
+    return type("SwitchableIterator", (SwitchableIterator, data._BaseDataLoaderIter), {})

@@ -18,7 +18,7 @@ from autotune.errors import BaselineError
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Observation, Trial
-from autotune.search.focus import AT_CEILING, LOADER, LOADER_KINDS, SURE, at_ceiling
+from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, SearchKnob, Series
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
@@ -32,14 +32,7 @@ from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measure
 from autotune.stages.searching.block_record import JOURNAL_KIND, BlockRecord
 from autotune.stages.searching.block_times import BlockTimes, NodeClocks
 from autotune.stages.searching.configurations import Configuration, Configurations, Figure
-from autotune.stages.searching.more_workers import (
-    MORE_WORKERS,
-    is_faster,
-    model_s,
-    next_look,
-    waits,
-    workers_of,
-)
+from autotune.stages.searching.more_workers import NumbersOfWorkers
 from autotune.stages.searching.objective_model import ObjectiveModel, Row
 from autotune.stages.searching.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value
@@ -89,9 +82,7 @@ class ModelStudy:
             self._expected = {}
         self._began_s = self._begin()
         self._taken = 0
-        # number of workers looked at by MORE_WORKERS -> the model's seconds a sample
-        self._looked: dict[int, float] = {}
-        self._spoilt: set[int] = set()  # those whose comparison other load has disturbed
+        self._workers = NumbersOfWorkers(observation.defaults.get("num_workers", 0))
         self._busy: list[Series] = []  # taken by lanes and not measured yet
 
     def _begin(self) -> float:
@@ -270,20 +261,10 @@ class ModelStudy:
         """The best configuration with two numbers of workers, if that is in question."""
         if self._loader_binds or "num_workers" not in self.names or left_s < LAST_LOOK_S:
             return None
-        own, best = self.observation.defaults["num_workers"], self.best()
-        tried = {workers_of(row[0], own) for row in self._first.rows}
-        hidden = {
-            workers_of(it.config, own)
-            for it in self._configurations
-            if it.first.parts is not None
-            and waits(it.first.parts)
-            and set(it.config) - {*LOADER}
-            and it.figure is None  # not forgotten yet
-        }
-        series = next_look(best, own, tried, hidden, self._looked)
-        if series is None or best is None or best.anatomy is None:
+        measured = (row[0] for row in self._first.rows)
+        series = self._workers.next_series(self.best(), measured, self._configurations)
+        if series is None:
             return None
-        self._looked[workers_of(series.blocks[-1], own)] = model_s(best.anatomy)
         valid = partial(normalise, defaults=self.observation.defaults, space=self.space)
         return replace(series, blocks=tuple(valid(config) for config in series.blocks))
 
@@ -291,28 +272,16 @@ class ModelStudy:
         """Forget what was measured with fewer workers if a series for it has shown more to be
         faster.
         """
-        if not records or records[0].purpose != MORE_WORKERS:
+        compared = self._workers.learn(records, self._configurations)
+        if compared is None:
             return
-        first, last = records[0].config, records[-1].config
-        own = self.observation.defaults["num_workers"]
-        fewer, more = workers_of(first, own), workers_of(last, own)
-        both = [it.first.parts for it in self._configurations if it.config in (first, last)]
-        seen_s = [model_s(parts) for parts in both if parts is not None]
-        self._looked[more] = min(seen_s, default=self._looked.get(more, 0.0))
-        before, after = (
-            [r.log_cost for r in records if r.config == config and r.log_cost is not None]
-            for config in (first, last)
-        )
-        if not (before and after) and more not in self._spoilt:
-            self._spoilt.add(more)  # nothing was compared: once more
-            del self._looked[more]
-        if not is_faster(before, after):
-            return
-        self._keep_figures(it for it in self._configurations if workers_of(it.config, own) <= fewer)
+        fewer, more = compared
+        number_of = self._workers.of
+        self._keep_figures(it for it in self._configurations if number_of(it.config) <= fewer)
         for each in self._models:
-            each.keep(lambda config: not config or workers_of(config, own) > fewer)
+            each.keep(lambda config: not config or number_of(config) > fewer)
         for count in self._domains["num_workers"]:
-            if workers_of({"num_workers": count}, own) <= fewer and count != own:
+            if number_of({"num_workers": count}) <= fewer and count != number_of({}):
                 self._exclude("num_workers", count)
         self.context.progress.note(
             f"with {fewer} workers the tuned model waits for batches; searching on with {more}"

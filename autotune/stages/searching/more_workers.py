@@ -10,11 +10,14 @@ are forgotten. What was looked at is looked at again once the model has become f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from autotune.results import Anatomy, Trial
+from autotune.search.focus import LOADER
 from autotune.search.model import Series
+from autotune.stages.searching.block_record import BlockRecord
+from autotune.stages.searching.configurations import Configuration, Configurations
 from autotune_spaces.base import Config, Value
 
 MORE_WORKERS = "more workers"  # purpose of such a series
@@ -22,6 +25,60 @@ WAITING = 0.1  # share of its time that a configuration waits for batches, at le
 FASTER = 0.05  # log gain of more workers above which those with fewer are forgotten
 TUNED = 0.1  # faster by this share, without its waiting, the model has its numbers looked at again
 BLOCKS = 3  # of each of the two
+
+
+class NumbersOfWorkers:
+    """Which numbers of workers were compared, and what is to be compared next.
+
+    Args:
+        own: the job's number of workers.
+    """
+
+    def __init__(self, own: Value) -> None:
+        self._own = own
+        # the larger number of a comparison -> :func:`model_s` then
+        self._looked: dict[int, float] = {}
+        self._disturbed: set[int] = set()  # those whose comparison other load has disturbed
+
+    def of(self, config: Config) -> int:
+        return _workers_of(config, self._own)
+
+    def next_series(
+        self, best: Trial | None, measured: Iterable[Config], configurations: Configurations
+    ) -> Series | None:
+        """The best configuration with two numbers of workers, if that is in question."""
+        hidden = {
+            self.of(it.config)
+            for it in configurations
+            if it.first.parts is not None
+            and waits(it.first.parts)
+            and set(it.config) - {*LOADER}
+            and it.figure is None  # not forgotten yet
+        }
+        series = next_look(best, self._own, {*map(self.of, measured)}, hidden, self._looked)
+        if series is not None and best is not None and best.anatomy is not None:
+            self._looked[self.of(series.blocks[-1])] = model_s(best.anatomy)
+        return series
+
+    def learn(
+        self, records: Sequence[BlockRecord], configurations: Iterable[Configuration]
+    ) -> tuple[int, int] | None:
+        """(fewer, more) if ``records`` are a comparison by which more workers are faster."""
+        if not records or records[0].purpose != MORE_WORKERS:
+            return None
+        first, last = records[0].config, records[-1].config
+        more = self.of(last)
+        both = [it.first.parts for it in configurations if it.config in (first, last)]
+        seen_s = [model_s(parts) for parts in both if parts is not None]
+        self._looked[more] = min(seen_s, default=self._looked.get(more, 0.0))
+        before, after = (
+            [r.log_cost for r in records if r.config == config and r.log_cost is not None]
+            for config in (first, last)
+        )
+        if not (before and after) and more not in self._disturbed:
+            self._disturbed.add(more)  # nothing was compared: once more
+            del self._looked[more]
+        return (self.of(first), more) if is_faster(before, after) else None
 
 
 def next_look(
@@ -41,7 +98,7 @@ def next_look(
     """
     if best is None or best.anatomy is None:
         return None
-    now = workers_of(best.config, own)
+    now = _workers_of(best.config, own)
     fewer: int | None = now
     more: int | None = now
     if waits(best.anatomy):
@@ -70,7 +127,7 @@ def is_faster(before: Sequence[float], after: Sequence[float]) -> bool:
     return bool(before and after) and fmean(before) - fmean(after) > FASTER
 
 
-def workers_of(config: Config, own: Value) -> int:
+def _workers_of(config: Config, own: Value) -> int:
     return _number(config.get("num_workers", own))
 
 

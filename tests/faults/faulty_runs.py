@@ -56,7 +56,7 @@ command: {command}
 traces: none
 tracking: {{uri: null}}
 search_space: {{num_workers: [0, 2]}}
-budget: {{minutes: 10, trials: 1}}
+budget: {{minutes: 6, trials: 1}}
 convergence: {{steps: 120}}
 """
 # One trial that clearly loses, because workers read more slowly: a search, and the verdict that

@@ -101,6 +101,10 @@ def _tune_job(
                     f"{_listed(edited)} changed since this run ended; use --fresh to tune the job"
                     " as it is now"
                 )
+            if elsewhere := _elsewhere(journal, spec):
+                progress.warning(
+                    f"this run was measured elsewhere ({elsewhere}); use --fresh to tune here"
+                )
             progress.note(f"this job has already been tuned: {_answer_words(result)}. {FINISHED}")
             progress.finished(result, run_dir)
             return result
@@ -109,6 +113,11 @@ def _tune_job(
         if journal.find("observation") is not None:
             progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
         _compare_sources(journal, spec, progress)
+        if elsewhere := _elsewhere(journal, spec):
+            progress.warning(
+                f"this run began elsewhere ({elsewhere}): continuing mixes two machines or torch"
+                " versions; use --fresh to start over"
+            )
         tracker = open_tracker(
             spec.tracking.uri,
             spec.tracking.experiment or spec.name,
@@ -268,6 +277,23 @@ def _edited(journal: Journal, spec: JobSpec) -> list[str]:
     from autotune.job.sources import changed, digests
 
     return changed(journal.find("sources") or {}, digests(spec.command, spec.workdir))
+
+
+def _elsewhere(journal: Journal, spec: JobSpec) -> str:
+    """How this machine differs from the one that the run has measured so far; "" if it does not."""
+    from autotune.export.fingerprint import compared, here
+    from autotune.results import Observation
+    from autotune_spaces.codec import decode, encode
+
+    observed = journal.find("observation")
+    if observed is None or spec.executor.kind != "local":
+        return ""
+    then = decode(Observation, observed)
+    now = here(spec.command, {**os.environ, **spec.env}, spec.workdir)
+    was_on_gpu, on_gpu = then.job.device == "cuda", now.device == "cuda"
+    found = ["on a GPU then, none here"] if was_on_gpu and not on_gpu else []
+    unlike = compared(encode(then.machine), now, gpu=was_on_gpu and on_gpu)
+    return "; ".join([*found, *(f"{what}: {a} then, {b} here" for what, a, b in unlike)])
 
 
 def _listed(names: list[str]) -> str:

@@ -30,6 +30,8 @@ SHORTEST_IN_TEXT = 6
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/\s@'\"]*:[^/\s'\"]*)@")
 
+_QUERY = re.compile(r"(?i)(?P<before>://\S*?[?&](?:ssl)?(?:password|passwd|pwd|token)=)[^&\s'\"]+")
+
 
 def is_secret(name: str) -> bool:
     """Whether the name of a variable, flag or parameter says that its value is a secret."""
@@ -38,6 +40,7 @@ def is_secret(name: str) -> bool:
 
 def mask_url(text: str) -> str:
     """``text`` without the user names and passwords of the URLs in it."""
+    text = _QUERY.sub(lambda m: f"{m['before']}{MASK}", text)
     return _USERINFO.sub(lambda m: f"{m['scheme']}{MASK}@", text)
 
 

@@ -26,7 +26,9 @@ from autotune.secrets import (
     free_name,
     hide_secret_flags,
     is_secret,
+    mask_secrets,
     mask_url,
+    secret_values,
     split_secret_flags,
 )
 from autotune_spaces import knobs as knob_registry
@@ -186,8 +188,11 @@ def _without_secrets(
     env: Mapping[str, str], command: Sequence[str]
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
     """The environment without secrets, the command with ``${NAME}`` in their place, their names."""
+    texts = secret_values(env)
     secrets = {
-        name: value for name, value in env.items() if is_secret(name) or mask_url(value) != value
+        name: value
+        for name, value in env.items()
+        if is_secret(name) or mask_secrets(value, texts) != value
     }
     words = list(command)
     line = shell_line(words)  # its shell looks them up itself

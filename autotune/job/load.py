@@ -334,7 +334,8 @@ def _executor(parsed: ParsedExecutor) -> ExecutorSpec:
 def _beside(uri: str | None, home: Path) -> str | None:
     """Place a relative sqlite file beside job.yaml, wherever autotune is called from."""
     if uri and uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
-        return f"sqlite:///{os.path.normpath(home / uri.removeprefix('sqlite:///'))}"
+        path = os.path.expanduser(uri.removeprefix("sqlite:///"))
+        return f"sqlite:///{os.path.normpath(home / path)}"
     return uri
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,12 +51,13 @@ def _words(command: Sequence[str]) -> list[str]:
 
 def _files(words: Sequence[str], workdir: Path) -> Iterator[Path]:
     for before, word in zip(["", *words], words, strict=False):
-        named = workdir / (
-            word.replace(".", "/") + ".py"
-            if before in ("-m", "--module")
-            else word.rpartition("=")[2]
-        )
+        module = before == "--module" or re.fullmatch(r"-[A-Za-z]*m", before)
+        named = workdir / (word.replace(".", "/") if module else word.rpartition("=")[2])
         try:
+            if named.is_dir():  # a package: python -m PACKAGE, python FOLDER
+                named = named / "__main__.py"
+            elif module:
+                named = named.with_name(f"{named.name}.py")
             if named.suffix not in CODE or not named.is_file():
                 continue
             yield named

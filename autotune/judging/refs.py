@@ -143,7 +143,7 @@ def _word(word: str, home: Path, root: Path, place: Path) -> str:
     path = Path(os.path.normpath(home / name))
     # the last part is not resolved: the python of an environment is a symlink
     path = Path(os.path.realpath(path.parent)) / path.name
-    if "/" not in name or not path.is_relative_to(root) or not path.exists():
+    if "/" not in name or not path.is_relative_to(root) or not os.path.exists(path):
         return _inside(word, root, place)
     there = place / path.relative_to(root)
     if not there.exists():
@@ -158,8 +158,11 @@ def _inside(text: str, root: Path, place: Path) -> str:
     """
 
     def moved(match: re.Match[str]) -> str:
-        there = place / (match[1] or "").strip("/")
-        return str(there) if there.exists() else match[0]
+        rest = match[1] or ""
+        # a name with spaces goes on to the closing quote, or to the end
+        whole = re.split(r"['\":\n]", text[match.end() - len(rest) :], maxsplit=1)[0]
+        there = any(os.path.exists(f"{place}{name}") for name in (rest, whole))
+        return f"{place}{rest}" if there else match[0]
 
     return re.sub(
         rf"(?<![\w./-]){re.escape(str(root))}(?![\w.-])(/[^\s:;,'\"|&<>()]*)?", moved, text

@@ -67,10 +67,10 @@ def survey(root: Path, exclude: Sequence[str] = (), *, gitignore: bool = True) -
     """
     top = root.absolute()
     walk = _Walk(top, IGNORE_FILES if gitignore else IGNORE_FILES[1:])
-    specs = [(top, _spec([*NEVER, *exclude], "--exclude")), *walk.specs_above()]
+    patterns = [_Patterns(top, _spec([*NEVER, *exclude], "--exclude")), *walk.patterns_above()]
     files: dict[str, int] = {}
     size = 0
-    for name, bytes_ in walk.files(top, specs):
+    for name, bytes_ in walk.files(top, patterns):
         files[name] = bytes_
         size += bytes_
         if size > 10 * LIMIT_MIB * 2**20:
@@ -80,19 +80,41 @@ def survey(root: Path, exclude: Sequence[str] = (), *, gitignore: bool = True) -
     return Package(root, tuple(sorted(files)), size, tuple(sorted(walk.linked_folders)))
 
 
+@dataclass(frozen=True)
+class _Patterns:
+    """Patterns relative to ``base``. Of .gitignore files, the nearest one that names a file
+    decides; all others only leave out.
+    """
+
+    base: Path
+    spec: Any
+    git: bool = False
+
+    def says(self, path: Path, is_folder: bool) -> bool | None:
+        """Whether to leave out ``path``; None: they do not name it."""
+        name = path.relative_to(self.base).as_posix() + "/" * is_folder
+        said: bool | None = self.spec.check_file(name).include
+        return said
+
+
+def _left_out(patterns: Sequence[_Patterns], path: Path, is_folder: bool) -> bool:
+    """``patterns``: those of nearer folders last."""
+    if any(each.says(path, is_folder) for each in patterns if not each.git):
+        return True
+    said = (each.says(path, is_folder) for each in reversed(patterns) if each.git)
+    return bool(next((one for one in said if one is not None), False))
+
+
 class _Walk:
-    """The files below a folder that match no pattern."""
+    """The files below a folder that no pattern leaves out."""
 
     def __init__(self, root: Path, ignore_files: Sequence[str]) -> None:
         self.root, self.ignore_files = root, ignore_files
         self.linked_folders: list[str] = []
 
-    def files(self, folder: Path, specs: Sequence[tuple[Path, Any]]) -> Iterator[tuple[str, int]]:
-        """(name relative to the root, bytes) of each file.
-
-        ``specs``: patterns, each with the folder it is relative to.
-        """
-        specs = [*specs, *self._own_specs(folder)]
+    def files(self, folder: Path, patterns: Sequence[_Patterns]) -> Iterator[tuple[str, int]]:
+        """(name relative to the root, bytes) of each file. ``patterns``: of the folders above."""
+        patterns = [*patterns, *self._own_patterns(folder)]
         try:
             entries = sorted(os.scandir(folder), key=lambda e: e.name)
         except OSError as error:
@@ -100,31 +122,31 @@ class _Walk:
         for entry in entries:
             name = Path(entry.path).relative_to(self.root).as_posix()
             is_folder = entry.is_dir()
-            if any(_matches(spec, base, Path(entry.path), is_folder) for base, spec in specs):
+            if _left_out(patterns, Path(entry.path), is_folder):
                 continue
             _check_name(name, self.root)
             if is_folder and entry.is_symlink():
                 self.linked_folders.append(name)
             elif is_folder:
-                yield from self.files(Path(entry.path), specs)
+                yield from self.files(Path(entry.path), patterns)
             elif entry.is_file():  # not sockets, pipes, broken links
                 yield name, entry.stat().st_size
 
-    def specs_above(self) -> Iterator[tuple[Path, Any]]:
+    def patterns_above(self) -> Iterator[_Patterns]:
         """Of the folders above in the same repository; not patterns that match the whole root."""
         folders = [self.root, *self.root.parents]
         top = next((at for at, f in enumerate(folders) if (f / ".git").exists()), 0)
-        for folder in folders[1 : top + 1]:
-            for base, spec in self._own_specs(folder):
-                if not _matches(spec, base, self.root, True):
-                    yield base, spec
+        for folder in reversed(folders[1 : top + 1]):
+            yield from (
+                each for each in self._own_patterns(folder) if not each.says(self.root, True)
+            )
 
-    def _own_specs(self, folder: Path) -> Iterator[tuple[Path, Any]]:
+    def _own_patterns(self, folder: Path) -> Iterator[_Patterns]:
         for name in self.ignore_files:
             file = folder / name
             if file.is_file():
                 lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-                yield folder, _spec(lines, str(file))
+                yield _Patterns(folder, _spec(lines, str(file)), name == ".gitignore")
 
 
 def _spec(patterns: Sequence[str], where: str) -> Any:
@@ -136,10 +158,6 @@ def _spec(patterns: Sequence[str], where: str) -> Any:
         raise InputError(
             f"not a pattern: {error}", where=where, expected="patterns as in .gitignore"
         ) from None
-
-
-def _matches(spec: Any, base: Path, path: Path, is_folder: bool) -> bool:
-    return bool(spec.match_file(path.relative_to(base).as_posix() + "/" * is_folder))
 
 
 def _check_name(name: str, root: Path) -> None:

@@ -54,7 +54,7 @@ def sync(run_dir: Path, uri: str | None = None, experiment: str | None = None) -
     """
     own_uri, own_experiment = target_of(run_dir)
     chosen = uri or own_uri
-    if chosen is None or (uri is None and f"{MASK}@" in chosen):
+    if chosen is None or (uri is None and MASK in chosen):
         why = (
             "this run was recorded without MLflow"
             if chosen is None

@@ -203,14 +203,11 @@ def open_tracker(
     """
     try:
         store = resolve(uri, run_dir)
-    except InputError:
+    except InputError as error:
         if uri != "auto":
             raise
-        store = None  # sqlite cannot express the name of this run directory
-        say(
-            "MLflow's database cannot have a '?' in its path: the study is recorded in the run"
-            " directory only."
-        )
+        store = None  # such as a run directory whose name sqlite cannot express
+        say(f"{error.found}: the study is recorded in the run directory only.")
     online = not offline
     if store is not None and online and not mlflow_installed():
         say(

@@ -32,7 +32,7 @@ def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
                 remedy=f"autotune sync {run_dir} --uri auto, then try again",
             )
     store = resolve(uri or "auto", run_dir or RUNS / "any", where)
-    if store is None or f"{MASK}@" in store.uri:
+    if store is None or MASK in store.uri:
         raise InputError("no store to show", where=where, expected=EXPECTED, remedy="pass --uri")
     if store.database is not None and not store.database.is_file():
         remedy = (

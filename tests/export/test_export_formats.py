@@ -430,6 +430,8 @@ def test_accelerate_flags_are_replaced_not_doubled(folder: Path) -> None:
     [
         (("python", "-u", "-W", "ignore", "t.py", "-u"), "python", ("t.py", "-u")),
         (("/usr/bin/python3.11", "-m", "pkg", "--x"), "python", ("-m", "pkg", "--x")),
+        (("python", "-X", "dev", "-um", "pkg", "-m"), "python", ("-m", "pkg", "-m")),
+        (("python", "-mpkg.train", "--x"), "python", ("-m", "pkg.train", "--x")),
         (
             ("python", "-m", "torch.distributed.run", "--nproc-per-node=2", "t.py"),
             "torchrun",

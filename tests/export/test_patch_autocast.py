@@ -173,6 +173,10 @@ def test_regions(tmp_path: Path, before: str, after: str) -> None:
             "criterion(model(x), y) / 4\nloss.backward(retain_graph=True)",
         ),
         (
+            "(b := criterion(model(x), y)).backward()",
+            "(b := criterion(model(x), y))\nloss.backward()",
+        ),
+        (
             "(criterion(model(x), y)\n / 4).backward()",
             "(criterion(model(x), y)\n     / 4)\nloss.backward()",
         ),
@@ -361,6 +365,16 @@ def test_float16_that_is_refused(
             "are in different blocks (train.py:7 and train.py:10)",
         ),
         ("loss.backward()\nloss = model(x)", "loss.backward()", "spans loop iterations"),
+        (
+            "out = model(x)\ncriterion(out, y).backward()",
+            "criterion(out, y).backward()",
+            "computed in the line of its backward, at train.py:8; give it a line of its own",
+        ),
+        (
+            "out = model(x)\nloss = f(out, y); loss.backward()",
+            "loss.backward()",
+            "computed in the line of its backward, at train.py:8",
+        ),
     ],
 )
 def test_regions_that_are_refused(tmp_path: Path, body: str, backward: str, reason: str) -> None:

@@ -285,6 +285,19 @@ def test_secrets_stay_out(tmp_path: Path) -> None:
     assert tuned.command[2:] == ("--api-key", "${API_KEY}", "--url=https://x/?t=${HF_TOKEN}")
 
 
+def test_a_variable_that_contains_a_secret_stays_out(tmp_path: Path) -> None:
+    env = {
+        "HF_TOKEN": "hf_abcdef0123",
+        "GIT_CONFIG_VALUE_0": "Authorization: Bearer hf_abcdef0123",
+        "TRAIN_FLAGS": "--hub-token=hf_9876543210 --epochs 3",
+        "EPOCHS": "5",
+    }
+    tuned = build_tuned(result({}), spec(tmp_path, ("python", "train.py"), env))
+    assert tuned.env == {"EPOCHS": "5"}
+    assert tuned.env_from_launch == ("GIT_CONFIG_VALUE_0", "HF_TOKEN", "TRAIN_FLAGS")
+    assert "hf_" not in to_yaml(tuned)
+
+
 def test_the_same_settings_give_the_same_text(tmp_path: Path) -> None:
     one = build_tuned(result({"num_workers": 2}), spec(tmp_path))
     two = dataclasses.replace(

@@ -5,6 +5,7 @@ the proof fails.
 from __future__ import annotations
 
 import math
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from played import SPACE, Played, job
 from replay import Loss, ReplayTable
 
 from autotune import tuner
+from autotune.export.fingerprint import here
 from autotune.history.store import Store
 from autotune.journal import Journal
 from autotune.report.result_file import write_result
-from autotune.running import _other_torch
+from autotune.running import _elsewhere, _other_torch
+from autotune_spaces.codec import encode
 
 FACTORS = {
     "num_workers": {"1": 0.85, "2": 0.7},
@@ -190,6 +193,23 @@ def test_another_torch_tunes_again_what_the_history_holds(
     assert _other_torch(spec, run_dir, store) == "", "it was made with --no-history"
     _edit(store, id="r1")
     assert _other_torch(spec, run_dir, store).startswith("torch 1.0.0 → ")
+
+
+def test_a_run_that_began_on_another_machine_says_so(
+    learnt: tuple[Played, Path], tmp_path: Path
+) -> None:
+    spec = job(tmp_path / "job")
+    seen = learnt[0].result.observation
+    now = here(spec.command, dict(os.environ), spec.workdir)
+    with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
+        assert _elsewhere(journal, spec) == "", "nothing was measured yet"
+        journal.append("observation", "", encode(replace(seen, machine=now)))
+        assert _elsewhere(journal, spec) == ""
+        there = replace(now, cpu_model="Old CPU", torch_version="1.0.0")
+        journal.append("observation", "", encode(replace(seen, machine=there)))
+    with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
+        found = _elsewhere(journal, spec)
+        assert "CPU: Old CPU then, " in found and "torch: 1.0.0 then, " in found
 
 
 def test_a_slower_baseline_is_a_regression_with_both_figures(

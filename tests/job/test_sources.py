@@ -17,6 +17,7 @@ def folder(tmp_path: Path) -> Path:
         "conf/base.yaml",
         "pkg/train.py",
         "pkg/trainer.py",
+        "app/__main__.py",
         "notes.txt",
         "data.json",
     ):
@@ -38,6 +39,9 @@ def folder(tmp_path: Path) -> Path:
             {"train.py", "model.py", "conf/base.yaml"},
         ),
         (("python", "-m", "pkg.train"), {"pkg/train.py", "pkg/trainer.py"}),
+        (("python", "-um", "pkg.train"), {"pkg/train.py", "pkg/trainer.py"}),
+        (("python", "-m", "app"), {"app/__main__.py"}),
+        (("python", "app", "--fast"), {"app/__main__.py"}),
         (("torchrun", "--nproc-per-node=2", "train.py"), {"train.py", "model.py"}),
         (("/bin/sh", "-c", "cd . && python train.py | tee 'a log'"), {"train.py", "model.py"}),
         (("./run", "x" * 5000, "a\0b.py", "{seed}.yaml"), set()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import subprocess
 import sys
 import sysconfig
@@ -68,6 +69,27 @@ def test_each_commit_imports_its_own_code(
             )
             assert said.stdout.split() == [version, f"--conf={home}/job/conf.yaml"], said.stderr
             assert it.spec.env["CONF"] == f"{home}/job/conf.yaml:{installed}/data"
+
+
+def test_a_path_with_a_space_in_a_shell_line_is_the_commits(tmp_path: Path) -> None:
+    home = tmp_path / "repository"
+    (home / "my dir").mkdir(parents=True)
+    git(home, "init", "--quiet")
+    script = home / "my dir" / "train.py"
+    line = f"{sys.executable} '{script}' {'x' * 300}"
+    (home / "job.yaml").write_text(f"command: [bash, -c, {json.dumps(line)}]\n")
+    for version in ("1", "2"):
+        script.write_text(f"print({version})\n")
+        git(home, "add", "-A")
+        git(home, "commit", "--quiet", "-m", version)
+        git(home, "tag", f"v{version}")
+    side = load_side("A", home / "job.yaml")
+    with checked_out(side, ("v1", "v2"), home / "autotune-runs" / "trees") as sides:
+        said = [
+            subprocess.run(it.spec.command, cwd=it.spec.workdir, capture_output=True, text=True)
+            for it in sides
+        ]
+    assert [one.stdout for one in said] == ["1\n", "2\n"]
 
 
 def test_a_second_judgement_leaves_the_worktrees_of_the_first_alone(

@@ -38,8 +38,10 @@ def test_what_git_would_keep_is_sent(tmp_path: Path) -> None:
             "pkg/deep/secret.txt": "",
             "pkg/deep/open.txt": "",
             "with space/ü.txt": "",
+            "pkg/deep/kept.log": "",
+            "pkg/deep/again.log": "",
             ".gitignore": "*.log\n!important.log\n/data/*.bin\nbuild/\n# comment\n",
-            "pkg/deep/.gitignore": "secret.*\n",
+            "pkg/deep/.gitignore": "secret.*\n!kept.log\n",
         },
     )
     git = ["git", "-C", str(tmp_path), "-c", "core.quotePath=false"]
@@ -55,8 +57,11 @@ def test_what_git_would_keep_is_sent(tmp_path: Path) -> None:
         "data/a.bin",
         "notes.log",
         "pkg/build/x",
+        "pkg/deep/again.log",
         "pkg/deep/secret.txt",
     }
+    (tmp_path / ".rayignore").write_text("*.log\n")
+    assert not [name for name in survey(tmp_path).files if name.endswith(".log")]
 
 
 def test_the_repositorys_ignore_files_count_in_a_folder_below(tmp_path: Path) -> None:

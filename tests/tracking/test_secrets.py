@@ -71,6 +71,10 @@ def test_values_are_found_in_text() -> None:
         mask_url("https://me:pw@host/a and https://host:80/b")
         == "https://***@host/a and https://host:80/b"
     )
+    assert (
+        mask_url("postgresql://me@host/db?password=hunter2&ssl=1, http://host/?page=2")
+        == "postgresql://me@host/db?password=***&ssl=1, http://host/?page=2"
+    )
 
 
 def test_flags_of_training_programs_are_not_secrets() -> None:

@@ -48,7 +48,7 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
     """
     name = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*", name):
-        options, rest = _split(words[1:], _PYTHON_VALUES, everything=False)
+        options, rest = _split(_module_apart(words[1:]), _PYTHON_VALUES, everything=False)
         if len(rest) > 1 and rest[0] == "-m" and rest[1] in TORCHRUN_MODULES:
             options, program = _split(rest[2:])
             if rest[1] == OLD_LAUNCHER:
@@ -76,6 +76,17 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
             remedy="use --format shell",
         )
     return parts
+
+
+def _module_apart(words: Sequence[str]) -> list[str]:
+    """Python's words with ``-um MODULE`` and ``-mMODULE`` as ``-u -m MODULE`` and ``-m MODULE``."""
+    index = 0
+    while index < len(words) and words[index].startswith("-") and words[index] not in ("-", "-c"):
+        if match := re.fullmatch(r"-([a-ln-zA-VYZ]*)m(.*)", words[index]):
+            before = [f"-{match[1]}"] if match[1] else []
+            return [*words[:index], *before, "-m", *filter(None, [match[2]]), *words[index + 1 :]]
+        index += 2 if words[index] in _PYTHON_VALUES else 1
+    return list(words)
 
 
 def _split(

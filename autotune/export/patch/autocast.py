@@ -94,7 +94,8 @@ def _named(statement: cst.SimpleStatementLine, header: str, name: str) -> list[c
     call = cst.ensure_type(cst.ensure_type(statement.body[0], cst.Expr).value, cst.Call)
     method = cst.ensure_type(call.func, cst.Attribute)
     loss = method.value
-    if loss.lpar and "\n" not in cst.Module([]).code_for_node(loss):
+    walrus = isinstance(loss, cst.NamedExpr)
+    if loss.lpar and not walrus and "\n" not in cst.Module([]).code_for_node(loss):
         loss = loss.with_changes(lpar=loss.lpar[1:], rpar=loss.rpar[:-1])
     made = cst.SimpleStatementLine(
         [cst.Assign([cst.AssignTarget(cst.Name(name))], loss)],
@@ -160,8 +161,24 @@ def _region(
         )
     if last is not file.statement(gradient) and not _leads(last, gradient, file):
         raise Refused(f"the forward and its backward are in different blocks ({where})")
+    if _computes(file, gradient):
+        raise Refused(
+            f"the loss is computed in the line of its backward, at {at(file, end.line)}; give it a"
+            " line of its own"
+        )
     inside = _forward(body[body.index(first) : body.index(last)], gradient)
     return Region(file, block, first, inside[-1], last, gradient)
+
+
+def _computes(file: SourceFile, gradient: cst.Call) -> bool:
+    """Whether the line of the backward calls something with tensors before it: that would miss
+    the region.
+    """
+    line, parents = file.statement(gradient), list(file.parents(gradient))
+    small = line.body if isinstance(line, cst.SimpleStatementLine) else ()
+    before = itertools.takewhile(lambda part: part not in parents, small)
+    call = m.Call(args=[m.AtLeastN(m.Arg(), n=1)])
+    return any(m.findall(node, call) for node in [*before, gradient.func, *gradient.args])
 
 
 def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient: cst.Call) -> bool:

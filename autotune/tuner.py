@@ -322,6 +322,7 @@ def prove(
         milder = (
             _without_others(v, observation, context, gains)
             for v in _milder(context, config, loss, found)
+            if v
         )
         variants = [*milder, *variants]
         if len(variants) > 1 and context.out_of_time_at(f"{label}-variants"):

@@ -143,7 +143,8 @@ def compare(
             "undecided" if last_look else "more-pairs", "no seed has been run on both sides"
         )
     broken = _not_finite(baselines, right)
-    if broken:
+    alike = numerics == "exact" and common >= EXACT_STEPS and _same_bits(left, right, common)
+    if broken and not (alike and broken[0] == "no-proof"):
         return result(*broken)
     repeatable, demoted_to = _repeatable(baselines, baseline_repeat)
     used = numerics
@@ -266,7 +267,9 @@ def _enough_for_bits(numerics: str) -> int:
 def _same_bits(left: Mapping[int, LossRun], right: Mapping[int, LossRun], steps: int) -> bool:
     """Whether all bits are equal and the loss varies: a constant loss is equal whatever changed."""
     run = left[min(left)]
-    values = {x for x in run.losses[:steps] if x is not None} | set(run.gradient_norms)
+    values = {
+        x for x in (*run.losses[:steps], *run.gradient_norms) if x is not None and math.isfinite(x)
+    }
     varied = len(values) >= min(EXACT_STEPS, steps) // 2
     return varied and all(first_bits_differ(left[s], right[s]) is None for s in left)
 

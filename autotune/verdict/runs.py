@@ -89,7 +89,14 @@ def first_bits_differ(a: LossRun, b: LossRun) -> int | None:
         (a.gradient_norms, b.gradient_norms),
     )
     different = [
-        next((i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y), None)
+        next(
+            (
+                i
+                for i, (x, y) in enumerate(zip(left, right, strict=False))
+                if x != y and not (x != x and y != y)
+            ),
+            None,
+        )
         for left, right in columns
     ]
     return min((i for i in different if i is not None), default=None)

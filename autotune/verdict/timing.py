@@ -347,7 +347,7 @@ def joules_per_sample(window: Window) -> float:
             expected="counters that advance during training",
             remedy="run the same command again to continue; or use objective: throughput",
         )
-    return winsorized_mean(window.joules) / mean_samples(window)
+    return winsorized_mean(window.joules, rounds_of=window.workers) / mean_samples(window)
 
 
 def cost_of_run(

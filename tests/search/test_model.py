@@ -325,3 +325,12 @@ def test_the_noise_is_that_of_the_blocks_and_not_what_was_seen_first() -> None:
         run(s, additive(PLANTED), noise=0.06, seconds=100.0)
         found.append(s.noise)
     assert 0.04 < statistics.fmean(found) < 0.08 and abs(found[0] - found[1]) < 0.02
+
+
+def test_nothing_is_measured_where_no_value_is_left() -> None:
+    s = search()
+    for knob in KNOBS:
+        for value in knob.values:
+            if value != knob.default:
+                s.exclude(knob.name, value)
+    assert run(s, additive({})) == [] and s.stopped == "no value is left to try"

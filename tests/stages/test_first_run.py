@@ -119,3 +119,10 @@ def test_it_goes_on_to_the_second_epoch_where_that_is_near(tmp_path: Path) -> No
     assert sum(counted_times(window)) > MIN_SECONDS and len(counted_times(window)) < 1000
     assert 0.5 < window.away_s / len(window.turnovers_s) < 0.7
     assert wall_s(record) > sum(window.times_s) + window.away_s
+
+
+def test_a_job_too_slow_for_its_budget_is_told_so(tmp_path: Path) -> None:
+    """In the replay, max_seconds ends a window as it does in a real job."""
+    machine = Machine(table(Loss(), cost_s=2.0 / 32, noise=0.005))
+    with pytest.raises(BaselineError, match=r": in the \d+ s that budget.minutes leaves a run, it"):
+        run(tmp_path, machine, clock=lambda _: machine.elapsed_s)

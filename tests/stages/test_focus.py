@@ -140,3 +140,33 @@ def test_once_it_no_longer_waits_all_knobs_are_searched(tmp_path: Path) -> None:
     first = next(n for n, names in enumerate(series) if "amp_dtype" in names)
     assert set.union(*series[:first]) >= {"num_workers", "prefetch_factor"}
     assert 3 < first < 12
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_loaders_knobs_take_half_of_the_time_at_most(tmp_path: Path, seed: int) -> None:
+    """On a noisy machine it is open to the end whether workers, which change nothing, do."""
+    speeds = {"num_workers": {"1": 1.0, "2": 1.0, "4": 1.0}, "amp_dtype": {"bfloat16": 0.8}}
+    noisy = table(
+        Loss(),
+        factors=speeds,
+        phases={"data": 0.6, "forward": 0.4},
+        noise=0.1,
+        block_noise=0.3,
+        cost_s=0.001,
+    )
+    machine = Machine(noisy, seed=seed)
+    space = "{num_workers: [1, 2, 4], prefetch_factor: auto, persistent_workers: auto, amp_dtype: [bfloat16], optimizer_impl: [fused]}"
+    spec = job(tmp_path, space, "budget: {minutes: 3}\n")
+    result = run(tmp_path, machine, spec, clock=lambda _: machine.elapsed_s)
+    assert any("amp_dtype" in trial.config for trial in result.trials)
+
+
+def test_where_no_trial_is_left_for_the_others_no_search_is_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds = {"num_workers": {"1": 0.9, "2": 0.8}, "amp_dtype": {"bfloat16": 0.7}}
+    waiting = table(Loss(), factors=speeds, phases={"data": 0.8, "forward": 0.2})
+    spec = job(tmp_path, "{num_workers: [1, 2], amp_dtype: [bfloat16]}", "budget: {trials: 2}\n")
+    result = run(tmp_path, Machine(waiting), spec, shown="auto")
+    assert not any("amp_dtype" in trial.config for trial in result.trials)
+    assert "(budget.trials is used up); nothing is left for the others" in capsys.readouterr().out

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from replay import Loss
@@ -31,12 +33,12 @@ POWER = {"num_workers": 1.8, "amp_dtype": 1.2, "optimizer_impl": 1.0}
 class Powered(Machine):
     """``counts``: whether its energy counters can be read."""
 
-    def __init__(self, counts: bool = True) -> None:
-        super().__init__(table(Loss()))
+    def __init__(self, counts: bool = True, **fields: Any) -> None:
+        super().__init__(table(Loss(), **fields))
         self.counts = counts
 
     def _with_joules(self, window: Window, config: Config) -> Window:
-        watts = WATTS * math.prod(POWER[name] for name in config)
+        watts = WATTS * math.prod(POWER.get(name, 1.0) for name in config)
         joules = tuple(watts * t for t in window.times_s) if self.counts else ()
         return replace(window, joules=joules)
 
@@ -164,3 +166,22 @@ def test_a_machine_that_counts_no_energy_is_told_before_the_search(tmp_path: Pat
     with pytest.raises(InputError, match="this machine has no readable energy counter"):
         run(tmp_path, machine, job(tmp_path, SPACE, "objective: energy\n"))
     assert {request.label for request in machine.requests} == {"first-run"}
+
+
+def test_without_a_second_objective_none_is_searched_for(tmp_path: Path) -> None:
+    """The seconds of a block are its second figure where the objective is energy."""
+    speeds = {
+        "num_workers": {"1": 0.8, "2": 0.7, "4": 0.6},
+        "amp_dtype": {"bfloat16": 0.6},
+        "optimizer_impl": {"fused": 0.9, "foreach": 0.95},
+    }
+    machine = Powered(factors=speeds, noise=0.05, block_noise=0.05)
+    space = (
+        "{num_workers: [1, 2, 4], amp_dtype: auto, optimizer_impl: auto, intra_op_threads: auto}"
+    )
+    spec = job(tmp_path, space, "objective: energy\nbudget: {minutes: 20}\n")
+    run(tmp_path, machine, spec, clock=lambda _: machine.elapsed_s)
+    lines = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
+    blocks = [b for e in map(json.loads, lines) if e["kind"] == "plot" for b in e["data"]]
+    assert any(block["second_log_cost"] is not None for block in blocks)
+    assert len(blocks) < 400

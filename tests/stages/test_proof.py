@@ -516,3 +516,14 @@ def test_a_resumed_run_measures_nothing_twice(tmp_path: Path) -> None:
     ]
     keys = [(line["kind"], line["key"]) for line in lines if line["kind"] == "run"]
     assert len(keys) == len(set(keys))
+
+
+def test_the_unchanged_job_is_no_finalist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left of a single knob that changes the loss."""
+    changed = table(Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}}))
+    result = run(tmp_path, Machine(changed), job(tmp_path, "{amp_dtype: [bfloat16]}"), shown="auto")
+    said = capsys.readouterr().out
+    assert not result.knobs and "loss changed for amp_dtype=bfloat16" in said
+    assert "finalist: baseline" not in said

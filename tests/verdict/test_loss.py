@@ -600,3 +600,15 @@ def test_the_words_say_what_was_certified_and_what_was_not(state):
     else:
         assert "Certified: " not in text
     assert "bit-identical" in certificate(LossVerdict("unchanged", "", 1, 240, 0.0, 0.0))
+
+
+def test_bits_that_are_the_same_are_the_same_beside_a_nan_of_the_jobs_own():
+    """A setting that is exact passes; one that rounds cannot be judged, and neither can a job whose
+    losses are all NaN."""
+    odd = {0: replace(run(0), losses=[math.nan, *run(0).losses[1:]])}
+    assert compare(odd, odd, "exact", baseline_repeat=odd[0]).state == "unchanged"
+    assert compare(odd, odd, "rounding", baseline_repeat=odd[0]).state == "no-proof"
+    other = {0: replace(odd[0], losses=[*odd[0].losses[:50], 9.0, *odd[0].losses[51:]])}
+    assert compare(odd, other, "exact", baseline_repeat=odd[0]).state == "no-proof"
+    never = {0: replace(run(0), losses=[math.nan] * len(run(0).losses), gradient_norms=())}
+    assert compare(never, never, "exact", baseline_repeat=never[0]).state == "no-proof"

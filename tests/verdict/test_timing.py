@@ -18,6 +18,7 @@ from autotune.verdict.timing import (
     drop_start,
     first_counted,
     from_stock,
+    joules_per_sample,
     later_epoch,
     mean_turnover_s,
     reader_of,
@@ -350,3 +351,11 @@ def test_page_faults_and_system_time_of_the_start_are_left_out() -> None:
     assert parts.system_s == pytest.approx(0.001)
     assert parts.user_s == pytest.approx(0.2)
     assert parts.involuntary_switches == pytest.approx(2.0)
+
+
+def test_the_energy_of_workers_that_deliver_in_rounds_counts_in_full():
+    """One wait, then seven ready batches, at 50 W throughout."""
+    times_s = (0.067,) + (0.001,) * 7
+    joules = tuple(50 * t for t in times_s)
+    rounds = Window(times_s * 40, (32.0,) * 320, {}, workers=8, joules=joules * 40)
+    assert joules_per_sample(rounds) == pytest.approx(sum(joules) / 256, rel=0.01)

@@ -119,6 +119,9 @@ class ModelSearch:
             looks = self._maker.first_look(belief, waiting, room, rng)
             if looks:
                 return self._series(looks, FIRST_LOOK)
+        if not waiting and self._nothing_left():
+            self.stopped = "no value is left to try"
+            return None
         kept, verdicts = self._judge.worth_their_price(belief)
         regret = self._judge.open_regret(belief, kept)
         graph = self._compiling.purchase(
@@ -238,6 +241,12 @@ class ModelSearch:
         """
         if self._recalled is not None and (index != self._columns.default).any():
             self._recalled = None
+
+    def _nothing_left(self) -> bool:
+        """Whether every value but the job's own is excluded."""
+        usable = ~self._evidence.excluded
+        usable[range(len(self._columns.default)), self._columns.default] = False
+        return not usable.any()
 
     def _known(self, index: np.ndarray) -> bool:
         """Whether ``index`` was measured successfully before; always true for the baseline."""

@@ -159,7 +159,15 @@ class FreshRuns:
                 if config
                 else "the job is too short to be timed: it ended after"
             )
-            ran = ended if record.ended_early else "the job's iteration times do not settle: it ran"
+            spent_s = math.fsum(record.window.times_s) + record.window.away_s
+            slow = spent_s > 0.9 * self._longest_s()  # the budget's limit ended it
+            ran = (
+                ended
+                if record.ended_early
+                else f"in the {self._longest_s():.0f} s that budget.minutes leaves a run, it ran"
+                if slow
+                else "the job's iteration times do not settle: it ran"
+            )
             raise BaselineError(
                 f"{ran} {len(record.window.times_s)} optimizer steps, {len(counted)} of them after"
                 " warm-up",

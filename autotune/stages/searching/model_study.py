@@ -44,6 +44,7 @@ MOST_MISPREDICTED = 3  # knobs that the history mispredicts before it is ignored
 MOST_ALIKE = 4  # blocks of a series that alternates nothing
 READING = 0.2  # share of time waiting for batches above which threads affect that
 LAST_LOOK_S = 30.0  # required to measure the answer by the second objective, which may compile
+FIRST_SHARE = 0.5  # largest share of the search's time for the loader's knobs alone
 MOSTLY = 0.5  # share of time lost to the loader above which its knobs are searched alone
 
 
@@ -167,10 +168,6 @@ class ModelStudy:
 
     def _widen(self) -> None:
         """Search the later knobs as well, keeping what is known of the others."""
-        self.context.progress.note(
-            f"finished {', '.join(self.names) or 'loader knobs'} ({self.stopped}); searching the"
-            " other knobs for the rest of the budget"
-        )
         self.names += [name for name in self._later if name in self._domains]
         self._later, self.stopped = [], ""
         self._forget_models()
@@ -182,8 +179,11 @@ class ModelStudy:
         with self._turn:
             series = self._next()
             if series is None and self._later:
+                done, why = ", ".join(self.names) or "loader knobs", self.stopped
                 self._widen()
                 series = self._next()
+                then = "searching the other knobs" if series else "nothing is left for the others"
+                self.context.progress.note(f"finished {done} ({why}); {then}")
             if series is not None:
                 self._busy.append(series)
                 leader = self.model.leader()
@@ -209,7 +209,13 @@ class ModelStudy:
             *self._by_time.gain(self.model.leader()), self.observation.ceiling
         ):
             return f"at {AT_CEILING:.0%} of what an infinitely fast loader would give"
+        if self._loader_binds and self._elapsed_share() > FIRST_SHARE:
+            return f"{FIRST_SHARE:.0%} of the search's time is used up"
         return ""
+
+    def _elapsed_share(self) -> float:
+        ends_s = search_ends_s(self.context, self.observation, self._began_s, self._sure_gain())
+        return (self.context.journal.elapsed_s - self._began_s) / max(ends_s - self._began_s, 1.0)
 
     def _next_series(self) -> Series | None:
         now_s, iteration_s = self.context.journal.elapsed_s, self.observation.anatomy.iteration_s
@@ -248,7 +254,7 @@ class ModelStudy:
         measured in the end.
         """
         self._taken += 1
-        if not self._second.rows:
+        if not (self.context.spec.second_objective and self._second.rows):
             return next_series(self.model)
         second = self._second.model
         models = [second, self.model] if self._taken % 3 == 0 else [self.model, second]

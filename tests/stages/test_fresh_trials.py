@@ -17,6 +17,7 @@ from replayed import Machine, job, run, table
 from autotune.executors.base import WALL_S, FixedRun
 from autotune.results import Interval, KnobGain
 from autotune.stages.decisions.worth_it import judged
+from autotune.stages.measuring.fresh import FreshRuns
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.searching import model_study
@@ -189,7 +190,9 @@ def of_records(objective: str = "throughput", **runs: Record) -> tuple[Pairs, di
         spec=SimpleNamespace(objective=objective, planned_steps=1000),
         executor=SimpleNamespace(lanes=lambda: None),
         out_of_time_at=lambda place, ahead_s: bool(asked.setdefault(place, ahead_s)),
+        journal=SimpleNamespace(find=lambda *_: None),
     )
+    pairs._fresh = FreshRuns(pairs.context, 240, "confirm1")
     pairs.label, pairs.configs = "confirm1", {"candidate": {}}
     pairs.reference, pairs.candidate = {0: runs["reference"]}, {0: runs["candidate"]}
     pairs.figures = PairFigures(pairs.context.spec, pairs.reference, pairs.candidate)

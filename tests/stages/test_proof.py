@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import errno
 import json
+import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -527,3 +529,30 @@ def test_the_unchanged_job_is_no_finalist(
     said = capsys.readouterr().out
     assert not result.knobs and "loss changed for amp_dtype=bfloat16" in said
     assert "finalist: baseline" not in said
+
+
+def test_a_larger_batch_is_compared_over_as_many_samples(tmp_path: Path) -> None:
+    """Eight times the batch: not eight times the training time."""
+
+    def by_samples(request: FixedRun, record: Record) -> Record:
+        noise = random.Random(request.seed)
+        falling = (math.exp(-seen / 32 / 80) for seen in record.samples_before)
+        losses = tuple(0.4 + 1.9 * rest + noise.gauss(0, 0.02) for rest in falling)
+        return replace(record, losses=losses)
+
+    speeds = {"batch_size": {"256": 0.7}}
+    machine = Machine(
+        table(Loss(), factors=speeds, cost_s=0.02 / 32, epoch_iterations=10000), by_samples
+    )
+    made: dict[int, set[int]] = {0: set(), 256: set()}
+    fixed = machine.run_fixed
+
+    def noted(request: FixedRun) -> Record:
+        record = fixed(request)
+        made[int(str(request.config.get("batch_size", 0)))].add(len(record.losses))
+        return record
+
+    machine.run_fixed = noted  # type: ignore[method-assign]
+    result = run(tmp_path, machine, job(tmp_path, "{batch_size: [256]}"))
+    assert dict(result.knobs) == {"batch_size": 256} and result.loss.verdict == "unchanged"
+    assert min(made[0]) >= 240 and max(made[256]) <= 120

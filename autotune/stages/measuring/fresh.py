@@ -31,6 +31,7 @@ from autotune_trials.protocol.messages import Record, SessionConfig, Window
 # after warm-up; single scheduler hiccups distort a shorter window (verdicts.md: 4-6 s)
 MIN_SECONDS = 4.0
 MIN_ITERATIONS = 60  # after warm-up: averages stalls that recur every few dozen iterations
+TIMED_STEPS = WARM_UP_MINIMUM + MIN_ITERATIONS
 FEWEST_ITERATIONS = 30  # if the job or the budget allows no more; shorter windows are not timed
 LENGTHENED = 1.25  # a window that is too short is extended by this multiple of what it lacks
 FIRST_RUN = "first-run"  # journal key of OBSERVE's run of the bare job
@@ -190,7 +191,13 @@ class FreshRuns:
         """
         return self._tried(
             executor,
-            FixedRun(config, seed, steps=self.steps, max_seconds=self._longest_s(), label=label),
+            FixedRun(
+                config,
+                seed,
+                steps=self.steps_of(config, self.steps),
+                max_seconds=self._longest_s(),
+                label=label,
+            ),
         )
 
     def first_steps(
@@ -210,11 +217,22 @@ class FreshRuns:
             executor, FixedRun(config, seed, steps=4, label=label, loss_scale=loss_scale)
         )
 
+    def steps_of(self, config: Config, steps: int) -> int:
+        """How many steps ``config`` needs beside ``steps`` of the unchanged job: with a larger
+        batch as many samples, and enough to be timed.
+        """
+        observed = self.context.journal.find("observation")
+        own = None if observed is None else observed["defaults"].get("batch_size")
+        size = config.get("batch_size")
+        if not (isinstance(own, int) and isinstance(size, int) and size > own):
+            return steps
+        return max(math.ceil(steps * own / size) + 1, min(steps, TIMED_STEPS))
+
     def _request(self, executor: Executor, config: Config, seed: int, label: str) -> FixedRun:
         return FixedRun(
             config,
             seed,
-            steps=self.steps,
+            steps=self.steps_of(config, self.steps),
             min_seconds=self.min_seconds,
             max_seconds=self._longest_s(),
             label=label,
@@ -383,12 +401,15 @@ def first_look_s(context: RunContext, observation: Observation) -> float:
 def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
     """Estimated seconds of a pair of fresh processes.
 
-    They take as long as two runs of the bare job, less what the candidate saves. ``gain``: its log
-    speed-up.
+    They take as long as two runs of the bare job, less what the candidate saves; the largest batch
+    size that is searched may need more samples to be timed. ``gain``: its log speed-up.
     """
     steps, iteration_s = context.spec.convergence.steps, observation.anatomy.iteration_s
+    sizes, own = observation.domains.get("batch_size", ()), observation.defaults.get("batch_size")
+    grown = max((n / own for n in sizes if isinstance(n, int) and isinstance(own, int)), default=1)
     own_s, candidate_s = (
-        max(steps * each_s, MIN_SECONDS) for each_s in (iteration_s, iteration_s * math.exp(-gain))
+        max(count * iteration_s, MIN_SECONDS)
+        for count in (steps, max(steps, TIMED_STEPS * grown) * math.exp(-gain))
     )
     run_s = max(observation.run_s, observation.startup_s + own_s)
     return 2 * run_s - own_s + candidate_s

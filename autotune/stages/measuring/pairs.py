@@ -225,9 +225,12 @@ class Pairs:
         the job ends before that or the budget's time is used up.
         """
         records = [*self.reference.values(), *self.candidate.values()]
-        if all(len(r.losses) >= steps for r in records):
+        needed = self._fresh.steps_of(self.configs["candidate"], steps)
+        if all(len(r.losses) >= steps for r in self.reference.values()) and all(
+            len(r.losses) >= needed for r in self.candidate.values()
+        ):
             return True
-        longer = steps / max(len(r.losses) for r in records) - 1
+        longer = steps / max(len(r.losses) for r in self.reference.values()) - 1
         windows_s = [math.fsum(r.window.times_s) for r in records]
         run_s = fmean(map(max, map(wall_s, records), windows_s)) + longer * fmean(windows_s)
         ahead_s = rounds(self.context, len(self.reference)) * 2 * run_s

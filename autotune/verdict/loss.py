@@ -125,7 +125,14 @@ def compare(
         raise ValueError(f"unknown class of numerics {numerics!r}")
     baselines, candidates = _cut(baselines, steps), _cut(candidates, steps)
     seeds = sorted(baselines.keys() & candidates.keys())
-    left, right = {s: baselines[s] for s in seeds}, {s: candidates[s] for s in seeds}
+    left = {s: baselines[s] for s in seeds}
+    # steps that the job's own scaler skips on both sides are no doing of the candidate
+    right = {
+        s: replace(
+            candidates[s], skipped=[i for i in candidates[s].skipped if i not in left[s].skipped]
+        )
+        for s in seeds
+    }
     common = min((min(left[s].steps, right[s].steps) for s in seeds), default=0)
     curves = (curve(left.values()), curve(right.values()))
 

@@ -345,8 +345,53 @@ def test_the_loss_of_a_job_with_a_scaler_of_its_own_is_recorded_unscaled(tuner: 
     found = record(tuner, source=source, steps=10)
     assert found.fingerprint["scaler"] is True
     assert found.losses[:5] == pytest.approx(expected, rel=1e-6)
-    # the fifth includes the step skipped for overflow
+    assert found.skipped == (5,), "an iteration that its own scaler skips is one all the same"
     assert all(loss < 100 for i, loss in enumerate(found.losses) if i != 5)
+
+
+OWN_SCALER = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model, x = nn.Linear(8, 4), torch.randn(16, 8)
+optimizer, scaler = torch.optim.Adam(model.parameters(), 1e-3), torch.amp.GradScaler("cpu")
+for step in range(30):
+    a, b = model(x).square().mean(), model(x).sum().square() * (1e37 if step == 3 else 1e-3)
+    optimizer.zero_grad()
+    {backward}
+    scaler.step(optimizer)
+    scaler.update()
+    print(float(a + b), flush=True)
+"""
+
+
+@pytest.mark.parametrize("implementation", ["default", "fused"])
+def test_a_step_that_the_jobs_own_scaler_skips_ends_its_iteration(
+    tuner: Tuner, implementation: str
+) -> None:
+    """Without fused it does not call ``step``, with it it does."""
+    source = OWN_SCALER.format(backward="scaler.scale(a + b).backward()")
+    knobs = {} if implementation == "default" else {"optimizer_impl": implementation}
+    found = record(tuner, source=source, knobs=knobs, steps=10)
+    expected = [float(line) for line in run_bare(tuner.directory, source).splitlines()]
+    assert found.losses == pytest.approx(expected[:10], rel=1e-4) and found.skipped == (3,)
+
+
+@pytest.mark.parametrize(
+    "backward",
+    [
+        "(scaler.scale(a) + scaler.scale(b)).backward()",
+        "p, q = scaler.scale(a), scaler.scale(b); p.backward(); q.backward()",
+        "scaler.scale(2 * (a + b)).div(2).backward()",
+    ],
+)
+def test_losses_that_are_scaled_and_then_combined_are_recorded_unscaled(
+    tuner: Tuner, backward: str
+) -> None:
+    source = OWN_SCALER.format(backward=backward).replace("step == 3", "False")
+    found = record(tuner, source=source, steps=10)
+    expected = [float(line) for line in run_bare(tuner.directory, source).splitlines()]
+    assert found.losses == pytest.approx(expected[:10], rel=1e-4)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import torch._dynamo.config
 from bare_runs import run_bare
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.data import DataLoader, Dataset
 
 from autotune_spaces.knobs import create
 from autotune_trials.agent.core.agent import Agent
@@ -84,7 +85,10 @@ def test_parts_under_reentrant_checkpoints_are_autocast_as_the_rest(launch: Laun
     assert {dtype for part in parts for dtype in part.seen} == {torch.bfloat16}
 
 
-def test_backward_computes_checkpointed_parts_in_the_type_of_their_forward(launch: Launch) -> None:
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_backward_computes_checkpointed_parts_in_the_type_of_their_forward(
+    launch: Launch, reentrant: bool
+) -> None:
     launch(amp_dtype="bfloat16")
     parts = [Layer() for _ in range(4)]
     model = nn.Sequential(*parts)
@@ -92,7 +96,7 @@ def test_backward_computes_checkpointed_parts_in_the_type_of_their_forward(launc
     for _ in range(4):
         loss = (
             checkpoint_sequential(
-                model, 2, torch.randn(4, 8, requires_grad=True), use_reentrant=True
+                model, 2, torch.randn(4, 8, requires_grad=True), use_reentrant=reentrant
             )
             .float()
             .square()
@@ -101,9 +105,10 @@ def test_backward_computes_checkpointed_parts_in_the_type_of_their_forward(launc
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    for part in parts[:2]:  # the last segment is not checkpointed
-        assert len(part.seen) == 8 and part.seen[0::2] == part.seen[1::2]
-    assert {part.seen[-1] for part in parts} == {torch.bfloat16}
+    if reentrant:  # the other kind stops as soon as it has all that backward needs
+        for part in parts[:2]:  # the last segment is not checkpointed
+            assert len(part.seen) == 8 and part.seen[0::2] == part.seen[1::2]
+    assert {dtype for part in parts for dtype in part.seen[-2:]} == {torch.bfloat16}
 
 
 def test_a_discriminator_in_evaluation_judges_what_autocast_made(launch: Launch) -> None:
@@ -576,3 +581,124 @@ def test_a_clone_made_of_the_models_dictionary_computes_with_its_own_weights(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 8) -> list[float]:
+    """Losses of a classifier of 8x8 images."""
+    torch.manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        images, labels = torch.randn(16, 3, 8, 8), torch.randint(0, 4, (16,))
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def convolutions() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3),
+        nn.Flatten(),
+        nn.Linear(288, 4),
+    )
+
+
+def adam(model: nn.Module, fused: bool | None = None) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), 1e-2, fused=fused)
+
+
+def test_momenta_from_a_checkpoint_are_laid_out_as_their_weights(launch: Launch) -> None:
+    """torch's fused kernels take that for granted."""
+    early = convolutions()
+    before = adam(early)
+    trained(early, before)
+    saved = early.state_dict(), before.state_dict()
+
+    def run() -> list[float]:
+        model = convolutions()
+        optimizer = adam(model)
+        first = trained(model, optimizer, 3)
+        model.load_state_dict(saved[0])
+        optimizer.load_state_dict(copy.deepcopy(saved[1]))  # it keeps the tensors
+        return first + trained(model, optimizer)
+
+    expected = run()
+    launch(channels_last=True, optimizer_impl="fused")
+    assert run() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_checkpoint_of_a_tuned_job_continues_in_the_bare_one(launch: Launch) -> None:
+    """Which asks for a fused optimizer itself."""
+
+    def saved() -> tuple[Any, Any]:
+        model = convolutions()
+        optimizer = adam(model, fused=True)
+        trained(model, optimizer)
+        return copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+
+    def continued(checkpoint: tuple[Any, Any]) -> list[float]:
+        model = convolutions()
+        optimizer = adam(model, fused=True)
+        model.load_state_dict(checkpoint[0])
+        optimizer.load_state_dict(checkpoint[1])
+        return trained(model, optimizer)
+
+    expected = continued(saved())
+    agent = launch(channels_last=True)
+    of_tuned = saved()
+    agent.stop()
+    assert continued(of_tuned) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_momentum_is_sound_after_a_first_step_that_the_jobs_scaler_skips(launch: Launch) -> None:
+    """torch's fused SGD leaves it unwritten then."""
+
+    def run() -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        scaler = torch.amp.GradScaler("cpu")
+        for step in range(4):
+            loss = model(torch.randn(4, 8)).square().sum() * (1e37 if not step else 1.0)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if not step:  # what a kernel leaves unwritten shows
+                assert not optimizer.state or all(
+                    s.get("momentum_buffer") is None for s in optimizer.state.values()
+                )
+        return [p.detach().double().sum().item() for p in model.parameters()]
+
+    expected = run()
+    launch(optimizer_impl="fused")
+    assert run() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_the_dataset_computes_is_not_autocast(launch: Launch, workers: int) -> None:
+    class Embedded(Dataset):
+        def __init__(self) -> None:
+            self.table = nn.Embedding.from_pretrained(torch.randn(50, 8))
+            self.projection = torch.randn(8, 8)
+
+        def __len__(self) -> int:
+            return 32
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return self.table(torch.tensor([index, index + 1])).mean(0) @ self.projection
+
+    launch(amp_dtype="bfloat16")
+    model = Layer()
+    optimizer, kinds = torch.optim.SGD(model.parameters(), lr=0.1), set()
+    for batch in DataLoader(Embedded(), batch_size=8, num_workers=workers):
+        kinds.add(batch.dtype)
+        optimizer.zero_grad()
+        model(batch).float().square().mean().backward()
+        optimizer.step()
+    assert kinds == {torch.float32} and set(model.seen) == {torch.bfloat16}

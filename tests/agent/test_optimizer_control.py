@@ -79,3 +79,17 @@ def test_an_optimizer_that_closes_something_at_its_end_is_copied_without() -> No
     assert fused_works(torch, optimizer)
     gc.collect()
     assert closed == []
+
+
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adagrad])
+def test_fused_is_not_used_for_sparse_gradients(cls: type) -> None:
+    """Which only the first backward shows."""
+    table = torch.nn.Embedding(5, 3, sparse=True)
+    optimizer = cls(table.parameters(), lr=0.1)
+    control = OptimizerControl(torch, optimizer)
+    control.set("fused")
+    table(torch.tensor([1, 2])).sum().backward()
+    assert "fused" not in control.supported()
+    control.set("fused")
+    optimizer.step()
+    assert control.implementation() == "default"

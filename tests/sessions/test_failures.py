@@ -88,6 +88,18 @@ def test_out_of_memory(make_session, line):
     assert failure.kind == "oom", failure
 
 
+@pytest.mark.parametrize("survived", ["print(lost, file=sys.stderr)", "agent.marker('oom')"])
+def test_a_crash_after_running_out_of_memory_was_survived(make_session, survived):
+    lost = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    failure = failure_of(
+        make_session(
+            "import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n"
+            f"lost = {lost!r}\n{survived}\n{{}}['accuracy']\n"
+        )
+    )
+    assert failure.kind == "crash" and "KeyError: 'accuracy'" in failure.detail, failure
+
+
 @pytest.mark.parametrize(
     ("machine", "cgroup", "kind"),
     [
@@ -192,6 +204,21 @@ def test_the_agents_own_fault(make_session):
             """)
     )
     assert failure.kind == "agent" and "loader" in failure.detail and "KeyError" in failure.detail
+
+
+def test_a_killed_worker_that_is_noticed_in_the_agents_code_is_no_fault_of_it(make_session):
+    """torch's handler of SIGCHLD raises wherever the process happens to be."""
+    failure = failure_of(
+        make_session("""
+            from fake_agent import Agent
+            from autotune_trials.protocol.messages import Fault
+            agent = Agent()
+            last = "RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed. "
+            agent.send(Fault(0, "step_ended", f"Traceback\\n  ...\\n{last}"))
+            agent.pause()
+            """)
+    )
+    assert failure.kind in ("killed", "oom") and "killed by signal" in failure.detail
 
 
 def test_a_job_that_leaves_the_agents_sight_is_no_failure_of_the_agents(make_session):

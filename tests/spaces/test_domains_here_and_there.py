@@ -499,6 +499,9 @@ def test_optimizer_impl() -> None:
         "for-loop is what the job has on a CPU"
     )
     assert values("optimizer_impl", CUDA, CUDA_JOB) == ("default", "for-loop", "fused")
+    sgd = OptimizerFacts("SGD", "default", ("for-loop", "foreach", "fused"), (0.1,), 4)
+    assert "fused" in values("optimizer_impl", what=job(optimizers=(sgd,)))
+    assert "fused" not in values("optimizer_impl", what=job(optimizers=(sgd,), own_scaler=True))
     asked = OptimizerFacts("SGD", "foreach", ("for-loop", "foreach"), (0.1,), 4)
     assert values("optimizer_impl", what=job(optimizers=(asked,))) == ("for-loop", "foreach")
     own = OptimizerFacts("Lion", "default", (), (0.1,), 4)

@@ -543,6 +543,16 @@ def test_the_scalers_first_skips_are_a_delay_and_not_a_change():
 
 
 @pytest.mark.parametrize("skipped", [(0, 1, 2, 3), tuple(range(20, 240, 20))])
+def test_what_the_jobs_own_scaler_skips_on_both_sides_is_no_change(skipped):
+    runs = delayed(side(range(4)), skipped)
+    rounded = {
+        seed: replace(r, losses=tuple(x * (1 + 1e-4 * (i % 3 - 1)) for i, x in enumerate(r.losses)))
+        for seed, r in runs.items()
+    }
+    assert compare(runs, rounded, "rounding").state == "unchanged"
+
+
+@pytest.mark.parametrize("skipped", [(0, 1, 2, 3), tuple(range(20, 240, 20))])
 def test_a_scaler_that_keeps_skipping_is_changed(skipped):
     decision = compare(side(range(4)), changed(side(range(2), side=1), skipped=skipped), "rounding")
     assert decision.state == "changed"

@@ -62,6 +62,11 @@ class OptimizerImpl(Knob):
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if value == OWN:
             return None
+        if value == "fused" and job.own_scaler and any(o.name == "SGD" for o in job.optimizers):
+            return (
+                "torch's fused SGD leaves its momenta unwritten if the job's own GradScaler skips"
+                " the first step"
+            )
         without = [o.name for o in job.optimizers if value not in o.supported]
         return f"{' and '.join(without)} cannot be switched to {value}" if without else None
 

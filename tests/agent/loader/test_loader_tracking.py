@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ from loader_kit import (
     workers,
 )
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from autotune_trials.agent.dataloader.worker_ends import was_killed
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
 
@@ -573,3 +576,19 @@ def test_a_loader_built_anew_for_every_epoch_has_turnovers(hook):
     turnovers = [turnover for *_, turnover in heard.batches]
     assert [turnover is None for turnover in turnovers] == [True, True, False, True, False, True]
     assert all(turnover > 0 for turnover in turnovers if turnover is not None)
+
+
+def test_a_worker_killed_while_it_handed_over_a_batch_is_noticed() -> None:
+    """torch says only that the connection was reset."""
+
+    class Iterator:
+        def __init__(self, exitcode: int | None) -> None:
+            self._workers = [SimpleNamespace(exitcode=code) for code in (None, exitcode)]
+
+        def __next__(self) -> None:
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+    for exitcode, killed in ((-9, True), (1, False), (None, False)):
+        with pytest.raises(ConnectionResetError) as reset:
+            next(Iterator(exitcode))
+        assert was_killed(reset.value) is killed

@@ -204,8 +204,10 @@ def of_logs(
     text = read_tail(paths.stderr) + "\n" + read_tail(paths.stdout, 4 << 10)
     traceback = last_traceback(text)
     where, tail = user_line(traceback, workdir), log_tail(paths)
-    said = _last_line(text, OUT_OF_MEMORY)
-    if said or "oom" in markers_of(paths):
+    # a traceback says what it died of: a job may survive an OOM, and log it, long before
+    ending = traceback[-1] if len(traceback) > 1 else ""
+    said = _last_line("\n".join(traceback) if ending else text, OUT_OF_MEMORY)
+    if said or (not ending and "oom" in markers_of(paths)):
         return Diagnosis(
             "oom", (said or f"{happened}, after running out of memory")[:500], where, tail
         )

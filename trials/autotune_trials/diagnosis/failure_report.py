@@ -80,7 +80,12 @@ class Postmortem:
         if fault.unhooked:
             return self.failure("unhooked", text)
         last = text.splitlines()[-1] if text else "no details"
+        if classify.KILLED.search(last):  # torch raises it wherever the process happens to be
+            return self.failure(self._of_killed(), last[:500], log_tail=text)
         return self.failure("agent", f"the agent failed in {fault.where}: {last}", log_tail=text)
+
+    def _of_killed(self) -> str:
+        return "killed" if self._oom_kills.since() == 0 else "oom"
 
     def of_silent_rank(self, rank: int, alive: bool, until: str) -> SessionFailed:
         """A training process closed its connection before ``until`` while the command still runs.
@@ -124,7 +129,7 @@ class Postmortem:
         lines, kind = cause.text.strip().splitlines(), cause.kind
         # a DataLoader worker of that rank was killed
         if kind == "crash" and classify.KILLED.search(cause.text):
-            kind = "killed" if self._oom_kills.since() == 0 else "oom"
+            kind = self._of_killed()
         return self.failure(
             kind,
             f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",

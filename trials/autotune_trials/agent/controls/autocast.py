@@ -246,11 +246,13 @@ class AutocastControl(Control):
         # state itself
         if state.in_backward:
             return (
-                (region.enter(device) if entry.checkpointed else None)
+                (region.enter(device) if entry.checkpointed or entry.in_region else None)
                 or region.carry_on(device, args)
                 or region.fade(device, args)
             )
-        return region.enter(device) or region.fade(device, args)
+        confined = region.enter(device)
+        entry.in_region = region.inside is not None or confined is not None
+        return confined or region.fade(device, args)
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:
         region, state, device = self.region, self.live.state, self.live.device

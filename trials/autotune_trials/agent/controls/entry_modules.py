@@ -128,10 +128,12 @@ class Entry:
         # parameters whose layout we changed
         self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}
         self._channels_last = False
+        self._hooks: list[Any] = []  # on the optimizers' state dicts, meanwhile
         self.called_gradless = False  # its latest call, in training mode
         # iterations in a row that called it in evaluation, with gradients, and nothing in training
         self.evaluated_iterations = 0
         self.trains_in_evaluation = False  # the job trains without model.train()
+        self.in_region = False  # its latest forward ran under the agent's autocast
         self.checkpointed = False  # and recomputed in backward: such a call is part of the forward
 
     @property
@@ -358,8 +360,15 @@ class Entry:
                 ):
                     self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
                     self._relay(parameter, lambda t, f=wanted: t.to(memory_format=f))
+            for optimizer in self._live.every_optimizer():
+                self._hooks += [
+                    optimizer.register_state_dict_post_hook(self._in_own_layout),
+                    optimizer.register_load_state_dict_post_hook(self._lay_out_loaded),
+                ]
             return
         self._channels_last = False
+        while self._hooks:
+            self._hooks.pop().remove()
         for parameter, strides in self._own_strides.values():
             self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
         self._own_strides.clear()
@@ -396,11 +405,38 @@ class Entry:
             parameter.data = convert(parameter.data)
             if parameter.grad is not None and parameter.grad.layout == self._torch.strided:
                 parameter.grad.data = convert(parameter.grad.data)
-            for optimizer in self._live.optimizers:
+            for optimizer in self._live.every_optimizer():
                 state: dict[str, Any] = optimizer.state.get(parameter, {})
                 for key, value in list(state.items()):
                     if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape:
                         state[key] = convert(value)
+
+    def _in_own_layout(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
+        """``saved``, a state dict, with momenta in the job's own layout. torch's fused kernels take
+        them to be laid out like the parameter, and whoever loads it may have no agent.
+        """
+        state = dict(saved["state"])
+        for index, parameter in enumerate(p for g in optimizer.param_groups for p in g["params"]):
+            own = self._own_strides.get(id(parameter))
+            if own is not None and index in state:
+                state[index] = self._with_layout(state[index], parameter, own[1])
+        return {**saved, "state": state}
+
+    def _lay_out_loaded(self, optimizer: Any) -> None:
+        """Give momenta from a checkpoint the layout of their parameters."""
+        for parameter, _ in self._own_strides.values():
+            if parameter in optimizer.state:
+                optimizer.state[parameter] = self._with_layout(
+                    optimizer.state[parameter], parameter, parameter.stride()
+                )
+
+    def _with_layout(self, state: Any, parameter: Any, strides: Any) -> dict[str, Any]:
+        return {
+            key: _with_strides(self._torch, value, strides)
+            if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape
+            else value
+            for key, value in state.items()
+        }
 
     def _laid_out(self, value: Any) -> Any:
         """``value`` in its channels-last format, by ``to(memory_format=…)`` as users write it: with

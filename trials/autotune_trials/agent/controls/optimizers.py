@@ -52,6 +52,7 @@ class OptimizerControl:
             p.is_floating_point()
             and p.device.type in ("cpu", "cuda")
             and p.layout == self._torch.strided
+            and not (p.grad is not None and p.grad.is_sparse)  # torch's fused kernels refuse them
             for p in parameters
         )
         if "fused" in optimizer.defaults and fusible and self._fused_works(optimizer, parameters):
@@ -89,6 +90,8 @@ class OptimizerControl:
                 self._remember(optimizer)
             self._set_to = implementation
             self._write(optimizer)
+        elif self._set_to is not None:  # its first gradients have shown that it is unsupported
+            self._give_back(optimizer)
         self._move_step_counters(optimizer)
 
     def _remember(self, optimizer: Any) -> None:
@@ -105,7 +108,10 @@ class OptimizerControl:
         # the defaults too, for groups that the job adds later
         for settings in (optimizer.defaults, *optimizer.param_groups):
             settings.update(_written(settings, (self._set_to == "foreach", fused)))
-        optimizer._step_supports_amp_scaling = fused  # GradScaler recognises fused optimizers by it
+        # GradScaler recognises fused optimizers by it, and leaves skipping to their kernel. SGD's
+        # leaves momenta unwritten if it skips the first step (torch 2.13): GradScaler skips it then
+        momenta = any(group.get("momentum") for group in optimizer.param_groups)
+        optimizer._step_supports_amp_scaling = fused and not momenta
 
     def _give_back(self, optimizer: Any) -> None:
         self._write_own(optimizer)

@@ -44,6 +44,7 @@ def install(agent: Agent) -> None:
     compiling.install(
         patches,
         torch,
+        loop,
         agent.modules,
         traits,
         agent.losses.on_scaled if agent.mode.measures else None,

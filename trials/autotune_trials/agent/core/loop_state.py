@@ -19,7 +19,7 @@ class LoopState:
     __slots__ = """
         stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
         training_called frozen closure_calls capturing captures functional seen_gradless
-        caches_gradients
+        caches_gradients fetching
     """.split()
 
     def __init__(self) -> None:
@@ -42,4 +42,5 @@ class LoopState:
         self.functional = False  # the job takes gradients with torch.func
         # a module in training mode was called without gradients (ModuleWatch)
         self.seen_gradless = False
+        self.fetching = 0  # id of the thread that fetches a batch; workers forked by it inherit it
         self.caches_gradients = False  # backward runs in two parts (CachedGradients)

@@ -19,6 +19,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,8 @@ class TrainingLoop(LoaderEvents):
         # the optimizer whose step ended the last iteration, and the number of backwards then
         self._ended_by: Callable[[], Any] = lambda: None
         self._ended_at = 0
+        self.steps_begun = 0  # calls of any optimizer's step
+        self._skipped: Any = False  # by the job's own GradScaler, in this iteration
         self._captured = False  # the job has captured backward or a step in a CUDA graph
 
     # ------------------------------------------------------------------ device and optimizers
@@ -98,6 +101,7 @@ class TrainingLoop(LoaderEvents):
             self.go_on()
         for hear in events.batch_requested:
             hear(loader)
+        self.state.fetching = get_ident()
 
     def on_batch(
         self,
@@ -107,6 +111,7 @@ class TrainingLoop(LoaderEvents):
         wait_s: float,
         turnover_s: float | None,
     ) -> None:
+        self.state.fetching = 0
         for hear in self.events.batch_given:
             hear(loader, batch, samples, wait_s, turnover_s)
 
@@ -115,6 +120,7 @@ class TrainingLoop(LoaderEvents):
             hear(loader)
 
     def on_epoch_end(self, loader: TrackedLoader) -> None:
+        self.state.fetching = 0
         for hear in self.events.epoch_ended:
             hear(loader)
 
@@ -234,6 +240,7 @@ class TrainingLoop(LoaderEvents):
     def start_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Returns changed (args, kwargs), or None."""
         state = self.state
+        self.steps_begun += 1
         if state.stopped:  # the hooks cannot be removed inside a step that iterates over them
             return None
         if state.capturing:
@@ -290,6 +297,8 @@ class TrainingLoop(LoaderEvents):
             for hear in self.events.step_ended:
                 hear(optimizer, ends)
             state.closure_calls = 0
+            # the job's own GradScaler leaves skipping to a fused kernel
+            self._skipped = getattr(optimizer, "found_inf", self._skipped)
             if ends:
                 if state.iterations == 1 and self._lead.same_turn:
                     self._start_over()
@@ -299,6 +308,22 @@ class TrainingLoop(LoaderEvents):
             self.fail("step_ended")
         finally:
             state.in_step = False
+
+    def on_no_step(self, scaler: Any, optimizer: Any) -> None:
+        """The job's own ``scaler`` was asked for a step of ``optimizer`` and made none: the
+        iteration ends all the same if it has skipped it, because gradients overflowed.
+        """
+        try:
+            skipped = any(
+                found.item() for found in scaler._found_inf_per_device(optimizer).values()
+            )
+        except Exception:
+            self.fail("GradScaler.step")
+            return
+        if skipped:
+            self._skipped = True
+            self.start_step(optimizer, (optimizer,), {})
+            self.end_step(optimizer, (optimizer,), {})
 
     def _steps_again(self, optimizer: Any) -> bool:
         """Whether ``optimizer`` ended the last iteration, and no training call, whose gradients
@@ -350,6 +375,7 @@ class TrainingLoop(LoaderEvents):
         state, events = self.state, self.events
         iteration = Iteration()
         iteration.index = state.iterations
+        iteration.skipped, self._skipped = self._skipped, False
         for fill_in in events.iteration_ending:
             fill_in(iteration, samples)
         state.iterations += 1

@@ -96,14 +96,16 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _found_killed(error: BaseException) -> bool:
-    """Whether a dead worker has the exit code of SIGKILL. ``_try_get_data``
-    (torch.utils.data.dataloader) holds the dead ones in ``failed_workers`` where it raises.
+    """Whether a worker of an iterator that ``error`` passed through has the exit code of SIGKILL.
+
+    torch itself may not have noticed: ``ConnectionResetError`` if the worker died while it handed
+    over a batch.
     """
     trace = error.__traceback__
     while trace is not None:
-        if any(
-            getattr(worker, "exitcode", None) == -signal.SIGKILL
-            for worker in trace.tb_frame.f_locals.get("failed_workers") or ()
+        workers = getattr(trace.tb_frame.f_locals.get("self"), "_workers", None)
+        if isinstance(workers, list) and any(
+            getattr(worker, "exitcode", None) == -signal.SIGKILL for worker in workers
         ):
             return True
         trace = trace.tb_next

@@ -36,11 +36,15 @@ class LossSelection(Listener):
         self._look_for_comparison = live.config.mode == SessionMode.LIVE
         # the latest result of the job's own scaler, and its loss; None: no scaler
         self._scaled: tuple[Any, Any] | None = None
+        # what it multiplied with, and in which iteration
+        self._scale: tuple[Any, int] | None = None
 
-    def on_scaled(self, loss: Any, scaled: Any) -> None:
+    def on_scaled(self, loss: Any, scaled: Any, scale: Any) -> None:
         """The job's own GradScaler made ``scaled`` from ``loss``: the unscaled loss counts,
         whatever the scale is by then."""
         try:
+            if scale is not None and scaled is not loss:
+                self._scale = scale.detach().clone(), self._state.iterations
             if scaled is not loss and type(scaled) is type(loss) is self._torch.Tensor:
                 self._scaled = (weakref.ref(scaled), loss.detach())
         except Exception:
@@ -54,6 +58,10 @@ class LossSelection(Listener):
         add = self._adds(tensors, gradients) if self._judging else self._meter.add
         if self._scaled is not None and tensors is self._scaled[0]():
             tensors = self._scaled[1]
+        elif self._scale is not None and self._scale[1] == self._state.iterations:
+            # a sum of scaled losses, or one of several
+            if isinstance(tensors, self._torch.Tensor):
+                tensors = tensors.detach() / self._scale[0].to(tensors.device)
         if add is not None:
             add(tensors, gradients)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.autocast import AutocastControl
@@ -83,6 +84,10 @@ class ModuleWatch(Listener):
         """A top-level module call, while modules are watched."""
         torch, state, live = self._torch, self._state, self._live
         if state.stopped or state.inside_entry or state.capturing:
+            return
+        # a dataset calls it, here or in a worker: no part of the forward
+        workers: Any = sys.modules["torch.utils.data._utils.worker"]
+        if state.fetching == get_ident() or workers._worker_info is not None:
             return
         if self._config.mode == SessionMode.LAUNCH and not (
             state.backwards or live.every_optimizer()

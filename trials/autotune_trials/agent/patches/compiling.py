@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
 if TYPE_CHECKING:
+    from autotune_trials.agent.core.training_loop import TrainingLoop
     from autotune_trials.agent.facts.job_traits import JobTraits
     from autotune_trials.agent.loop.module_watch import ModuleWatch
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 def install(
     patches: PatchSet,
     torch: Any,
+    loop: TrainingLoop,
     modules: ModuleWatch,
     traits: JobTraits,
-    on_scaled: Callable[[Any, Any], None] | None,
+    on_scaled: Callable[[Any, Any, Any], None] | None,
 ) -> None:
-    """Watch ``torch.compile``, the construction of a GradScaler, and the losses it scales
-    (``on_scaled(loss, scaled)``; None: not needed).
+    """Watch ``torch.compile``, the construction of a GradScaler, the steps it skips, and the losses
+    it scales (``on_scaled(loss, scaled, scale)``; None: neither is needed).
     """
 
     def make_compile(patch: Patch, original: Any) -> Any:
@@ -50,12 +52,24 @@ def install(
         def scale(self: Any, outputs: Any) -> Any:
             scaled = original(self, outputs)
             if patch.active and on_scaled is not None:
-                on_scaled(outputs, scaled)
+                on_scaled(outputs, scaled, getattr(self, "_scale", None))
             return scaled
 
         return untraced(scale)
 
+    def make_step(patch: Patch, original: Any) -> Any:
+        @functools.wraps(original)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = loop.steps_begun
+            result = original(self, optimizer, *args, **kwargs)
+            if patch.active and self.is_enabled() and loop.steps_begun == before:
+                loop.on_no_step(self, optimizer)
+            return result
+
+        return untraced(step)
+
     patches.add("torch.compile", torch, "compile", make_compile)
     patches.add("GradScaler.__init__", torch.amp.GradScaler, "__init__", make_scaler)
     if on_scaled is not None:
+        patches.add("GradScaler.step", torch.amp.GradScaler, "step", make_step)
         patches.add("GradScaler.scale", torch.amp.GradScaler, "scale", make_scale)

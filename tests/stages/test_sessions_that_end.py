@@ -18,6 +18,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
+from autotune.results import TrialState
 from autotune.stages.context import KILLS, RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
@@ -449,3 +450,28 @@ def test_after_a_failed_block_of_the_unchanged_job_the_same_command_goes_on(tmp_
     with pytest.raises(BaselineError, match="the unchanged job could not be measured"):
         run(tmp_path, machine)
     assert run(tmp_path, machine).verdict == "tuned"
+
+
+class TooLarge(Machine):
+    """The job runs out of memory with more than one worker, and dies of it."""
+
+    def __init__(self) -> None:
+        speeds = {"num_workers": {"2": 0.7}, "amp_dtype": {"bfloat16": 0.6}}
+        super().__init__(table(Loss(), factors=speeds))
+        self.died: list[Config] = []
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        if config.get("num_workers") == 2:
+            self.died.append(dict(config))
+            raise SessionFailed("oom", "MemoryError: no room")
+        return super().report(block, config)
+
+
+def test_what_ran_out_of_memory_costs_one_start(tmp_path: Path) -> None:
+    """Whatever else the series would have tried with it."""
+    machine = TooLarge()
+    result = run(tmp_path, machine, job(tmp_path, "{num_workers: [2], amp_dtype: [bfloat16]}"))
+    assert machine.died == [{"num_workers": 2}]
+    assert dict(result.knobs) == {"amp_dtype": "bfloat16"}
+    states = {trial.state for trial in result.trials if "num_workers" in trial.config}
+    assert states == {TrialState.INFEASIBLE}

@@ -170,6 +170,8 @@ class KeptSession:
                     outcomes.append(Outcome(left.pop(0)[0], None, failed))
                 finally:
                     self.close()
+                while left and _contains_infeasible(left[0][0], outcomes):
+                    outcomes.append(Outcome(left.pop(0)[0], None, outcomes[-1].failure))
                 left[:1] = [(c, _first_of_process(b)) for c, b in left[:1]]
                 continue
             outcomes += self._judged(left, reports, shortened)
@@ -340,6 +342,16 @@ def _died_of_last(failure: SessionFailed, reports: Sequence[BlockReport]) -> boo
     job usually dies of that after the agent has reported it.
     """
     return failure.kind == "oom" and bool(reports) and reports[-1].error.startswith("oom:")
+
+
+def _contains_infeasible(config: Config, outcomes: Sequence[Outcome]) -> bool:
+    """Whether ``config`` contains the settings for which the last block ran out of memory: each
+    attempt costs a start of the job.
+    """
+    last = outcomes[-1] if outcomes else None
+    if last is None or last.failure is None or last.failure.kind != "infeasible":
+        return False
+    return bool(last.config) and last.config.items() <= config.items()
 
 
 def _lost_trial(failure: SessionFailed) -> BlockFailed:

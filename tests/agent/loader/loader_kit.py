@@ -172,7 +172,7 @@ def flat(batches):
 
 
 def workers() -> list[psutil.Process]:
-    """Child processes, except the servers of multiprocessing and of bare_runs.py."""
+    """Child processes, except the servers of multiprocessing, bare_runs.py and forked_jobs.py."""
     own = []
     for child in psutil.Process().children(recursive=True):
         try:
@@ -180,7 +180,7 @@ def workers() -> list[psutil.Process]:
             if (
                 child.status() != psutil.STATUS_ZOMBIE
                 and "resource_tracker" not in command
-                and "bare_runs" not in command
+                and not {"bare_runs", "forked_jobs"} & {*command.split()}
                 and ("forkserver" not in command or "spawn_main" in command)
             ):
                 own.append(child)

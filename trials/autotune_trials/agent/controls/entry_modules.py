@@ -430,12 +430,12 @@ class Entry:
                     optimizer.state[parameter], parameter, parameter.stride()
                 )
 
-    def _with_layout(self, state: Any, parameter: Any, strides: Any) -> dict[str, Any]:
+    def _with_layout(self, momenta: Any, parameter: Any, strides: Any) -> dict[str, Any]:
         return {
             key: _with_strides(self._torch, value, strides)
             if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape
             else value
-            for key, value in state.items()
+            for key, value in momenta.items()
         }
 
     def _laid_out(self, value: Any) -> Any:

@@ -93,7 +93,7 @@ def first_bits_differ(a: LossRun, b: LossRun) -> int | None:
             (
                 i
                 for i, (x, y) in enumerate(zip(left, right, strict=False))
-                if x != y and not (x != x and y != y)
+                if x != y and not (math.isnan(x or 0.0) and math.isnan(y or 0.0))
             ),
             None,
         )

@@ -387,6 +387,25 @@ def test_regions_that_are_refused(tmp_path: Path, body: str, backward: str, reas
     )
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(loss / len(loader)).backward()",
+        "loss.backward(gradient=torch.tensor(1.0))",
+        "optimizer.zero_grad(set_to_none=True); loss.backward()",
+    ],
+)
+def test_a_line_of_the_backward_that_computes_nothing_in_the_region(
+    tmp_path: Path, line: str
+) -> None:
+    text = source(f"loss = criterion(model(x), y)\n{line}")
+    found = training(text, "model(x)", line.rpartition("; ")[2], OUTER)
+    header = 'with torch.autocast(device_type="cpu", dtype=torch.bfloat16):'
+    assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == (
+        f"{header}\n    loss = criterion(model(x), y)\n{line}"
+    )
+
+
 def test_a_generator_that_a_loop_runs_is_no_changed_file(tmp_path: Path) -> None:
     source = (
         "import torch\n\n\ndef steps():\n    for x in data:\n        yield model(x).sum()\n\n\nfor"

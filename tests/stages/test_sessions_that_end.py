@@ -475,3 +475,17 @@ def test_what_ran_out_of_memory_costs_one_start(tmp_path: Path) -> None:
     assert dict(result.knobs) == {"amp_dtype": "bfloat16"}
     states = {trial.state for trial in result.trials if "num_workers" in trial.config}
     assert states == {TrialState.INFEASIBLE}
+
+
+def test_the_rest_of_a_series_that_contains_it_is_not_started(tmp_path: Path) -> None:
+    machine = TooLarge()
+    large, larger = {"num_workers": 2}, {"num_workers": 2, "amp_dtype": "bfloat16"}
+    with (
+        context_of(tmp_path, machine) as context,
+        LiveSeries(context, {}, iteration_s=0.016) as live,
+    ):
+        blocks = live.measure([{}, large, larger, large, {}])
+    assert machine.died == [large]
+    assert [block.failure is None for block in blocks] == [True, False, False, False, True]
+    reasons = [block.failure.reason for block in blocks if block.failure is not None]
+    assert reasons[0] == reasons[2] and reasons[1].startswith("not tried, because a part of it")

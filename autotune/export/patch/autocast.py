@@ -171,14 +171,19 @@ def _region(
 
 
 def _computes(file: SourceFile, gradient: cst.Call) -> bool:
-    """Whether the line of the backward calls something with tensors before it: that would miss
-    the region.
+    """Whether the line of the backward computes with tensors before it: that would miss the region.
+
+    ``(loss / len(loader)).backward()`` and arguments by name (``gradient=``) do not.
     """
     line, parents = file.statement(gradient), list(file.parents(gradient))
     small = line.body if isinstance(line, cst.SimpleStatementLine) else ()
     before = itertools.takewhile(lambda part: part not in parents, small)
-    call = m.Call(args=[m.AtLeastN(m.Arg(), n=1)])
-    return any(m.findall(node, call) for node in [*before, gradient.func, *gradient.args])
+    given = [argument for argument in gradient.args if argument.keyword is None]
+    calls = itertools.chain.from_iterable(
+        m.findall(node, m.Call(args=[m.AtLeastN(m.Arg(), n=1)]))
+        for node in [*before, gradient.func, *given]
+    )
+    return any(not m.matches(call, WITHOUT_TENSORS) for call in calls)
 
 
 def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient: cst.Call) -> bool:
@@ -225,6 +230,10 @@ def _assigns(
     )
 
 
+WITHOUT_TENSORS = m.OneOf(
+    *(m.Call(func=m.Name(name)) for name in ("len", "int", "float")),
+    m.Call(func=m.Attribute(attr=m.Name("zero_grad"))),
+)
 ZERO_GRAD = m.SimpleStatementLine(
     body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("zero_grad"))))]
 )

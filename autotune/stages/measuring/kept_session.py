@@ -170,8 +170,7 @@ class KeptSession:
                     outcomes.append(Outcome(left.pop(0)[0], None, failed))
                 finally:
                     self.close()
-                while left and _contains_infeasible(left[0][0], outcomes):
-                    outcomes.append(Outcome(left.pop(0)[0], None, outcomes[-1].failure))
+                outcomes += _not_tried(left, outcomes)
                 left[:1] = [(c, _first_of_process(b)) for c, b in left[:1]]
                 continue
             outcomes += self._judged(left, reports, shortened)
@@ -344,14 +343,23 @@ def _died_of_last(failure: SessionFailed, reports: Sequence[BlockReport]) -> boo
     return failure.kind == "oom" and bool(reports) and reports[-1].error.startswith("oom:")
 
 
-def _contains_infeasible(config: Config, outcomes: Sequence[Outcome]) -> bool:
-    """Whether ``config`` contains the settings for which the last block ran out of memory: each
-    attempt costs a start of the job.
+def _not_tried(left: list[tuple[Config, Block]], outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Take the next blocks out of ``left`` that contain the settings for which the last one ran out
+    of memory: each attempt would cost a start of the job.
     """
-    last = outcomes[-1] if outcomes else None
-    if last is None or last.failure is None or last.failure.kind != "infeasible":
-        return False
-    return bool(last.config) and last.config.items() <= config.items()
+    lost = outcomes[-1] if outcomes else None
+    if lost is None or not lost.config:
+        return []
+    if lost.failure is None or lost.failure.kind != "infeasible":
+        return []
+    partly = BlockFailed(
+        "infeasible", f"not tried, because a part of it failed: {lost.failure.reason}"
+    )
+    taken = []
+    while left and lost.config.items() <= left[0][0].items():
+        config, _ = left.pop(0)
+        taken.append(Outcome(config, None, lost.failure if config == lost.config else partly))
+    return taken
 
 
 def _lost_trial(failure: SessionFailed) -> BlockFailed:

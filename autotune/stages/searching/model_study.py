@@ -213,25 +213,28 @@ class ModelStudy:
             return f"{FIRST_SHARE:.0%} of the search's time is used up"
         return ""
 
-    def _elapsed_share(self) -> float:
+    def _left_s(self) -> float:
+        """Seconds left of the search's time."""
         ends_s = search_ends_s(self.context, self.observation, self._began_s, self._sure_gain())
-        return (self.context.journal.elapsed_s - self._began_s) / max(ends_s - self._began_s, 1.0)
+        return ends_s - self.context.journal.elapsed_s
+
+    def _elapsed_share(self) -> float:
+        """Share of the search's time that has passed."""
+        passed_s = self.context.journal.elapsed_s - self._began_s
+        return passed_s / max(passed_s + self._left_s(), 1.0)
 
     def _next_series(self) -> Series | None:
-        now_s, iteration_s = self.context.journal.elapsed_s, self.observation.anatomy.iteration_s
-        ends_s = search_ends_s(self.context, self.observation, self._began_s, self._sure_gain())
+        left_s, iteration_s = self._left_s(), self.observation.anatomy.iteration_s
         first_block_s = max(BLOCK_S, MIN_ITERATIONS * iteration_s) + SETTLE_ITERATIONS * iteration_s
         next_series = partial(
             ModelSearch.next_series,
-            elapsed_share=(now_s - self._began_s) / max(ends_s - self._began_s, 1.0),
-            seconds_left=ends_s - now_s,
+            elapsed_share=self._elapsed_share(),
+            seconds_left=left_s,
             block_s=self._times.block_s(otherwise=first_block_s),
             switch_s={"loader": self._times.switch_s()} if self._has_dear() else {},
             busy=[config for taken in self._busy for config in taken.blocks],
         )
-        series = self._more_workers(ends_s - now_s) or self._next_of_two(
-            next_series, ends_s - now_s
-        )
+        series = self._more_workers(left_s) or self._next_of_two(next_series, left_s)
         self.stopped = self.model.stopped
         if series is None:
             return None

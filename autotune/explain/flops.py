@@ -18,6 +18,7 @@ work is done, and only there. Figures that are not known here stay None, with th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -82,14 +83,23 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
     """FLOPs of the model per step, forward and backward: matrix products, convolutions, attention.
 
     Averaged over ``steps`` profiled iterations. Recomputed work (checkpointing) counts again. None
-    if no such operator was counted.
+    if no such operator was counted, or some that take long cannot be.
     """
+    uncounted = sum(r.share for r in operators if r.flops is None and _UNCOUNTED.search(r.name))
+    if uncounted > UNCOUNTED_SHARE:
+        return None
     counted = [
         row.flops * row.calls
         for row in operators
         if row.flops is not None and kind(row.name) is Kind.PRODUCT
     ]
     return sum(counted) / steps if counted and steps > 0 else None
+
+
+# products whose sizes a trace does not show: recurrent layers, and kernels made by torch.compile or
+# by other libraries
+_UNCOUNTED = re.compile(r"rnn|lstm|gru|triton_(?:tem|mm)|flash_attn", re.IGNORECASE)
+UNCOUNTED_SHARE = 0.1  # of the operators' time
 
 
 def hands_on(name: str) -> bool:
@@ -139,7 +149,7 @@ VIEWS = frozenset(
 WRAPPERS = frozenset(
     """
         to _to_copy clone contiguous zeros ones full zeros_like ones_like full_like new_zeros
-        reshape flatten matmul einsum conv1d conv2d conv3d conv_transpose2d
+        reshape flatten matmul einsum conv1d conv2d conv3d conv_transpose2d thnn_conv2d slow_conv3d
         scaled_dot_product_attention layer_norm batch_norm _batch_norm_impl_index group_norm softmax
         log_softmax cross_entropy_loss nll_loss nll_loss_nd max_pool2d item randn rand randint stack
         embedding_backward select_backward slice_backward type_as outer is_nonzero
@@ -171,7 +181,11 @@ _BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
         (products.convolution(4, 2, 5, -2, 6, 3), "cudnn_convolution_transpose"),
         (products.convolution(3, 4, 5), "cudnn_convolution_relu"),
         (products.convolution(4, 5, 6), "_conv_depthwise2d"),
-        (products.convolution_backward, "convolution_backward"),
+        # outside oneDNN and cuDNN, e.g. in float64
+        (products.convolution(4, 5), "_slow_conv2d_forward slow_conv3d_forward"),
+        (products.convolution(4, 5, 6), "slow_conv_dilated2d slow_conv_dilated3d"),
+        (products.convolution_backward(10, 7), "convolution_backward"),
+        (products.convolution_backward(6), "_slow_conv2d_backward"),
         (products.attention(), "_cudnn_attention_forward"),
         (products.attention(False), "_flash_attention_forward _efficient_attention_forward"),
         (

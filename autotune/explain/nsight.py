@@ -89,6 +89,7 @@ def nsys_words(report: str) -> tuple[str, ...]:
         "profile",
         "-t",
         "cuda,nvtx,osrt,cudnn,cublas",
+        "--cuda-graph-trace=node",  # by default a graph is one event, without its kernels
         "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop",
         "--kill=none",

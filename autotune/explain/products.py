@@ -52,7 +52,7 @@ def linear_backward(signature: Signature) -> tuple[float, float]:
 def convolution(
     stride: int,
     padding: int,
-    dilation: int,
+    dilation: int = -1,
     transposed: int = -1,
     groups: int = -1,
     output_padding: int = -1,
@@ -65,7 +65,10 @@ def convolution(
             transposed >= 0 and bool(value_of(signature, transposed))
         )
         spatial = len(x) - 2
-        s, p, d = (each(value_of(signature, at), spatial) for at in (stride, padding, dilation))
+        s, p, d = (
+            each(value_of(signature, at) if at >= 0 else 1, spatial)
+            for at in (stride, padding, dilation)
+        )
         kernel = weight[2:]
         if is_transposed:
             extra = each(value_of(signature, output_padding), spatial)
@@ -86,18 +89,20 @@ def convolution(
     return rule
 
 
-def convolution_backward(signature: Signature) -> tuple[float, float]:
-    """(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
-    output_padding, groups, mask)
-    """
-    grad, x, weight = (shape_of(signature, i) for i in range(3))
-    # the side each of whose positions is multiplied with the whole kernel
-    over = x if value_of(signature, 7) else grad
-    mask = value_of(signature, 10)
-    one = 2.0 * over[0] * math.prod(over[2:]) * math.prod(weight)
-    results = [x, weight, (grad[1],)]
-    written = sum(bytes_of(s, signature.dtypes[1]) for s, wanted in zip(results, mask) if wanted)
-    return one * sum(map(bool, mask[:2])), operand_bytes(signature) + written
+def convolution_backward(mask: int, transposed: int = -1) -> Rule:
+    """(grad_output, input, weight, …); ``mask``: position of which gradients are wanted."""
+
+    def rule(signature: Signature) -> tuple[float, float]:
+        grad, x, weight = (shape_of(signature, i) for i in range(3))
+        # the side each of whose positions is multiplied with the whole kernel
+        over = x if transposed >= 0 and value_of(signature, transposed) else grad
+        wanted = value_of(signature, mask)
+        one = 2.0 * over[0] * math.prod(over[2:]) * math.prod(weight)
+        results = [x, weight, (grad[1],)]
+        written = sum(bytes_of(s, signature.dtypes[1]) for s, w in zip(results, wanted) if w)
+        return one * sum(map(bool, wanted[:2])), operand_bytes(signature) + written
+
+    return rule
 
 
 def attention(heads_second: bool = True) -> Rule:

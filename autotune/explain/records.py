@@ -136,7 +136,7 @@ class Side:
     operators: tuple[Operator, ...] = ()  # the costliest first
     timeline: tuple[Span, ...] = ()
     kernels_per_step: float = 0.0
-    idle_share: float | None = None  # of the profiled window, device without work; None on a CPU
+    idle_share: float | None = None  # of an iteration, device without work; None on a CPU
     profiled_steps: int = 0  # iterations that the operators cover; 0: unknown
     nsight_facts: NsightFacts | None = None  # read from the .nsys-rep
     ncu: str = ""  # .ncu-rep, where it was asked for

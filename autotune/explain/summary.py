@@ -5,8 +5,8 @@
 
 Terms and layout follow Paddle's profiler (``paddle.profiler.benchmark``: reader_cost, batch_cost,
 ips, reader ratio). Times come from iterations that nothing watches or profiles. Profiled iterations
-contribute only what profiling does not stretch: counts, bytes, and the share of time in which the
-device has work.
+contribute only what profiling does not stretch: counts, bytes, and the time in which the device has
+work. (The host takes longer under the profiler, and the device then waits for it.)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def summarize(
     *,
     device: str,
     cores: int,
-    busy_share: float | None = None,
+    busy_s: float | None = None,
     copies: Copies | None = None,
     compute: Compute | None = None,
 ) -> PerfSummary | None:
@@ -58,7 +58,7 @@ def summarize(
         window: timed iterations from the first of the process on; warm-up is detected and left out.
         device: where the job computes, "cpu" or "cuda".
         cores: cores the job may use.
-        busy_share: share of the profiled window with the device at work, 0..1; CUDA only.
+        busy_s: seconds per iteration with the device at work; CUDA only.
     """
     skipped = warm_up_end(window.times_s) if window.times_s else 0
     steady = drop_start(window, skipped)
@@ -68,7 +68,9 @@ def summarize(
     reader_s = fmean(waiting_times_s(steady) or [steady.phases_s.get("data", 0.0) / len(times)])
     batch_s = fmean(times)
     ips = [count / seconds for count, seconds in zip(samples, times, strict=True)]
-    used, used_of = utilisation(window, device, cores, busy_share)
+    used, used_of = utilisation(
+        window, device, cores, None if busy_s is None else min(busy_s / batch_s, 1.0)
+    )
     return PerfSummary(
         reader_cost_s=reader_s,
         batch_cost_s=batch_s,
@@ -108,10 +110,7 @@ def utilisation(
 ) -> tuple[float | None, str]:
     """(share, what it is a share of)."""
     if device == "cuda":
-        return (
-            busy_share,
-            "of the profiled time the device was busy" if busy_share is not None else "",
-        )
+        return (busy_share, "of an iteration the device is busy" if busy_share is not None else "")
     if not window.session_load or cores < 1:
         return None, ""
     return (

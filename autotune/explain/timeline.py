@@ -19,11 +19,10 @@ def kernels_per_step(trace: Trace) -> float:
     return len(trace.kernels) / len(trace.iterations) if trace.iterations else 0.0
 
 
-def idle_share(trace: Trace) -> float | None:
-    """Share of the profiled iterations in which the device neither computed nor copied.
+def device_busy_s(trace: Trace) -> float | None:
+    """Seconds per profiled iteration in which the device computed or copied.
 
-    From the start of the first iteration to the end of the last, without the time in which the job
-    was away. None where there is no device.
+    Without the time in which the job was away. None where there is no device.
     """
     if not trace.on_device or not trace.iterations:
         return None
@@ -33,9 +32,7 @@ def idle_share(trace: Trace) -> float | None:
         (c.start_s, c.end_s) for c in trace.copies
     ]
     away_s = covered(away, start_s, end_s)
-    whole_s = end_s - start_s - away_s
-    busy_s = covered([*spans, *away], start_s, end_s) - away_s
-    return 1 - busy_s / whole_s if whole_s > 0 else None
+    return (covered([*spans, *away], start_s, end_s) - away_s) / len(trace.iterations)
 
 
 def covered(spans: Iterable[tuple[float, float]], start_s: float, end_s: float) -> float:

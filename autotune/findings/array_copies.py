@@ -15,6 +15,7 @@ class ArrayCopies(SiteRule):
         f" Threshold: {LEAST_SHARE:.0%} of an iteration. Copies in DataLoader workers are not seen."
     )
     kinds = ("tensor_from_array",)
+    explains = ("host-bound",)
 
     def counts(self, case: Case, site: Site) -> bool:
         seen(case, "copies")

@@ -67,6 +67,7 @@ class Rule(ABC):
         knob: the knob that cures it, or "".
         also: further knobs that can cure it.
         explains: names of more general rules that would report the same cause again.
+        one_finding: it finds one thing in the whole job; its places are only the costliest lines.
     """
 
     name: ClassVar[str]
@@ -75,6 +76,7 @@ class Rule(ABC):
     knob: ClassVar[str] = ""
     also: ClassVar[tuple[str, ...]] = ()
     explains: ClassVar[tuple[str, ...]] = ()
+    one_finding: ClassVar[bool] = False
 
     @abstractmethod
     def judge(self, case: Case) -> list[Finding]:

@@ -29,6 +29,7 @@ class Communication(Rule):
     knob = "ddp_bucket_cap_mb"
     also = ("gradient_as_bucket_view", "nccl")
     explains = ("host-bound", "host-work")
+    one_finding = True
 
     def judge(self, case: Case) -> list[Finding]:
         if max(case.evidence.world_size, case.job.world_size) < 2:

@@ -16,6 +16,7 @@ class FileWrites(SiteRule):
         " Occasional writes are reported by periodic-stall."
     )
     kinds = ("file_write",)
+    explains = ("host-bound",)
 
     def says(self, case: Case, site: Site) -> str:
         return f"{site.detail}, {times(site.per_step)} an iteration"

@@ -24,6 +24,8 @@ class GcPauses(Rule):
         f" Threshold: {LEAST_SHARE:.0%} of an iteration. The place is the line they interrupted"
         " most."
     )
+    explains = ("host-bound",)
+    one_finding = True
 
     def judge(self, case: Case) -> list[Finding]:
         evidence, whole = seen(case, "garbage collections"), iteration_s(case)

@@ -73,6 +73,7 @@ def _standing_s(case: Case, broken: GraphBreak) -> float:
         f.seconds
         for f in case.evidence.frames
         if f.place.file == place.file
+        and f.phase != "away"
         and _name(f.place.function)
         in (function, f"torch_dynamo_resume_in_{function}_at_{place.line}")
         and not f.leaf.startswith("torch.")

@@ -6,6 +6,7 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import at, costliest_frames, iteration_s
 from autotune.words import duration_words
+from autotune_trials.protocol.messages import PHASES
 
 # NVIDIA and PyTorch ("Performance Tuning Guide") advise looking into gaps once utilisation is below
 # 85 to 90 %.
@@ -16,12 +17,13 @@ class HostBound(Rule):
     name = "host-bound"
     title = "The device sits idle"
     card = (
-        f"For at least {IDLE_SHARE:.0%} of the profiled time no kernel and no copy runs on the"
+        f"For at least {IDLE_SHARE:.0%} of an iteration no kernel and no copy runs on the"
         " device. The cost is that time, less what more specific findings explain. The places are"
         " the lines where the training thread was seen meanwhile. Only on a GPU."
     )
     knob = "compile_mode"
     also = ("batch_size", "optimizer_impl", "num_workers")
+    one_finding = True
 
     def judge(self, case: Case) -> list[Finding]:
         if not case.on_device:
@@ -32,7 +34,9 @@ class HostBound(Rule):
         whole = iteration_s(case)
         if idle < IDLE_SHARE:
             return []
-        frames = [(p, s) for p, s in costliest_frames(case.evidence.frames, limit=6) if p.own][:3]
+        frames = [
+            (p, s) for p, s in costliest_frames(case.evidence.frames, *PHASES, limit=6) if p.own
+        ][:3]
         steps = len(case.evidence.times_s)
         seen = ", ".join(
             f"{at(place)} ({duration_words(seconds / steps)} an iteration)"

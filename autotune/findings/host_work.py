@@ -35,6 +35,7 @@ class HostWork(Rule):
         " and garbage collection have findings of their own. Not judged on a GPU, where such work"
         " may run while the device computes: see host-bound."
     )
+    one_finding = True
 
     def judge(self, case: Case) -> list[Finding]:
         evidence, whole = case.evidence, iteration_s(case)

@@ -155,7 +155,7 @@ def _compared(
     left = list(new)
     result = []
     for finding in old:
-        same = _counterpart(finding, left)
+        same = _counterpart(rule, finding, left)
         if same is not None:
             left.remove(same)
         if same is None or _small(same.cost_s, finding.cost_s):
@@ -177,8 +177,10 @@ def _compared(
     return result + left
 
 
-def _counterpart(finding: Finding, candidates: Sequence[Finding]) -> Finding | None:
+def _counterpart(rule: Rule, finding: Finding, candidates: Sequence[Finding]) -> Finding | None:
     """The same finding on the other side: at the same line, or the first if a side has no line."""
+    if rule.one_finding:
+        return candidates[0] if candidates else None
     for other in candidates:
         if _at_one_line(other, finding):
             return other

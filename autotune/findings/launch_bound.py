@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import at, compute_s, costliest_frames, iteration_s
+from autotune.findings.measures import at, compute_s, costliest_frames, iteration_s, phase_s
 from autotune.words import duration_words
 
 # Launching a CUDA kernel takes the host 2 to 10 µs and the device about 3 (NVIDIA, "Employing CUDA
@@ -26,12 +26,14 @@ class LaunchBound(Rule):
         f"At least {MANY} operators (on a GPU: kernels) per iteration are tiny: their verdict in"
         f" the roofline is overhead or, where there is none, they take less than {TINY_S * 1e6:g} µs"
         f" each. Threshold: {COST_SHARE:.0%} of an iteration. The cost on a CPU is their time in"
-        " the profile, less what profiling added to each call; on a GPU, its idle time. The place"
+        " the profile, less what profiling added to each call; on a GPU, its idle time without the"
+        " wait for batches. The place"
         " is the line where the training thread was seen most often."
     )
     knob = "compile_mode"
     also = ("batch_size",)
     explains = ("host-bound", "host-work")
+    one_finding = True
 
     def judge(self, case: Case) -> list[Finding]:
         whole = iteration_s(case)
@@ -61,12 +63,13 @@ class LaunchBound(Rule):
         kernels, idle = case.side.kernels_per_step, case.side.idle_share
         if idle is None or not kernels:
             raise NotJudgeable("the profile shows no kernels")
-        each, cost = whole * (1.0 - idle) / kernels, whole * idle
+        each = whole * (1.0 - idle) / kernels
+        cost = max(0.0, whole * idle - phase_s(case, "data"))  # batches are waited for meanwhile
         if kernels < MANY or each >= TINY_S or cost < COST_SHARE * whole:
             return []
         evidence = (
             f"{kernels:,.0f} kernels per iteration of {duration_words(each)} each: the device"
-            f" spends {duration_words(cost)} of {duration_words(whole)} ({idle:.0%}) waiting for the"
+            f" spends {duration_words(cost)} of {duration_words(whole)} ({cost / whole:.0%}) waiting for the"
             " next launch."
         )
         return [self._told(case, evidence, cost)]

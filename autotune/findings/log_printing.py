@@ -16,6 +16,7 @@ class LogPrinting(SiteRule):
         " device-sync."
     )
     kinds = ("print", "log", "repr", "format")
+    explains = ("host-bound",)
 
     def counts(self, case: Case, site: Site) -> bool:
         return site.device != "cuda"

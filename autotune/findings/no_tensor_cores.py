@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import compute_s, dimensions, is_product, iteration_s
@@ -11,6 +13,7 @@ TENSOR_CORES = (7, 0)  # compute capability of the first GPUs that have them (Vo
 TF32 = (8, 0)  # compute capability of the first that use them for float32 (Ampere)
 SMALLEST = 16  # below this a product is too small for a Tensor-core tile
 COST_SHARE = 0.05
+FORMATS = ("tf32", "bfloat16", "float16")
 # Words in the names of kernels that run on Tensor cores (cuBLAS, cuDNN, CUTLASS).
 MARKS = "tensorop 16816 1688 884 hmma wgmma gmma mma tf32 bf16 f16 flash nvjet".split()
 # Words in the names of those that do not, though "mma" may be in "xmma".
@@ -25,7 +28,7 @@ class NoTensorCores(Rule):
         f" float32 products with dimensions of at least {SMALLEST} run on other units: none of"
         " their kernels has a Tensor-core name or, where kernels are unknown, neither TF32 nor"
         " autocast is on. The cost is what would be saved, by the measured peaks, at the same"
-        f" distance from the roof. Threshold: {COST_SHARE:.0%} of an iteration."
+        f" distance from the roof; where memory is the limit, only what 16 bits save there. Threshold: {COST_SHARE:.0%} of an iteration."
     )
     knob = "amp_dtype"
     also = ("matmul_precision",)
@@ -42,8 +45,10 @@ class NoTensorCores(Rule):
             if is_product(row) and large(row) and not on_tensor_cores(row, case)
         ]
         time_s = sum(row.share for row in rows) * computing
-        gain = _gain(case)
-        cost = time_s * (1.0 - 1.0 / gain) if gain else None
+        peaks = {peak.name: peak.value for peak in case.peaks}
+        shares = [(row.share, _saved(row, peaks)) for row in rows]
+        known = [share * saved for share, saved in shares if saved is not None]
+        cost = sum(known) * computing if known else None
         if not rows or (time_s if cost is None else cost) < COST_SHARE * whole:
             return []
         rows.sort(key=lambda row: -row.self_time_s)
@@ -58,8 +63,9 @@ class NoTensorCores(Rule):
             )
         )
         evidence += (
-            f"; on Tensor cores such products were measured {gain:.1f} times as fast here."
-            if gain
+            f"; on Tensor cores they would take {duration_words(time_s - cost)}, by the peaks"
+            " measured here."
+            if cost is not None
             else "; the speed-up on Tensor cores was not measured here."
         )
         tf32 = tuple(case.machine.compute_capability) >= TF32
@@ -73,11 +79,11 @@ class NoTensorCores(Rule):
 
 
 def on_tensor_cores(row: Operator, case: Case) -> bool:
-    """Decide by its kernels' names; if they are unknown, by its types and the settings."""
+    """Decide for float32 by its kernels' names; if they are unknown, by the settings."""
+    if "float32" not in row.dtypes.split():
+        return True  # half or double precision, or unknown: nothing is claimed
     if row.kernels:
         return any(map(_tensor_core_name, row.kernels))
-    if not {"float", "float32"} & set(row.dtypes.lower().replace(",", " ").split()):
-        return True  # half precision, or unknown: nothing is claimed
     if tuple(case.machine.compute_capability) < TF32:
         return False
     precision = str(case.config.get("matmul_precision") or case.job.matmul_precision)
@@ -91,15 +97,23 @@ def _tensor_core_name(kernel: str) -> bool:
 
 
 def large(row: Operator) -> bool:
+    """Whether it has enough to do for Tensor cores; depthwise convolutions have not."""
     matrices = [shape for shape in dimensions(row.shapes) if len(shape) >= 2]
-    return bool(matrices) and all(
-        min(shape[-2:]) >= SMALLEST or "conv" in row.name for shape in matrices
-    )
+    if "conv" in row.name:
+        return bool(matrices) and matrices[-1][1] > 1  # the kernel's channels
+    return bool(matrices) and min(min(shape[-2:]) for shape in matrices) >= SMALLEST
 
 
-def _gain(case: Case) -> float | None:
-    """How many times faster products are on Tensor cores, as measured here."""
-    peaks = {peak.name: peak.value for peak in case.peaks}
-    fast = max((peaks.get(name, 0.0) for name in ("tf32", "bfloat16", "float16")), default=0.0)
-    slow = peaks.get("float32", 0.0)
-    return fast / slow if slow and fast > slow else None
+def _saved(row: Operator, peaks: Mapping[str, float]) -> float | None:
+    """Share of its time that Tensor cores would save, by the measured peaks; None: unknown.
+
+    A product that waits for memory gains only what its operands shrink.
+    """
+    fastest = max(FORMATS, key=lambda name: peaks.get(name, 0.0))
+    fast, slow = peaks.get(fastest, 0.0), peaks.get("float32", 0.0)
+    if not slow or fast <= slow:
+        return None
+    memory_s = row.nbytes / peaks["memory"] if row.nbytes and peaks.get("memory") else 0.0
+    flops = row.flops or 1.0
+    new_s = max(flops / fast, memory_s * (1.0 if fastest == "tf32" else 0.5))
+    return max(0.0, 1.0 - new_s / max(flops / slow, memory_s))

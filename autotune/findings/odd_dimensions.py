@@ -28,7 +28,14 @@ class OddDimensions(Rule):
         if not half_dtype(case):
             raise NotJudgeable("the job computes in float32; the rule is about half precision")
         whole, computing = iteration_s(case), compute_s(case)
-        rows = [row for row in case.operators if is_product(row) and large(row) and _odd(row)]
+        rows = [
+            row
+            for row in case.operators
+            if is_product(row)
+            and {"bfloat16", "float16"} & {*row.dtypes.split()}
+            and large(row)
+            and _odd(row)
+        ]
         time_s = sum(row.share for row in rows) * computing
         if not rows or time_s < COST_SHARE * whole:
             return []
@@ -48,14 +55,11 @@ class OddDimensions(Rule):
 def _odd(row: Operator) -> list[int]:
     """The dimensions that slow Tensor cores down.
 
-    The last two of matrices, the channels of images and kernels.
+    The last two of matrices; the channels of a convolution's input and result.
     """
-    found = []
-    for shape in dimensions(row.shapes):
-        if len(shape) >= 2:
-            found += [
-                n
-                for n in (shape[:2] if "conv" in row.name and len(shape) > 2 else shape[-2:])
-                if n % MULTIPLE
-            ]
-    return list(dict.fromkeys(found))
+    shapes = [shape for shape in dimensions(row.shapes) if len(shape) >= 2]
+    if "conv" in row.name:  # the kernel, which is last, has the channels of its input and result
+        sizes = [shape[1] for shape in shapes[:-1]]
+    else:
+        sizes = [n for shape in shapes for n in shape[-2:]]
+    return list(dict.fromkeys(n for n in sizes if n % MULTIPLE))

@@ -1,4 +1,4 @@
-"""An optimizer that updates its parameters one by one."""
+"""An optimizer of which torch has a faster implementation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FASTER = 1.5  # times as fast; less could be the noise of a few steps
 
 class EagerOptimizer(Rule):
     name = "eager-optimizer"
-    title = "The optimizer updates its parameters one by one"
+    title = "The optimizer has a faster implementation"
     card = (
         f"An optimizer with at least {TENSORS} parameters whose step, tried on copies of them after"
         f" the watched iterations, is at least {FASTER:g} times as fast with another of torch's"

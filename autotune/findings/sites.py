@@ -56,10 +56,10 @@ class Site:
 
 
 def sites(evidence: Evidence, kinds: Collection[str]) -> list[Site]:
-    """The lines that make calls of ``kinds``, the costliest first."""
+    """The lines of training that make calls of ``kinds``, the costliest first."""
     groups: dict[tuple[str, str, int, str], list[Calls]] = {}
     for calls in evidence.calls:
-        if calls.kind in kinds:
+        if calls.kind in kinds and calls.phase != "away":
             groups.setdefault(
                 (calls.kind, calls.place.file, calls.place.line, calls.device), []
             ).append(calls)
@@ -138,15 +138,22 @@ def lost_s(case: Case, host_s: float) -> float:
     """The part of ``host_s``, an iteration's time on the host, that the job loses.
 
     On a GPU no more than the time in which the device is idle.
+
+    Raises:
+        NotJudgeable: that time is unknown.
     """
-    idle = case.side.idle_share
-    return host_s if not case.on_device or idle is None else min(host_s, idle * iteration_s(case))
+    if not case.on_device:
+        return host_s
+    if case.side.idle_share is None:
+        raise NotJudgeable("the profile does not show when the device was busy")
+    return min(host_s, case.side.idle_share * iteration_s(case))
 
 
 class SiteRule(Rule):
     """A rule about calls made in every step: one finding for all its lines together."""
 
     kinds: ClassVar[tuple[str, ...]]
+    one_finding = True
 
     def counts(self, case: Case, site: Site) -> bool:
         """Whether this site is the rule's business."""

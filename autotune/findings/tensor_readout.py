@@ -25,6 +25,7 @@ class TensorReadout(SiteRule):
         " of an iteration."
     )
     kinds = tuple(CALLED)
+    explains = ("host-bound",)
 
     def counts(self, case: Case, site: Site) -> bool:
         # numpy() itself copies nothing

@@ -23,7 +23,7 @@ from autotune.explain.records import Explanation, Peak, Side
 from autotune.explain.roofline import beaten, judged, raised
 from autotune.explain.summary import compute_of, copies_of, summarize
 from autotune.explain.table import operators, to_csv
-from autotune.explain.timeline import idle_share, kernels_per_step, timeline
+from autotune.explain.timeline import device_busy_s, kernels_per_step, timeline
 from autotune.explain.trace import Trace, read_trace
 from autotune.findings import Case, judge
 from autotune.job.configs import key_of
@@ -149,24 +149,24 @@ def describe(
     training = trace.training()
     rows = judged(operators(training), {peak.name: peak.value for peak in peaks}, tf32)
     steps = len(trace.iterations)
-    idle = idle_share(trace)
     table = f"traces/{name}-operators.csv"
     publish(context.run_dir / table, to_csv(rows))
     summary = summarize(
         record.window,
         device=device,
         cores=cores,
-        busy_share=None if idle is None else 1 - idle,
+        busy_s=device_busy_s(trace),
         copies=copies_of(training),
         compute=compute_of(model_flops(rows, steps), rows, peaks, tf32),
     )
+    busy = summary.device_utilisation if summary is not None and device == "cuda" else None
     return replace(
         side,
         table=table,
         operators=rows[:OPERATORS],
         timeline=timeline(trace),
         kernels_per_step=kernels_per_step(training),
-        idle_share=idle,
+        idle_share=None if busy is None else 1 - busy,
         summary=summary,
         profiled_steps=steps,
     )

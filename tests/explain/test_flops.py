@@ -147,6 +147,26 @@ def test_a_convolution_has_the_products_and_the_result_it_really_has(
     assert backward.nbytes == 4 * (result.numel() + 2 * x.numel() + 2 * conv.weight.numel())
 
 
+def test_a_convolution_outside_onednn_is_counted_where_it_is_computed(tmp_path: Path) -> None:
+    conv = torch.nn.Conv2d(4, 6, 3, bias=False).double()
+    x = torch.randn(2, 4, 9, 11, dtype=torch.float64, requires_grad=True)
+    found = rows(tmp_path, lambda: conv(x).sum().backward())
+    flops = 2 * 2 * 7 * 9 * 9 * 4 * 6
+    assert {r.name: r.flops for r in found if r.flops and "conv" in r.name} == {
+        "aten::_slow_conv2d_forward": flops,
+        "aten::_slow_conv2d_backward": 2 * flops,
+    }
+
+
+def test_what_cannot_be_counted_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    lstm, head = torch.nn.LSTM(64, 64), torch.nn.Linear(64, 10)
+    x = torch.randn(32, 16, 64)
+    table = rows(tmp_path, lambda: head(lstm(x)[0][-1]).sum().backward())
+    assert model_flops(table, 1) is None
+    table = rows(tmp_path, lambda: head(x).sum().backward())
+    assert model_flops(table, 1)
+
+
 def test_an_optimizers_lists_are_counted_where_the_gradients_tell_their_type(
     tmp_path: Path,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.explain.table import operators
-from autotune.explain.timeline import covered, idle_share, kernels_per_step, timeline
+from autotune.explain.timeline import covered, device_busy_s, kernels_per_step, timeline
 from autotune.explain.trace import read_trace
 
 
@@ -140,7 +140,7 @@ def test_the_device_was_busy_where_kernels_or_copies_ran(tmp_path: Path) -> None
     trace = read_trace(write(tmp_path / "t.json.gz", GPU))
     assert kernels_per_step(trace) == 1
     # the copies overlap with the kernels
-    assert idle_share(trace) == pytest.approx(1 - (40 + 50) / 200)
+    assert device_busy_s(trace) == pytest.approx((40 + 50) / 2 * 1e-6)
     assert covered([(0, 2), (1, 3), (5, 9)], 0.5, 6) == pytest.approx(3.5)
     spans = timeline(trace)
     assert {s.lane for s in spans} == {"forward", "device", "copy"}
@@ -154,7 +154,7 @@ def test_an_evaluation_between_iterations_is_no_training(tmp_path: Path) -> None
     assert [(op.name, op.parent) for op in trace.ops] == [("aten::linear", -1), ("aten::addmm", 0)]
     assert operators(trace)[0].calls == 1 and kernels_per_step(trace) == 0.5
     assert [k.op for k in trace.kernels] == [1] and len(trace.copies) == 1
-    assert idle_share(whole) == pytest.approx(1 - 40 / 100)
+    assert device_busy_s(whole) == pytest.approx(40 / 2 * 1e-6)
 
 
 def test_rows_of_a_device_job_go_by_device_time(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_one_bad_event_costs_only_itself(tmp_path: Path) -> None:
     assert (len(trace.kernels), len(trace.ops)) == (1, 4)
 
 
-def test_a_job_without_a_device_has_no_idle_share(tmp_path: Path) -> None:
+def test_a_job_without_a_device_has_no_busy_time(tmp_path: Path) -> None:
     host = [e for e in GPU if e.get("cat") not in ("kernel", "gpu_memcpy", "cuda_runtime")]
     trace = read_trace(write(tmp_path / "t.json", host))
-    assert idle_share(trace) is None and kernels_per_step(trace) == 0
+    assert device_busy_s(trace) is None and kernels_per_step(trace) == 0
     assert operators(trace)[0].self_time_s == pytest.approx(40e-6)

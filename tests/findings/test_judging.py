@@ -86,6 +86,14 @@ def test_findings_at_other_lines_are_other_findings() -> None:
     assert [(f.side, f.cured) for f in found] == [("baseline", True), ("winner", False)]
 
 
+def test_a_finding_about_the_whole_job_may_move_to_another_line() -> None:
+    """Two lines cost about the same, and either may be the costliest."""
+    rule = Told({"baseline": [finding(0.05)], "winner": [finding(0.05, replace(HERE, line=99))]})
+    rule.one_finding = True  # type: ignore[misc]
+    (found,) = judge_by([rule], CASES).findings
+    assert not found.cured and found.cost_after_s == 0.05
+
+
 def test_a_new_one_is_the_winners() -> None:
     (found,) = judge_by([Told({"winner": [finding(0.01)]})], CASES).findings
     assert (found.side, found.cured) == ("winner", False)

@@ -212,9 +212,28 @@ def test_the_rooflines_verdict_goes_before_the_mean() -> None:
 def test_many_small_kernels_leave_the_device_idle() -> None:
     side = Side(profiled_steps=12, kernels_per_step=5000.0, idle_share=0.6)
     (found,) = ask("launch-bound", gpu_case(side=side))
-    assert found.cost_s == pytest.approx(0.06)
+    assert found.cost_s == pytest.approx(0.06 - 0.001)
     assert ask("launch-bound", gpu_case(side=replace(side, kernels_per_step=500.0))) == []
     assert "no kernels" in refusal("launch-bound", gpu_case())
+
+
+def test_waiting_for_batches_is_not_waiting_for_launches() -> None:
+    seen = evidence(phases(data=0.05, forward=0.02, backward=0.02, optimizer=0.008, other=0.002))
+    side = Side(profiled_steps=12, kernels_per_step=5000.0, idle_share=0.55)
+    assert ask("launch-bound", gpu_case(seen=seen, side=side)) == []
+
+
+def test_what_an_evaluation_does_costs_no_iteration() -> None:
+    readout = Calls("item", LINE, 60, 60 * 3e-4, tuple(range(60)), "float32[]", "cpu")
+    readout = replace(readout, phase="other", each_s=(3e-4,) * 60, lines=(17, 17))
+    evaluation = replace(
+        readout, count=4000, seconds=1.2, iterations=(30,), phase="away", each_s=(1.2,)
+    )
+    assert ask("tensor-readout", case(seen=evidence(calls=(readout, evaluation)))) == []
+    away = Frames(30, "away", replace(LINE, line=99), 30.0)
+    seen = evidence(frames=(*frames(0.02, "other"), away))
+    (found,) = ask("host-bound", gpu_case(seen=seen, side=Side(idle_share=0.3)))
+    assert found.place == LINE and ":99" not in found.evidence
 
 
 def test_blank_time_names_the_frames() -> None:
@@ -300,9 +319,14 @@ def test_no_half_precision_no_casts() -> None:
 
 
 def product(
-    dtypes: str = "float float", shapes: str = "[512, 1024] [1024, 512]", **changes: Any
+    dtypes: str = "float32 float32", shapes: str = "[512, 1024] [1024, 512]", **changes: Any
 ) -> Side:
     row = operator("aten::mm", 0.5, 0.5, shapes=shapes, dtypes=dtypes, **changes)
+    return Side(profiled_steps=12, operators=(row,), idle_share=0.0)
+
+
+def convolution(shapes: str, dtypes: str = "float32 float32", **changes: Any) -> Side:
+    row = operator("aten::cudnn_convolution", 0.5, 0.5, shapes=shapes, dtypes=dtypes, **changes)
     return Side(profiled_steps=12, operators=(row,), idle_share=0.0)
 
 
@@ -312,7 +336,7 @@ PEAKS = (Peak("float32", 50e12), Peak("tf32", 400e12), Peak("bfloat16", 800e12))
 def test_float32_products_beside_tensor_cores() -> None:
     (found,) = ask("no-tensor-cores", gpu_case(side=product(), peaks=PEAKS))
     assert found.cost_s == pytest.approx(0.5 * 0.1 * (1 - 1 / 16))
-    assert found.knob == "amp_dtype" and "16.0 times" in found.evidence
+    assert found.knob == "amp_dtype" and "they would take 3.13 ms" in found.evidence
     (found,) = ask("no-tensor-cores", gpu_case(side=product()))
     assert found.cost_s is None and "was not measured" in found.evidence
     for name in (
@@ -326,7 +350,7 @@ def test_float32_products_beside_tensor_cores() -> None:
 @pytest.mark.parametrize(
     "about",
     [
-        gpu_case(side=product("c10::BFloat16 c10::BFloat16"), peaks=PEAKS),
+        gpu_case(side=product("bfloat16 bfloat16"), peaks=PEAKS),
         gpu_case(side=product(kernels=("sm90_xmma_gemm_f32f32_tf32f32",)), peaks=PEAKS),
         gpu_case(side=product(), job=job(device="cuda", matmul_precision="high"), peaks=PEAKS),
         gpu_case(side=replace(product(), config={"matmul_precision": "medium"}), peaks=PEAKS),
@@ -335,6 +359,27 @@ def test_float32_products_beside_tensor_cores() -> None:
 )
 def test_products_on_tensor_cores_or_too_small_are_no_finding(about: Case) -> None:
     assert ask("no-tensor-cores", about) == []
+
+
+@pytest.mark.parametrize(
+    "side",
+    [
+        product("float64 float64", kernels=("volta_dgemm_64x64_nn",)),
+        product("bfloat16 bfloat16", kernels=("conv_depthwise2d_backward_kernel<c10::BFloat16>",)),
+        # one channel in a kernel: depthwise
+        convolution("[64, 96, 56, 56] [96, 1, 7, 7]", kernels=("conv_depthwise2d_kernel<float>",)),
+    ],
+)
+def test_products_that_tensor_cores_cannot_speed_up_are_no_finding(side: Side) -> None:
+    assert ask("no-tensor-cores", gpu_case(side=side, peaks=PEAKS)) == []
+
+
+def test_a_product_that_waits_for_memory_gains_what_16_bits_save() -> None:
+    rows, size = 65536, 16
+    work = {"flops": 2.0 * rows * size**2, "nbytes": 4.0 * (2 * rows * size + size**2)}
+    side = product(shapes="[65536, 16] [16, 16]", **work)
+    (found,) = ask("no-tensor-cores", gpu_case(side=side, peaks=(*PEAKS, Peak("memory", 3e12))))
+    assert found.cost_s == pytest.approx(0.5 * 0.1 * 0.5)
 
 
 def test_no_tensor_cores_no_judgement() -> None:
@@ -346,7 +391,7 @@ def test_no_tensor_cores_no_judgement() -> None:
 
 def test_odd_dimensions_under_half_precision() -> None:
     half = {"amp_dtype": "bfloat16"}
-    odd = replace(product(shapes="[512, 1021] [1021, 50257]"), config=half)
+    odd = replace(product("bfloat16 bfloat16", "[512, 1021] [1021, 50257]"), config=half)
     (found,) = ask("odd-dimensions", gpu_case(side=odd))
     assert found.cost_s is None and "(1021, 50257)" in found.evidence
     assert ask("odd-dimensions", gpu_case(side=replace(product(), config=half))) == []
@@ -354,11 +399,28 @@ def test_odd_dimensions_under_half_precision() -> None:
         "odd-dimensions", gpu_case(side=product(shapes="[512, 1021] [1021, 50257]"))
     )
     assert "CPU" in refusal("odd-dimensions", case(side=odd))
+    in_float32 = replace(product(shapes="[512, 1021] [1021, 50257]"), config=half)
+    assert ask("odd-dimensions", gpu_case(side=in_float32)) == []
+
+
+@pytest.mark.parametrize(
+    ("shapes", "odd"),
+    [
+        ("[4, 64, 56, 56] [64, 64, 3, 3]", False),  # a batch of 4
+        ("[100, 64, 56, 56] [100, 64, 56, 56] [64, 64, 3, 3]", False),
+        ("[64, 96, 56, 56] [64, 96, 56, 56] [96, 1, 7, 7]", False),  # depthwise
+        ("[64, 61, 56, 56] [64, 61, 3, 3]", True),
+        ("[64, 61, 56, 56] [64, 64, 56, 56] [61, 64, 3, 3]", True),
+    ],
+)
+def test_of_a_convolution_only_its_channels_may_be_odd(shapes: str, odd: bool) -> None:
+    side = replace(convolution(shapes, "bfloat16 bfloat16"), config={"amp_dtype": "bfloat16"})
+    assert bool(ask("odd-dimensions", gpu_case(side=side))) is odd
 
 
 def wide(shapes: str = "[16384, 4096] [4096, 4096]", config: dict[str, Any] | None = None) -> Side:
     return replace(
-        product("c10::BFloat16 c10::BFloat16", shapes),
+        product("bfloat16 bfloat16", shapes),
         config={"amp_dtype": "bfloat16"} if config is None else config,
     )
 

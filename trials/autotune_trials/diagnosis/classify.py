@@ -27,7 +27,7 @@ from autotune_trials.session.ranks import PEER_GONE
 TAIL_BYTES = 32 << 10
 TAIL_LINES = 30
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|OutOfMemoryError|\bMemoryError\b|can(?:no|')t allocate"
+    r"out of memory|OutOfMemoryError|MemoryError\b|can(?:no|')t allocate"
     r" memory|std::bad_alloc|_ALLOC_FAILED"
     r"|out of shared memory|</torch_\w+>: No space left",  # /dev/shm
     re.IGNORECASE,

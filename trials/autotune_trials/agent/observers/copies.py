@@ -88,6 +88,7 @@ class Moves:
         if made is not None and made[0]() is tensor:
             _, spot, about, making_s = made
             self._calls.add(about._replace(device=target), spot, making_s + seconds)
+            return None  # pinning would not help: it belongs on the device from the start
         pinned = target == "cuda" and bool(tensor.is_pinned())
         non_blocking = bool(kwargs.get("non_blocking", any(a is True for a in args[2:])))
         spot = self._calls.here()

@@ -177,7 +177,6 @@ class ReplayExecutor(Executor):
             gradient_norms=tuple(1.0 / (1 + i) for i in range(SessionConfig.probe_steps)),
             update_norms=tuple(0.1 / (1 + i) for i in range(SessionConfig.probe_steps)),
             fingerprint=FINGERPRINT,
-            seeds_seen=True,
             notes={WALL_S: self.table.startup_s + sum(times)},
         )
 

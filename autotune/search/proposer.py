@@ -96,7 +96,8 @@ class Proposer:
             self._asked[key_of(config)] = self._ask_for(config)
             return origin, config
         # the baseline itself is not a trial
-        if len(self._known) + len(self._asked) >= self.size() - 1:
+        tried = sum(self._inside(trial.config) for trial in self._known.values())
+        if tried + len(self._asked) >= self.size() - 1:
             return None
         asked, config = self._ask()
         if not self._is_new(config):
@@ -124,6 +125,12 @@ class Proposer:
         """Configurations in the space; an upper bound where knobs are conditional."""
         return math.prod(
             sum((k, v) not in self._excluded for v in values) for k, values in self.domains.items()
+        )
+
+    def _inside(self, config: Config) -> bool:
+        return all(
+            value in self.domains.get(knob, ()) and (knob, value) not in self._excluded
+            for knob, value in config.items()
         )
 
     def _taken(self, config: Config) -> bool:

@@ -61,6 +61,7 @@ class LoaderFacts:
     worker_sharding: bool = True
     # why workers would run the job's script again from the top; "" if they would not
     starts_anew: str = ""
+    own_generator: str = ""  # random generator that the dataset keeps and draws from; "": none
     batch_sampler: str = ""  # class of the job's own batch sampler
     # samples per epoch of each rank's sampler, in rank order; (): unknown
     rank_samples: tuple[int, ...] = ()

@@ -22,6 +22,8 @@ FLAGS = frozenset(
 GIB = 1024.0**3
 CGROUP = Path("/sys/fs/cgroup")
 
+_before_binding: frozenset[int] | None = None
+
 
 def probe(device: Any = None) -> Machine:
     """The machine this process runs on. Imports torch if installed; initialises CUDA if available.
@@ -53,11 +55,24 @@ def probe(device: Any = None) -> Machine:
     return Machine(**facts)
 
 
+def note_cpus() -> None:
+    """Note the CPUs that this process may use, before OpenMP binds its main thread to one."""
+    global _before_binding
+    _before_binding = frozenset(os.sched_getaffinity(0))
+
+
+def cpus() -> frozenset[int]:
+    """The CPUs this process may use, by its affinity mask."""
+    if _before_binding is not None:
+        return _before_binding
+    if not hasattr(os, "sched_getaffinity"):
+        return frozenset(range(os.cpu_count() or 1))
+    return frozenset(os.sched_getaffinity(0))
+
+
 def cores() -> int:
     """Cores this process may use, by its affinity mask and its cgroup's CPU quota; at least 1."""
-    allowed = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    allowed = len(cpus())
     quotas = [q for q in (_quota_v2(d) for d in _cgroup_dirs("")) if q] or [
         q for q in (_quota_v1(d) for d in _cgroup_dirs("cpu")) if q
     ]
@@ -81,6 +96,7 @@ def available_gib() -> float:
     found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
     free = [int(found[1]) * 1024] if found else []
     free += [room for room in map(_cgroup_room, _cgroup_dirs("")) if room is not None]
+    free += [room for room in map(_cgroup_room, _cgroup_dirs("memory")) if room is not None]
     return max(0, min(free, default=0)) / GIB
 
 
@@ -159,16 +175,17 @@ def _cgroup_dirs(controller: str) -> list[Path]:
 
 
 def _cgroup_room(directory: Path) -> int | None:
-    """Bytes left below this cgroup's limit (version 2). Its file cache counts as free, because the
-    kernel reclaims it first.
+    """Bytes left below this cgroup's limit. Its file cache counts as free, because the kernel
+    reclaims it first.
     """
-    limit, used = _read(directory / "memory.max"), _read(directory / "memory.current")
+    limit = _read(directory / "memory.max") or _read(directory / "memory.limit_in_bytes")
+    used = _read(directory / "memory.current") or _read(directory / "memory.usage_in_bytes")
     if not (limit.isdigit() and used.isdigit()):
         return None
     cached = sum(
         int(n)
         for n in re.findall(
-            r"^(?:in)?active_file (\d+)$", _read(directory / "memory.stat"), re.MULTILINE
+            r"^(?:total_)?(?:in)?active_file (\d+)$", _read(directory / "memory.stat"), re.MULTILINE
         )
     )
     return int(limit) - int(used) + cached

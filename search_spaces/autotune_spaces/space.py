@@ -165,14 +165,17 @@ def _excluded(value: Any, entries: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise SpaceError(("exclude",), f"exclude is {value!r}", "a list of knobs")
     for index, name in enumerate(value):
-        if name not in names() and name not in entries:
+        if not isinstance(name, str) or (name not in names() and name not in entries):
             raise _unknown(("exclude", index), name)
     return tuple(value)
 
 
 def _unknown(path: Sequence[str | int], name: Any) -> SpaceError:
     return SpaceError(
-        path, f"there is no knob {name!r}", f"one of {', '.join(names())}", nearest(name, names())
+        path,
+        f"there is no knob {name!r}",
+        f"one of {', '.join(names())}",
+        nearest(str(name), names()),
     )
 
 

@@ -632,6 +632,33 @@ def test_momenta_from_a_checkpoint_are_laid_out_as_their_weights(launch: Launch)
     assert run() == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_so_are_those_of_an_optimizer_built_after_the_first_call(
+    launch: Launch, again: bool
+) -> None:
+    """A second one that continues from the first, or the first after a call to check shapes."""
+    early = convolutions()
+    before = adam(early)
+    trained(early, before)
+
+    def run() -> list[float]:
+        model = convolutions()
+        first = trained(model, adam(model)) if again else [model(torch.randn(2, 3, 8, 8)).sum()]
+        optimizer = adam(model)
+        optimizer.load_state_dict(copy.deepcopy(before.state_dict()))
+        assert all(state["exp_avg"].stride() == p.stride() for p, state in optimizer.state.items())
+        losses = trained(model, optimizer)
+        saved = optimizer.state_dict()["state"]
+        assert all(state["exp_avg"].is_contiguous() for state in saved.values())
+        return [*map(float, first), *losses]
+
+    torch.manual_seed(1)
+    expected = run()
+    launch(channels_last=True, optimizer_impl="fused")
+    torch.manual_seed(1)
+    assert run() == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_checkpoint_of_a_tuned_job_continues_in_the_bare_one(launch: Launch) -> None:
     """Which asks for a fused optimizer itself."""
 

@@ -293,4 +293,6 @@ def test_both_names_of_the_variable_are_set(tmp_path: Path) -> None:
         "a whole text comes out as it is"
     )
     assert prepared(knob, "unset", tmp_path, A="b", **before) == {"A": "b"}
+    workspace = {"A": "b", "CUDNN_CONV_WSCAP_DBG": "64"}
+    assert prepared(get("cudnn_workspace_mib"), "unset", tmp_path, **workspace) == {"A": "b"}
     assert knob.check_value(merged) is None

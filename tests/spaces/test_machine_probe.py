@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from autotune_spaces import machine
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import Machine
-from autotune_spaces.machine import probe
+from autotune_spaces.machine import cores, probe
 
 
 def test_this_machine() -> None:
-    machine = probe()
-    assert 1 <= machine.cores <= len(os.sched_getaffinity(0))
-    assert machine.memory_gib > 0.1
-    assert machine.torch_version == str(torch.__version__)
-    assert machine.device == ("cuda" if torch.cuda.is_available() else "cpu")
-    assert machine.shm_gib >= 0
-    if machine.cxx_compiler:
-        assert os.access(machine.cxx_compiler, os.X_OK)
-    assert decode(Machine, encode(machine)) == machine
+    found = probe()
+    assert 1 <= found.cores <= len(os.sched_getaffinity(0))
+    assert found.memory_gib > 0.1
+    assert found.torch_version == str(torch.__version__)
+    assert found.device == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert found.shm_gib >= 0
+    if found.cxx_compiler:
+        assert os.access(found.cxx_compiler, os.X_OK)
+    assert decode(Machine, encode(found)) == found
 
 
 def test_the_gpu_is_the_one_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +70,41 @@ def test_compiler_is_the_one_torch_would_take(tmp_path) -> None:  # type: ignore
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.strip() == "", done.stderr
+
+
+def test_cores_do_not_count_less_where_openmp_binds_the_training_thread(tmp_path: Path) -> None:
+    session = tmp_path / "session.json"
+    session.write_text(json.dumps({"mode": "launch", "directory": str(tmp_path)}))
+    trials = Path(__file__).parents[2] / "trials"
+    inject = trials / "autotune_trials" / "agent" / "bootstrap" / "inject"
+    code = (
+        "import torch; torch.randn(1 << 20).sin(); from autotune_spaces.machine import cores;"
+        " print(cores())"
+    )
+    env = {**os.environ, "PYTHONPATH": str(inject), "AUTOTUNE_SESSION": str(session)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, "OMP_PROC_BIND": "true"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == str(cores()), done.stderr
+
+
+def test_a_limit_of_cgroup_version_1_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "memory" / "docker" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text(str(4 << 30))
+    (folder / "memory.usage_in_bytes").write_text(str(3 << 30))
+    (folder / "memory.stat").write_text("total_active_file 1024\ntotal_inactive_file 0\n")
+    texts = {
+        "/proc/self/cgroup": "9:memory:/docker/abc\n0::/\n",
+        "/proc/meminfo": "MemTotal: 268435456 kB\nMemAvailable: 209715200 kB\n",
+    }
+    read = machine._read
+    monkeypatch.setattr(machine, "_read", lambda p: texts.get(str(p)) or read(p))
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    assert machine.available_gib() == pytest.approx(1.0, abs=1e-3)

@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from autotune.job.configs import key_of, normalise
-from autotune.results import Trial
+from autotune.results import Trial, TrialState
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import guess, seeds
 from autotune.search.stopping import PLATEAU_TRIALS, best_of, plateau
@@ -99,6 +99,17 @@ def test_a_small_space_is_exhausted_and_says_so(tmp_path: Path) -> None:
     small = {"amp_dtype": ("off", "bfloat16"), "num_workers": (0, 1)}
     p = Proposer(tmp_path / "optuna.log", SPACE, small, {k: DEFAULTS[k] for k in small}, 0)
     assert len(run(p, 50)) == 3
+
+
+def test_what_was_tried_of_an_excluded_value_leaves_the_others_to_try(tmp_path: Path) -> None:
+    small = {"amp_dtype": ("off", "bfloat16"), "intra_op_threads": (1, 2, 4)}
+    p = Proposer(tmp_path / "optuna.log", SPACE, small, {k: DEFAULTS[k] for k in small}, 0)
+    for number, threads in enumerate((1, 2)):
+        config = {"intra_op_threads": threads, "amp_dtype": "bfloat16"}
+        p.tell(Trial(number, config, TrialState.FAILED))
+    p.tell(Trial(2, {"amp_dtype": "bfloat16"}, TrialState.FAILED))
+    p.exclude("amp_dtype", "bfloat16")
+    assert len(run(p, 50, start=3)) == 2
 
 
 def test_all_of_a_space_is_proposed_however_sure_the_sampler_is(tmp_path: Path) -> None:

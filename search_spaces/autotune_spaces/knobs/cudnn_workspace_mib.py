@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from autotune_spaces.base import Card, Knob, NotApplicable, Numerics, Scope, Value
+from autotune_spaces.base import Card, Knob, NotApplicable, Numerics, Scope, Start, Value
 from autotune_spaces.domains import need_convolutions, need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -64,6 +65,11 @@ class CudnnWorkspaceMib(Knob):
         ):
             return None
         return f"{value!r} is neither 'unset' nor a whole number of MiB ≥ 1"
+
+    def prepare(self, start: Start, value: Value) -> Start:
+        if value == "unset":
+            return replace(start, env={n: v for n, v in start.env.items() if n != VARIABLE})
+        return super().prepare(start, value)
 
     def environment(self, value: Value) -> dict[str, str]:
         return {} if value == "unset" else {VARIABLE: str(value)}

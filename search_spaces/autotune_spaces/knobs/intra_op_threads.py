@@ -13,6 +13,7 @@ class IntraOpThreads(Knob):
     name = "intra_op_threads"
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
+    in_graph = True  # dynamo guards on it
     example = 4
     range = "1, 2, 4 … cores"
     card = Card(

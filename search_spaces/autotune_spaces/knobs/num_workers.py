@@ -69,7 +69,8 @@ class NumWorkers(Knob):
         changes_loss=(
             "Not by itself. If the dataset or the collate function draws random numbers,"
             " each worker draws its own, so the augmentation differs, as with a different"
-            " seed."
+            " seed. It is left alone where these come from a generator that the dataset keeps,"
+            " of which every worker would have the same copy."
         ),
         source=(
             "https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading"
@@ -97,6 +98,12 @@ class NumWorkers(Knob):
         if loader.starts_anew and loader.num_workers == 0:
             raise NotApplicable(
                 f"workers would run the job's script again from the top: {loader.starts_anew}"
+            )
+        if loader.own_generator and loader.num_workers == 0:
+            raise NotApplicable(
+                f"fetching draws from a random generator of the dataset ({loader.own_generator}):"
+                " every worker would start from the same copy of it, in every epoch. Seed it in a"
+                " worker_init_fn"
             )
         if machine.shm_gib < LEAST_SHM_GIB and loader.num_workers == 0:
             raise NotApplicable(

@@ -27,7 +27,8 @@ class PersistentWorkers(Knob):
         when_it_does_not=(
             "There are no workers, or one epoch takes minutes. If the training process"
             " changes the dataset between epochs, persistent workers do not see the"
-            " change."
+            " change. Under autotune they are started anew after one in an attribute, a"
+            " tensor, a list, or an array of up to 1 MiB."
         ),
         changes_loss=(
             "Not by itself. Random augmentation continues its stream instead of being"

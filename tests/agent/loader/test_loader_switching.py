@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import operator
 import random
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from loader_kit import (
@@ -494,10 +496,12 @@ def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, ne
     class Table(Numbers):
         def __init__(self):
             super().__init__(12)
-            self.scale, self.transform, self.rows = 1, abs, list(range(12))
+            self.scale, self.transform, self.rows = 1, abs, list(range(30))
+            self.labels, self.weights = np.zeros(12), torch.zeros(12)
 
         def __getitem__(self, index):
-            return self.transform(self.rows[index]) * self.scale
+            more = self.labels[index] + float(self.weights[index]) + sum(self.rows[20:])
+            return self.transform(self.rows[index]) * self.scale + more
 
     table = Table()
     dataset = Subset(table, range(12)) if nested else table
@@ -508,8 +512,11 @@ def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, ne
     changes = [
         lambda: setattr(table, "scale", 10),
         lambda: setattr(table, "transform", lambda row: -row),
-        lambda: setattr(table, "rows", list(range(1, 13))),
+        lambda: setattr(table, "rows", list(range(3, 63, 2))),
         lambda: table.rows.reverse(),
+        lambda: operator.setitem(table.rows, 29, 1000),
+        lambda: operator.setitem(table.labels, 11, 100.0),
+        lambda: table.weights.add_(1000.0),
     ]
     for change in changes:
         before = flat(train(hooks, loader))

@@ -268,7 +268,6 @@ class Record:
     # samples consumed when each value of metrics was reported
     metrics_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     no_effect: Mapping[str, str] = field(default_factory=dict)
-    seeds_seen: bool = False  # the job set seeds itself, or the agent did
     ended_early: bool = False  # the job ended before the window was full
     # the training thread has ended but its process has not: another record may follow
     so_far: bool = False

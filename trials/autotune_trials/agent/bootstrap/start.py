@@ -14,6 +14,8 @@ from autotune_trials.agent.bootstrap import log
 
 # as in autotune_spaces.knobs, whose import would cost every process some milliseconds
 KNOB_VARIABLES = "AUTOTUNE_KNOB_"
+# variables that make OpenMP bind the thread that loads it to one CPU
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 class TorchWatch:
@@ -96,6 +98,10 @@ def _before_the_job() -> None:
             from autotune_spaces.knobs import at_start
 
             at_start(os.environ)
+        if any(os.environ.get(name) for name in BINDING):
+            from autotune_spaces import machine
+
+            machine.note_cpus()
     except Exception as error:
         _tell_left_out("before the job", error)
 

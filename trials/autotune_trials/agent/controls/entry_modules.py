@@ -361,10 +361,7 @@ class Entry:
                     self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
                     self._relay(parameter, lambda t, f=wanted: t.to(memory_format=f))
             for optimizer in self._live.every_optimizer():
-                self._hooks += [
-                    optimizer.register_state_dict_post_hook(self._in_own_layout),
-                    optimizer.register_load_state_dict_post_hook(self._lay_out_loaded),
-                ]
+                self.optimizer_built(optimizer)
             return
         self._channels_last = False
         while self._hooks:
@@ -372,6 +369,13 @@ class Entry:
         for parameter, strides in self._own_strides.values():
             self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
         self._own_strides.clear()
+
+    def optimizer_built(self, optimizer: Any) -> None:
+        if self._channels_last:
+            self._hooks += [
+                optimizer.register_state_dict_post_hook(self._in_own_layout),
+                optimizer.register_load_state_dict_post_hook(self._lay_out_loaded),
+            ]
 
     def _movable(self) -> list[Any]:
         """Parameters with memory of their own. One that shares it with another tensor (a tied

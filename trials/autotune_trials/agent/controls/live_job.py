@@ -180,6 +180,8 @@ class LiveJobControl(Listener):
 
     def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
         self.control_of(optimizer).spot = construction_spot(optimizer, frame)
+        for entry in self.entries:
+            entry.optimizer_built(optimizer)
 
     # ------------------------------------------------------------------ switches
 

@@ -68,7 +68,7 @@ class Agent:
         measures = SessionMode(config.mode) is not SessionMode.LAUNCH
         # shared by several parts
         self.state, self.events = LoopState(), Events()
-        self.traits = JobTraits(seeds=config.seed is not None)
+        self.traits = JobTraits()
         self.timer = Timer(torch, self.state, self.events, measures)
         self.consumption, self.samples = Consumption(), SampleCount()
         # the loop, the job's parts, the knobs

@@ -38,7 +38,7 @@ def install(agent: Agent) -> None:
         backward.install_grad(patches, torch, loop, traits)
         settings.install(patches, torch, agent.knobs, traits, agent.sites)
     if config.seed is not None:
-        seeds.install(patches, torch, traits, config.seed)
+        seeds.install(patches, torch, config.seed)
     backward.install(patches, torch, loop, traits)
     optimizer.install(patches, torch, loop)
     compiling.install(

@@ -71,6 +71,9 @@ class Run:
     pass_over: int = 0  # iterations still to be left out of the window
     # number of compiled graphs when measuring began; None: we compile nothing
     graphs: int | None = None
+    # it has failed on this rank, and runs on with the job's own settings: all ranks have to take as
+    # many steps
+    error: str = ""
 
     @property
     def spent_s(self) -> float:
@@ -220,8 +223,8 @@ class LiveMode(Mode):
             # only now: memory that the last block held (a graph's pool) has just been freed
             forget_peak(agent.torch, agent.live.cuda)
         except Exception as error:
-            self._fail_block(run, f"knob: {type(error).__name__}: {error}")
-            return False
+            if not self._failed(run, f"knob: {type(error).__name__}: {error}"):
+                return False
         # since the last iteration ended; the workers did not pause
         paused_s = perf_counter() - agent.timer.clock.last_s
         run.settling = (Settling if self._alone else LockstepSettling)(
@@ -237,6 +240,15 @@ class LiveMode(Mode):
         if own < MOST_RECOMPILES:
             dynamo.recompile_limit = MOST_RECOMPILES
             self.agent.patches.on_restore(lambda: setattr(dynamo, "recompile_limit", own))
+
+    def _failed(self, run: Run, error: str) -> bool:
+        """A knob failed. Whether the block runs on all the same, for the sake of other ranks."""
+        if self._alone:
+            self._fail_block(run, error)
+            return False
+        self._give_all_back()
+        run.error = run.error or error
+        return True
 
     def _fail_block(self, run: Run, error: str) -> None:
         """Report the failure and go back to the job's own settings."""
@@ -254,9 +266,10 @@ class LiveMode(Mode):
         agent = self.agent
         if agent.knobs.failures:
             with agent.timer.own_time():
-                self._fail_block(run, f"knob: {'; '.join(agent.knobs.take_failures())}")
-                self._advance()
-            return
+                runs_on = self._failed(run, f"knob: {'; '.join(agent.knobs.take_failures())}")
+                if not runs_on:
+                    self._advance()
+                    return
         if run.graphs is not None and self._compiled_meanwhile(run):
             # e.g. for an epoch's smaller last batch: back to settling
             run.window, self.stage = None, Stage.SETTLING
@@ -372,6 +385,9 @@ class LiveMode(Mode):
 
     def _finish_block(self, run: Run, window: WindowRecorder) -> None:
         agent = self.agent
+        if run.error:
+            self._report(run, error=run.error)
+            return
         if run.block.cached_batches and agent.loaders.withheld:
             self._fail_block(
                 run,

@@ -326,7 +326,6 @@ class RecordMode(Mode):
                     k: tuple(at for at, _ in told) for k, told in agent.metrics.told.items()
                 },
                 no_effect=agent.knobs.no_effect(self._failures),
-                seeds_seen=agent.traits.seeds,
                 ended_early=ended_early,
                 so_far=so_far,
                 trace=self._trace,

@@ -6,12 +6,12 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from autotune_spaces.facts import LoaderFacts
+from autotune_trials.agent.dataloader.datasets import own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
 from autotune_trials.agent.facts.source_calls import OURS
 from autotune_trials.agent.loop.batches import Weight
@@ -27,9 +27,6 @@ SETTINGS = (
 )
 NOTHING = Weight()
 DEFAULT_PREFETCH = 2  # torch's own default with workers
-_MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
-_SCANS = 400  # most items inspected per dataset
-_PARTS = 16  # of each list, tuple or dict
 
 
 class Settings(NamedTuple):
@@ -151,6 +148,7 @@ def describe(
         in_order=own.in_order,
         worker_sharding=sharding,
         starts_anew=starts_anew(loader.multiprocessing_context),
+        own_generator=own_generator(loader),
         rank_samples=_sampled(data, loader),
         batch_mib=batch.bytes / 2**20,
         batch_tensors=batch.tensors,
@@ -231,125 +229,3 @@ def construction_frame(built: Any, frame: FrameType | None) -> FrameType | None:
 def site_of(spot: tuple[CodeType, int] | None) -> str:
     """``file.py:12``"""
     return f"{os.path.basename(spot[0].co_filename)}:{spot[1]}" if spot is not None else "?:0"
-
-
-def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
-    """Whether the code of ``dataset`` or ``worker_init_fn`` refers to ``get_worker_info``: then
-    several workers share the data; otherwise each would deliver all of it.
-
-    Searches the methods of its classes, the functions and classes they name, and the objects it
-    wraps. The code is read, not run, so a dataset that shards in a way not seen here counts as not
-    sharding, which is the safe side.
-    """
-    pending: list[Any] = [dataset] if worker_init_fn is None else [dataset, worker_init_fn]
-    visited: set[int] = set()
-    while pending and len(visited) < _SCANS:
-        item = pending.pop()
-        item = getattr(item, "__func__", item)
-        if id(item) in visited:
-            continue
-        visited.add(id(item))
-        code = getattr(item, "__code__", None)
-        if isinstance(code, CodeType):
-            names = _names(code)
-            if names & _MARKS:
-                return True
-            scope = getattr(item, "__globals__", {})
-            pending += [scope[name] for name in names if _worth_a_look(scope.get(name))]
-            cells = getattr(item, "__closure__", None) or ()
-            pending += [
-                cell.cell_contents
-                for cell in cells
-                if _filled(cell) and _worth_a_look(cell.cell_contents)
-            ]
-        elif isinstance(item, type):
-            if "Sharding" in item.__name__:
-                return True
-            for base in item.__mro__:
-                if not _of_library(base):
-                    pending += [_function(value) for value in vars(base).values()]
-        elif isinstance(item, (list, tuple)):
-            pending += [
-                part for part in item[:16] if _worth_a_look(part) or hasattr(part, "__dict__")
-            ]
-        elif hasattr(item, "func") and hasattr(item, "keywords"):  # functools.partial
-            pending += [item.func, *item.args]
-        elif hasattr(item, "__dict__") and not isinstance(item, type(sys)):
-            if "webdataset" in type(item).__module__ and "split" in type(item).__name__:
-                return True
-            pending.append(type(item))
-            pending += [
-                part
-                for part in vars(item).values()
-                if _worth_a_look(part) or hasattr(part, "__dict__")
-            ]
-            pending += [part for part in vars(item).values() if isinstance(part, (list, tuple))]
-    return False
-
-
-def _names(code: CodeType) -> set[str]:
-    """Every name used in ``code`` and in the functions defined inside it."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _names(constant)
-    return names
-
-
-def _function(value: Any) -> Any:
-    if isinstance(value, property):
-        return value.fget
-    return getattr(value, "__wrapped__", value)
-
-
-def _worth_a_look(value: Any) -> bool:
-    """A Python function or class outside torch and the standard library."""
-    value = getattr(value, "__func__", value)
-    return (isinstance(value, type) or hasattr(value, "__code__")) and not _of_library(value)
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-def _of_library(value: Any) -> bool:
-    top = (getattr(value, "__module__", None) or "builtins").partition(".")[0]
-    return top in ("torch", "numpy", "typing") or top in sys.stdlib_module_names - {"__main__"}
-
-
-def state_of(dataset: Any) -> object:
-    """What ``dataset`` and the objects it holds consist of, for comparison: numbers, strings and
-    flags by value, everything else by identity and length; equal to nothing if unreadable.
-
-    Keeps the objects: otherwise another could get the id of one that is gone. A change in place
-    inside an array, or beyond the first parts of a container, is not seen.
-    """
-    state, pending, visited = list[object](), [dataset], set[int]()
-    try:
-        for item in pending:  # grows
-            if type(item) in (int, float, str, bool):
-                state.append(item)
-                continue
-            length = len(item) if isinstance(item, (list, dict, set)) else 0
-            state.append((id(item), length, item))
-            if id(item) not in visited and len(visited) < _SCANS:
-                visited.add(id(item))
-                pending += _held_by(item)
-        return state
-    except Exception:
-        return object()  # the job's own attributes may do anything, or change while being read
-
-
-def _held_by(item: Any) -> Iterable[Any]:
-    """The parts of a container, or the attributes of an object."""
-    if isinstance(item, (list, tuple)):
-        return item[:_PARTS]
-    if isinstance(item, dict):
-        return islice(item.values(), _PARTS)
-    if isinstance(item, (type, type(sys))):
-        return ()
-    return tuple(getattr(item, "__dict__", {}).values())

@@ -20,6 +20,7 @@ from typing import Any
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.control import TrainingLoaderControl
+from autotune_trials.agent.dataloader.datasets import own_generator, shards
 from autotune_trials.agent.dataloader.facts import (
     Settings,
     describe,
@@ -27,7 +28,6 @@ from autotune_trials.agent.dataloader.facts import (
     is_iterable,
     own_batch_size,
     rebatches,
-    shards,
     starts_anew,
 )
 from autotune_trials.agent.dataloader.loader_events import LoaderEvents
@@ -333,6 +333,8 @@ class LoaderHooks:
         if want.num_workers and not own.num_workers:
             if why := starts_anew(template.multiprocessing_context):
                 return f"each worker would re-run the whole training script: {why}"
+            if generator := own_generator(template):
+                return f"every worker would draw the same random numbers from {generator}"
         if (
             max(want.num_workers, 1) != max(own.num_workers, 1)
             and is_iterable(self.data, template)

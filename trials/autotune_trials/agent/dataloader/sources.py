@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import Settings, state_of
+from autotune_trials.agent.dataloader.datasets import state_of
+from autotune_trials.agent.dataloader.facts import Settings
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.rng_streams import SeededFetcher
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import Settings, own_batch_size, rebatches, state_of
+from autotune_trials.agent.dataloader.datasets import state_of
+from autotune_trials.agent.dataloader.facts import Settings, own_batch_size, rebatches
 from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 from autotune_trials.agent.loop.batches import Weight

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from autotune_spaces import machine
 from autotune_spaces.topology import as_list
 from autotune_trials.agent.controls import garbage_collector
 from autotune_trials.agent.controls.garbage_collector import GcControl
@@ -28,7 +29,7 @@ def own_settings(live: LiveJobControl) -> dict[str, str]:
     """
     found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     if hasattr(os, "sched_getaffinity"):
-        found["cpus"] = as_list(os.sched_getaffinity(0))
+        found["cpus"] = as_list(machine.cpus())
     if not live.get(GcControl).collector.changed and (call := garbage_collector.own_setting()):
         found["gc"] = call
     return found

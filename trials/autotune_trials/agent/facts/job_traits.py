@@ -21,4 +21,3 @@ class JobTraits:
     unsafe_to_autocast: str = ""  # what its loss computes that autocast refuses on CUDA
     settings: dict[str, str] = field(default_factory=dict)  # name -> where it makes that setting
     loss_modules: set[str] = field(default_factory=set)
-    seeds: bool = False  # the job sets a seed, or we do

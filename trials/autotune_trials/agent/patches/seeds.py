@@ -8,17 +8,14 @@ import functools
 import random
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
-
-if TYPE_CHECKING:
-    from autotune_trials.agent.facts.job_traits import JobTraits
 
 UNSEEDED = 1000  # plus the offset: the seed of a job that sets none
 
 
-def install(patches: PatchSet, torch: Any, traits: JobTraits, offset: int) -> None:
+def install(patches: PatchSet, torch: Any, offset: int) -> None:
     """Seed once, now, and shift later seeds by ``offset`` (0 leaves them as they are)."""
     torch.manual_seed(UNSEEDED + offset)
     random.seed(UNSEEDED + offset)
@@ -34,7 +31,6 @@ def install(patches: PatchSet, torch: Any, traits: JobTraits, offset: int) -> No
             # once
             if not patch.active or getattr(inside, "seed", False):
                 return original(*args, **kwargs)
-            traits.seeds = True
             inside.seed = True
             try:
                 args = tuple(_moved(a, offset) for a in args[:1]) + args[1:]

@@ -1,0 +1,98 @@
+"""A random generator that the dataset keeps: forked workers would all draw the same from it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data.dataloader as data
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from autotune_spaces.base import NotApplicable
+from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.knobs import create
+from autotune_trials.agent.dataloader.facts import describe
+
+SHARED = np.random.default_rng(1)
+
+
+class Augmented(Dataset[float]):
+    def __init__(self) -> None:
+        self.rng: Any = np.random.default_rng(0)
+        self.order = self.rng.permutation(16)
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.rng.random())
+
+
+class Transformed(Augmented):
+    """The generator is two objects down."""
+
+    def __init__(self) -> None:
+        self.transforms = [Noise()]
+
+    def __getitem__(self, index: int) -> float:
+        return self.transforms[0](index)
+
+
+class Noise:
+    def __init__(self) -> None:
+        self.source = random.Random(0)
+
+    def __call__(self, value: float) -> float:
+        return value + self.source.random()
+
+
+class Global(Augmented):
+    def __getitem__(self, index: int) -> float:
+        return float(SHARED.random())
+
+
+class Shuffled(Augmented):
+    """Uses it while it is built, and no more."""
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.order[index])
+
+
+class Aware(Augmented):
+    def __getitem__(self, index: int) -> float:
+        if torch.utils.data.get_worker_info() is not None:
+            self.rng = np.random.default_rng(torch.initial_seed())
+        return float(self.rng.random())
+
+
+def found(dataset: Any, **more: Any) -> str:
+    loader: DataLoader[Any] = DataLoader(dataset, batch_size=2, **more)
+    return describe(data, loader, "k#0", "k:1", 2, False).own_generator
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        (Augmented(), "Augmented.rng"),
+        (Subset(Augmented(), [1, 2]), "Augmented.rng"),
+        (Transformed(), "Noise.source"),
+        (Global(), "SHARED"),
+        (Shuffled(), ""),
+        (Aware(), ""),
+        ([1.0, 2.0], ""),
+    ],
+)
+def test_it_is_found_where_fetching_uses_it(dataset: Any, name: str) -> None:
+    assert found(dataset) == name
+    assert found(dataset, worker_init_fn=print) == "", "workers are seeded by the job"
+
+
+def test_such_a_loader_gets_no_workers() -> None:
+    loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=2)
+    facts = describe(data, loader, "k#0", "k:1", 2, False)
+    machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
+    with pytest.raises(NotApplicable, match=r"Augmented\.rng"):
+        create("num_workers").candidates(machine, JobFacts(1, "cpu", facts, (), ()))

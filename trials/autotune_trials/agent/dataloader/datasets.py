@@ -1,0 +1,207 @@
+"""What a dataset's code and attributes show: whether it shards its data between workers, draws from
+a generator of its own, or has changed.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from types import CodeType
+from typing import Any
+
+_MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
+_WORKER_AWARE = frozenset({"get_worker_info", "_worker_info", "initial_seed"})
+_SCANS = 400  # most items inspected per dataset
+_PARTS = 16  # of each list, tuple or dict
+_ITEMS = 100_000  # of a list, compared by identity
+_HASHED_BYTES = 1 << 20  # of an array
+
+
+def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
+    """Whether the code of ``dataset`` or ``worker_init_fn`` refers to ``get_worker_info``: then
+    several workers share the data; otherwise each would deliver all of it.
+
+    Searches the methods of its classes, the functions and classes they name, and the objects it
+    wraps. The code is read, not run, so a dataset that shards in a way not seen here counts as not
+    sharding, which is the safe side.
+    """
+    pending: list[Any] = [dataset] if worker_init_fn is None else [dataset, worker_init_fn]
+    visited: set[int] = set()
+    while pending and len(visited) < _SCANS:
+        item = pending.pop()
+        item = getattr(item, "__func__", item)
+        if id(item) in visited:
+            continue
+        visited.add(id(item))
+        code = getattr(item, "__code__", None)
+        if isinstance(code, CodeType):
+            names = _names(code)
+            if names & _MARKS:
+                return True
+            scope = getattr(item, "__globals__", {})
+            pending += [scope[name] for name in names if _worth_a_look(scope.get(name))]
+            cells = getattr(item, "__closure__", None) or ()
+            pending += [
+                cell.cell_contents
+                for cell in cells
+                if _filled(cell) and _worth_a_look(cell.cell_contents)
+            ]
+        elif isinstance(item, type):
+            if "Sharding" in item.__name__:
+                return True
+            for base in item.__mro__:
+                if not _of_library(base):
+                    pending += [_function(value) for value in vars(base).values()]
+        elif isinstance(item, (list, tuple)):
+            pending += [
+                part for part in item[:16] if _worth_a_look(part) or hasattr(part, "__dict__")
+            ]
+        elif hasattr(item, "func") and hasattr(item, "keywords"):  # functools.partial
+            pending += [item.func, *item.args]
+        elif hasattr(item, "__dict__") and not isinstance(item, type(sys)):
+            if "webdataset" in type(item).__module__ and "split" in type(item).__name__:
+                return True
+            pending.append(type(item))
+            pending += [
+                part
+                for part in vars(item).values()
+                if _worth_a_look(part) or hasattr(part, "__dict__")
+            ]
+            pending += [part for part in vars(item).values() if isinstance(part, (list, tuple))]
+    return False
+
+
+def own_generator(loader: Any) -> str:
+    """The generator's name, "Augmented.rng"; "" if there is none, or workers seed it anew.
+
+    Code is read, not run: a method other than ``__init__`` has to name the generator.
+    """
+    if loader.worker_init_fn is not None:
+        return ""
+    try:
+        return _generator((loader.dataset, loader.collate_fn))
+    except Exception:  # the job's own attributes may do anything
+        return ""
+
+
+def _generator(roots: tuple[Any, ...]) -> str:
+    kinds, found = _kinds(), ""
+    pending, visited = list(roots), set[int]()
+    for item in pending:  # grows
+        if id(item) in visited or len(visited) >= _SCANS:
+            continue
+        visited.add(id(item))
+        held = getattr(item, "__dict__", {})
+        for function in _called(item):
+            names = _names(function.__code__)
+            if names & _WORKER_AWARE:
+                return ""
+            for name in names:
+                if isinstance(held.get(name), kinds):
+                    found = found or f"{type(item).__name__}.{name}"
+                elif isinstance(function.__globals__.get(name), kinds):
+                    found = found or name
+        pending += _held_by(item)
+    return found
+
+
+def _called(item: Any) -> list[Any]:
+    """The functions that may run when ``item`` is used, without its constructor's."""
+    if hasattr(item, "__code__"):
+        return [item]
+    methods: dict[str, Any] = {}
+    for base in type(item).__mro__:
+        if not _of_library(base):
+            methods = {**vars(base), **methods}  # a class's own go before those of its bases
+    methods.pop("__init__", None)
+    return [m for m in methods.values() if isinstance(getattr(m, "__code__", None), CodeType)]
+
+
+def _kinds() -> tuple[type, ...]:
+    kinds: list[type] = [random.Random, sys.modules["torch"].Generator]
+    if numpy := sys.modules.get("numpy"):
+        kinds += [numpy.random.Generator, numpy.random.RandomState]
+    return tuple(kinds)
+
+
+def state_of(dataset: Any) -> object:
+    """What ``dataset`` and the objects it holds consist of, for comparison: numbers, strings and
+    flags by value, everything else by identity and length; equal to nothing if unreadable.
+
+    Keeps the objects: otherwise another could get the id of one that is gone. A change in place
+    inside a large array, or deep inside a container, is not seen.
+    """
+    state, pending, visited = list[object](), [dataset], set[int]()
+    try:
+        for item in pending:  # grows
+            if type(item) in (int, float, str, bool):
+                state.append(item)
+                continue
+            state.append((id(item), _contents(item), item))
+            if id(item) not in visited and len(visited) < _SCANS:
+                visited.add(id(item))
+                pending += _held_by(item)
+        return state
+    except Exception:
+        return object()  # the job's own attributes may do anything, or change while being read
+
+
+def _contents(item: Any) -> object:
+    """Something that changes if ``item`` is changed in place, as far as that is cheap to tell."""
+    if isinstance(item, list):
+        return len(item), hash(tuple(map(id, item[:_ITEMS])))
+    if isinstance(item, (dict, set)):
+        return len(item)
+    torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+    if isinstance(item, torch.Tensor):
+        return None if item.is_inference() else item._version
+    if numpy is not None and type(item) is numpy.ndarray and item.nbytes <= _HASHED_BYTES:
+        return hash(item.tobytes())
+    return None
+
+
+def _names(code: CodeType) -> set[str]:
+    """Every name used in ``code`` and in the functions defined inside it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names(constant)
+    return names
+
+
+def _function(value: Any) -> Any:
+    if isinstance(value, property):
+        return value.fget
+    return getattr(value, "__wrapped__", value)
+
+
+def _worth_a_look(value: Any) -> bool:
+    """A Python function or class outside torch and the standard library."""
+    value = getattr(value, "__func__", value)
+    return (isinstance(value, type) or hasattr(value, "__code__")) and not _of_library(value)
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _of_library(value: Any) -> bool:
+    top = (getattr(value, "__module__", None) or "builtins").partition(".")[0]
+    return top in ("torch", "numpy", "typing") or top in sys.stdlib_module_names - {"__main__"}
+
+
+def _held_by(item: Any) -> Iterable[Any]:
+    """The parts of a container, or the attributes of an object."""
+    if isinstance(item, (list, tuple)):
+        return item[:_PARTS]
+    if isinstance(item, dict):
+        return islice(item.values(), _PARTS)
+    if isinstance(item, (type, type(sys))):
+        return ()
+    return tuple(getattr(item, "__dict__", {}).values())

@@ -7,8 +7,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,8 @@ from autotune.errors import InputError
 from autotune.executors.cluster import workdir
 from autotune.executors.cluster.answers import Answer, answered, relocated
 from autotune.executors.cluster.connection import connect
+from autotune.executors.cluster.executor import RayExecutor
+from autotune.executors.cluster.lane import Slot
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.job.load import load_job
@@ -230,3 +235,25 @@ def test_what_is_far_too_large_is_not_even_packed(tmp_path: Path) -> None:
 
 def test_a_place_keeps_its_name() -> None:
     assert Place("abcdef0123", "host", 1, 2, 8.0, 1.0).name == "host-abcdef.1"
+
+
+def test_a_slot_that_lost_a_node_gives_up_its_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would hold them for it, and no new slot could have them."""
+    place = Place("a" * 8, "a", 0, 1, cpus=4.0, gpus=0.0, others=("b" * 8,))
+    nodes = [node("a", CPU=4.0), node("b", alive=False, CPU=4.0), node("c", CPU=4.0)]
+    ended: list[bool] = []
+    executor: Any = object.__new__(RayExecutor)
+    executor._options = {"nodes_per_slot": 2}
+    executor._starting, executor._waiting, executor._out, executor._used = {}, [], {}, []
+    executor._starts = Counter()
+    executor._head = SimpleNamespace(nodes=lambda: nodes)
+    actors: Any = SimpleNamespace(
+        slot=None, group=None, outposts=(), end=lambda: ended.append(True)
+    )
+    parts: Any = (None, None, executor, executor._head)
+    slot = Slot(place, actors, *parts)
+    executor._slots = {place: slot}
+    monkeypatch.setattr(RayExecutor, "_start", lambda self, place: None)
+    monkeypatch.setattr(RayExecutor, "_collect", lambda self: None)
+    executor._look()
+    assert slot.gone and ended == [True] and not executor._slots

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from autotune_spaces.domains import NO_LOADER
@@ -26,6 +30,7 @@ from autotune_trials.protocol.rank_merge import (
     merge_reports,
 )
 from autotune_trials.session import ranks
+from autotune_trials.supervisor.process_tags import MARK_VARIABLE, new_mark
 
 LOADER = LoaderFacts(
     "Data",
@@ -85,6 +90,23 @@ def test_the_loss_is_the_mean_over_ranks() -> None:
     # only the last rank of a pipeline has a loss
     assert mean_losses([(None, None), (2.0, None)]) == (2.0, None)
     assert mean_losses([(1.0, 2.0, 3.0), (3.0, 4.0)]) == (2.0, 3.0)
+
+
+def test_a_device_that_slows_down_on_any_rank_slows_all() -> None:
+    hot = dataclasses.replace(window((4.0,)), throttled="thermal slowdown", power_capped=True)
+    merged = merge_records(
+        {0: record(0, (1.0,)), 1: dataclasses.replace(record(1, (1.0,)), window=hot)}, JOBS
+    )
+    assert merged.window.throttled == "thermal slowdown" and merged.window.power_capped
+
+
+def test_an_error_names_its_rank_unless_it_is_everyones() -> None:
+    def error(*errors: str) -> str:
+        reports = {r: BlockReport("b", r, None, error=e) for r, e in enumerate(errors)}
+        return merge_reports(reports, JOBS).error
+
+    assert error("", "knob: ValueError: no") == "knob: rank 1: ValueError: no"
+    assert error("oom: 3 GiB", "oom: 2 GiB") == "oom: 3 GiB" and error("", "") == ""
 
 
 def test_one_process_is_left_as_it_is() -> None:
@@ -287,3 +309,39 @@ def test_of_ranks_that_stand_still_the_one_is_named_that_the_others_wait_for() -
     shown = hang_stacks.stacks_in_words({"rank 0": WAITS, "rank 1": SLEEPS}, 30).splitlines()
     assert shown[0] == "rank 1:" and "rank 0 (waits for others):" in shown
     assert hang_stacks.stacks_in_words({"rank 0": SLEEPS}, 2).splitlines() == SLEEPS[:2]
+
+
+RANK = """
+import sys
+from autotune_trials.measure.machine_load import resident_gib
+held = bytearray(b"x") * (100 << 20)
+print("up", flush=True)
+sys.stdin.readline()
+print(resident_gib(own=True), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_the_memory_of_several_ranks_is_counted_once() -> None:
+    """Each counts its own processes, not those of the launcher that started them all."""
+    told = []
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", RANK],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, MARK_VARIABLE: new_mark()},
+                )
+            )
+            for _ in range(2)
+        ]
+        assert [each.stdout.readline() for each in ranks if each.stdout] == ["up\n"] * 2
+        for each in ranks:
+            assert each.stdin and each.stdout
+            each.stdin.write("\n")
+            each.stdin.flush()
+            told.append(float(each.stdout.readline()))
+    assert all(0.1 < gib < 0.16 for gib in told)

@@ -40,6 +40,9 @@ WAYS = {
     "overwritten": "open('mine.txt', 'w').write('theirs')",
     "overwritten twice": "open('mine.txt', 'w').write('a'); open('mine.txt', 'w').write('b')",
     "appended": "open('mine.txt', 'a').write('theirs')",
+    "opened to append, then cut": (
+        "f = open('mine.txt', 'a'); f.truncate(0); f.write('x'); f.close()"
+    ),
     "appended, then overwritten": (
         "open('mine.txt', 'a').write('x'); open('mine.txt', 'w').write('y')"
     ),
@@ -965,6 +968,31 @@ def test_after_a_power_cut_the_next_run_puts_things_back(killed):
     (killed / "ckpt.pt").write_text("the user's next training")
     put_back(found, late=True)
     assert (killed / "ckpt.pt").read_text() == "the user's next training"
+
+
+def test_what_was_put_back_is_not_newer_at_the_next_attempt(killed, monkeypatch):
+    """The first one ended half way: the disk was full."""
+    session = killed / "session-run" / "sessions" / "0001-live"
+    (killed / "other.txt").write_text("the user's own")
+    ledger = Ledger(str(SessionPaths(session).written))
+    ledger.opens(str(killed / "other.txt"), os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
+    (killed / "other.txt").write_text("x")
+    put = restore._put
+
+    def full(path, *rest):
+        if path.endswith("other.txt"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        put(path, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restore, "_put", full)
+        assert [path for path, *_ in put_back(str(session), late=True)["failed"]]
+    assert (killed / "mine.txt").read_text().startswith("the user's own")
+    time.sleep(1.1)
+    monkeypatch.setattr(left_behind, "last_sign", lambda _: time.time() - 1.0)
+    monkeypatch.setattr(restore, "SILENT_S", 0.0)
+    failed = put_back(str(session), late=True)["failed"]
+    assert str(killed / "mine.txt") not in {path for path, *_ in failed}
 
 
 def test_so_does_a_judgement_that_is_moved_aside(killed):

@@ -37,6 +37,7 @@ def test_side_effects_go_to_the_trial_directory(make_session, tmp_path, monkeypa
     assert env["MLFLOW_TRACKING_URI"].startswith("file://" + out) and "MLFLOW_RUN_ID" not in env
     assert env["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache")
     assert env["PYTHONUNBUFFERED"] == "1"
+    assert env["PWD"] == shown(tmp_path)["cwd"], "not where autotune runs; launch sets it, too"
     assert (
         env["AUTOTUNE_SESSION"] == str(session.paths.config)
         and env["AUTOTUNE_MARK"] == session.mark

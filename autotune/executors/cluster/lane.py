@@ -91,10 +91,10 @@ class Slot(Executor):
         except RayTaskError:  # our own bug there
             raise
         except RayError as error:
-            self._give_up()
+            self.give_up()
             raise self._lost(first_line(error)) from error
         except KeyboardInterrupt:
-            self._give_up()  # a request to end would wait for its current work
+            self.give_up()  # a request to end would wait for its current work
             raise
         finally:
             self._busy = False
@@ -103,7 +103,7 @@ class Slot(Executor):
         except SessionFailed as failure:
             if failure.kind != "lost":
                 raise
-            self._give_up()  # another node of the slot is gone
+            self.give_up()  # another node of the slot is gone
             raise self._lost(failure.detail) from failure
 
     def open_live(self, process_config: Config) -> LiveSession:
@@ -173,9 +173,9 @@ class Slot(Executor):
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=patience_s)
         for slot in here:
-            slot._give_up()
+            slot.give_up()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Kill its processes: if it is only out of reach, it must not hold its nodes forever.
 
         The guard on each node ends the session and puts files back.

@@ -2,7 +2,7 @@
 
 A file is kept by hard-linking it under a second name, which costs the same for any size: it then
 survives if the job removes, replaces or renames it. A file that is changed in place is also copied,
-up to 1 GiB; for a file that is only appended to, its old length suffices.
+up to 1 GiB; for a large file that is opened to append to, its old length suffices.
 
     <session>/written/kept/<device>-<inode>        second name; a copy if linking is not possible
                            <device>-<inode>.was    its contents before an in-place change

@@ -24,6 +24,8 @@ from autotune_trials.file_restore.backups import COPY_BYTES, Backups, CannotKeep
 from autotune_trials.file_restore.log import Log, Made
 from autotune_trials.file_restore.scope import PathScope, below
 
+APPENDED_BYTES = 64 << 20  # of a file that is opened only to append to: such as a log
+
 
 class Ledger:
     """The ledger of one process. Each method is called before the job's operation of that name,
@@ -160,9 +162,10 @@ class Ledger:
     def _spare(self, path: str, stat: os.stat_result, flags: int, checkpoint: bool) -> None:
         """Save the contents of a kept file that is about to be opened for writing."""
         anew = flags & os.O_TRUNC and flags & os.O_CREAT
-        # a file opened for reading too (a+) may be truncated and rewritten, e.g. a locked table
-        rewrites = flags & os.O_RDWR and stat.st_size <= COPY_BYTES
-        if not anew and (stat.st_size == 0 or (flags & os.O_APPEND and not rewrites)):
+        # a file opened to append may be cut and written anew all the same, e.g. a locked table (a+)
+        most = COPY_BYTES if flags & os.O_RDWR else APPENDED_BYTES
+        appended = flags & os.O_APPEND and stat.st_size > most
+        if not anew and (stat.st_size == 0 or appended):
             return  # restoring only has to cut it to its old length
         self._log.flush()
         self._backups.flush()

@@ -189,7 +189,7 @@ class _Restoring:
         if (entry["dev"], entry["ino"]) in self._prepared and not self._holds(path):
             return  # prepared data, unpacked out of scope and then moved into place
         with self._trouble_told(path, original):
-            if self._is_newer(path):
+            if self._is_newer(path) and not _is_unchanged(path, entry):
                 raise OSError(
                     "it was modified after the session ended; to keep the current version, delete"
                     " the saved original"
@@ -284,6 +284,15 @@ def _key(path: str) -> tuple[int, int]:
 def _is_it(path: str, entry: dict[str, Any]) -> bool:
     """Whether ``path`` is the very file of ``entry`` (same device and inode)."""
     return os.path.lexists(path) and _key(path) == (entry["dev"], entry["ino"])
+
+
+def _is_unchanged(path: str, entry: dict[str, Any]) -> bool:
+    """Whether ``path`` is as it was, e.g. restored before: only its ctime is new."""
+    stat = os.lstat(path)
+    return _is_it(path, entry) and (stat.st_size, stat.st_mtime_ns) == (
+        entry["size"],
+        entry["mtime_ns"],
+    )
 
 
 def _put(path: str, original: str, is_copy: bool) -> None:

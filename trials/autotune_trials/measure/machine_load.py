@@ -57,14 +57,15 @@ def between(*stretches: tuple[Snapshot, Snapshot]) -> Load:
     return Load(pressure, foreign_s / elapsed_s, session_s / elapsed_s)
 
 
-def session_processes() -> dict[int, float]:
+def session_processes(own: bool = False) -> dict[int, float]:
     """This session's processes: pid -> CPU seconds, including children it has waited for.
 
-    They are the tree below the topmost ancestor that carries the session's mark.
+    They are the tree below the topmost ancestor that carries the session's mark; with ``own``, below
+    this process.
     """
     stats = {pid: stat for pid in all_pids() if (stat := stat_of(pid)) is not None}
     mark, root = os.environ.get(MARK_VARIABLE, ""), os.getpid()
-    while mark and root in stats and mark_of(stats[root][1]) == mark:
+    while mark and not own and root in stats and mark_of(stats[root][1]) == mark:
         root = stats[root][1]
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
@@ -78,9 +79,9 @@ def session_processes() -> dict[int, float]:
     return found
 
 
-def resident_gib() -> float:
-    """Memory of the session's processes, in GiB."""
-    return sum(map(_memory_bytes, session_processes())) / 2**30
+def resident_gib(own: bool = False) -> float:
+    """Memory of :func:`session_processes`, in GiB."""
+    return sum(map(_memory_bytes, session_processes(own))) / 2**30
 
 
 def _memory_bytes(pid: int) -> int:

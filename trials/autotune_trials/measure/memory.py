@@ -1,5 +1,6 @@
 """Peak memory of a window: on CUDA the memory reserved by the allocator, which determines whether
-the job runs out of memory; on a CPU the memory of the session's processes.
+the job runs out of memory; on a CPU the memory of the session's processes, or with several ranks
+of this one and those below it.
 
 ``device``: the CUDA device used for training, as a torch.device; None: a CPU.
 """
@@ -22,4 +23,6 @@ def peak_gib(torch: Any, device: Any) -> float:
     """Peak since :func:`forget_peak`; on a CPU the current use, i.e. at the end of the window."""
     if device is not None:
         return float(torch.cuda.max_memory_reserved(device)) / 2**30
-    return resident_gib()
+    ranks = torch.distributed
+    several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
+    return resident_gib(own=several)  # all ranks' are added up

@@ -46,7 +46,7 @@ def merge_reports(reports: Mapping[int, BlockReport], jobs: Mapping[int, JobFact
     """Merge rank -> report of one block. The block failed if it failed on any rank. ``jobs``: what
     each rank told of the job."""
     ordered = [reports[rank] for rank in sorted(reports)]
-    error = next((r.error for r in ordered if r.error), "")
+    error = _error({rank: r.error for rank, r in sorted(reports.items()) if r.error}, len(reports))
     windows = {rank: w for rank in sorted(reports) if (w := reports[rank].window) is not None}
     return replace(
         ordered[0],
@@ -58,6 +58,15 @@ def merge_reports(reports: Mapping[int, BlockReport], jobs: Mapping[int, JobFact
         settled=all(r.settled for r in ordered),
         notes=_merged_notes([r.notes for r in ordered]),
     )
+
+
+def _error(by_rank: Mapping[int, str], ranks: int) -> str:
+    """The first rank's error, which names it unless all ranks failed: ``knob: rank 1: …``"""
+    if not by_rank:
+        return ""
+    rank, error = next(iter(by_rank.items()))
+    kind, colon, detail = error.partition(": ")
+    return error if len(by_rank) == ranks else f"{kind}{colon}rank {rank}: {detail}"
 
 
 def merge_records(records: Mapping[int, Record], jobs: Mapping[int, JobFacts]) -> Record:
@@ -102,6 +111,9 @@ def merge_windows(by_rank: Mapping[int, Window], jobs: Mapping[int, JobFacts]) -
         session_load=max(w.session_load for w in windows),
         # ranks see the same machine, and some count neighbouring ranks as foreign
         foreign_load=min(w.foreign_load for w in windows),
+        # the slowest device makes all wait
+        throttled=next((w.throttled for w in windows if w.throttled), ""),
+        power_capped=any(w.power_capped for w in windows),
     )
 
 

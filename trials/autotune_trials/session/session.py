@@ -129,6 +129,7 @@ class Session:
         self.mark = process_tags.new_mark()
         variables = {k: filled(v, fill) for k, v in env.items()}
         self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
+        self.env["PWD"] = str(self.workdir)
         self.config, self._masks = config, Masks(secrets)
         self.path_scope = (
             None

@@ -23,6 +23,13 @@ BETTER = {
     "cost": "cheaper",
     "energy": "more energy-efficient",
 }
+# what that is called, in a few words
+GAIN = {
+    "throughput": "speed-up",
+    "time_to_train": "speed-up",
+    "cost": "cost saving",
+    "energy": "energy saving",
+}
 # what a factor such as 1.5x over the unchanged job is a factor of
 FACTOR = {
     "throughput": "the samples per second",

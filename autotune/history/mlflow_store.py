@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from autotune.errors import InputError
 from autotune.history.records import PastRun
@@ -57,10 +58,10 @@ class MlflowStore:
         except Exception as error:  # whatever MLflow and its drivers raise
             raise StoreError(f"{where}: {reason(error)}") from error
 
-    def _record(self, client: object, run_id: str) -> PastRun | None:
+    def _record(self, client: Any, run_id: str) -> PastRun | None:
+        """The study's record; None if it has none, being older or made with --no-history."""
+        if all(file.path != RECORD for file in client.list_artifacts(run_id)):
+            return None
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                path = client.download_artifacts(run_id, RECORD, folder)  # type: ignore[attr-defined]
-                return readable(Path(path).read_text("utf-8"))
-            except Exception:  # a study of an older autotune, or one made with --no-history
-                return None
+            path = client.download_artifacts(run_id, RECORD, folder)
+            return readable(Path(path).read_text("utf-8"))

@@ -44,7 +44,8 @@ def _uri(file: str, top: Path | None) -> str:
 
 def _result(finding: Finding, top: Path | None) -> dict[str, Any]:
     assert finding.place is not None
-    cost = finding.cost_s
+    # the evidence itself says what a finding costs after tuning
+    cost = finding.cost_s if finding.cost_after_s is None else None
     costs = f" It costs {words.duration_words(cost)} per iteration." if cost else ""
     return {
         "ruleId": finding.rule,

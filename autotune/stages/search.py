@@ -66,6 +66,8 @@ def search(
     """
     context.progress.stage("search", plural(len(observation.domains), "knob"))
     trials = [decode(Trial, e.data) for e in context.journal.all("trial")]
+    for trial in trials:  # the run may have been killed before the tracker had the last of them
+        record_trial(context.tracker, trial, observation.defaults)
     stored = context.journal.find("search-done")
     if stored is None and observation.domains:
         if context.spec.search == "model":

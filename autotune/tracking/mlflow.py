@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from autotune.disk import lock
 from autotune.tracking import charts
 from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG
 from autotune.tracking.client import client_of, mlflow_module
@@ -42,6 +43,7 @@ KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
 # log_batch takes 1000 items in total, at most 100 of them params and 100 tags
 METRICS_A_CALL, OTHERS_A_CALL = 800, 100
 LONGEST_PARAM, LONGEST_TAG = 6000, 5000  # characters MLflow keeps
+LONGEST_NAME = 250  # of a run; PostgreSQL and MySQL refuse longer ones
 DOUBT_S = 300.0  # the server does not carry out a failed request later than this
 TRIAL_STATUS = {"failed": "FAILED"}  # pruned and infeasible trials have served their purpose
 
@@ -66,6 +68,9 @@ class Sender:
     def _reset(self) -> None:
         self.offset, self.spool_id, self.study_key = 0, "", ""
         self.runs: dict[str, str] = {}  # autotune.key -> run id
+        # (autotune.key, path, folder) of artifacts to send once everything else has been: a store
+        # that takes no artifacts from here holds nothing else up
+        self.artifacts: list[tuple[str, str, str]] = []
         # autotune.key -> when its "create run" failed, in seconds since 1970
         self.doubts: dict[str, float] = {}
 
@@ -117,6 +122,7 @@ class Sender:
             self._handle(event)
             self.offset, sent = offset, sent + 1
             self._write_cursor()
+        self._send_artifacts()
         self._settle_doubts()
         return sent
 
@@ -134,7 +140,7 @@ class Sender:
         self.paths.root.mkdir(parents=True, exist_ok=True)
         with open(self.paths.lock, "a+") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                lock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 raise Busy from None
             file.seek(0)
@@ -165,6 +171,9 @@ class Sender:
                     runs,
                 )
                 self.doubts = dict(data.get("doubts", {}))
+                self.artifacts = [
+                    (key, path, folder) for key, path, folder in data.get("artifacts", ())
+                ]
         except (OSError, ValueError, KeyError, TypeError, StopIteration):
             pass  # no cursor yet: send everything, which duplicates nothing
 
@@ -178,6 +187,7 @@ class Sender:
             "study": self.study_key,
             "runs": study,
             "doubts": self.doubts,
+            "artifacts": self.artifacts,
             "uri": self.store.shown,
         }
         publish(self.cursor, json.dumps(data))
@@ -266,12 +276,41 @@ class Sender:
             self._log(run_id, event, metrics=_points(event))
 
     def _artifact(self, key: str, event: Event) -> None:
-        path = self.paths.run_dir / event.data["path"]
-        run_id = self._known_run(key) if path.is_file() else ""
-        if not run_id:
-            self.missing.append(str(path))
-            return
-        self._client.log_artifact(run_id, str(path), event.data["folder"] or None)
+        artifact = (key, str(event.data["path"]), str(event.data["folder"] or ""))
+        if artifact not in self.artifacts:
+            self.artifacts.append(artifact)
+
+    def _send_artifacts(self) -> None:
+        """Send what is waiting.
+
+        Raises:
+            Exception: the last failure, once all others have been tried; they stay in the cursor.
+        """
+        waiting, self.artifacts, trouble = self.artifacts, [], None
+        for number, (key, name, folder) in enumerate(waiting):
+            path = self.paths.run_dir / name
+            try:
+                run_id = self._known_run(key) if path.is_file() else ""
+                if not run_id:
+                    self.missing.append(str(path))
+                    continue
+                self._client.log_artifact(run_id, str(path), folder or None)
+            except Exception as error:  # of any kind
+                self.artifacts.append((key, name, folder))
+                if not self._answers():
+                    self.artifacts += waiting[number + 1 :]
+                    raise
+                trouble = error
+        if waiting:
+            self._write_cursor()
+        if trouble is not None:
+            raise trouble
+
+    def _answers(self) -> bool:
+        try:
+            return _alive(self._client, self.study_run_id)
+        except Exception:
+            return False
 
     # -- MLflow ------------------------------------------------------------------------------------
 
@@ -300,7 +339,10 @@ class Sender:
         }
         try:
             run = self._client.create_run(
-                self.experiment_id, start_time=start_ms, tags=everything, run_name=name
+                self.experiment_id,
+                start_time=start_ms,
+                tags=everything,
+                run_name=name[:LONGEST_NAME],
             )
         except Exception:  # of any kind: the server may have created it anyway
             self.doubts[key] = time.time()

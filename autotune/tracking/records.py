@@ -172,11 +172,13 @@ def _record_finalist(tracker: Tracker, result: Result) -> None:
     if confirmation is None:
         return
     speedup = confirmation.speedup
-    metrics = {
-        "speedup": speedup.estimate,
-        "speedup_low": speedup.low,
-        "speedup_high": speedup.high,
-    }
+    metrics = {}
+    if confirmation.pairs:  # otherwise it failed in its first fresh process
+        metrics = {
+            "speedup": speedup.estimate,
+            "speedup_low": speedup.low,
+            "speedup_high": speedup.high,
+        }
     metrics |= _anatomy(confirmation.anatomy) if confirmation.anatomy else {}
     tracker.trial(
         "finalist",

@@ -64,13 +64,12 @@ def server_command(store: Store, port: int) -> tuple[list[str], dict[str, str]]:
         str(port),
         "--workers",
         "1",
-        "--backend-store-uri",
-        store.uri,
     ]
     if store.database is not None:
         argv += ["--artifacts-destination", str(store.database.parent / "mlartifacts")]
     env = {
         **os.environ,
+        "MLFLOW_BACKEND_STORE_URI": store.uri,  # on the command line all could see its password
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }

@@ -79,3 +79,17 @@ def test_a_file_is_a_store_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AUTOTUNE_TEAM_STORE", str(tmp_path / "team.sqlite"))
     store = team_store()
     assert isinstance(store, Store) and store.read_only
+
+
+def test_a_store_whose_files_cannot_be_read_here_is_told_once(
+    studied: tuple[str, PastRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    def refused(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'boto3'")
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", studied[0])
+    monkeypatch.setattr(MlflowClient, "download_artifacts", refused)
+    with pytest.raises(StoreError, match="boto3"):
+        MlflowStore("team-job").runs()

@@ -13,11 +13,16 @@ from sample_results import HOSTILE, anatomy, hostile, keep, samples, tuned
 from test_report_page import Page
 
 from autotune.cli import main
-from autotune.explain.records import Finding, Side
+from autotune.explain.records import Explanation, Finding, Side
 from autotune.report.page.compare import render
 from autotune.report.result_file import load_result, write_result
+from autotune.report.sarif import sarif
+from autotune.report.terminal.compare import finding_words
 from autotune.report.text import comparison as compared
-from autotune.results import Interval, Result
+from autotune.report.text import story
+from autotune.report.text.comparison import compare, said_of_speedups
+from autotune.results import Interval, Result, RunVerdict
+from autotune.words import why_not_profiled
 from autotune_trials.protocol.evidence import Place
 
 
@@ -239,3 +244,45 @@ def test_wrong_runs_are_answered(runs: Path, capsys: pytest.CaptureFixture[str])
     assert "there is no such run" in capsys.readouterr().err
     assert main(["compare", "a", "b", "--html", "no/such/folder/x.html"]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_kept_baseline_is_compared_by_its_fresh_processes_too() -> None:
+    """A live session of the same job may be slower than a fresh process."""
+    a = tuned()
+    assert a.confirmation is not None and a.confirmation.baseline_anatomy is not None
+    fresh = a.confirmation.baseline_anatomy
+    live = replace(fresh, samples_per_s=fresh.samples_per_s / 1.08)
+    a = replace(a, observation=replace(a.observation, anatomy=live, noise=0.01))
+    kept = replace(a.confirmation, adopted=False, speedup=Interval(1.0, 0.98, 1.02))
+    b = replace(
+        a, verdict=RunVerdict.KEEP_BASELINE, knobs={}, speedup=Interval(1, 1, 1), confirmation=kept
+    )
+    found = compare(a, b).baselines
+    assert found is not None and found.estimate == pytest.approx(1.0)
+
+
+def test_energy_is_not_called_speed() -> None:
+    result = tuned()
+    result = replace(result, environment={**result.environment, "objective": "energy"})
+    assert "energy saving" in story.build_up_words(result)
+    assert "speed-up" not in said_of_speedups(compare(result, result))
+
+
+def test_what_a_finding_costs_after_tuning_is_its_cost() -> None:
+    finding = Finding(
+        "device-sync",
+        "A value is read",
+        "baseline",
+        "After tuning it still costs 14.0 ms per iteration.",
+        "Read it less often.",
+        cost_s=0.027,
+        cost_after_s=0.014,
+        place=Place("/job/train.py", 41),
+    )
+    assert "14.0 ms" in finding_words(finding) and "27.0 ms" not in finding_words(finding)
+    assert "27.0 ms" not in sarif([finding], "1")
+
+
+def test_why_nothing_was_profiled_is_not_why_knobs_were_not_ranked() -> None:
+    notes = ("knob importance: too few trials were measured to tell (2, at least 8 are needed)",)
+    assert "traces: none" in why_not_profiled(Explanation(notes=notes))

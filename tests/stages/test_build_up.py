@@ -28,11 +28,13 @@ def explained(
     machine: Machine | None = None,
     share: float = math.inf,
     search: str = "model",
+    objective: str = "throughput",
 ) -> tuple[Result, Machine]:
     # a replayed run takes no time, so a share of it would be nothing
     monkeypatch.setattr(stage, "SHARE", share)
     machine = machine or Machine(table(loss=Loss()))
-    spec = replace(job_file(folder, THREE), traces="finalists", search=search)
+    spec = job_file(folder, THREE, f"objective: {objective}\nplanned_steps: 100000\n")
+    spec = replace(spec, traces="finalists", search=search)
     return run(folder, machine, spec), machine
 
 
@@ -90,6 +92,13 @@ def test_without_the_time_figures_of_the_search_serve(
     assert stage.TOO_LITTLE_TIME in result.explanation.notes
     alone = next(t for t in result.trials if dict(t.config) == {"amp_dtype": "bfloat16"})
     assert result.explanation.build_up[0].cumulative == pytest.approx(alone.speedup)
+
+
+def test_figures_of_an_iteration_are_no_steps_of_a_whole_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, _ = explained(tmp_path, monkeypatch, objective="time_to_train")
+    assert {step.source for step in result.explanation.build_up} <= {"fresh", "confirmed"}
 
 
 def test_a_kept_baseline_has_no_build_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

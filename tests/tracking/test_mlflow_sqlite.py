@@ -402,3 +402,35 @@ t.start_study("s", "n", {}, {}); t.finish("FINISHED", {}, {})
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("mlflow is not installed") == 1 and len(done.stderr.splitlines()) == 1
     assert (tmp_path / "run" / "tracking" / "spool.jsonl").exists()
+
+
+def test_artifacts_that_cannot_be_stored_hold_nothing_else_up(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as in S3, without its credentials here."""
+    from mlflow import MlflowClient
+
+    def refused(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'boto3'")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "log_artifact", refused)
+        said: list[str] = []
+        record(open_tracker("auto", "digits", run_dir, say=said.append), run_dir)
+        assert len(said) == 1 and "boto3" in said[0]
+        with pytest.raises(InputError, match="boto3"):
+            sync(run_dir)
+        status, _, params, points, files, tags = content(uri_of(run_dir))["digits"]
+        assert (status, params["verdict"], files) == ("FINISHED", "tuned", [])
+        assert tags["autotune.verdict"] == "tuned" and points
+    sync(run_dir)
+    assert content(uri_of(run_dir))["digits"][4] == ["trace.json"]
+
+
+def test_a_long_name_is_cut(run_dir: Path) -> None:
+    """SQLite takes any, PostgreSQL and MySQL refuse more than 250 characters."""
+    tracker = open_tracker("auto", "digits", run_dir)
+    tracker.start_study("study", "digits", {}, {})
+    tracker.trial("t", "000 " + "x" * 400, {}, {}, {})
+    tracker.finish("FINISHED", {}, {})
+    assert {len(name) for name in content(uri_of(run_dir))} == {len("digits"), 250}

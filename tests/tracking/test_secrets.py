@@ -26,11 +26,14 @@ from autotune.secrets import (
         "apiKey",
         "GOOGLE_APPLICATION_CREDENTIALS",
         "--hub-token",
-        "PGPASSWD",
+        "PGPASSWORD",
+        "SSHPASS",
+        "DB_CREDS",
+        "AZURE_STORAGE_CONNECTION_STRING",
     ],
 )
 def test_secret_names(name: str) -> None:
-    assert is_secret(name) == (name != "PGPASSWD")  # only whole words count
+    assert is_secret(name)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,8 @@ def test_secret_names(name: str) -> None:
         "OMP_NUM_THREADS",
         "AUTHOR",
         "KEYBOARD",
+        "COMPASS",
+        "PASSES",
     ],
 )
 def test_other_names(name: str) -> None:
@@ -74,6 +79,10 @@ def test_values_are_found_in_text() -> None:
     assert (
         mask_url("postgresql://me@host/db?password=hunter2&ssl=1, http://host/?page=2")
         == "postgresql://me@host/db?password=***&ssl=1, http://host/?page=2"
+    )
+    assert (
+        mask_url("pip install git+https://ghp_0123456789abcdef@h/a/b ssh://git@host/a http://h/a@b")
+        == "pip install git+https://***@h/a/b ssh://git@host/a http://h/a@b"
     )
 
 
@@ -116,3 +125,26 @@ def test_every_form_in_which_a_value_is_printed() -> None:
             )
     assert mask_text("hunter2 at /tmp, 12345", env) == "*** at /tmp, 12345"
     assert "abcdefg" in secret_texts({}, ["--api-key", "abcdefg"])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://host/data?access_token=s3cretpw99",
+        "https://account.blob.core.windows.net/c/data?sv=2024&se=2030&sig=AbC%2Bs3cret%3D",
+        "https://bucket.s3.amazonaws.com/k?X-Amz-Credential=a&X-Amz-Signature=s3cretpw99",
+        "https://host/data?api_key=s3cretpw99",
+    ],
+)
+def test_signed_addresses(url: str) -> None:
+    assert "s3cret" not in mask_url(url)
+    assert mask_url("http://h/x?signal=1&page=2") == "http://h/x?signal=1&page=2"
+
+
+def test_tokens_without_digits() -> None:
+    token = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYzAbCdEfGh"
+    for words in (["--hub_token", token], [f"--hf-token={token}"], ["--token", token]):
+        assert token not in " ".join(mask_command(["python", "train.py", *words]))
+    assert token in secret_texts({}, ["python", "train.py", "--hub_token", token])
+    for word in ("<|endoftext|>", "endoftext", "timestamp_desc", "[PAD]"):
+        assert word in mask_command(["python", "train.py", "--pad-token", word])

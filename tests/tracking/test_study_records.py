@@ -17,9 +17,10 @@ from autotune.explain.records import Finding, NotJudged, PerfSummary
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.report.result_file import write_result
-from autotune.results import Point, Result
+from autotune.results import Interval, Point, Result
 from autotune.running import publish_outcome
 from autotune.tracking import open_tracker, records
+from autotune.tracking.base import Tracker
 
 
 def explained() -> Result:
@@ -162,3 +163,22 @@ def test_a_value_measured_again_in_fresh_processes_is_a_run_of_its_own(tmp_path:
     ]
     names = [event["data"]["name"] for event in said if event["kind"] == "trial"]
     assert len(names) == 2 and names[1].startswith("099")
+
+
+def test_a_finalist_that_failed_at_once_has_no_speedup(tmp_path: Path) -> None:
+    result = tuned()
+    assert result.confirmation is not None
+    failed = replace(result.confirmation, pairs=0, adopted=False, speedup=Interval(1.0, 1.0, 1.0))
+    client, parent = MetricsHeard(), replace(result, confirmation=failed)
+    records._record_finalist(client, parent)
+    assert "speedup" not in client.metrics["finalist"]
+    records._record_finalist(client, result)
+    assert "speedup" in client.metrics["finalist"]
+
+
+class MetricsHeard(Tracker):
+    def __init__(self) -> None:
+        self.metrics: dict[str, dict[str, float]] = {}
+
+    def trial(self, key: str, name: str, params: Any, metrics: Any, tags: Any) -> None:
+        self.metrics[key] = dict(metrics)

@@ -10,6 +10,7 @@ from typing import Any
 
 from autotune import words
 from autotune.report.plots.canvas import MARKS, WIDTH_IN, Palette, label, legend, svg
+from autotune.report.text.story import trial_gain_name
 from autotune.results import Result, Trial
 from autotune_spaces.base import Value, same
 
@@ -152,7 +153,7 @@ def _draw(
         axes,
         -NAMES,
         last,
-        "speed-up",
+        trial_gain_name(result),
         palette.ink,
         fontsize=10,
         ha="left",

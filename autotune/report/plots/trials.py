@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from autotune import words
+from autotune.objectives import WHOLE_TRAINING
 from autotune.report.plots.canvas import MARKS, Palette, legend, svg
+from autotune.report.text.story import trial_gain_name
 from autotune.results import Result, Trial
 
 STATES = {
@@ -26,7 +28,14 @@ def _draw(axes: Any, result: Result, palette: Palette) -> None:
 
     axes.axhline(1.0, color=palette.ink, linewidth=1)
     confirmation = result.confirmation
-    if confirmation is not None and confirmation.pairs > 0 and words.measured(confirmation.speedup):
+    # the trials' figures are of an iteration
+    comparable = result.environment.get("objective") not in WHOLE_TRAINING
+    if (
+        comparable
+        and confirmation is not None
+        and confirmation.pairs > 0
+        and words.measured(confirmation.speedup)
+    ):
         confirmed = confirmation.speedup
         axes.axhspan(
             confirmed.low,
@@ -78,7 +87,7 @@ def _draw(axes: Any, result: Result, palette: Palette) -> None:
             clip_on=False,
         )
     axes.set_xlabel("trial, in the order run")
-    axes.set_ylabel("speed-up over the baseline")
+    axes.set_ylabel(f"{trial_gain_name(result)} over the baseline")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.margins(x=0.06, y=0.14)
     legend(axes, palette, tuple(STATES))

@@ -8,6 +8,7 @@ from typing import Any
 from autotune import words
 from autotune.explain.records import BuildUp
 from autotune.report.plots.canvas import MARKS, ON_WHITE, WIDTH_IN, Palette, label, svg, write_png
+from autotune.report.text.story import gain_name
 from autotune.results import Result
 
 ROW_IN, FRAME_IN = 0.44, 0.62  # height of one bar with its label, and of the axis
@@ -129,7 +130,7 @@ def _draw(axes: Any, result: Result, steps: list[BuildUp], palette: Palette) -> 
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("speed-up over the baseline")
+    axes.set_xlabel(f"{gain_name(result)} over the baseline")
 
 
 def _row(

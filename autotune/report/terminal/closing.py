@@ -88,7 +88,7 @@ def print_trials(console: Console, result: Result) -> None:
     table = bare_table(2)
     table.add_column("trial", justify="right", style="dim", no_wrap=True)
     table.add_column("knobs", overflow="fold")
-    table.add_column("speed-up", justify="right", no_wrap=True)
+    table.add_column(story.trial_gain_name(result), justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for trial in result.trials:
         knobs = Text(words.config_words(trial.config))

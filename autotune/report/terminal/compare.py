@@ -71,7 +71,7 @@ def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
 
     return [
         ("verdict", words.clean(it.a.verdict), words.clean(it.b.verdict), ""),
-        ("speed-up", speedup_words(it.a), speedup_words(it.b), ratio(it.speedups)),
+        (story.gain_name(it.b), speedup_words(it.a), speedup_words(it.b), ratio(it.speedups)),
         ("loss", story.loss_story(it.a).title, story.loss_story(it.b).title, ""),
         (
             f"{unit}/s before",
@@ -124,9 +124,6 @@ def finding_words(finding: Finding) -> str:
         if finding.place is not None
         else ""
     )
-    cost = (
-        f", {words.duration_words(finding.cost_s)} per iteration"
-        if words.known(finding.cost_s)
-        else ""
-    )
+    cost_s = finding.cost_s if finding.cost_after_s is None else finding.cost_after_s
+    cost = f", {words.duration_words(cost_s)} per iteration" if words.known(cost_s) else ""
     return f"{words.clean(finding.rule, 60)}{place}{cost}: {words.clean(finding.title, 200)}"

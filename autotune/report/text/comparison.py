@@ -57,15 +57,14 @@ class Comparison:
 
 
 def compare(a: Result, b: Result) -> Comparison:
-    before_a, after_a = ends(a)
-    before_b, after_b = ends(b)
+    (own_a, own_b), (after_a, after_b) = baselines(a, b), (ends(r)[1] for r in (a, b))
     noises = a.observation.noise, b.observation.noise
     return Comparison(
         a,
         b,
         tuple(unlike(a, b)),
         ratio_of_speedups(a.speedup, b.speedup),
-        ratio_of_rates(before_a.samples_per_s, before_b.samples_per_s, *noises),
+        ratio_of_rates(own_a.samples_per_s, own_b.samples_per_s, *noises),
         ratio_of_rates(after_a.samples_per_s, after_b.samples_per_s, *noises),
         knob_rows(a, b),
         changed_operators(_times_s(a), _times_s(b)),
@@ -109,7 +108,19 @@ def unlike(a: Result, b: Result) -> list[str]:
 def ends(result: Result) -> tuple[Anatomy, Anatomy]:
     """Anatomies of the job before and after tuning; equal if the baseline was kept."""
     before, after = story.anatomies(result)
+    if after is None and result.confirmation is not None:  # from fresh processes, too
+        before = result.confirmation.baseline_anatomy or before
     return before, after or before
+
+
+def baselines(a: Result, b: Result) -> tuple[Anatomy, Anatomy]:
+    """Anatomies of the unchanged jobs, both from fresh processes, or both from live sessions: the
+    two differ for the same job.
+    """
+    fresh = [r.confirmation.baseline_anatomy if r.confirmation else None for r in (a, b)]
+    if fresh[0] is not None and fresh[1] is not None:
+        return fresh[0], fresh[1]
+    return a.observation.anatomy, b.observation.anatomy
 
 
 def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
@@ -221,11 +232,11 @@ def said_of_speedups(comparison: Comparison) -> str:
     ratio = comparison.speedups
     if ratio is None:
         return "One of the two speed-ups was not measured, so they cannot be compared."
-    figures = words.interval_words(ratio)
+    figures, gain = words.interval_words(ratio), story.gain_name(comparison.b)
     if not clear(ratio):
-        return f"Neither run clearly gained more: B's speed-up is {figures} that of A."
+        return f"Neither run clearly gained more: B's {gain} is {figures} that of A."
     more = "B" if ratio.estimate > 1 else "A"
-    return f"{more} gained more: B's speed-up is {figures} that of A."
+    return f"{more} gained more: B's {gain} is {figures} that of A."
 
 
 def said_of_times(comparison: Comparison) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune import words
-from autotune.objectives import BETTER, FACTOR
+from autotune.objectives import BETTER, FACTOR, GAIN, WHOLE_TRAINING
 from autotune.results import (
     NO_FASTER,
     PROVEN_ANEW,
@@ -328,12 +328,24 @@ def given_back(result: Result) -> list[Change]:
     ]
 
 
+def gain_name(result: Result) -> str:
+    """``speed-up``, or what else the objective's factor is."""
+    return GAIN.get(str(result.environment.get("objective")), "speed-up")
+
+
+def trial_gain_name(result: Result) -> str:
+    """The same for a trial, whose figure is of an iteration."""
+    if result.environment.get("objective") in WHOLE_TRAINING:
+        return "speed-up"
+    return gain_name(result)
+
+
 def build_up_words(result: Result) -> str:
     """What the waterfall shows and how certain its steps are; "" if there is none."""
     steps = result.explanation.build_up
     if not steps:
         return ""
-    said = "Each bar is the speed-up with this knob and all above it, over the job as it is."
+    said = f"Each bar is the {gain_name(result)} with this knob and all above it, over the job as it is."
     between = {step.source for step in steps[:-1]}
     if between & {"live", "search"}:
         said += (

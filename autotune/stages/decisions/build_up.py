@@ -22,6 +22,7 @@ from autotune.executors.base import SessionFailed
 from autotune.explain.importance import importance
 from autotune.explain.records import BuildUp, Explanation
 from autotune.job.configs import key_of, normalise
+from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
@@ -86,10 +87,13 @@ def build_up(
     space = context.spec.search_space
     own = own_gains(confirmation.config, gains, trials)
     steps = prefixes(confirmation.config, own, observation.defaults, space)
+    # live figures are of an iteration, and cannot stand beside those of a whole training
+    per_iteration = context.spec.objective not in WHOLE_TRAINING
     live = [
         s
         for s in steps[:-1]
-        if all(space[name].scope_of(v) is Scope.LIVE for name, v in s.config.items())
+        if per_iteration
+        and all(space[name].scope_of(v) is Scope.LIVE for name, v in s.config.items())
     ]
     measured, notes = _measure(context, observation, live, trials)
     found: list[tuple[Step, Interval | None, str]] = []
@@ -111,7 +115,7 @@ def build_up(
             and (rest := without_later(confirmation.speedup, later, gains)) is not None
         ):
             found.append((step, rest, "fresh"))
-        elif trial is not None:
+        elif trial is not None and per_iteration:
             ratio = LogRatio(trial.log_ratio or 0.0, trial.standard_error or math.nan, trial.pairs)
             found.append((step, _interval(ratio), "search"))
         else:

@@ -1,14 +1,16 @@
-"""A disk that refuses a run's files is no bug and no verdict.
+"""A disk that refuses a run's files, or has no locks, is no bug and no verdict.
 
-The run stops, and the same command resumes it.
+If it refuses files, the run stops, and the same command resumes it.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from autotune.errors import InputError
 
@@ -18,6 +20,22 @@ WRITABLE = (
     "find out why it is read-only (the kernel makes it so after an error, see dmesg)",
 )
 REFUSALS = {errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: WRITABLE}
+
+
+def lock(file: IO[Any], how: int) -> None:
+    """``flock``; nothing on a file system without locks, where one run per directory is up to the
+    user.
+
+    Raises:
+        BlockingIOError: another process holds it, and ``how`` includes ``LOCK_NB``.
+    """
+    try:
+        fcntl.flock(file, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
 
 
 def refused_by_disk(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from autotune.disk import lock
 from autotune.errors import InputError
 from autotune_trials.paths import append_whole
 
@@ -118,7 +119,7 @@ def _open_locked(path: Path) -> FileIO:
             remedy="choose another one with --run-dir",
         ) from None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = _holder(file)
         file.close()

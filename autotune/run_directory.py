@@ -6,6 +6,7 @@ Also moves such a directory aside.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +20,13 @@ from autotune.journal import Journal
 RESULT = "result.json"
 JOURNAL = "journal.jsonl"
 JUDGEMENT = "judgement.json"
+WRITTEN = (
+    RESULT,
+    JUDGEMENT,
+    *(
+        "tuned.yaml report.html loss.png waterfall.png findings.json history.json sessions records traces"
+    ).split(),
+)
 Contents = Literal["run", "profile", "judgement", ""]
 NOT_TUNED = {
     "profile": "this is a profile, in which nothing was tuned",
@@ -30,12 +38,13 @@ PAGES = {"profile": (PROFILE_SUMMARY, "profile.html"), "judgement": (JUDGEMENT, 
 
 def contents(directory: Path) -> Contents:
     """What was recorded in ``directory``, finished or not; "": nothing of ours."""
-    if (directory / PROFILE_SUMMARY).is_file():
+    # not Path.is_file(), which raises where a folder may not be searched
+    if os.path.isfile(directory / PROFILE_SUMMARY):
         return "profile"
-    if (directory / JUDGEMENT).is_file():
+    if os.path.isfile(directory / JUDGEMENT):
         return "judgement"
-    if not (directory / JOURNAL).is_file():
-        return "run" if (directory / RESULT).is_file() else ""
+    if not os.path.isfile(directory / JOURNAL):
+        return "run" if os.path.isfile(directory / RESULT) else ""
     first = next(_entries(directory / JOURNAL), None)  # None: it has only begun
     if first is None or (first["kind"] == "study" and "name" in first["data"]):
         return "run"
@@ -52,12 +61,14 @@ def find_result(run: str) -> Path:
         InputError: there is no such run, or it has no result yet; then it says how far the run got.
     """
     given = Path(run)
-    if given.is_file():
+    if os.path.isfile(given):
         return given
-    directory = next((d for d in (given, RUNS / run) if d.is_dir()), None)
-    if directory is None:
+    # the job's folder may have the run's name
+    places = [d for d in (given, RUNS / run) if os.path.isdir(d)]
+    if not places:
         raise _no_run("there is no such run", run)
-    if (directory / RESULT).is_file():
+    directory = next(filter(contents, places), places[0])
+    if os.path.isfile(directory / RESULT):
         return directory / RESULT
     refuse_others(directory, "a run's directory")
     if not contents(directory):
@@ -139,7 +150,31 @@ def move_aside(directory: Path, option: str = "--run-dir") -> None:
     number = 1
     while (target := directory.with_name(f"{directory.name}.{number}")).exists():
         number += 1
-    directory.rename(target)
+    try:
+        directory.rename(target)
+    except OSError as error:
+        raise InputError(
+            f"it cannot be renamed to {target.name}: {error.strerror}",
+            where=str(directory),
+            expected="a directory inside one that can be written to",
+            remedy=f"choose another with {option}",
+        ) from None
+
+
+def check_ours(directory: Path) -> None:
+    """Refuse a directory in which the run would overwrite the user's own files.
+
+    Raises:
+        InputError: there is no run in it, but a file with the name of a run's.
+    """
+    foreign = [name for name in WRITTEN if (directory / name).exists()]
+    if foreign and not (directory / JOURNAL).exists():
+        raise InputError(
+            f"it contains no run, but a {foreign[0]}, which the run would overwrite",
+            where=str(directory),
+            expected="an empty directory, a new one, or one of an earlier run",
+            remedy="choose another with --run-dir",
+        )
 
 
 def _no_run(found: str, run: str) -> InputError:

@@ -75,17 +75,19 @@ def _tune_job(
     from autotune.journal import Journal, clock
     from autotune.report.result_file import load_result, write_result
     from autotune.report.terminal.plain import open_progress
-    from autotune.run_directory import move_aside
+    from autotune.run_directory import check_ours, move_aside
     from autotune.stages.context import RunContext, Stop, interrupted
     from autotune.tracking import open_tracker, preflight, records
     from autotune.tuner import tune
 
     history = history and spec.remembered
     other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
-    if fresh or other_torch:
+    aside = fresh or bool(other_torch)
+    if not offline and (aside or not (run_dir / "result.json").exists()):
+        preflight(spec.tracking.uri, run_dir)  # before anything is written or moved
+    if aside:
         move_aside(run_dir)
-    if not offline and not (run_dir / "result.json").exists():
-        preflight(spec.tracking.uri, run_dir)  # before anything is written
+    check_ours(run_dir)
     journal = Journal(run_dir / "journal.jsonl", clock())
     with (
         closing(journal),

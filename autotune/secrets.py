@@ -19,23 +19,35 @@ from autotune_trials.supervisor.masking import MASK, Masks
 WORDS = frozenset(
     """
         KEY KEYS APIKEY ACCESSKEY TOKEN SECRET SECRETS PASSWORD PASSWD PASSPHRASE PASS PWD
-        CREDENTIAL CREDENTIALS AUTH AUTHORIZATION BEARER COOKIE DSN PAT JWT PRIVATE
+        CREDENTIAL CREDENTIALS CREDS AUTH AUTHORIZATION BEARER COOKIE DSN PAT JWT PRIVATE SSHPASS
     """.split()
 )
+ENDINGS = ("PASSWORD", "PASSWD", "SECRET", "APIKEY", "CONNECTIONSTRING")  # PGPASSWORD
 # The shell's own, and where Ray finds its token, which messages must be able to name.
 NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"})
 # shorter values are common words and numbers: replacing them in text would only garble it
 SHORTEST_IN_TEXT = 6
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/\s@'\"]*:[^/\s'\"]*)@")
-
-_QUERY = re.compile(r"(?i)(?P<before>://\S*?[?&](?:ssl)?(?:password|passwd|pwd|token)=)[^&\s'\"]+")
+# a name alone, in https://TOKEN@host, is taken for a token if it is long
+_USERINFO = re.compile(
+    r"(?P<scheme>https?://(?=[^/\s@'\"]{16,}@)|[A-Za-z][A-Za-z0-9+.-]*://(?=[^/\s@'\"]*:[^/\s'\"]*@))"
+    r"(?P<user>[^/\s'\"]*)@"
+)
+_QUERY = re.compile(
+    r"(?i)(?P<before>://\S*?[?&](?:[\w-]*(?:password|passwd|pwd|token|secret|signature|api_?key)|sig)=)"
+    r"[^&\s'\"]+"
+)
+# what services give out may have no digit in it: hf_AbC…
+_ISSUED = re.compile(r"(?:hf|api_org|gh[pousr]|github_pat|glpat|sk|xox[abp]|npm)[_-][\w-]{16,}")
 
 
 def is_secret(name: str) -> bool:
     """Whether the name of a variable, flag or parameter says that its value is a secret."""
-    return name not in NOT_SECRET and any(part.upper() in WORDS for part in _PARTS.findall(name))
+    if name in NOT_SECRET:
+        return False
+    parts = [part.upper() for part in _PARTS.findall(name)]
+    return any(part in WORDS for part in parts) or "".join(parts).endswith(ENDINGS)
 
 
 def mask_url(text: str) -> str:
@@ -123,7 +135,8 @@ def _is_secret_flag(name: str, value: str) -> bool:
     words = {part.upper() for part in _PARTS.findall(name)} & WORDS
     if words - _PLAIN or {"API", "ACCESS"} & {part.upper() for part in _PARTS.findall(name)}:
         return True
-    return len(value) >= 12 and bool(re.fullmatch(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=:-]+", value))
+    mixed = re.fullmatch(r"(?=.*\d)(?=.*[A-Za-z])[\w.~+/=:-]{12,}", value)
+    return bool(mixed or _ISSUED.fullmatch(value))
 
 
 def split_secret_flags(argv: Sequence[str]) -> list[tuple[int, str, str]]:

@@ -67,7 +67,7 @@ def init(
         raise InputError(
             "the command is empty", where="COMMAND", expected="what you type to start the job"
         )
-    check_run_dir(folder)
+    check_run_dir(folder, "--output")
     workdir = os.path.relpath(Path.cwd(), folder.resolve())
     name = name or suggest_name(words, Path.cwd())
     write_where_told(output, job_yaml(words, name, workdir, variables))

@@ -40,14 +40,14 @@ def find_tuned(path: Path) -> Path:
     Raises:
         InputError: the directory has none, or ``path`` is a result.json.
     """
-    if path.name == RESULT and path.is_file():
+    if path.name == RESULT and os.path.isfile(path):
         raise InputError(
             "this is the record of a run",
             where=str(path),
             expected=f"a finished run's directory, or a {FILE_NAME}",
             remedy=f"give the run's directory: {path.parent}",
         )
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path
     inside = path / FILE_NAME
     if inside.is_file():

@@ -137,9 +137,9 @@ def check_command(
 def _find_program(word: str, workdir: Path, environment: Mapping[str, str], where: str) -> str:
     if "/" in word:
         path = workdir / word
-        if not path.is_file():
+        if not os.path.isfile(path):  # Path.is_file() raises where a folder may not be searched
             raise InputError(
-                f"the command '{word}' does not exist in {workdir}",
+                f"the command '{word}' does not exist in {workdir}, or may not be read",
                 where=where,
                 expected="a program",
                 remedy=_like_file(path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -24,13 +25,13 @@ def check_run_dir(path: Path, option: str = "--run-dir") -> None:
         InputError: it is a file, cannot be written to, or its disk is full.
     """
     place, remedy = path.absolute(), f"choose another with {option}"
-    if place.exists() and not place.is_dir():
+    if os.path.exists(place) and not os.path.isdir(place):
         raise InputError(
             "it is a file", where=str(path), expected="a directory for the run", remedy=remedy
         )
-    while not place.exists():
+    while not os.path.exists(place):  # Path.exists() raises where a folder may not be searched
         place = place.parent
-    if not place.is_dir():
+    if not os.path.isdir(place):
         raise InputError(
             f"{place} is a file", where=str(path), expected="a directory for the run", remedy=remedy
         )

@@ -90,6 +90,9 @@ def _command(value: object) -> tuple[str, ...] | str:
         if any("\0" in str(v) for v in value):
             raise wrong("the command contains a NUL character", "text")
         return tuple(str(v) for v in value)
+    if isinstance(value, list) and any(isinstance(word, bool) for word in value):
+        word = next(word for word in value if isinstance(word, bool))
+        raise wrong(f"a word of the command is {shown(word)}", "text and numbers: put it in quotes")
     raise wrong(
         f"the command is {shown(value) if value else 'empty'}",
         "a line of text, or a list of words (text and numbers)",

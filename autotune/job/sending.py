@@ -8,5 +8,6 @@ from __future__ import annotations
 NEVER = """
     .git/ .hg/ .svn/ __pycache__/ *.py[cod] .venv/ venv/ .tox/ node_modules/ .ipynb_checkpoints/
     .mypy_cache/ .pytest_cache/ .ruff_cache/ autotune-runs/ mlruns/ mlartifacts/ mlflow.db* wandb/
-    .env .netrc .ssh/ .aws/ .kaggle/ id_rsa id_ed25519 *.pem
+    .env .env.* !.env.example .netrc .pypirc .git-credentials .ssh/ .aws/ .kaggle/ id_rsa id_dsa
+    id_ecdsa id_ed25519 *.key *.p12 *.pem
 """.split()

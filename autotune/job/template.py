@@ -11,6 +11,7 @@ import yaml
 from autotune.job.command import VARIABLE
 from autotune.job.load import clean_name
 from autotune.job.schema import Budget, Constraints, Convergence, JobFile, SideEffects, Tracking
+from autotune.job.yaml_lines import plain_meaning
 
 # names that do not tell jobs apart
 _PLAIN_SCRIPTS = ("train", "main", "run", "trainer", "training", "__main__")
@@ -109,6 +110,7 @@ def _variables(env: Mapping[str, str]) -> str:
 
 def _scalar(text: str) -> str:
     """``text`` as a YAML scalar on one line, quoted only where it must be."""
-    style = '"' if "\n" in text else None
+    # PyYAML writes 08 and 1e-4 as they are, but our reader takes them for numbers
+    style = '"' if "\n" in text or plain_meaning(text) != "str" else None
     dumped: str = yaml.safe_dump(text, width=2**20, allow_unicode=True, default_style=style)
     return dumped.removesuffix("...\n").strip()

@@ -110,6 +110,8 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
         "bool_type": "true or false",
         "model_type": "a mapping: key: value",
         "dict_type": "a mapping: key: value",
+        "list_type": "a list",
+        "tuple_type": "a list",
         "string_too_short": "text that is not empty",
         "string_too_long": "shorter text",
         "string_pattern_mismatch": (

@@ -100,6 +100,11 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _CORE = "tag:yaml.org,2002:"
 
 
+def plain_meaning(text: str) -> str:
+    """What :func:`read_yaml` takes unquoted ``text`` for: int, float, bool, null, merge or str."""
+    return _Loader.meaning(text)
+
+
 def read_yaml(path: Path) -> Document:
     """Read one YAML document from ``path``.
 

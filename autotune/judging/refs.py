@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.disk import lock
 from autotune.errors import InputError
 from autotune.export.fingerprint import interpreter
 from autotune.job import command as commands
@@ -104,7 +106,7 @@ def _alone(folder: Path) -> Iterator[None]:
         ) from None
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
                 "another judgement is using these worktrees",
@@ -215,8 +217,16 @@ def _commit(root: Path, ref: str) -> str:
 
 
 def _remove(root: Path, place: Path) -> None:
-    if place.exists():
+    if not place.exists():
+        return
+    try:
         _git(root, "worktree", "remove", "--force", "--force", str(place))
+    except InputError:
+        link = place / ".git"
+        if not (link.is_file() and link.read_text(errors="replace").startswith("gitdir:")):
+            raise
+        # a worktree that a judgement of another clone left: nothing is lost
+        shutil.rmtree(place)
 
 
 def _git(where: Path, *words: str) -> str:

@@ -44,13 +44,14 @@ def judge_job(
     """
     from autotune.executors import executor_for
     from autotune.report.terminal.plain import open_progress
-    from autotune.run_directory import move_aside
+    from autotune.run_directory import check_ours, move_aside
     from autotune.stages.context import RunContext, Stop, interrupted
     from autotune.tracking import Tracker
 
     check_loss_class(loss, "loss")
     if fresh:
         move_aside(run_dir)
+    check_ours(run_dir)
     spec = sides[0].spec
     with told_of_the_disk(run_dir), ExitStack() as stack:
         journal = stack.enter_context(closing(Journal(run_dir / "journal.jsonl", clock())))

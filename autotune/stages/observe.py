@@ -53,7 +53,8 @@ def observe(context: RunContext) -> Observation:
     Raises:
         BaselineError: the job fails by itself, or is too short to be timed.
         HookError: the agent cannot get in, or sees no optimizer step.
-        InputError: the objective is energy, and this machine counts none that can be read.
+        InputError: the objective is energy, and this machine counts none that can be read; or the
+            job takes more memory than its file allows.
     """
     context.progress.stage("observe", "the job as it is")
     others = context.executor.gpu_load()
@@ -73,6 +74,7 @@ def observe(context: RunContext) -> Observation:
     else:
         observation = _measure(context, first)
         context.journal.append("observation", "", encode(observation))
+    _check_memory(context, observation)
     if others and observation.job.device == "cuda":
         context.progress.warning(
             f"other programs use GPUs ({'; '.join(others)}): if the job trains on one of them,"
@@ -86,6 +88,18 @@ def observe(context: RunContext) -> Observation:
     record_baseline(context.tracker, observation)
     context.progress.observed(observation)
     return observation
+
+
+def _check_memory(context: RunContext, observation: Observation) -> None:
+    own_gib = observation.anatomy.peak_memory_gib
+    limit_gib = context.spec.constraints.host_memory_gib
+    if observation.job.device == "cpu" and limit_gib is not None and own_gib > limit_gib:
+        raise InputError(
+            f"the unchanged job takes {own_gib:.2f} GiB, more than constraints.host_memory_gib",
+            where=str(context.spec.source or "constraints"),
+            expected=f"more than {own_gib:.2f}",
+            remedy="raise it, or leave it out to allow all memory of the machine",
+        )
 
 
 def first_run(context: RunContext) -> Record:

@@ -118,6 +118,17 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "workdir": (GOOD + "workdir: src\n", 2, ("workdir is 'src'", "no directory")),
     "workdir-file": (GOOD + "workdir: train.py\n", 2, ("no directory",)),
     "name": (GOOD + "name: ../up\n", 2, ("name is '../up'", "letters, digits")),
+    "command-truth": (
+        "command: [python, train.py, --shuffle, true]\n",
+        1,
+        ("a word of the command is true", "put it in quotes"),
+    ),
+    "keep-text": (GOOD + "side_effects: {keep: data}\n", 2, ("keep is 'data'", "a list")),
+    "exclude-mapping": (
+        GOOD + "search_space:\n  preset: auto\n  exclude:\n    - compile_mode: off\n",
+        5,
+        ("there is no knob {'compile_mode'", "one of"),
+    ),
     "name-number": (GOOD + "name: 3\n", 2, ("name is 3", "text")),
     "env-list": (GOOD + "env: [A=1]\n", 2, ("env is a list", "mapping")),
     "env-truth": (

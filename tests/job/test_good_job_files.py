@@ -423,6 +423,14 @@ def test_init_writes_a_file_that_check_accepts(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["job.yaml", "train_resnet.py"]
 
 
+@pytest.mark.parametrize("name", ["08", "1e-4", "1_0"])
+def test_a_name_that_yaml_takes_for_a_number_is_quoted(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / "job.yaml").write_text(job_yaml(["echo", "hi"], name, name))
+    read = load_job(tmp_path / "job.yaml")
+    assert (read.name, read.workdir) == (name, tmp_path / name)
+
+
 def test_init_replaces_a_file_only_when_told(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("mine")
     refused = run("init", "--", "python", "train.py", cwd=tmp_path)

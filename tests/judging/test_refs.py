@@ -109,3 +109,21 @@ def test_a_second_judgement_leaves_the_worktrees_of_the_first_alone(
     assert "could not be removed" in capsys.readouterr().out
     with open(folder / "lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_worktree_that_another_clone_left_is_replaced(tmp_path: Path) -> None:
+    """Its judgement was killed, and the repository cloned anew."""
+    clones = []
+    for name in ("first", "second"):
+        clones.append(tmp_path / name)
+        clones[-1].mkdir()
+        git(clones[-1], "init", "--quiet")
+        (clones[-1] / "job.yaml").write_text("command: echo hi\n")
+        git(clones[-1], "add", "-A")
+        git(clones[-1], "commit", "--quiet", "-m", "x")
+    folder = tmp_path / "worktrees"
+    folder.mkdir()
+    git(clones[0], "worktree", "add", "--detach", str(folder / "A"), "HEAD")
+    side = load_side("A", clones[1] / "job.yaml")
+    with checked_out(side, ("HEAD", "HEAD"), folder) as sides:
+        assert all(s.worktree and (s.worktree / "job.yaml").exists() for s in sides)

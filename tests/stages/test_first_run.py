@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from replay import Loss
-from replayed import Machine, run, table
+from replayed import Machine, job, run, table
 
-from autotune.errors import BaselineError
+from autotune.errors import BaselineError, InputError
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.job.load import load_job
@@ -65,6 +65,16 @@ def test_a_job_too_short_is_refused_before_any_trial(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match="ended after 24 optimizer steps"):
         run(tmp_path, machine)
     assert len(machine.requests) == 1
+
+
+def test_a_limit_below_the_memory_of_the_job_itself_is_refused_before_the_search(
+    tmp_path: Path,
+) -> None:
+    spec = job(tmp_path, "{optimizer_impl: [fused]}", "constraints: {host_memory_gib: 0.25}\n")
+    planted = table(Loss(), factors={"optimizer_impl": {"fused": 0.8}})
+    with pytest.raises(InputError, match="the unchanged job takes 1.00 GiB") as refused:
+        run(tmp_path, Machine(planted), spec)
+    assert "more than 1.00" in str(refused.value)
 
 
 @pytest.mark.parametrize(("evaluation_s", "waits"), [(5.0, True), (25.0, False)])

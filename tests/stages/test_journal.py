@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,19 @@ def written(path: Path, count: int = 3) -> bytes:
         journal.append("trial", str(number), {"value": number, "name": "größer\nals"})
     journal.close()
     return path.read_bytes()
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_used_all_the_same(
+    reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    written(tmp_path / "j")
+    with closing(Journal(tmp_path / "j", no_time)) as journal:
+        assert journal.find("trial", "1")
 
 
 def test_what_was_stored_is_found_again(tmp_path: Path) -> None:
@@ -142,3 +158,21 @@ def test_what_is_said_of_a_damaged_result_helps(content: str, tmp_path: Path) ->
     assert (again.knobs, again.speedup) == (result.knobs, result.speedup) and len(
         machine.requests
     ) == asked, "all of it is in the journal"
+
+
+def test_a_resumed_run_records_trials_that_only_the_journal_has(tmp_path: Path) -> None:
+    """It was killed between the two, or the disk was full."""
+    spec = replayed.job(tmp_path, "{optimizer_impl: [fused]}")
+    machine = replayed.Machine(replayed.table(factors={"optimizer_impl": {"fused": 0.8}}))
+    first = replayed.run(tmp_path, machine, spec)
+    spool = tmp_path / "run" / "tracking" / "spool.jsonl"
+    lines = [json.loads(line) for line in spool.read_text().splitlines()]
+    trials = [e["key"] for e in lines if e["kind"] == "trial"]
+    assert len(trials) > 1 and first.trials
+    spool.unlink()
+    journal = tmp_path / "run" / "journal.jsonl"
+    kept = [e for e in journal.read_text().splitlines() if json.loads(e)["kind"] != "finished"]
+    journal.write_text("\n".join(kept) + "\n")
+    replayed.run(tmp_path, machine, spec)
+    again = [json.loads(line) for line in spool.read_text().splitlines()]
+    assert {e["key"] for e in again if e["kind"] == "trial"} == set(trials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,22 @@ def test_a_given_number_leaves_some_for_fresh_processes(tmp_path: Path, search: 
     result = run(tmp_path, Machine(planted), spec)
     assert [t.origin for t in result.trials].count("process") == 1
     assert dict(result.knobs) == {"malloc": "jemalloc"}
+
+
+@pytest.mark.parametrize("search", ["tpe", "random"])
+def test_a_sampler_leaves_the_proof_its_minutes_of_a_short_budget(
+    tmp_path: Path, search: str
+) -> None:
+    tried = {}
+    for minutes in (2, 3):
+        spec = job(
+            tmp_path / str(minutes),
+            "{num_workers: [1, 2, 4], amp_dtype: [bfloat16], optimizer_impl: [fused]}",
+            f"budget: {{minutes: {minutes}}}\nsearch: {search}\n",
+        )
+        machine = Machine(table(Loss()))
+        clock = partial(lambda of, _: of.elapsed_s, machine)
+        result = run(tmp_path / str(minutes), machine, spec, clock=clock)
+        assert result.verdict == "tuned"
+        tried[minutes] = len(result.trials)
+    assert tried[2] < tried[3]

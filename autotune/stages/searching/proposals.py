@@ -15,7 +15,7 @@ from autotune.results import Observation, Trial
 from autotune.search.focus import LOADER
 from autotune.search.proposer import Proposer
 from autotune.search.stopping import best_of, plateau
-from autotune.stages.budget import SEARCH_SHARE, tried_enough
+from autotune.stages.budget import search_ends_s, tried_enough
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.tracking.records import record_trial
@@ -54,13 +54,14 @@ class Proposals:
         self._turn = threading.RLock()
         self._pending: dict[str, Proposal] = {}
         self._combined = False
+        self._began_s = context.journal.elapsed_s
 
     def take(self) -> Proposal | None:
         """Return what to measure next; None if nothing is left, or nothing until a trial ends."""
         with self._turn:
             tried = len(self._trials) + len(self._pending)
             if (
-                late(self._context, self._trials, SEARCH_SHARE)
+                self._late()
                 or tried_enough(self._context, self._observation, tried)
                 or plateau(self._trials)
             ):
@@ -93,6 +94,13 @@ class Proposals:
         with self._turn:
             return best_of(self._trials)
 
+    def _late(self) -> bool:
+        """Whether what is left of the budget's minutes is needed for the proof."""
+        best = best_of(self._trials)
+        gain = -(best.log_ratio or 0.0) if best else 0.0
+        ends_s = search_ends_s(self._context, self._observation, self._began_s, gain)
+        return self._context.journal.elapsed_s >= ends_s and len(self._trials) >= FEWEST_TRIALS
+
     def _seeds_are_done(self) -> bool:
         """Whether the seeds are done and their winners have not been combined yet."""
         return not self._combined and not any(p.origin == "seed" for p in self._pending.values())
@@ -100,14 +108,6 @@ class Proposals:
     def _free_number(self) -> int:
         taken = {t.number for t in self._trials} | {p.number for p in self._pending.values()}
         return next(n for n in itertools.count() if n not in taken)
-
-
-def late(context: RunContext, trials: Sequence[Trial], share: float) -> bool:
-    """Whether this share of the budget's time is used up and enough trials were made."""
-    return (
-        context.journal.elapsed_s >= share * context.spec.budget.minutes * 60
-        and len(trials) >= FEWEST_TRIALS
-    )
 
 
 def store(context: RunContext, defaults: Config, trials: list[Trial], trial: Trial) -> None:

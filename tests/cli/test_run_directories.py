@@ -1,0 +1,100 @@
+"""Run directories that are not what they seem: another user's, the user's own files, a mount point."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import main
+from autotune.errors import InputError
+from autotune.export.load import load_tuned
+from autotune.job.load import load_job
+from autotune.job.run_dir import check_run_dir
+from autotune.run_directory import check_ours, find_result, move_aside
+
+STUDY = '{"kind":"study","key":"","elapsed_s":0.0,"data":{"digest":"","name":"digits"}}\n'
+
+
+def a_run(place: Path) -> Path:
+    place.mkdir(parents=True)
+    (place / "journal.jsonl").write_text(STUDY)
+    (place / "result.json").write_text("{}")
+    return place
+
+
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that may not be searched; tests may run as root, who may search all."""
+    folder, stat = tmp_path / "private", os.stat
+    folder.mkdir()
+
+    def refusing(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if isinstance(path, (str, os.PathLike)) and f"{folder}/" in os.fspath(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    yield folder
+    monkeypatch.undo()
+
+
+def test_a_folder_that_may_not_be_searched_is_a_mistake_of_the_user(private: Path) -> None:
+    job = private.parent / "job.yaml"
+    job.write_text(f"command: {private}/python train.py\n")
+    with pytest.raises(InputError, match="does not exist in .* or may not be read"):
+        load_job(job)
+    with pytest.raises(InputError):
+        find_result(str(private / "digits"))
+    with pytest.raises(InputError):
+        load_tuned(private / "tuned.yaml")
+    check_run_dir(private / "runs" / "x")  # root may write there
+
+
+def test_a_run_is_found_beside_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    run = a_run(tmp_path / "autotune-runs" / "digits")
+    assert find_result("digits").resolve() == run / "result.json"
+
+
+@pytest.mark.parametrize("reason", [errno.EBUSY, errno.EACCES])
+def test_a_directory_that_cannot_be_renamed(
+    reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(self: Path, target: Path) -> None:
+        raise OSError(reason, os.strerror(reason), str(self))
+
+    run = a_run(tmp_path / "runs")
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(InputError, match="cannot be renamed to runs.1"):
+        move_aside(run)
+
+
+def test_the_users_own_files_are_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text("command: echo hi\ntracking: {uri: none}\n")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "loss.png").write_text("mine")
+    words = ["run", f"{tmp_path}/job.yaml", "--run-dir", f"{tmp_path}/results", "--no-history"]
+    assert main(words) == 2 and "loss.png" in capsys.readouterr().err
+    assert os.listdir(tmp_path / "results") == ["loss.png"]
+    check_ours(a_run(tmp_path / "run"))
+
+
+def test_a_run_that_is_refused_does_not_move_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")  # MLflow has given up plain directories
+    (tmp_path / "job.yaml").write_text("command: echo hi\nname: job\n")
+    run = a_run(tmp_path / "autotune-runs" / "job")
+    assert main(["run", "job.yaml", "--fresh", "--no-history"]) == 2
+    assert (run / "result.json").exists() and os.listdir(run.parent) == ["job"]

@@ -170,10 +170,10 @@ def check_ours(directory: Path) -> None:
     foreign = [name for name in WRITTEN if (directory / name).exists()]
     if foreign and not (directory / JOURNAL).exists():
         raise InputError(
-            f"it contains no run, but a {foreign[0]}, which the run would overwrite",
+            f"it contains no journal of a run, but {foreign[0]}, which the run would overwrite",
             where=str(directory),
             expected="an empty directory, a new one, or one of an earlier run",
-            remedy="choose another with --run-dir",
+            remedy="choose another with --run-dir; if it is a run's, --fresh moves it aside",
         )
 
 

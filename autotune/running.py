@@ -81,13 +81,14 @@ def _tune_job(
     from autotune.tuner import tune
 
     history = history and spec.remembered
+    if not fresh:
+        check_ours(run_dir)
     other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
     aside = fresh or bool(other_torch)
     if not offline and (aside or not (run_dir / "result.json").exists()):
         preflight(spec.tracking.uri, run_dir)  # before anything is written or moved
     if aside:
         move_aside(run_dir)
-    check_ours(run_dir)
     journal = Journal(run_dir / "journal.jsonl", clock())
     with (
         closing(journal),

@@ -34,9 +34,9 @@ _USERINFO = re.compile(
     r"(?P<scheme>https?://(?=[^/\s@'\"]{16,}@)|[A-Za-z][A-Za-z0-9+.-]*://(?=[^/\s@'\"]*:[^/\s'\"]*@))"
     r"(?P<user>[^/\s'\"]*)@"
 )
+_URL = re.compile(r"://[^\s'\"]+")
 _QUERY = re.compile(
-    r"(?i)(?P<before>://\S*?[?&](?:[\w-]*(?:password|passwd|pwd|token|secret|signature|api_?key)|sig)=)"
-    r"[^&\s'\"]+"
+    r"(?i)(?P<before>[?&](?:[\w-]*(?:password|passwd|pwd|token|secret|signature|api_?key)|sig)=)[^&]+"
 )
 # what services give out may have no digit in it: hf_AbC…
 _ISSUED = re.compile(r"(?:hf|api_org|gh[pousr]|github_pat|glpat|sk|xox[abp]|npm)[_-][\w-]{16,}")
@@ -52,7 +52,7 @@ def is_secret(name: str) -> bool:
 
 def mask_url(text: str) -> str:
     """``text`` without the user names and passwords of the URLs in it."""
-    text = _QUERY.sub(lambda m: f"{m['before']}{MASK}", text)
+    text = _URL.sub(lambda url: _QUERY.sub(lambda m: f"{m['before']}{MASK}", url[0]), text)
     return _USERINFO.sub(lambda m: f"{m['scheme']}{MASK}@", text)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from autotune.history.store import MOST_RUNS, StoreError, readable
 RECORD = "history.json"  # of a run, in its directory and among its study's artifacts
 SCHEME = "mlflow:"  # AUTOTUNE_TEAM_STORE=mlflow:EXPERIMENT, on the server of MLFLOW_TRACKING_URI
 MOST_STUDIES = 200  # the newest; each takes a request of its own
+UNREADABLE = 3  # studies after which the store is given up, if none could be read
 
 
 class MlflowStore:
@@ -51,12 +53,26 @@ class MlflowStore:
                 max_results=min(most, MOST_STUDIES),
                 order_by=["attributes.start_time DESC"],
             )
-            found = (self._record(client, study.info.run_id) for study in studies)
-            return [run for run in found if run is not None]
+            return self._records(client, [study.info.run_id for study in studies])
         except (StoreError, InputError) as error:
             raise StoreError(str(error).splitlines()[0]) from None
         except Exception as error:  # whatever MLflow and its drivers raise
             raise StoreError(f"{where}: {reason(error)}") from error
+
+    def _records(self, client: Any, run_ids: Sequence[str]) -> list[PastRun]:
+        """Raises the error if the first few cannot be read; one whose files are gone costs no other."""
+        found: list[PastRun] = []
+        errors: list[Exception] = []
+        for run_id in run_ids:
+            try:
+                found += filter(None, [self._record(client, run_id)])
+            except Exception as error:  # whatever MLflow and its drivers raise
+                errors.append(error)
+            if len(errors) == UNREADABLE and not found:
+                break
+        if errors and not found:
+            raise errors[0]
+        return found
 
     def _record(self, client: Any, run_id: str) -> PastRun | None:
         """The study's record; None if it has none, being older or made with --no-history."""

@@ -51,7 +51,8 @@ def judge_job(
     check_loss_class(loss, "loss")
     if fresh:
         move_aside(run_dir)
-    check_ours(run_dir)
+    else:
+        check_ours(run_dir)
     spec = sides[0].spec
     with told_of_the_disk(run_dir), ExitStack() as stack:
         journal = stack.enter_context(closing(Journal(run_dir / "journal.jsonl", clock())))

@@ -98,7 +98,7 @@ def _check_memory(context: RunContext, observation: Observation) -> None:
             f"the unchanged job takes {own_gib:.2f} GiB, more than constraints.host_memory_gib",
             where=str(context.spec.source or "constraints"),
             expected=f"more than {own_gib:.2f}",
-            remedy="raise it, or leave it out to allow all memory of the machine",
+            remedy="raise it, or leave it out to allow all memory; then start over with --fresh",
         )
 
 

@@ -117,13 +117,16 @@ class Sender:
     def _send_rest(self) -> int:
         if self._connected is None:
             self._connect()
+        sent = self._send_events()
+        self._settle_doubts()
+        return sent + self._send_artifacts()
+
+    def _send_events(self) -> int:
         sent = 0
         for event, offset in read_events(self.paths.spool, self.offset):
             self._handle(event)
             self.offset, sent = offset, sent + 1
             self._write_cursor()
-        self._send_artifacts()
-        self._settle_doubts()
         return sent
 
     def _connect(self) -> None:
@@ -280,31 +283,39 @@ class Sender:
         if artifact not in self.artifacts:
             self.artifacts.append(artifact)
 
-    def _send_artifacts(self) -> None:
-        """Send what is waiting.
+    def _send_artifacts(self) -> int:
+        """Send the artifacts that are waiting; what is recorded meanwhile goes first.
+
+        Returns:
+            The number of events sent.
 
         Raises:
-            Exception: the last failure, once all others have been tried; they stay in the cursor.
+            Exception: the last failure, once all have been tried; those that failed keep waiting.
         """
-        waiting, self.artifacts, trouble = self.artifacts, [], None
-        for number, (key, name, folder) in enumerate(waiting):
-            path = self.paths.run_dir / name
+        sent, trouble = 0, None
+        tried: set[tuple[str, str, str]] = set()
+        while left := [artifact for artifact in self.artifacts if artifact not in tried]:
+            tried.add(left[0])
             try:
-                run_id = self._known_run(key) if path.is_file() else ""
-                if not run_id:
-                    self.missing.append(str(path))
-                    continue
-                self._client.log_artifact(run_id, str(path), folder or None)
+                self._send_artifact(*left[0])
+                self.artifacts.remove(left[0])
+                self._write_cursor()
             except Exception as error:  # of any kind
-                self.artifacts.append((key, name, folder))
                 if not self._answers():
-                    self.artifacts += waiting[number + 1 :]
                     raise
                 trouble = error
-        if waiting:
-            self._write_cursor()
+            sent += self._send_events()
         if trouble is not None:
             raise trouble
+        return sent
+
+    def _send_artifact(self, key: str, name: str, folder: str) -> None:
+        path = self.paths.run_dir / name
+        run_id = self._known_run(key) if path.is_file() else ""
+        if run_id:
+            self._client.log_artifact(run_id, str(path), folder or None)
+        else:
+            self.missing.append(str(path))
 
     def _answers(self) -> bool:
         try:

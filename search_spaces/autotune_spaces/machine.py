@@ -182,12 +182,10 @@ def _cgroup_room(directory: Path) -> int | None:
     used = _read(directory / "memory.current") or _read(directory / "memory.usage_in_bytes")
     if not (limit.isdigit() and used.isdigit()):
         return None
-    cached = sum(
-        int(n)
-        for n in re.findall(
-            r"^(?:total_)?(?:in)?active_file (\d+)$", _read(directory / "memory.stat"), re.MULTILINE
-        )
-    )
+    stat = _read(directory / "memory.stat")
+    # version 1 has the figures of the whole hierarchy besides those of this directory
+    total = "total_" if "total_active_file" in stat else ""
+    cached = sum(map(int, re.findall(rf"^{total}(?:in)?active_file (\d+)$", stat, re.MULTILINE)))
     return int(limit) - int(used) + cached
 
 

@@ -86,6 +86,9 @@ def test_the_users_own_files_are_not_overwritten(
     words = ["run", f"{tmp_path}/job.yaml", "--run-dir", f"{tmp_path}/results", "--no-history"]
     assert main(words) == 2 and "loss.png" in capsys.readouterr().err
     assert os.listdir(tmp_path / "results") == ["loss.png"]
+    (tmp_path / "results" / "result.json").write_text("{}")
+    assert main(words[:-1]) == 2 and "result.json" in capsys.readouterr().err, "with the history"
+    assert sorted(os.listdir(tmp_path / "results")) == ["loss.png", "result.json"]
     check_ours(a_run(tmp_path / "run"))
 
 

@@ -287,6 +287,12 @@ def test_a_rank_lost_without_a_word_is_named(tmp_path: Path) -> None:
     paths.stderr.write_text(LOST)
     found = classify.of_logs(tmp_path, paths, "exit code 1")
     assert found.kind == "crash" and found.detail == "exit code 1: rank 1 ended by SIGSEGV"
+    # rank 0, which only lost its peer, may be the first that torchrun sees
+    second = LOST.partition("Root Cause")[2].replace("first observed failure", "")
+    first = second.replace("rank      : 1", "rank      : 0").replace(": -11", ": 1")
+    paths.stderr.write_text(f"Failures:{second}Root Cause (first observed failure):{first}")
+    found = classify.of_logs(tmp_path, paths, "exit code 1")
+    assert found.detail == "exit code 1: rank 1 ended by SIGSEGV"
 
 
 # ------------------------------------------------------------------------------------------- stacks

@@ -99,7 +99,10 @@ def test_a_limit_of_cgroup_version_1_counts(
     folder.mkdir(parents=True)
     (folder / "memory.limit_in_bytes").write_text(str(4 << 30))
     (folder / "memory.usage_in_bytes").write_text(str(3 << 30))
-    (folder / "memory.stat").write_text("total_active_file 1024\ntotal_inactive_file 0\n")
+    (folder / "memory.stat").write_text(
+        "active_file 1073741824\ninactive_file 0\n"
+        "total_active_file 1073741824\ntotal_inactive_file 0\n"
+    )
     texts = {
         "/proc/self/cgroup": "9:memory:/docker/abc\n0::/\n",
         "/proc/meminfo": "MemTotal: 268435456 kB\nMemAvailable: 209715200 kB\n",
@@ -107,4 +110,4 @@ def test_a_limit_of_cgroup_version_1_counts(
     read = machine._read
     monkeypatch.setattr(machine, "_read", lambda p: texts.get(str(p)) or read(p))
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    assert machine.available_gib() == pytest.approx(1.0, abs=1e-3)
+    assert machine.available_gib() == pytest.approx(2.0)

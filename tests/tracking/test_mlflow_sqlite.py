@@ -427,6 +427,30 @@ def test_artifacts_that_cannot_be_stored_hold_nothing_else_up(
     assert content(uri_of(run_dir))["digits"][4] == ["trace.json"]
 
 
+def test_what_is_recorded_while_artifacts_are_sent_goes_before_the_next_one(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take seconds to fail, and a run ends within thirty."""
+    from mlflow import MlflowClient
+
+    tracker = open_tracker("auto", "digits", run_dir, offline=True)
+    tracker.start_study("study", "digits", {}, {})
+    for number in range(2):
+        (run_dir / f"{number}.png").write_text("")
+        tracker.study_artifact(run_dir / f"{number}.png")
+    seen: list[str] = []
+
+    def refused(client: MlflowClient, run_id: str, *_: object) -> None:
+        seen.append(client.get_run(run_id).info.status)
+        tracker.finish("FINISHED", {}, {})
+        raise ModuleNotFoundError("No module named 'boto3'")
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", refused)
+    with pytest.raises(InputError, match="boto3"):
+        sync(run_dir)
+    assert seen == ["RUNNING", "FINISHED"]
+
+
 def test_a_long_name_is_cut(run_dir: Path) -> None:
     """SQLite takes any, PostgreSQL and MySQL refuse more than 250 characters."""
     tracker = open_tracker("auto", "digits", run_dir)

@@ -134,6 +134,7 @@ def test_every_form_in_which_a_value_is_printed() -> None:
         "https://account.blob.core.windows.net/c/data?sv=2024&se=2030&sig=AbC%2Bs3cret%3D",
         "https://bucket.s3.amazonaws.com/k?X-Amz-Credential=a&X-Amz-Signature=s3cretpw99",
         "https://host/data?api_key=s3cretpw99",
+        "https://h/k?X-Amz-Security-Token=s3cret1&X-Amz-Signature=s3cret2&sig=s3cret3",
     ],
 )
 def test_signed_addresses(url: str) -> None:

@@ -61,6 +61,79 @@ class Shuffled(Augmented):
         return float(self.order[index])
 
 
+class Built(Augmented):
+    """Uses it in a method of its constructor's, and shuffles between epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.build()
+
+    def build(self) -> None:
+        self.order = self.rng.permutation(16)
+
+    def on_epoch_end(self) -> None:
+        self.rng.shuffle(self.order)
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.order[index])
+
+
+class Resampled(Augmented):
+    """Seeds it for every epoch, as WebDataset does."""
+
+    epoch = 0
+
+    def __iter__(self) -> Any:
+        self.epoch += 1
+        self.rng = random.Random(self.epoch)
+        return iter([self.draw()])
+
+    def draw(self) -> float:
+        return float(self.rng.random())
+
+    def __getitem__(self, index: int) -> float:
+        raise NotImplementedError
+
+
+class Reseeded(Augmented):
+    def __getitem__(self, index: int) -> float:
+        self.rng = self.rng or np.random.default_rng()
+        return float(self.rng.random())
+
+
+class SampleSeeded(Augmented):
+    def __init__(self) -> None:
+        self.rng = random.Random()
+
+    def __getitem__(self, index: int) -> float:
+        self.rng.seed(index)
+        return float(self.rng.random())
+
+
+class FromSystem(Augmented):
+    def __init__(self) -> None:
+        self.rng = random.SystemRandom()
+
+
+def worker_number() -> int:
+    info = torch.utils.data.get_worker_info()
+    return 0 if info is None else info.id
+
+
+class AwareByHelper(Augmented):
+    def __getitem__(self, index: int) -> float:
+        self.number = worker_number()
+        return float(self.rng.random())
+
+
+class ByMethod(Augmented):
+    def __getitem__(self, index: int) -> float:
+        return self.draw()
+
+    def draw(self) -> float:
+        return float(self.rng.random())
+
+
 class Aware(Augmented):
     def __getitem__(self, index: int) -> float:
         if torch.utils.data.get_worker_info() is not None:
@@ -81,7 +154,14 @@ def found(dataset: Any, **more: Any) -> str:
         (Transformed(), "Noise.source"),
         (Global(), "SHARED"),
         (Shuffled(), ""),
+        (ByMethod(), "ByMethod.rng"),
         (Aware(), ""),
+        (AwareByHelper(), ""),
+        (Built(), ""),
+        (Resampled(), ""),
+        (Reseeded(), ""),
+        (SampleSeeded(), ""),
+        (FromSystem(), ""),
         ([1.0, 2.0], ""),
     ],
 )

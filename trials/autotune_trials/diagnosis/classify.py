@@ -116,10 +116,18 @@ def last_traceback(text: str) -> list[str]:
 
 
 def lost_rank(text: str) -> str:
-    """``rank 1 ended by SIGSEGV`` if torchrun reports a signal as the root cause, else ""."""
-    summary = text[text.rfind("Root Cause") :] if "Root Cause" in text else ""
-    found = re.search(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-\d+)", summary, re.DOTALL)
-    return f"rank {found.group(1)} {_status_in_words(int(found.group(2)))}" if found else ""
+    """``rank 1 ended by SIGSEGV`` if torchrun reports a signal, other than the one it ends the ranks
+    with, else "".
+
+    The root cause goes first; but torchrun may see a rank that only lost its peer before the peer.
+    """
+    before, summary, root = text.rpartition("Root Cause")
+    others = before.rpartition("Failures:")[2] if "Failures:" in before else ""
+    exits = re.compile(r"rank\s*:\s*(\d+)[^\[]*?exitcode\s*:\s*(-\d+)")
+    for rank, status in exits.findall(root) + exits.findall(others) if summary else ():
+        if int(status) != -signal.SIGTERM:
+            return f"rank {rank} {_status_in_words(int(status))}"
+    return ""
 
 
 def user_line(lines: Iterable[str], workdir: Path) -> str:

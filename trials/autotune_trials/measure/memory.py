@@ -7,6 +7,7 @@ of this one and those below it.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from autotune_trials.measure.machine_load import resident_gib
@@ -23,6 +24,11 @@ def peak_gib(torch: Any, device: Any) -> float:
     """Peak since :func:`forget_peak`; on a CPU the current use, i.e. at the end of the window."""
     if device is not None:
         return float(torch.cuda.max_memory_reserved(device)) / 2**30
+    return resident_gib(own=several_ranks(torch))  # all ranks' are added up
+
+
+def several_ranks(torch: Any) -> bool:
     ranks = torch.distributed
-    several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
-    return resident_gib(own=several)  # all ranks' are added up
+    if ranks.is_available() and ranks.is_initialized():
+        return bool(ranks.get_world_size() > 1)
+    return os.environ.get("WORLD_SIZE", "1") != "1"  # the group has been left

@@ -66,7 +66,9 @@ def _error(by_rank: Mapping[int, str], ranks: int) -> str:
         return ""
     rank, error = next(iter(by_rank.items()))
     kind, colon, detail = error.partition(": ")
-    return error if len(by_rank) == ranks else f"{kind}{colon}rank {rank}: {detail}"
+    if len(by_rank) == ranks or kind not in ("knob", "oom"):
+        return error
+    return f"{kind}{colon}rank {rank}: {detail}"
 
 
 def merge_records(records: Mapping[int, Record], jobs: Mapping[int, JobFacts]) -> Record:

@@ -208,14 +208,10 @@ class LiveMode(Mode):
         agent.loaders.last_rebuild_s = 0.0
         agent.loaders.cancel_drain()
         assert self._hello is not None
+        if why := self._not_from_memory(block):  # on all ranks
+            self._fail_block(run, f"knob: {why}")
+            return False
         try:
-            if block.cached_batches and agent.consumption.walks_together:
-                raise RuntimeError(
-                    "the job iterates over several DataLoaders together: serving only one of them"
-                    " from memory would make it endless"
-                )
-            if block.cached_batches and agent.loaders.cycled:
-                raise RuntimeError("the job keeps every batch of its DataLoader in memory itself")
             agent.loaders.serve_cached(block.cached_batches)
             if block.knobs and self._hello.job.own_compile:
                 self._allow_recompiles()
@@ -231,6 +227,17 @@ class LiveMode(Mode):
             block, agent.loaders.queue_depth(), paused_s
         )
         return True
+
+    def _not_from_memory(self, block: Block) -> str:
+        """Why the job cannot be served batches from memory; "" if it can, or is not to be."""
+        if block.cached_batches and self.agent.consumption.walks_together:
+            return (
+                "the job iterates over several DataLoaders together: serving only one of them from"
+                " memory would make it endless"
+            )
+        if block.cached_batches and self.agent.loaders.cycled:
+            return "the job keeps every batch of its DataLoader in memory itself"
+        return ""
 
     def _allow_recompiles(self) -> None:
         """The job's own torch.compile compiles anew for every dtype and layout that knobs set, and

@@ -12,6 +12,9 @@ from types import CodeType
 from typing import Any
 
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
+_ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
+_SEEDING = frozenset({"seed", "manual_seed"})
+_STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL"})
 _WORKER_AWARE = frozenset({"get_worker_info", "_worker_info", "initial_seed"})
 _SCANS = 400  # most items inspected per dataset
 _PARTS = 16  # of each list, tuple or dict
@@ -74,9 +77,11 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
 
 
 def own_generator(loader: Any) -> str:
-    """The generator's name, "Augmented.rng"; "" if there is none, or workers seed it anew.
+    """The random generator that fetching draws from, "Augmented.rng"; "" if there is none, or it is
+    seeded anew meanwhile: by the worker, for an epoch, for a sample.
 
-    Code is read, not run: a method other than ``__init__`` has to name the generator.
+    Forked workers would each start from a copy of it, the same in all of them and in every epoch,
+    where the job's own process draws on and on. Code is read, not run.
     """
     if loader.worker_init_fn is not None:
         return ""
@@ -93,30 +98,69 @@ def _generator(roots: tuple[Any, ...]) -> str:
         if id(item) in visited or len(visited) >= _SCANS:
             continue
         visited.add(id(item))
-        held = getattr(item, "__dict__", {})
-        for function in _called(item):
+        held, drawn, seeded = getattr(item, "__dict__", {}), dict[str, str](), set[str]()
+        for function in _fetching(item):
             names = _names(function.__code__)
             if names & _WORKER_AWARE:
                 return ""
-            for name in names:
-                if isinstance(held.get(name), kinds):
-                    found = found or f"{type(item).__name__}.{name}"
-                elif isinstance(function.__globals__.get(name), kinds):
-                    found = found or name
+            generators = {
+                name: f"{type(item).__name__}.{name}" if name in held else name
+                for name in names
+                if _is_generator(held.get(name, function.__globals__.get(name)), kinds)
+            }
+            drawn |= generators
+            if names & _SEEDING:
+                seeded |= generators.keys()
+            else:
+                seeded |= _stored(function.__code__) & generators.keys()
+        found = found or next((drawn[name] for name in drawn if name not in seeded), "")
         pending += _held_by(item)
     return found
 
 
-def _called(item: Any) -> list[Any]:
-    """The functions that may run when ``item`` is used, without its constructor's."""
-    if hasattr(item, "__code__"):
-        return [item]
+def _fetching(item: Any) -> list[Any]:
+    """The functions that run when a sample is fetched from ``item``, or it is called."""
     methods: dict[str, Any] = {}
-    for base in type(item).__mro__:
-        if not _of_library(base):
-            methods = {**vars(base), **methods}  # a class's own go before those of its bases
-    methods.pop("__init__", None)
-    return [m for m in methods.values() if isinstance(getattr(m, "__code__", None), CodeType)]
+    if not hasattr(item, "__code__"):
+        for base in type(item).__mro__:
+            if not _of_library(base):
+                methods = {**vars(base), **methods}  # a class's own go before those of its bases
+        methods = {name: _function(method) for name, method in methods.items()}
+    found: list[Any] = [item]
+    if not hasattr(item, "__code__"):
+        found = [methods.get(name) for name in _ENTRIES]
+    found = [f for f in found if isinstance(getattr(f, "__code__", None), CodeType)]
+    for function in found:  # grows
+        names = _names(function.__code__)
+        scope = function.__globals__
+        modules = [scope[name] for name in names if isinstance(scope.get(name), type(sys))]
+        for name in names:
+            called = [methods.get(name), scope.get(name)]
+            called += [vars(module).get(name) for module in modules if not _of_library(module)]
+            found += [
+                f
+                for f in called
+                if isinstance(getattr(f, "__code__", None), CodeType)
+                and not _of_library(f)
+                and f not in found
+                and len(found) < _SCANS
+            ]
+    return found
+
+
+def _stored(code: CodeType) -> set[str]:
+    """The attributes and global names that ``code`` assigns."""
+    import dis
+
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in _STORES}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _stored(constant)
+    return names
+
+
+def _is_generator(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
 
 
 def _kinds() -> tuple[type, ...]:

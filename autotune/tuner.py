@@ -45,7 +45,7 @@ from autotune.results import (
 )
 from autotune.search.pareto import Figures, pareto
 from autotune.secrets import mask_command
-from autotune.stages.budget import needed_s
+from autotune.stages.budget import SEARCH_BEGAN, needed_s
 from autotune.stages.compile_cache import pack_compile_cache
 from autotune.stages.confirm import VARIANTS, confirm, sharpen
 from autotune.stages.context import ANNOUNCED, OVER, RunContext
@@ -55,7 +55,7 @@ from autotune.stages.decisions.culprit import culprits
 from autotune.stages.decisions.simplify import simplify
 from autotune.stages.decisions.worth_it import break_even_steps, paid_back_words
 from autotune.stages.explain import explain, trace_trials
-from autotune.stages.measuring.fresh import FIRST_RUN, first_look_s
+from autotune.stages.measuring.fresh import FIRST_RUN, first_look_s, pair_s
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import observe
 from autotune.stages.recall import recall_job
@@ -147,8 +147,8 @@ def tune(context: RunContext) -> Result:
 def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> None:
     """Warn in advance if one proof will take longer than the budget."""
     needed, budget_s = needed_s(context, observation), context.spec.budget.minutes * 60
-    if context.journal.find("search-done") is not None:
-        return  # a resumed run: what is left is less
+    if context.journal.find(SEARCH_BEGAN) is not None:
+        return  # a resumed run
     if context.executor.lanes() is None and needed > OVER * budget_s:
         context.journal.append(ANNOUNCED, "", needed)
         context.progress.note(
@@ -201,6 +201,7 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
     if config is None:
         return None
     context.progress.stage("confirm", f"from the history: {in_words(config, observation.defaults)}")
+    _warn_if_proof_is_long(context, observation)
     last, loss = None, NOT_NEEDED
     better = BETTER[context.spec.objective]
     why, gains = _first_look(context, observation, recall)
@@ -216,6 +217,19 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
         return Proof(config, PROVEN.format(better=better), last, loss, gains, ())
     context.progress.note(f"the recorded answer did not hold ({why}); searching")
     return Proof({}, why, last, loss, (), (Rejected(config, why),))
+
+
+def _warn_if_proof_is_long(context: RunContext, observation: Observation) -> None:
+    """Warn in advance if proving the recorded answer will take longer than the budget."""
+    proof_s, budget_s = first_look_s(context, observation), context.spec.budget.minutes * 60
+    needed = context.journal.elapsed_s + pair_s(context, observation) / 2 + proof_s
+    if context.journal.find(ANNOUNCED) is None and needed > OVER * budget_s:
+        context.journal.append(ANNOUNCED, "", needed)
+        context.progress.note(
+            f"proving the recorded answer takes about {duration_words(proof_s)} for this job: the"
+            f" run will take about {duration_words(needed)}, more than budget.minutes"
+            f" ({context.spec.budget.minutes:g}) allows"
+        )
 
 
 def _first_look(
@@ -277,6 +291,7 @@ def prove(
     seen: set[str] = set()
     last: Confirmation | None = None
     loss = NOT_NEEDED
+    seen_through = False  # whether a variant was tried although the time was up
     while (variants or queue) and len(seen) < most:
         candidate = (variants or queue)[0]
         finalist = candidate.config
@@ -284,7 +299,8 @@ def prove(
             (variants or queue).pop(0)
             continue
         ahead_s = first_look_s(context, observation)
-        if rejected and not variants and context.out_of_time_at(key_of(finalist), ahead_s):
+        late = bool(rejected) and context.out_of_time_at(key_of(finalist), ahead_s)
+        if late and (not variants or seen_through):
             left_out = Rejected(
                 finalist, f"not tried in fresh processes: {context.out_of_time_words()}"
             )
@@ -296,6 +312,7 @@ def prove(
                 gains,
                 (*rejected, left_out),
             )
+        seen_through |= late
         (variants or queue).pop(0)
         context.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
         config, gains = simplify(context, observation, finalist, trials, candidate.gains)

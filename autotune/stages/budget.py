@@ -34,6 +34,7 @@ CLEAR = math.log(1.5)  # a gain that the first look proves on all but the noisie
 EXPLAIN_STARTS, FRAMELESS_STARTS, EXPLAIN_S = 4, 2, 30.0
 # share of the budget that is always searched, however long the proof takes
 FEWEST_SHARE = 0.15
+SEARCH_BEGAN = "search-began"  # journal key
 
 
 def proof_begins_s(
@@ -69,6 +70,15 @@ def needed_s(context: RunContext, observation: Observation) -> float:
         + first_look_s(context, observation)
         + explain_s(context, observation)
     )
+
+
+def search_began_s(context: RunContext) -> float:
+    """Seconds into the run at which the search began; a resumed run has the same value."""
+    began_s = context.journal.find(SEARCH_BEGAN)
+    if began_s is None:
+        began_s = context.journal.elapsed_s
+        context.journal.append(SEARCH_BEGAN, "", began_s)
+    return float(began_s)
 
 
 def search_ends_s(

@@ -311,3 +311,13 @@ def test_nothing_of_the_job_is_in_the_store(tmp_path: Path) -> None:
     )
     assert again.result.recalled.outcome == "proven anew" and again.result.knobs == run.result.knobs
     assert "tea_leaves" in again.result.knobs
+
+
+def test_a_recorded_answer_that_takes_longer_than_the_budget_says_so(
+    store: Path, tmp_path: Path
+) -> None:
+    slow = replace(TABLE, startup_s=60.0)
+    Played(tmp_path / "first", slow, store, minutes=60.0)
+    Played(tmp_path / "second", slow, store, seed=1, minutes=3.0)
+    said = (tmp_path / "second" / "progress.jsonl").read_text()
+    assert "proving the recorded answer takes about" in said and "budget.minutes (3)" in said

@@ -556,3 +556,35 @@ def test_a_larger_batch_is_compared_over_as_many_samples(tmp_path: Path) -> None
     result = run(tmp_path, machine, job(tmp_path, "{batch_size: [256]}"))
     assert dict(result.knobs) == {"batch_size": 256} and result.loss.verdict == "unchanged"
     assert min(made[0]) >= 240 and max(made[256]) <= 120
+
+
+def test_a_resumed_run_does_not_forget_a_failure(tmp_path: Path) -> None:
+    first = run(tmp_path, Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2})))
+    journal = tmp_path / "run" / "journal.jsonl"
+    kept = [e for e in journal.read_text().splitlines() if json.loads(e)["kind"] != "finished"]
+    journal.write_text("\n".join(kept) + "\n")
+    well = Machine(table(HARMLESS))
+    again = run(tmp_path, well)
+    assert well.requests == [] and again.knobs == first.knobs
+
+
+def test_one_variant_is_seen_through_when_the_time_is_up(tmp_path: Path) -> None:
+    both = Loss(changed_by={"amp_dtype": {"bfloat16": 0.2}, "optimizer_impl": {"fused": 0.2}})
+    machine = Machine(table(both))
+    run(tmp_path, machine, clock=time_is_up_in("confirm1", machine))
+    begun = {request.label.split("-")[0] for request in machine.confirmed()}
+    assert begun == {"confirm1", "confirm2"}
+
+
+def test_a_resumed_search_neither_announces_nor_gets_more_time(tmp_path: Path) -> None:
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 10}\n")
+    factors = {"amp_dtype": {"bfloat16": 0.8}}
+    run(tmp_path, Machine(table(HARMLESS, factors=factors)), spec)
+    journal = tmp_path / "run" / "journal.jsonl"
+    entries = journal.read_text().splitlines()
+    place = next(n for n, e in enumerate(entries) if json.loads(e)["kind"] == "search-done")
+    journal.write_text("\n".join(entries[:place]) + "\n")
+    machine = Machine(table(HARMLESS, factors=factors))
+    run(tmp_path, machine, spec, clock=lambda before: 0.99 * 600)
+    kinds = [json.loads(e)["kind"] for e in journal.read_text().splitlines()]
+    assert "announced" not in kinds and kinds.count("search-began") == 1

@@ -91,6 +91,30 @@ class Pairs:
         ]
         if not missing:
             return
+        with self._failure_kept(pairs):
+            self._make(missing, pairs)
+
+    @contextmanager
+    def _failure_kept(self, pairs: int) -> Iterator[None]:
+        """Keep a failure of the candidate in the journal: a resumed run must not forget it.
+
+        Raises:
+            SessionFailed: it failed, now or in an earlier process of this run.
+        """
+        journal, sides = self.context.journal, map(key_of, self.configs.values())
+        place = "|".join([self.label, *sides])
+        known = journal.find("pairs-failed", place)
+        if known is not None and pairs >= known["pairs"]:
+            raise SessionFailed(known["kind"], known["detail"])
+        try:
+            yield
+        except SessionFailed as failure:
+            if failure.kind != "lost":
+                told = {"pairs": pairs, "kind": failure.kind, "detail": failure.detail}
+                journal.append("pairs-failed", place, told)
+            raise
+
+    def _make(self, missing: Sequence[Seed], pairs: int) -> None:
         pieces_left = iter(missing)
 
         def serve(lane: RunContext, pieces: Iterator[Seed]) -> None:
@@ -115,7 +139,8 @@ class Pairs:
             SessionFailed: it failed.
         """
         self.context.progress.fixed_run(f"{self.label}: candidate", 1, 2, self.configs["candidate"])
-        return self._run(self.context, "candidate", 0)
+        with self._failure_kept(0):
+            return self._run(self.context, "candidate", 0)
 
     def _pair(self, context: RunContext, seed: int, pairs: int) -> None:
         """Make both runs of one seed on one machine; a run from another one is measured again."""
@@ -372,6 +397,10 @@ class SharedBaseline(Pairs):
 
     def ensure(self, pairs: int) -> None:
         """Make runs for ``pairs`` pairs, but no more than the shared baseline has."""
+        with self._failure_kept(pairs):
+            self._make_candidates(pairs)
+
+    def _make_candidates(self, pairs: int) -> None:
         for seed in sorted(self._shared.reference)[:pairs]:
             if seed not in self.candidate:
                 self.context.progress.fixed_run(

@@ -22,7 +22,7 @@ from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, SearchKnob, Series
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
-from autotune.stages.budget import search_ends_s, tried_enough
+from autotune.stages.budget import search_began_s, search_ends_s, tried_enough
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated
@@ -81,19 +81,10 @@ class ModelStudy:
         self._expected = {(e.knob, e.value): e.effect for e in expected}
         if context.journal.find(PRIOR_DROPPED) is not None:
             self._expected = {}
-        self._began_s = self._begin()
+        self._began_s = search_began_s(context)
         self._taken = 0
         self._workers = NumbersOfWorkers(observation.defaults.get("num_workers", 0))
         self._busy: list[Series] = []  # taken by lanes and not measured yet
-
-    def _begin(self) -> float:
-        """Seconds into the run at which the search began; a resumed run uses the same value."""
-        journal = self.context.journal
-        began_s = journal.find("search-began")
-        if began_s is None:
-            began_s = journal.elapsed_s
-            journal.append("search-began", "", began_s)
-        return float(began_s)
 
     # ------------------------------------------------------------------------------------ the model
 

@@ -15,7 +15,7 @@ from autotune.results import Observation, Trial
 from autotune.search.focus import LOADER
 from autotune.search.proposer import Proposer
 from autotune.search.stopping import best_of, plateau
-from autotune.stages.budget import search_ends_s, tried_enough
+from autotune.stages.budget import search_began_s, search_ends_s, tried_enough
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.tracking.records import record_trial
@@ -54,7 +54,7 @@ class Proposals:
         self._turn = threading.RLock()
         self._pending: dict[str, Proposal] = {}
         self._combined = False
-        self._began_s = context.journal.elapsed_s
+        self._began_s = search_began_s(context)
 
     def take(self) -> Proposal | None:
         """Return what to measure next; None if nothing is left, or nothing until a trial ends."""

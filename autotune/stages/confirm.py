@@ -24,6 +24,7 @@ from autotune.stages.context import KILLS, OVER, RunContext
 from autotune.stages.measuring.fresh import pair_s, rounds
 from autotune.stages.measuring.interleaving import may_interleave
 from autotune.stages.measuring.pairs import Pairs
+from autotune.stages.searching.proposals import no_effect_words
 from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import (
     FALSE_ADOPTIONS,
@@ -66,6 +67,7 @@ def confirm(
         if why := pairs.beyond_limits(observation):
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {why}")
         if look == 0:
+            _tell_useless(context, config, pairs)
             looks = planned(_room(context, observation, config, pairs))
         ratios, levels = pairs.figures.log_speedups(), pairs.figures.log_levels()
         decision = decide(
@@ -105,6 +107,13 @@ def confirm(
     )
     context.progress.confirmed(confirmation)
     return confirmation
+
+
+def _tell_useless(context: RunContext, config: Config, pairs: Pairs) -> None:
+    """Warn about knobs that did nothing in the candidate's runs: they had an effect in the search."""
+    found = {n: why for r in pairs.candidate.values() for n, why in r.no_effect.items()}
+    if useless := {name: found[name] for name in config if name in found}:
+        context.progress.warning(f"in fresh processes {no_effect_words(useless)}")
 
 
 def _room(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> int:

@@ -588,3 +588,17 @@ def test_a_resumed_search_neither_announces_nor_gets_more_time(tmp_path: Path) -
     run(tmp_path, machine, spec, clock=lambda before: 0.99 * 600)
     kinds = [json.loads(e)["kind"] for e in journal.read_text().splitlines()]
     assert "announced" not in kinds and kinds.count("search-began") == 1
+
+
+def test_a_knob_without_effect_in_its_proof_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def idle(request: FixedRun, record: Record) -> Record:
+        told = request.label.startswith("confirm1-candidate")
+        return replace(record, no_effect={"amp_dtype": "not supported"}) if told else record
+
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}")
+    factors = {"amp_dtype": {"bfloat16": 0.8}}
+    run(tmp_path, Machine(table(HARMLESS, factors=factors), idle), spec, shown="auto")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "in fresh processes amp_dtype had no effect: not supported" in said

@@ -181,7 +181,9 @@ def run(style: Style, tmp_path: Path, config: dict[str, Any]) -> Seen:
         except NotApplicable as reason:
             withdrawn[knob.name] = str(reason)
     agent_log = next((tmp_path / "run" / "sessions").glob("*/agent.log"), None)
-    assert agent_log is None, agent_log.read_text()
+    said = agent_log.read_text() if agent_log is not None else ""
+    # the session's end may reach a worker before the job, which then waits for the tuner
+    assert not said or "is killed by signal: Terminated" in said, said
     left = [p.name for p in folder.rglob("*") if "__pycache__" not in p.parts and p not in before]
     return Seen(record, hello.job, steps_in(folder / "steps.log"), withdrawn, left)
 

@@ -252,6 +252,12 @@ def test_the_window_goes_on_until_min_seconds(tuner: Tuner) -> None:
     assert sum(found.window.times_s) > 0.45 and len(found.losses) > 20
 
 
+def test_iterations_so_slow_that_time_is_up_first_are_announced_all_the_same(tuner: Tuner) -> None:
+    source = LOOP.replace("count += 1", "count += 1; __import__('time').sleep(0.3)")
+    tuner.start(source, "fixed", steps=20, max_seconds=0.2)
+    assert [type(tuner.receive(30)).__name__ for _ in range(2)] == ["Hello", "Record"]
+
+
 @pytest.mark.slow
 def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     from autotune_trials.protocol.messages import Progress

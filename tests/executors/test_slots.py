@@ -61,6 +61,13 @@ def test_shares_of_gpus_come_with_their_cores() -> None:
     assert cores == [tuple(range(16)), tuple(range(16, 32))]
 
 
+def test_every_slot_of_a_node_with_gpus_has_one_of_its_own() -> None:
+    """Ray hides no GPU from an actor that reserves none: two trials would train on the first."""
+    shares = found({"cpus_per_slot": 8}, node("a", CPU=32.0, GPU=2.0), node("b", CPU=32.0))
+    assert [gpus for name, _, gpus in shares if name.startswith("a")] == [1, 1]
+    assert len([name for name, _, _ in shares if name.startswith("b")]) == 4
+
+
 def test_a_resource_marks_nodes() -> None:
     nodes = node("a", CPU=32.0, GPU=4.0, tuning=2.0), node("b", CPU=32.0, GPU=4.0)
     assert found({"resource": "tuning"}, *nodes) == [

@@ -15,7 +15,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.errors import InputError
-from autotune.export.formats import FORMATS
+from autotune.export.formats import FORMATS, accelerate
 from autotune.export.formats.launchers import take_apart
 from autotune.export.load import load_tuned
 from autotune.export.tuned import (
@@ -278,7 +278,9 @@ def test_torchrun(folder: Path) -> None:
     script = FORMATS["torchrun"].write(tuned(folder, {**LIVE, **VIA}, "--epochs", "5"))
     assert last_words(script) == [
         "exec",
-        "torchrun",
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
         "--standalone",
         "--nproc-per-node=1",
         "train me.py",
@@ -294,6 +296,51 @@ def test_torchrun(folder: Path) -> None:
     for name in ("num_workers", "amp_dtype", "compile_mode", "batch_size"):
         assert name in unsaid and f"set below: {name}" not in said
     assert "#       DataLoader(..., num_workers=2)" in unsaid
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "started"),
+    [
+        ("torchrun", "/job/bin/python", ["/job/bin/python", "-m", "torch.distributed.run"]),
+        ("torchrun", "/job/bin/torchrun", ["/job/bin/torchrun"]),
+        ("torchrun", "python", ["torchrun"]),
+        ("accelerate", "/job/bin/python", ["/job/bin/python", "-m", "accelerate.commands.launch"]),
+        ("accelerate", "/job/bin/torchrun", ["/job/bin/accelerate", "launch"]),
+    ],
+)
+def test_the_launcher_is_of_the_jobs_environment(
+    form: str, first: str, started: list[str], folder: Path
+) -> None:
+    words = last_words(FORMATS[form].write(tuned(folder, {}, command=(first, "t.py"))))
+    assert words[1 : 1 + len(started)] == started
+
+
+def test_accelerate_is_given_no_mode_that_it_refuses(folder: Path) -> None:
+    assert accelerate.flags("compile_mode", "max-autotune-no-cudagraphs") == []
+    parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser()
+    known = next(a.choices for a in parser._actions if "--dynamo_mode" in a.option_strings)
+    assert set(accelerate.MODES) == set(known)
+
+
+def test_accelerate_says_that_it_compiles_for_every_shape(folder: Path) -> None:
+    compiled = {"compile_mode": TunedKnob("default", "off")}
+    assert "for every new shape" in FORMATS["accelerate"].write(tuned(folder, compiled))
+
+
+def test_accelerate_starts_one_process_on_a_cpu(folder: Path) -> None:
+    on_cpu, on_gpu = Provenance(job_device="cpu"), Provenance(job_device="cuda")
+    command = ("torchrun", "--nproc-per-node", "4", "t.py")
+    with pytest.raises(InputError, match="one process on a CPU"):
+        FORMATS["accelerate"].write(tuned(folder, {}, command=command, provenance=on_cpu))
+    on_gpus = FORMATS["accelerate"].write(tuned(folder, {}, command=command, provenance=on_gpu))
+    assert "--multi_gpu" in last_words(on_gpus)
+
+
+def test_what_is_done_once_is_not_in_the_training_loop(folder: Path) -> None:
+    knobs = {**LIVE, "compile_mode": TunedKnob("regional", "off")}
+    code, _, loop = FORMATS["python"].write(tuned(folder, knobs)).partition("# -- In the training")
+    assert "param_groups" in code and "block.compile" in code
+    assert "param_groups" not in loop and "block.compile" not in loop
 
 
 def test_torchrun_keeps_its_own_options(folder: Path) -> None:
@@ -313,7 +360,10 @@ def test_torchrun_keeps_its_own_options(folder: Path) -> None:
 def test_another_launcher_starts_as_many_processes(
     form: str, command: str, started: str, folder: Path
 ) -> None:
-    script = FORMATS[form].write(tuned(folder, {}, command=tuple(command.split())))
+    on_gpus = Provenance(job_device="cuda")
+    script = FORMATS[form].write(
+        tuned(folder, {}, command=tuple(command.split()), provenance=on_gpus)
+    )
     assert started in last_words(script)
     assert "One process" not in script
 
@@ -366,8 +416,9 @@ def test_torchrun_runs(folder: Path, tmp_path: Path) -> None:
 def test_accelerate(folder: Path) -> None:
     script = FORMATS["accelerate"].write(tuned(folder, {**LIVE, **VIA}, "--epochs", "5"))
     assert last_words(script)[1:] == [
-        "accelerate",
-        "launch",
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
         "--num_processes=1",
         "--cpu",
         "--mixed_precision=bf16",

@@ -10,6 +10,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from autotune_spaces.domains import NO_LOADER
 from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine
 from autotune_trials.diagnosis import classify, hang_stacks
@@ -28,6 +30,7 @@ from autotune_trials.protocol.rank_merge import (
     merge_hellos,
     merge_records,
     merge_reports,
+    merge_windows,
 )
 from autotune_trials.session import ranks
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE, new_mark
@@ -98,6 +101,14 @@ def test_a_device_that_slows_down_on_any_rank_slows_all() -> None:
         {0: record(0, (1.0,)), 1: dataclasses.replace(record(1, (1.0,)), window=hot)}, JOBS
     )
     assert merged.window.throttled == "thermal slowdown" and merged.window.power_capped
+
+
+@pytest.mark.parametrize(("device", "joules"), [("cuda", 12.0), ("cpu", 5.0)])
+def test_the_energy_of_several_gpus_is_added(device: str, joules: float) -> None:
+    """Ranks on CPUs read the same counters."""
+    windows = [dataclasses.replace(window((4.0,)), joules=(j,)) for j in (5.0, 7.0)]
+    merged = merge_windows(dict(enumerate(windows)), dict.fromkeys((0, 1), job(device=device)))
+    assert merged.joules == (joules,)
 
 
 def test_an_error_names_its_rank_unless_it_is_everyones() -> None:

@@ -127,6 +127,8 @@ def test_one_rank_out_of_memory_makes_the_size_infeasible_for_all(result: dict[s
     assert lost and all("rank 1" in t["reason"] and "no room" in t["reason"] for t in lost)
     limit = 10**9
     for trial in result["trials"]:
+        if trial["reason"].startswith("not tried"):
+            continue
         size = trial["config"].get("batch_size", 8)
         assert size < limit, "a size that did not fit was tried again, or a larger one"
         assert trial["state"] == "infeasible" or size < 32

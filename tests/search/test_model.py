@@ -195,6 +195,19 @@ def test_two_values_that_fail_together_are_kept_apart() -> None:
     )
 
 
+def test_a_pair_that_fails_does_not_keep_the_search_open() -> None:
+    """No change that completes it is a gain that could still be had."""
+    s = search(seed=3, noise=0.02)
+
+    def fails(config: dict) -> bool:
+        return config.get("malloc") == "keep" and config.get("amp_dtype") == "bfloat16"
+
+    effects = {**PLANTED, ("compile_mode", "default"): -0.15}
+    effects.pop(("channels_last", True))
+    run(s, additive(effects), fails=fails, seconds=300.0, seed=3, noise=0.02)
+    assert "no single change" in s.stopped
+
+
 def test_failed_tells_whom_it_blames() -> None:
     s = search()
     s.measured({}, -3.0)

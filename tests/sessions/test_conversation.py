@@ -213,6 +213,43 @@ def test_a_job_that_ends_early_still_hands_in_its_record(make_session):
     assert session.wait_record().ended_early
 
 
+def test_a_job_that_catches_its_error_and_exits_with_it_has_failed(make_session):
+    """No excepthook hears of it, and its record says only that it ended early."""
+    session = make_session(
+        """
+        import sys
+        from fake_agent import Agent
+        agent = Agent()
+        agent.record(steps=2, ended_early=True)
+        sys.exit("it failed")
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    with pytest.raises(SessionFailed, match="it failed") as failed:
+        session.wait_record()
+    assert failed.value.kind == "crash"
+
+
+def test_a_rank_that_has_handed_in_its_record_may_end_before_the_others(make_session, monkeypatch):
+    monkeypatch.setattr("autotune_trials.session.session.LAST_WORDS_S", 0.3)
+    session = make_session(
+        """
+        import os, time
+        from fake_agent import Agent
+        if os.fork() == 0:
+            Agent(rank=1, world_size=2).record(steps=2, ended_early=True)
+            os._exit(0)
+        agent = Agent(rank=0, world_size=2)
+        time.sleep(1.5)
+        agent.record(steps=2, ended_early=True)
+        """,
+        mode="fixed",
+    )
+    session.wait_hello()
+    assert session.wait_record().notes["ranks"] == 2
+
+
 def test_a_second_training_process_of_the_same_rank_is_sent_away(make_session, tmp_path):
     session = make_session(
         """

@@ -13,7 +13,7 @@ from session_waits import wait_for
 
 from autotune_trials.diagnosis import classify, oom_kills
 from autotune_trials.paths import SessionPaths
-from autotune_trials.protocol.messages import Block
+from autotune_trials.protocol.messages import Block, SessionConfig
 from autotune_trials.session.session import SessionFailed
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -359,6 +359,24 @@ def test_how_far_the_markers_go(tmp_path, markers, cause):
         paths.marker(marker).touch()
     found = classify.of_exit(0, ["python", "train.py"], tmp_path, paths, "x")
     assert found.kind == "unhooked" and cause in found.detail and "import autotune" in found.detail
+
+
+def test_the_first_epoch_of_a_live_session_is_no_start_up(make_session):
+    """It is waited for before the job says hello."""
+    session = make_session(
+        """
+        import time
+        from fake_agent import Agent, Hello, JobFacts, MACHINE, os
+        agent = Agent(hello=False)
+        time.sleep(2)
+        job = JobFacts(os.getpid(), "cpu", None, (), ())
+        agent.send(Hello(os.getpid(), 0, MACHINE, job, 0.1, {}))
+        agent.pause()
+        """,
+        config=SessionConfig("live", "", first_epoch_s=30.0),
+        startup_timeout_s=0.5,
+    )
+    assert session.wait_hello()
 
 
 def test_a_start_up_that_takes_too_long(make_session):

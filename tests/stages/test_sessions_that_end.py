@@ -453,9 +453,11 @@ def test_after_a_failed_block_of_the_unchanged_job_the_same_command_goes_on(tmp_
 
 
 class TooLarge(Machine):
-    """The job runs out of memory with more than one worker, and dies of it."""
+    """The job dies with more than one worker, by default because it runs out of memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "oom", detail: str = "MemoryError: no room") -> None:
+        self.failure = SessionFailed(kind, detail)
+        self.failure.in_block = 0
         speeds = {"num_workers": {"2": 0.7}, "amp_dtype": {"bfloat16": 0.6}}
         super().__init__(table(Loss(), factors=speeds))
         self.died: list[Config] = []
@@ -463,7 +465,7 @@ class TooLarge(Machine):
     def report(self, block: Block, config: Config) -> BlockReport:
         if config.get("num_workers") == 2:
             self.died.append(dict(config))
-            raise SessionFailed("oom", "MemoryError: no room")
+            raise self.failure
         return super().report(block, config)
 
 
@@ -475,6 +477,20 @@ def test_what_ran_out_of_memory_costs_one_start(tmp_path: Path) -> None:
     assert dict(result.knobs) == {"amp_dtype": "bfloat16"}
     states = {trial.state for trial in result.trials if "num_workers" in trial.config}
     assert states == {TrialState.INFEASIBLE}
+
+
+def test_what_crashed_costs_one_start_of_its_series(tmp_path: Path) -> None:
+    """Nothing more is blamed for it."""
+    machine = TooLarge("crash", "a fixed batch size")
+    large, larger = {"num_workers": 2}, {"num_workers": 2, "amp_dtype": "bfloat16"}
+    with (
+        context_of(tmp_path, machine) as context,
+        LiveSeries(context, {}, iteration_s=0.016) as live,
+    ):
+        blocks = live.measure([{}, large, larger, large, {}])
+    assert machine.died == [large]
+    assert [block.failure is None for block in blocks] == [True, False, True, True, True]
+    assert [block.log_cost is None for block in blocks] == [False, True, True, True, False]
 
 
 def test_the_rest_of_a_series_that_contains_it_is_not_started(tmp_path: Path) -> None:

@@ -238,6 +238,7 @@ class RayExecutor(Executor):
         for place, slot in list(self._slots.items()):
             if slot.gone or place not in there:
                 self._starts[place] = 0 if slot.finished else self._starts[place]
+                self._seen_s = self._looked_s  # until now there was one
                 slot.give_up()  # its other nodes may be part of a new one
                 del self._slots[place]
         # it would wait for a lost node and hold its other nodes

@@ -87,4 +87,6 @@ def slots_of(has: Mapping[str, float], options: Mapping[str, Any]) -> int:
             counts.append(int(has.get(key, 0.0) // options[option]))
     if options.get("resource"):
         counts.append(int(has.get(options["resource"], 0.0)))
+    if counts and has.get("GPU"):  # Ray hides no GPU from an actor that reserves none
+        counts.append(int(has["GPU"]))
     return min(counts) if counts else int(has.get("CPU", 0.0) >= 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from autotune.errors import InputError
 from autotune.export.formats.base import Format
-from autotune.export.formats.launchers import script, take_apart, without
+from autotune.export.formats.launchers import launched_by, script, take_apart, without
 from autotune.export.formats.resources import resources_of
 from autotune.export.launching import knobs_of
 from autotune.export.shell_words import comment, head, words_of
@@ -17,18 +18,17 @@ DYNAMO: dict[Value, list[str]] = {  # instead of a mode; static is accelerate's 
     "dynamic": ["--dynamo_use_dynamic"],
     "static": [],
 }
+MODES = ("default", "reduce-overhead", "max-autotune")  # that --dynamo_mode takes
 
 
 def flags(name: str, value: Value) -> list[str]:
     """accelerate's options for a knob value; [] if it has none."""
     if name == "amp_dtype" and value in PRECISION:
         return [f"--mixed_precision={PRECISION[str(value)]}"]
-    if name == "compile_mode":
-        return (
-            ["--dynamo_backend=no"]
-            if value == "off"
-            else ["--dynamo_backend=inductor", *DYNAMO.get(value, [f"--dynamo_mode={value}"])]
-        )
+    if name == "compile_mode" and value == "off":
+        return ["--dynamo_backend=no"]
+    if name == "compile_mode" and (value in DYNAMO or value in MODES):
+        return ["--dynamo_backend=inductor", *DYNAMO.get(value, [f"--dynamo_mode={value}"])]
     if name == "intra_op_threads":
         return [f"--num_cpu_threads_per_process={value}"]
     return []
@@ -43,9 +43,17 @@ def write(tuned: TunedConfig) -> str:
         options = without(parts.options, [flag.partition("=")[0] for flag in new])
     else:
         processes = 1 if parts.launcher == "python" else resources_of(tuned).processes
+        on_cpu = tuned.provenance.job_device == "cpu"
+        if on_cpu and processes > 1:
+            raise InputError(
+                f"accelerate starts one process on a CPU, and the job was tuned with {processes}",
+                where="--format",
+                expected="a job of one process, or on GPUs",
+                remedy="use --format torchrun",
+            )
         options = [
             f"--num_processes={processes}",
-            *(["--cpu"] if tuned.provenance.job_device == "cpu" else []),
+            *(["--cpu"] if on_cpu else ["--multi_gpu"] if processes > 1 else []),
             *_own_threads(tuned),
         ]
         if parts.launcher == "torchrun" or parts.options:
@@ -58,13 +66,16 @@ def write(tuned: TunedConfig) -> str:
             "--mixed_precision and --dynamo_… reach a program through its accelerate.Accelerator();"
             " a program without one ignores them."
         )
+    accelerate = launched_by(
+        words_of(tuned)[0], ["accelerate", "launch"], "accelerate.commands.launch"
+    )
+    if "compile_mode" in native and tuned.knobs["compile_mode"].value in (*MODES, "regional"):
+        title += comment(
+            "accelerate compiles for every new shape of the batch (dynamic=False); tuned was"
+            " dynamic=None, which compiles for any shape once it has seen a second one."
+        )
     return script(
-        tuned,
-        title,
-        ["accelerate", "launch", *options, *new, *parts.program],
-        native,
-        {},
-        "accelerate",
+        tuned, title, [*accelerate, *options, *new, *parts.program], native, {}, "accelerate"
     )
 
 

@@ -78,6 +78,16 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
     return parts
 
 
+def launched_by(first: str, launcher: Sequence[str], module: str) -> list[str]:
+    """The first words of a command that starts ``launcher`` (its ``module``) from the environment
+    of ``first``, the first word of the job's command."""
+    if "/" not in first:
+        return list(launcher)
+    if Path(first).name.startswith("python"):
+        return [first, "-m", module]
+    return [str(Path(first).with_name(launcher[0])), *launcher[1:]]
+
+
 def _module_apart(words: Sequence[str]) -> list[str]:
     """Python's words with ``-um MODULE`` and ``-mMODULE`` as ``-u -m MODULE`` and ``-m MODULE``."""
     index = 0

@@ -22,7 +22,9 @@ _PLACES = (
     ("data =", "Before the data is read."),
     ("gc.", "Once, after model and data are built."),
     ("model", "Where the model is made."),
+    ("for block", "Where the model is made."),
     ("optimizer =", "Where the optimizer is made."),
+    ("for group", "Once, after the optimizer is made."),
     ("", "In the training loop."),
 )
 

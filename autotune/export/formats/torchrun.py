@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.export.formats.base import Format
-from autotune.export.formats.launchers import script, take_apart, without
+from autotune.export.formats.launchers import launched_by, script, take_apart, without
 from autotune.export.formats.resources import resources_of
 from autotune.export.shell_words import comment, head, words_of
 from autotune.export.tuned import TunedConfig
@@ -40,7 +40,9 @@ def write(tuned: TunedConfig) -> str:
         # torchrun sets it to 1 if it is unset
         exports["OMP_NUM_THREADS"] = str(tuned.knobs["intra_op_threads"].value)
     native = {"intra_op_threads"} & set(tuned.knobs)
-    return script(tuned, title, ["torchrun", *options, *parts.program], native, exports, "torchrun")
+    torchrun = launched_by(words_of(tuned)[0], ["torchrun"], "torch.distributed.run")
+    command = [*torchrun, *options, *parts.program]
+    return script(tuned, title, command, native, exports, "torchrun")
 
 
 TORCHRUN = Format("torchrun", "the job under torchrun", write, executable=True)

@@ -26,26 +26,16 @@ TOO_LATE = ("LD_", "MALLOC_", "GLIBC_", "PYTHON", "MIMALLOC_", "TCMALLOC_")
 def switch(context: Context, code: str) -> Change:
     """Write one line ``torch.set_…(value)`` or ``torch.… = value``.
 
-    If the job already has that line, its value is changed; otherwise the line is inserted.
+    If the job's own call of that function ran, its argument is changed; otherwise the line is
+    inserted. The job's assignments to the same switch stay: none ran while the job was tuned, or
+    the setting would not have been proven.
 
     Raises:
         Refused: the program's own file is unknown, or the job's own call cannot be changed.
     """
-    target, _, value = code.partition(" = ")
-    if not value:
-        name, _, rest = code.removeprefix("torch.").partition("(")
-        own = [site for site in context.sites.settings if site.name == name]
-        return _changed_calls(context, own, rest.removesuffix(")")) if own else _new(context, code)
-    found = [(file, node) for file in context.own_files() for node in _assignments(file, target)]
-    if not found:
-        return _new(context, code)
-    new = cst.parse_expression(value)
-    notes = [note for _, node in found for note in put_aside(f"{target} = {value}", node.value)]
-    return change(
-        [Replace(f, n, lambda node: node.with_changes(value=new)) for f, n in found],
-        [at(f, f.line(n)) for f, n in found],
-        notes,
-    )
+    name, _, rest = code.removeprefix("torch.").partition("(")
+    own = [site for site in context.sites.settings if site.name == name]
+    return _changed_calls(context, own, rest.removesuffix(")")) if own else _new(context, code)
 
 
 def _new(context: Context, code: str) -> Change:
@@ -196,15 +186,3 @@ def _imports(statement: cst.CSTNode) -> list[str]:
     if isinstance(statement, cst.Try):
         found += [name for inner in statement.body.body for name in _imports(inner)]
     return found
-
-
-def _assignments(file: SourceFile, target: str) -> list[cst.Assign]:
-    """Assignments to ``target``, whatever torch is called, or short: ``cudnn.benchmark = …``."""
-    short = target.removeprefix("torch.backends.")
-    wanted = {target, f"{file.torch_name() or 'torch'}.backends.{short}", short}
-    found = [
-        node
-        for node in m.findall(file.module, m.Assign(targets=[m.AssignTarget()]))
-        if isinstance(node, cst.Assign)
-    ]
-    return [node for node in found if file.code(node.targets[0].target) in wanted]

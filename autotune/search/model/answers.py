@@ -90,7 +90,11 @@ class Judge:
         for (k, v), other, gain, sd, prior in zip(
             changes, changed, gains, sds, priors, strict=True
         ):
-            if not (other == index).all():
+            mends = (
+                bool(evidence.failures)
+                and (evidence.mended(other, belief.posterior.mean) != other).any()
+            )
+            if not (other == index).all() and not mends:  # some combinations are known to fail
                 price = self.price(belief, k, v) - self.price(belief, k, int(index[k]))
                 expected = belief.expected(other, index)
                 beyond = worth(

@@ -344,21 +344,21 @@ def _died_of_last(failure: SessionFailed, reports: Sequence[BlockReport]) -> boo
 
 
 def _not_tried(left: list[tuple[Config, Block]], outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Take the next blocks out of ``left`` that contain the settings for which the last one ran out
-    of memory: each attempt would cost a start of the job.
+    """Take the next blocks out of ``left`` that contain the settings with which the job has just
+    died: each attempt would cost a start of the job. What ran out of memory does so again; of
+    those that contain what crashed, nothing is known.
     """
     lost = outcomes[-1] if outcomes else None
-    if lost is None or not lost.config:
-        return []
-    if lost.failure is None or lost.failure.kind != "infeasible":
+    if lost is None or lost.failure is None or not lost.config:
         return []
     partly = BlockFailed(
-        "infeasible", f"not tried, because a part of it failed: {lost.failure.reason}"
+        lost.failure.kind, f"not tried, because a part of it failed: {lost.failure.reason}"
     )
     taken = []
     while left and lost.config.items() <= left[0][0].items():
         config, _ = left.pop(0)
-        taken.append(Outcome(config, None, lost.failure if config == lost.config else partly))
+        failure = lost.failure if config == lost.config else partly
+        taken.append(Outcome(config, None, failure if failure.kind == "infeasible" else None))
     return taken
 
 

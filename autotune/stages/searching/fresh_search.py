@@ -107,6 +107,7 @@ def _for_fresh_runs(
         for place in range(len(values))
     )
     doubted = [g for g in found.gains if not g.kept and _may_gain(g)]
+    doubted.sort(key=lambda gain: -gain.speedup.estimate if gain.speedup else 0.0)
     return [_FreshValue(name, fresh[name][place]) for place, _, _, name in ranked] + [
         _FreshValue(g.knob, g.value, True, g.start_up_s)
         for g in doubted

@@ -55,8 +55,13 @@ class EnergyMeter:
 
     def __init__(self, device: Any) -> None:
         root = os.environ.get(POWERCAP_VARIABLE) or POWERCAP
+        # of several ranks with a GPU each, the machine's first one counts the packages
+        counts_packages = device is None or os.environ.get("LOCAL_RANK", "0") == "0"
         # []: there are none, or one of them became unreadable
-        self.counters = [*_packages(root), *([] if device is None else _gpu(device))]
+        self.counters = [
+            *(_packages(root) if counts_packages else []),
+            *([] if device is None else _gpu(device)),
+        ]
         self._trained_s: list[float] = []  # training time of each iteration since the last reading
         self._whole_s = self._whole_j = 0.0  # up to the last :meth:`pause`
         self._read_s = perf_counter()

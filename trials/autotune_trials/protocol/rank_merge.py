@@ -107,6 +107,10 @@ def merge_windows(by_rank: Mapping[int, Window], jobs: Mapping[int, JobFacts]) -
     return replace(
         first,
         samples=_added(first.samples, [by_rank[r].samples for r in _counting(by_rank, jobs)]),
+        # CPU ranks read the same counters
+        joules=_added(
+            first.joules, [w.joules for w in windows] if device == "cuda" else [first.joules]
+        ),
         peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
         cpu_pressure=max(w.cpu_pressure for w in windows),
         # each rank sees the session processes of all ranks on its machine

@@ -153,6 +153,7 @@ class Session:
         self._in_block: int | None = None
         self._progress_seen = self._closed = False
         self._backward_seen_s: float | None = None
+        self._handed_in: set[int] = set()  # ranks whose record has arrived; they may end
         self.command = WatchedCommand(
             self.argv,
             self.workdir,
@@ -240,7 +241,7 @@ class Session:
         while not self._ranks or len(self._ranks) < self.hello.job.world_size:
             arrived = self._next(1.0, "its first iterations were done")
             if arrived is None:
-                if time.monotonic() > deadline or self._never_steps():
+                if time.monotonic() > deadline + self._first_epoch_s() or self._never_steps():
                     raise self.postmortem.of_slow_start(
                         time.monotonic() - self._started_s, self._pids(), self._world_size()
                     )
@@ -254,6 +255,12 @@ class Session:
                 early.append(arrived)
         self.board.inbox.extendleft(reversed(early))
         return self.hello
+
+    def _first_epoch_s(self) -> float:
+        """How long a job that trains may take to say hello: a live session waits until its first
+        epoch has ended."""
+        trains = "step" in classify.markers_of(self.paths)
+        return self.config.first_epoch_s if trains else 0.0
 
     def _welcome(self, rank: Connection, hello: Hello) -> None:
         known = self._ranks.get(hello.rank)
@@ -380,6 +387,7 @@ class Session:
 
     def _record_of_all(self) -> Record:
         records: dict[int, Record] = {}
+        self._handed_in.clear()
         so_far: dict[int, Record] = {}
         paces: dict[int, Pace] = {}
         while not self._ranks or len(records) < len(self._ranks):
@@ -391,12 +399,15 @@ class Session:
                 )
             except SessionFailed as failure:
                 records = {**so_far, **records}
-                self._check_ended_well(failure, records)
+                if failure.kind != "ended" or not records or len(records) < len(self._ranks):
+                    raise
+                self._check_exit(LAUNCHER_S)
                 break
             if isinstance(message, Record) and message.so_far:
                 so_far[message.rank] = message
             elif isinstance(message, Record):
                 records[message.rank] = message
+                self._handed_in.add(message.rank)
             elif isinstance(message, Pace):
                 paces[message.rank] = message
                 if len(paces) == len(self._ranks):
@@ -404,18 +415,18 @@ class Session:
                     paces.clear()
                     for rank in self._ranks.values():
                         self.board.send(rank, extent)
-        return merge_records(records, self._jobs())
+        merged = merge_records(records, self._jobs())
+        if merged.ended_early:
+            self._check_exit(LAST_WORDS_S)
+        return merged
 
-    def _check_ended_well(self, failure: SessionFailed, records: Mapping[int, Record]) -> None:
-        """Decide whether ``failure`` is in fact a normal end: ``records`` covers every rank and the
-        command exits without an error.
+    def _check_exit(self, patience_s: float) -> None:
+        """Wait at most ``patience_s`` for a command whose training has ended to exit.
 
         Raises:
-            SessionFailed: it is a failure.
+            SessionFailed: with an error, such as one that it catches and exits with itself.
         """
-        if failure.kind != "ended" or not records or len(records) < len(self._ranks):
-            raise failure
-        until_s = time.monotonic() + LAUNCHER_S
+        until_s = time.monotonic() + patience_s
         while self.command.exit_status is None and time.monotonic() < until_s:
             self.board.turn(0.2)
         errors = (message for _, message in self.board.inbox if isinstance(message, JobError))
@@ -538,7 +549,11 @@ class Session:
         Raises:
             SessionFailed: no further message can arrive.
         """
-        dead = sorted(rank for rank, connection in self._ranks.items() if connection.dead)
+        dead = sorted(
+            rank
+            for rank, connection in self._ranks.items()
+            if connection.dead and rank not in self._handed_in
+        )
         if self.command.exit_status is None and not dead:
             return
         if self.command.exit_status == 0 and self._ranks and not dead:

@@ -194,6 +194,8 @@ class RecordMode(Mode):
         return True
 
     def _end_of_window(self, window: WindowRecorder) -> None:
+        if self.stage is Stage.WARMUP:  # iterations so slow that time is up first
+            self._greet()
         self._result = window.close()
         # by now a loader that had to be found first has been switched too
         self._in_force = in_force(self.agent)

@@ -232,7 +232,8 @@ def _gpus(
     devices: Path = Path("/dev"),
     driver: Path = Path("/proc/driver/nvidia/gpus"),
 ) -> list[str]:
-    """Names of the GPUs the job will see ("" for a GPU known only by its device file)."""
+    """Names of the GPUs the job will see ("" for a GPU known only by its
+    device file, or among others of unlike names)."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and (
         not visible.strip() or visible.strip().startswith("-") or visible == "NoDevFiles"
@@ -244,6 +245,8 @@ def _gpus(
     names = (
         [_model(path) for path in sorted(driver.glob("*/information"))] if driver.is_dir() else []
     )
+    if len(set(names)) > 1:  # which of them the job sees is known to CUDA alone
+        names = []
     names = names[: len(files)] + [""] * (len(files) - len(names))
     return names[: len(visible.split(","))] if visible else names
 

@@ -132,7 +132,7 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
     lines = comment(one_line(f"{tuned.name}: {what}"))
     if p.speedup and tuned.knobs:
         lines += comment(
-            f"{p.speedup.estimate:.2f}x as fast ({p.speedup.low:.2f} to {p.speedup.high:.2f}) with"
+            f"{p.speedup.estimate:.2f}x {p.better} ({p.speedup.low:.2f} to {p.speedup.high:.2f}) with"
             " all of the settings below"
         )
     verdict = f"loss {p.loss}" if tuned.knobs else "nothing to change: this is the job as it is"

@@ -94,6 +94,12 @@ class Provenance:
     compile_cache: CompileCache = CompileCache()  # beside this file
     sites: JobSites = JobSites()  # where in the job's source the settings belong
 
+    @property
+    def better(self) -> str:
+        """What the speed-up is of, in words."""
+        said = self.reason.partition(",")[0]
+        return said if said in BETTER.values() else BETTER["throughput"]
+
 
 @dataclass(frozen=True)
 class TunedConfig:
@@ -315,10 +321,8 @@ def _headline(tuned: TunedConfig) -> list[str]:
             f"{_one_line(tuned.name)}: keep your settings. Nothing was proven faster with the loss"
             " unchanged."
         ]
-    better = p.reason.partition(",")[0]
-    better = better if better in BETTER.values() else BETTER["throughput"]
     gain = (
-        f"{p.speedup.estimate:.2f}x {better} ({p.speedup.low:.2f} to {p.speedup.high:.2f}), "
+        f"{p.speedup.estimate:.2f}x {p.better} ({p.speedup.low:.2f} to {p.speedup.high:.2f}), "
         if p.speedup
         else ""
     )

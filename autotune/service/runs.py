@@ -13,7 +13,7 @@ from autotune.errors import InputError, Interrupted
 from autotune.job.mistakes import nearest
 from autotune.service.cluster import Cluster
 from autotune.service.ending import LOST, exit_code_in
-from autotune.service.submission import NAME_KEY, STOP_WAIT_S, last_line
+from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, last_line
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 POLL_S = 1.0
@@ -29,6 +29,9 @@ class Run:
     end_s: float | None
     exit_code: int | None
     message: str  # Ray's message about it
+    directory: str = (
+        ""  # of the run, below the service's runs: the ID of the first submission to it
+    )
 
     @property
     def ended(self) -> bool:
@@ -166,4 +169,5 @@ def _run(job: Any) -> Run:
         end_s=seconds[1],
         exit_code=job.driver_exit_code,
         message=" ".join((job.message or "").split()),
+        directory=metadata.get(DIRECTORY_KEY) or job.submission_id,
     )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.job.spec import JobSpec
 
 NAME_KEY = "autotune.job"  # metadata: distinguishes our runs from other jobs of the cluster
+DIRECTORY_KEY = "autotune.run_dir"  # the first of the runs that continue each other
 # Where the cluster's service keeps runs; without it they are in the job's folder there, which Ray
 # deletes eventually.
 RUNS = '"${AUTOTUNE_RUNS:-autotune-runs}"'
@@ -105,7 +106,7 @@ def prepare(
 
     Args:
         run_options: more arguments for ``autotune run``.
-        resume: the ID of an earlier submission, whose run directory is continued.
+        resume: the run directory of an earlier submission (:attr:`.Run.directory`), to continue in.
     """
     assert spec.source is not None
     number = f"{spec.name}-{time.strftime('%y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
@@ -121,7 +122,7 @@ def prepare(
         number,
         spec.name,
         entrypoint,
-        {NAME_KEY: spec.name, "autotune.user": _user()},
+        {NAME_KEY: spec.name, "autotune.user": _user(), DIRECTORY_KEY: resume or number},
         package,
         reserve,
     )

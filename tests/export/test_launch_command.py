@@ -375,6 +375,8 @@ def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
     assert _gpus({}, devices, driver) == ["NVIDIA H200", "NVIDIA H200"]
     assert _gpus({"CUDA_VISIBLE_DEVICES": "1"}, devices, driver) == ["NVIDIA H200"]
     assert _gpus({"CUDA_VISIBLE_DEVICES": ""}, devices, driver) == []
+    (driver / "0000:00" / "information").write_text("Model: NVIDIA T400\n")
+    assert _gpus({"CUDA_VISIBLE_DEVICES": "1"}, devices, driver) == [""]
 
 
 def test_every_knob_can_be_asked_about_a_gpu() -> None:

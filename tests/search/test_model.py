@@ -208,6 +208,25 @@ def test_a_pair_that_fails_does_not_keep_the_search_open() -> None:
     assert "no single change" in s.stopped
 
 
+def test_what_fails_alone_does_not_bar_what_works_with_more() -> None:
+    """A batch size that fits only in bfloat16."""
+    s = search(noise=0.02)
+    for _ in range(4):
+        s.measured({}, -3.0)
+        s.measured({"amp_dtype": "bfloat16"}, -3.0)
+        s.measured({"amp_dtype": "bfloat16", "malloc": "keep"}, -3.3)
+    s.failed({"malloc": "keep"})
+    both = {"amp_dtype": "bfloat16", "malloc": "keep"}
+    assert s.answer().config == both
+
+    def fails(config: dict) -> bool:
+        return config.get("malloc") == "keep" and "amp_dtype" not in config
+
+    cost = additive({("malloc", "keep"): -0.3})
+    assert {"malloc": "keep"} not in blocks(run(s, cost, noise=0.02, fails=fails))
+    assert both.items() <= s.answer().config.items()
+
+
 def test_failed_tells_whom_it_blames() -> None:
     s = search()
     s.measured({}, -3.0)

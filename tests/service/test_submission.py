@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from autotune.job.load import load_job
 from autotune.service.package import survey
-from autotune.service.submission import Reserve, Submission, job_root, prepare
+from autotune.service.runs import _run
+from autotune.service.submission import DIRECTORY_KEY, Reserve, Submission, job_root, prepare
 
 ECHO = """#!/usr/bin/env python3
 import json, os, sys
@@ -79,6 +81,18 @@ def test_a_resumed_run_has_its_old_directory_and_a_new_id(tmp_path: Path) -> Non
     second = prepare(spec, package, Reserve(), resume=first.id)
     assert second.id != first.id
     assert told(second, tmp_path / "job", tmp_path)["argv"][-1] == f"autotune-runs/{first.id}"  # type: ignore[index]
+    # and so has one that is resumed by the new ID
+    assert second.metadata[DIRECTORY_KEY] == first.id
+    asked = SimpleNamespace(
+        submission_id=second.id,
+        metadata=second.metadata,
+        start_time=0,
+        end_time=0,
+        status=SimpleNamespace(value="STOPPED"),
+        driver_exit_code=0,
+        message="",
+    )
+    assert _run(asked).directory == first.id
 
 
 def test_nothing_sent_means_the_folder_is_entered(tmp_path: Path) -> None:

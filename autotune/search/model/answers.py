@@ -56,12 +56,15 @@ class Judge:
             changed = [k for k in range(len(index)) if index[k] != columns.default[k]]
             verdicts = {k: self._verdict(belief, index, k) for k in changed}
             worst = min(
-                verdicts, key=lambda k: verdicts[k].expected - verdicts[k].price, default=None
+                (k for k in changed if not self._fails(belief, self._without(index, k))),
+                key=lambda k: verdicts[k].expected - verdicts[k].price,
+                default=None,
             )
             if worst is None or verdicts[worst].kept:
-                return index, dropped + list(verdicts.values())
+                # with what does not work without it
+                return index, dropped + [replace(v, kept=True) for v in verdicts.values()]
             dropped.append(verdicts[worst])
-            index = self._with(index, worst, int(columns.default[worst]))
+            index = self._without(index, worst)
 
     def in_doubt(self, verdicts: Iterable[KnobVerdict]) -> bool:
         """Whether a knob that is not kept may still gain enough: blocks settle that in less time
@@ -90,11 +93,7 @@ class Judge:
         for (k, v), other, gain, sd, prior in zip(
             changes, changed, gains, sds, priors, strict=True
         ):
-            mends = (
-                bool(evidence.failures)
-                and (evidence.mended(other, belief.posterior.mean) != other).any()
-            )
-            if not (other == index).all() and not mends:  # some combinations are known to fail
+            if not (other == index).all() and not self._fails(belief, other):
                 price = self.price(belief, k, v) - self.price(belief, k, int(index[k]))
                 expected = belief.expected(other, index)
                 beyond = worth(
@@ -111,7 +110,7 @@ class Judge:
 
     def _verdict(self, belief: Belief, index: np.ndarray, k: int) -> KnobVerdict:
         columns = self.evidence.columns
-        less = self._with(index, k, int(columns.default[k]))
+        less = self._without(index, k)
         gain, sd, prior = belief.gain(index, less)
         before = belief.expected(index, less)
         expected = worth(gain, sd, prior, LIVE_ERROR, expected=before).expected
@@ -119,6 +118,16 @@ class Judge:
         return KnobVerdict(
             knob.name, knob.values[index[k]], gain, sd, expected, price, expected > price
         )
+
+    def _fails(self, belief: Belief, index: np.ndarray) -> bool:
+        """Whether ``index`` contains a combination known to fail."""
+        evidence = self.evidence
+        return bool(evidence.failures) and bool(
+            (evidence.mended(index, belief.posterior.mean) != index).any()
+        )
+
+    def _without(self, index: np.ndarray, k: int) -> np.ndarray:
+        return self._with(index, k, int(self.evidence.columns.default[k]))
 
     def _with(self, index: np.ndarray, k: int, v: int) -> np.ndarray:
         changed = index.copy()

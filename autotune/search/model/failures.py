@@ -24,10 +24,12 @@ class Failures:
     def __init__(self, default: np.ndarray) -> None:
         self._default = default
         self.barred: set[Values] = set()
+        # fails unless more is set -> the combinations with which it has worked
+        self._works_with: dict[Values, set[Values]] = {}
         self._open: list[set[Values]] = []  # the suspects of each unexplained failure
 
     def __len__(self) -> int:
-        return len(self.barred) + len(self._open)
+        return len(self.barred) + len(self._works_with) + len(self._open)
 
     def values(self, index: np.ndarray) -> Values:
         """The values that differ from the job's own."""
@@ -44,12 +46,15 @@ class Failures:
             The values to blame, or all of them if that is not clear yet.
         """
         values = self.values(index)
+        known = [self.values(other) for other in measured]
+        if more := {other for other in known if values < other}:
+            self._works_with[values] = more  # a batch size that fits only in bfloat16, say
+            return values
         self.barred.add(values)
         before = {pair for suspects in self._open for pair in suspects if pair <= values}
         if len(before) == 1:  # the one suspect it was allowed to have
             self._bar(before)
             return next(iter(before))
-        known = [self.values(other) for other in measured]
         suspects = {
             pair
             for pair in map(frozenset, combinations(sorted(values), 2))
@@ -63,9 +68,10 @@ class Failures:
 
     def worked(self, index: np.ndarray) -> None:
         """Clear the pairs of a block that was measured successfully."""
-        if not self._open:
-            return
         values = self.values(index)
+        for part, more in self._works_with.items():
+            if part < values:
+                more.add(values)
         self._open = [{pair for pair in suspects if not pair <= values} for suspects in self._open]
         for suspects in [s for s in self._open if len(s) == 1]:
             self._bar(suspects)
@@ -91,6 +97,9 @@ class Failures:
         while True:
             values = self.values(index)
             wrong = next((bar for bar in self.barred if bar <= values), None)
+            for part, more in self._works_with.items():
+                if part <= values and not any(other <= values for other in more):
+                    wrong = part
             if wrong is None:
                 pairs = [pair for suspects in self._open for pair in suspects if pair <= values]
                 if len(set(pairs)) < 2:

@@ -445,8 +445,9 @@ class ModelStudy:
         if not self._configurations.failed(config, kind, reason):
             return
         self._failed.append(config)
-        for each in self._models:
-            each.failed(config)
+        for blamed in [each.failed(config) for each in self._models]:
+            if len(blamed) == 1:  # kept if blocks with fewer workers are forgotten
+                self._exclude(*blamed[0])
         if kind == "infeasible":
             name = to_blame(config, reason)
             size = config.get(name)

@@ -40,9 +40,11 @@ class ObjectiveModel:
         if self._made is not None and self._searched(row[0]):
             self._made.measured(*row)
 
-    def failed(self, config: Config) -> None:
+    def failed(self, config: Config) -> tuple[tuple[str, Value], ...]:
+        """Returns what is blamed for it, if the model knows; see :meth:`.ModelSearch.failed`."""
         if self._made is not None and self._searched(config):
-            self._made.failed(config)
+            return self._made.failed(config)
+        return ()
 
     def exclude(self, name: str, value: Value) -> None:
         if self._made is not None and self._searched({name: value}):

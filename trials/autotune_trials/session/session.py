@@ -54,6 +54,7 @@ from autotune_trials.protocol.messages import (
     Progress,
     Record,
     SessionConfig,
+    SessionMode,
 )
 from autotune_trials.protocol.rank_merge import merge_hellos, merge_records, merge_reports
 from autotune_trials.session import ranks
@@ -416,7 +417,8 @@ class Session:
                     for rank in self._ranks.values():
                         self.board.send(rank, extent)
         merged = merge_records(records, self._jobs())
-        if merged.ended_early:
+        # (torch's profiler may crash a process that ends while it runs)
+        if merged.ended_early and self.config.mode is not SessionMode.PROFILE:
             self._check_exit(LAST_WORDS_S)
         return merged
 

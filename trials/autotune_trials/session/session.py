@@ -418,7 +418,7 @@ class Session:
                         self.board.send(rank, extent)
         merged = merge_records(records, self._jobs())
         # (torch's profiler may crash a process that ends while it runs)
-        if merged.ended_early and self.config.mode is not SessionMode.PROFILE:
+        if merged.ended_early and self.config.mode != SessionMode.PROFILE:
             self._check_exit(LAST_WORDS_S)
         return merged
 

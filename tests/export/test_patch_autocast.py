@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from patch_sources import call, changed_lines, library, patched, refusals, training, tuned
 
+from autotune.export.patch.libraries import option
 from autotune.export.patch.plan import make_patch
-from autotune_spaces.sites import BackwardSite, ForwardSite, JobSites
+from autotune.export.tuned import TunedKnob
+from autotune_spaces.sites import BackwardSite, BuiltSite, ForwardSite, JobSites
 
 LOOP = """import torch
 from torch import nn
@@ -419,6 +421,32 @@ def test_a_generator_that_a_loop_runs_is_no_changed_file(tmp_path: Path) -> None
         "train.py:9 runs it implicitly, with no call to edit"
         in refusals(tmp_path, source, sites, {"amp_dtype": "bfloat16"})["amp_dtype"]
     )
+
+
+def test_a_second_backward_of_no_call_of_the_model_is_not_left_unscaled(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfor x, y in data:\n    loss = model(x).sum()\n    loss.backward()\n"
+        "    second = other(y)\n    second.backward()\n    optimizer.step()\n"
+    )
+    sites = training(text, "model(x)", "loss.backward()", step="optimizer.step()")
+    more = BackwardSite((call(text, "second.backward()"),), -1)
+    sites = replace(sites, backwards=(*sites.backwards, more))
+    refused = refusals(tmp_path, text, sites, {"amp_dtype": "float16"}, "cuda")
+    assert "backward() is called in several places" in refused["amp_dtype"]
+
+
+def test_a_librarys_batch_size_comes_with_its_learning_rate(tmp_path: Path) -> None:
+    text = "import torch\ntrainer.train()\n"
+    built = library("DataLoader(dataset, **params)", "transformers/trainer.py")
+    found = JobSites("train.py", BuiltSite(built, "torch.utils.data.DataLoader", (), 0))
+    (tmp_path / "train.py").write_text(text)
+    size = TunedKnob(64, 16, None, {"lr_scaling": "linear"})
+    (missing,) = make_patch(
+        replace(tuned(tmp_path, found, {}), knobs={"batch_size": size})
+    ).unwritten
+    assert "per_device_train_batch_size=64" in missing.instead and '"lr"' in missing.instead
+    assert option(built.file, "optimizer_impl", "fused")
+    assert not option(built.file, "optimizer_impl", "foreach")
 
 
 def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def autocast(context: Context) -> Change:
         where.append(at(region.file, region.file.line(region.first)))
     _keep_apart(regions)
     if context.value("amp_dtype") == "float16":
-        if len(regions) > 1:
+        backwards = {(b.stack[0].file, b.stack[0].line) for b in context.sites.backwards if b.stack}
+        if len(regions) > 1 or len(backwards) > 1:
             raise Refused(
                 "backward() is called in several places; gradient scaling must be written by hand"
                 " for each"

@@ -49,6 +49,8 @@ def option(file: str, knob: str, value: object) -> str:
     template = OPTIONS.get(PurePath(file).parts[0] if file else "", {}).get(knob, "")
     if knob == "compile_mode" and value not in ("default", *MODES):
         return ""
+    if knob == "optimizer_impl" and value != "fused":
+        return ""
     short = "b" if value == "bfloat16" else "fp" if value == "float16" else ""
     short = {"b": "bf", "fp": "fp"}.get(short, "")
     return (

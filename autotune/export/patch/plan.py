@@ -142,7 +142,9 @@ def _instead(context: Context, name: str) -> str:
         (said for call in calls if not call.own and (said := option(call.file, name, value))), ""
     )
     if owned:
-        return f"its own option: {owned}"
+        # the learning rate of another batch size
+        more = knob.snippet(value).splitlines()[1:] if name == "batch_size" else []
+        return "\n".join([f"its own option: {owned}", *more])
     variables = _variables(knob, value)
     if variables:
         return "set it where the job is started: " + " ".join(

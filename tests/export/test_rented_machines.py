@@ -30,6 +30,7 @@ from test_cluster_formats import (
 )
 
 from autotune.export.formats import FORMATS
+from autotune.export.formats.resources import slug
 from autotune.export.tuned import Provenance, TunedConfig
 
 FORMS = ["k8s", "kubeflow", "skypilot"]
@@ -78,6 +79,13 @@ def test_the_script_in_it_runs_the_job(
     assert seen["env"]["OMP_SCHEDULE"] == "a b" and seen["env"]["A"] == "$(b) c"
     assert seen["env"]["API_KEY"] == "k"
     assert ("AUTOTUNE_SESSION" in seen["env"]) == (knobs is not VIA)
+
+
+@pytest.mark.parametrize(
+    ("name", "slugged"), [("3D U-Net", "job-3d-u-net"), ("a_b", "a-b"), ("…", "job")]
+)
+def test_names_begin_with_a_letter(name: str, slugged: str) -> None:
+    assert slug(name) == slugged and len(slug("9" * 90, longest=44)) == 44
 
 
 @pytest.mark.parametrize("where", [CPU, GPU, SPREAD, Provenance()])

@@ -29,7 +29,7 @@ NODE = "node"  # name of the runtime's training job and container
 
 
 def write(tuned: TunedConfig) -> str:
-    name = slug(tuned.name)
+    name = slug(tuned.name, longest=44)  # its pods' names add 19 characters of 63
     title = [*head(tuned, "run with tuned settings, by Kubeflow Trainer"), *knob_comments(tuned)]
     title += ["#", *comment("Fill in the image; kubectl rejects the TrainJob until you do.")]
     title += comment(

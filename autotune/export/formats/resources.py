@@ -109,5 +109,7 @@ def names_rendezvous(tuned: TunedConfig) -> bool:
 
 
 def slug(name: str, longest: int = 50) -> str:
-    """``name`` reduced to what DNS labels and Slurm job names allow."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:longest].strip("-") or "job"
+    """``name`` reduced to what Slurm job names and DNS labels that begin with a letter (Kubeflow's,
+    SkyPilot's) allow."""
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "job"
+    return (f"job-{words}" if words[0].isdigit() else words)[:longest].strip("-")

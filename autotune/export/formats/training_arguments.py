@@ -29,7 +29,7 @@ def spell(knob: str, value: Value) -> Mapping[str, Arguments]:
     elif knob == "optimizer_impl" and value == "fused":
         found = {"optim": "adamw_torch_fused"}
     elif knob in ("ddp_bucket_cap_mb", "static_graph"):
-        found = {f"ddp_{knob.removeprefix('ddp_')}": value}
+        found = {f"ddp_{knob.removeprefix('ddp_')}": None if value == "unset" else value}
     return {"TUNED": found} if found else {}
 
 

@@ -35,6 +35,12 @@ class Topology:
         }
         return frozenset(firsts | (set(allowed) - known))
 
+    def in_order(self, allowed: Collection[int]) -> list[int]:
+        """``allowed``, node by node and core by core: the threads of a core beside each other."""
+        node_of = {cpu: place for place, node in enumerate(self.nodes) for cpu in node}
+        core_of = {cpu: min(core) for core in self.cores for cpu in core}
+        return sorted(allowed, key=lambda cpu: (node_of.get(cpu, -1), core_of.get(cpu, cpu), cpu))
+
     def nodes_of(self, allowed: Collection[int]) -> tuple[frozenset[int], ...]:
         """The CPUs of ``allowed`` on each node, without nodes that have none."""
         return tuple(part for node in self.nodes if (part := node.intersection(allowed)))

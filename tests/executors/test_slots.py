@@ -25,6 +25,7 @@ from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.job.load import load_job
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.topology import Topology
 from autotune_trials.protocol.messages import BlockReport, Hello
 from autotune_trials.session.session import SessionFailed
 
@@ -59,6 +60,15 @@ def test_shares_of_gpus_come_with_their_cores() -> None:
     ]
     cores = [p.cores(range(32)) for p in shares]
     assert cores == [tuple(range(16)), tuple(range(16, 32))]
+
+
+def test_slots_of_a_node_share_no_core() -> None:
+    """Its hardware threads are numbered as usual: a core's second one comes half the way up."""
+    cores = tuple(frozenset({cpu, cpu + 4}) for cpu in range(4))
+    machine = Topology(cores, (frozenset({0, 2, 4, 6}), frozenset({1, 3, 5, 7})))
+    first, second = places([node("a", CPU=8.0)], {"cpus_per_slot": 4})
+    order = machine.in_order(range(8))
+    assert set(first.cores(order)) == {0, 4, 2, 6} and set(second.cores(order)) == {1, 5, 3, 7}
 
 
 def test_every_slot_of_a_node_with_gpus_has_one_of_its_own() -> None:

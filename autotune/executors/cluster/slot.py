@@ -30,6 +30,7 @@ from autotune.executors.local import LocalExecutor
 from autotune.executors.side_effects import NOTICED, own_places
 from autotune.export.fingerprint import here
 from autotune.job.spec import JobSpec
+from autotune_spaces import topology
 from autotune_spaces.base import Config
 from autotune_trials.paths import SessionPaths, sessions_of
 from autotune_trials.protocol.failures import SessionFailed
@@ -61,7 +62,7 @@ class Slot:
         self._scratch = guard.new_scratch()
         guard.start(self._scratch)
         if place.of > 1 and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, place.cores(sorted(os.sched_getaffinity(0))))
+            os.sched_setaffinity(0, place.cores(topology.read().in_order(os.sched_getaffinity(0))))
         self._home = spec.workdir
         work = spec.workdir if inside is None else self._copy(inside)
         self._spec = replace(spec, workdir=work)

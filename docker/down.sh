@@ -36,6 +36,6 @@ stop ray-head TERM
 stop mlflow TERM
 stop postgres INT # ends open sessions and writes everything out; TERM would wait for them
 if [[ -n $purge ]]; then
-    ray=$(ray_directory)
+    ray=$(dirname "$(ray_directory)")
     rm -rf "$state" "$ray"
 fi

@@ -98,4 +98,5 @@ default_state() {
 }
 
 # Ray's sockets lie in it, and a socket's whole path may have 107 characters.
-ray_directory() { echo "/tmp/autotune-ray-$(cksum <<<"$state" | cut -d ' ' -f 1)"; }
+# Ray opens all below it to everyone, runs' files included: its parent is private (up.sh).
+ray_directory() { echo "/tmp/autotune-ray-$(cksum <<<"$state" | cut -d ' ' -f 1)/r"; }

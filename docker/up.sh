@@ -128,6 +128,9 @@ ENV
     unset RAY_API_SERVER_ADDRESS RAY_ADDRESS # a client's; Ray's own processes would take them for theirs
     RAY_TEMP_DIR=$(ray_directory)
     export AUTOTUNE_RUNS=$state/runs RAY_NODE_IP=127.0.0.1 RAY_DASHBOARD_HOST=127.0.0.1 RAY_HEAD=127.0.0.1:$RAY_PORT RAY_TEMP_DIR
+    private=$(dirname "$RAY_TEMP_DIR")
+    mkdir -m 700 "$private" 2>/dev/null || [[ -d $private && ! -L $private && -O $private ]] || fail "$private is not this user's" "remove it, or choose another directory with --state"
+    chmod 700 "$private"
     mkdir -p "$RAY_TEMP_DIR"
     RAY_AGENT_PORT=$RAY_HEAD_AGENT_PORT start ray-head "$here/services/ray-head"
     # Its agent starts runs: a head that answers without it refuses them.

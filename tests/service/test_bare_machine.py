@@ -56,6 +56,14 @@ def machine() -> Iterator[BareMachine]:
         yield found
 
 
+def test_nobody_else_enters_rays_directory(machine: BareMachine) -> None:
+    """Ray opens what lies in it to everyone, and runs' files are there."""
+    inside = list(Path("/tmp").glob("autotune-ray-*/r/session_latest"))
+    assert inside
+    for path in inside:
+        assert stat.S_IMODE(path.parents[1].stat().st_mode) == 0o700
+
+
 def test_nothing_listens_beyond_loopback(machine: BareMachine) -> None:
     opened = machine.listeners()
     chosen = {int(file.read_text()) for file in (machine.state / "ports").iterdir()}

@@ -215,7 +215,7 @@ def test_what_fails_alone_does_not_bar_what_works_with_more() -> None:
         s.measured({}, -3.0)
         s.measured({"amp_dtype": "bfloat16"}, -3.0)
         s.measured({"amp_dtype": "bfloat16", "malloc": "keep"}, -3.3)
-    s.failed({"malloc": "keep"})
+    assert s.failed({"malloc": "keep"}) == (), "whoever excludes what is blamed would lose both"
     both = {"amp_dtype": "bfloat16", "malloc": "keep"}
     assert s.answer().config == both
 

@@ -43,13 +43,14 @@ class Failures:
         """Record that ``index`` failed although each of its values works on its own.
 
         Returns:
-            The values to blame, or all of them if that is not clear yet.
+            The values to blame, or all of them if that is not clear yet; none if they work together
+            with more.
         """
         values = self.values(index)
         known = [self.values(other) for other in measured]
         if more := {other for other in known if values < other}:
             self._works_with[values] = more  # a batch size that fits only in bfloat16, say
-            return values
+            return frozenset()
         self.barred.add(values)
         before = {pair for suspects in self._open for pair in suspects if pair <= values}
         if len(before) == 1:  # the one suspect it was allowed to have

@@ -160,7 +160,7 @@ class ModelSearch:
 
         Returns:
             The block's new value, if all its other values have worked together; else the values
-            that do not work together, as far as known.
+            that do not work together, as far as known; () if they work with more.
         """
         evidence, columns = self._evidence, self._columns
         index = columns.encode(columns.normalise(config))

@@ -159,14 +159,13 @@ class Store:
         Raises:
             StoreError: it is not.
         """
+        db.execute("BEGIN")  # another process may be creating it between two reads
         application = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if (
-            not application
-            and not version
-            and not db.execute("SELECT 1 FROM sqlite_master").fetchone()
-        ):
-            return  # new and empty
+        empty = not db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        db.rollback()
+        if empty and not application and not version:
+            return  # new
         if application != APPLICATION:
             raise StoreError(f"{self.path}: belongs to another program")
         if version != SCHEMA_VERSION:

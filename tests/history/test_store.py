@@ -11,7 +11,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +44,7 @@ RUN = PastRun(
 # Adds run after run, and prints each only after it is acknowledged.
 WRITER = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from test_store import RUN, Store
@@ -60,6 +63,20 @@ def test_what_was_added_is_read_again(tmp_path: Path) -> None:
     assert store.runs() == [replace(RUN, id="b2", at=2000.0), RUN]
     assert store.forget(["a1", "none"]) == 1
     assert [run.id for run in store.runs()] == ["b2"]
+
+
+def test_first_runs_may_end_together(tmp_path: Path) -> None:
+    writers = 8
+    for number in range(10):
+        store = Store(tmp_path / f"{number}.sqlite")
+        together = threading.Barrier(writers)
+
+        def add(writer: int, store: Store = store, together: threading.Barrier = together) -> int:
+            together.wait()
+            return store.add([replace(RUN, id=str(writer))])
+
+        with ThreadPoolExecutor(writers) as pool:
+            assert sum(pool.map(add, range(writers))) == writers
 
 
 def _killed_writers(path: Path, moments: int, writers: int = 4) -> set[str]:
@@ -81,7 +98,7 @@ def _killed_writers(path: Path, moments: int, writers: int = 4) -> set[str]:
             for i in range(writers)
         ]
         assert processes[0].stdout
-        processes[0].stdout.readline()  # all are at work
+        assert processes[0].stdout.readline() == f"{moment}-0-0\n"  # all are at work
         acknowledged.add(f"{moment}-0-0")
         time.sleep(drawn.uniform(0.0, 0.25))
         for process in processes:

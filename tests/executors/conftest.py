@@ -17,6 +17,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     token.write_text("a-token-for-tests-only-0123456789abcdef")
     before = dict(os.environ)
     os.environ |= {"RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+    _read_token_again()
     cluster = Nodes()
     try:
         yield cluster
@@ -24,3 +25,11 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         cluster.cluster.shutdown()
         os.environ.clear()
         os.environ |= before
+        _read_token_again()
+
+
+def _read_token_again() -> None:
+    """Ray reads its token once a process; an earlier file of tests may have used another."""
+    from ray._raylet import AuthenticationTokenLoader
+
+    AuthenticationTokenLoader.instance().reset_cache()

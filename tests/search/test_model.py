@@ -259,6 +259,19 @@ def test_workers_are_climbed_by_evidence() -> None:
     assert len({c.get("num_workers", 0) for c in blocks(all_series)}) <= 4
 
 
+def test_a_guess_that_fails_gives_way_to_the_next_smaller_one() -> None:
+    s, tried = search(bottleneck="loader"), []
+    speed = {0: 0.0, 1: 0.1, 2: 0.7, 4: 1.3, 8: 1.9}
+
+    def fails(config: dict) -> bool:
+        tried.append(config.get("num_workers", 0))
+        return tried[-1] >= 16
+
+    run(s, lambda c: -speed[c.get("num_workers", 0)], seconds=60.0, fails=fails)
+    assert list(dict.fromkeys(tried)) == [0, 16, 8, 4]
+    assert s.answer().config["num_workers"] == 8
+
+
 def test_compute_is_searched_behind_the_loader_that_is_fastest() -> None:
     def cost(config: dict) -> float:
         compute = (

@@ -2,7 +2,7 @@
 
 Values expected to gain come first, then guesses, with knobs in the order of the bottleneck. On a
 ladder (workers 0, 1, 2 … 64) only neighbours of the best value so far are tried, and nothing beyond
-a value that is clearly worse.
+a value that is clearly worse or fails.
 """
 
 from __future__ import annotations
@@ -88,9 +88,19 @@ class Looks:
             ]
             if not ways or all(self._clearly_worse(belief, j, u) for u in ways):
                 return False
-        if not self.evidence.columns.knobs[k].ladder or not self.evidence.tried[k, self._guess[k]]:
+        if not self.evidence.columns.knobs[k].ladder:
             return True
+        first = self._first(k)
+        if not self.evidence.tried[k, first]:
+            return first in (v, self._guess[k])
         return self._next_to_best(belief, k, v)
+
+    def _first(self, k: int) -> int:
+        """The guess; if it is excluded, the next value towards the job's own that is not."""
+        v, own = self._guess[k], int(self.evidence.columns.default[k])
+        while self.evidence.excluded[k, v]:
+            v += 1 if own > v else -1
+        return v
 
     def _next_to_best(self, belief: Belief, k: int, v: int) -> bool:
         """Whether ``v`` is the untried step nearest to the best, with nothing worse in between."""

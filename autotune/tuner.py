@@ -61,6 +61,7 @@ from autotune.stages.observe import observe
 from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
 from autotune.stages.searching.model_study import PRIOR_DROPPED
+from autotune.stages.searching.proposals import no_effect_words
 from autotune.verdict.timing import first_counted, start_up_excess
 from autotune.words import duration_words, factor_words
 from autotune_spaces.base import Config, Numerics, Value
@@ -214,7 +215,8 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
         loss = converge(context, config, pairs)
         why = "" if loss.verdict == "unchanged" else _why_not(loss, {})
     if not why:
-        return Proof(config, PROVEN.format(better=better), last, loss, gains, ())
+        proof = Proof(config, PROVEN.format(better=better), last, loss, gains, ())
+        return _without_idle(context, observation, proof, pairs)
     context.progress.note(f"the recorded answer did not hold ({why}); searching")
     return Proof({}, why, last, loss, (), (Rejected(config, why),))
 
@@ -333,7 +335,8 @@ def prove(
                 rejected.append(Rejected(config, f"not proven {better}: {last.reason}"))
                 continue
             reason = PROVEN.format(better=better)
-            return Proof(config, reason, last, loss, gains, tuple(rejected))
+            proof = Proof(config, reason, last, loss, gains, tuple(rejected))
+            return _without_idle(context, observation, proof, pairs)
         found = culprits(context, observation, config, pairs) if loss.verdict != "no-proof" else {}
         rejected.append(Rejected(config, _why_not(loss, found)))
         milder = (
@@ -348,6 +351,28 @@ def prove(
         rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"
     )
     return Proof({}, reason, last, loss, gains, tuple(rejected))
+
+
+def _without_idle(
+    context: RunContext, observation: Observation, proof: Proof, pairs: Pairs
+) -> Proof:
+    """``proof`` without the knobs that had no effect in its runs: it holds for the others alone."""
+    idle, space = pairs.idle, context.spec.search_space
+    winner = normalise(without(proof.winner, *idle), observation.defaults, space)
+    if not idle or not winner:
+        return proof
+    why = f"in fresh processes {no_effect_words(idle)}"
+    context.progress.note(f"left out of the answer: {why}")
+    return replace(
+        proof,
+        winner=winner,
+        confirmation=proof.confirmation and replace(proof.confirmation, config=winner),
+        loss=replace(proof.loss, config=winner),
+        gains=tuple(
+            replace(gain, kept=False, reason=why) if gain.kept and gain.knob not in winner else gain
+            for gain in proof.gains
+        ),
+    )
 
 
 def _cold_s(config: Config, gains: Sequence[KnobGain]) -> float:

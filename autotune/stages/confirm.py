@@ -67,7 +67,11 @@ def confirm(
         if why := pairs.beyond_limits(observation):
             return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {why}")
         if look == 0:
-            _tell_useless(context, config, pairs)
+            if useless := pairs.useless:
+                context.progress.warning(f"in fresh processes {no_effect_words(useless)}")
+            if config.keys() <= (idle := pairs.idle).keys():
+                reason = f"in fresh processes {no_effect_words(idle)}"
+                return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, reason)
             looks = planned(_room(context, observation, config, pairs))
         ratios, levels = pairs.figures.log_speedups(), pairs.figures.log_levels()
         decision = decide(
@@ -107,13 +111,6 @@ def confirm(
     )
     context.progress.confirmed(confirmation)
     return confirmation
-
-
-def _tell_useless(context: RunContext, config: Config, pairs: Pairs) -> None:
-    """Warn about knobs that did nothing in the candidate's runs: they had an effect in the search."""
-    found = {n: why for r in pairs.candidate.values() for n, why in r.no_effect.items()}
-    if useless := {name: found[name] for name in config if name in found}:
-        context.progress.warning(f"in fresh processes {no_effect_words(useless)}")
 
 
 def _room(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> int:

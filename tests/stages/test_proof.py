@@ -590,15 +590,44 @@ def test_a_resumed_search_neither_announces_nor_gets_more_time(tmp_path: Path) -
     assert "announced" not in kinds and kinds.count("search-began") == 1
 
 
-def test_a_knob_without_effect_in_its_proof_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("why", "kept"),
+    [
+        ("not supported", False),
+        ("on rank 1: not supported", True),
+        ("optimizer_impl: RuntimeError: no kernel", True),  # while it was set
+    ],
+)
+def test_a_knob_without_effect_in_its_proof_is_told_and_left_out_of_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str, kept: bool
 ) -> None:
-    def idle(request: FixedRun, record: Record) -> Record:
-        told = request.label.startswith("confirm1-candidate")
-        return replace(record, no_effect={"amp_dtype": "not supported"}) if told else record
-
-    spec = job(tmp_path, "{amp_dtype: [bfloat16]}")
-    factors = {"amp_dtype": {"bfloat16": 0.8}}
-    run(tmp_path, Machine(table(HARMLESS, factors=factors), idle), spec, shown="auto")
+    """Unless it acted on some ranks, or for some time: then the proof is not one without it."""
+    machine = Machine(table(HARMLESS), idle({"optimizer_impl": why}))
+    result = run(tmp_path, machine, shown="auto")
     said = " ".join(capsys.readouterr().out.split())
-    assert "in fresh processes amp_dtype had no effect: not supported" in said
+    assert f"in fresh processes optimizer_impl had no effect: {why}" in said
+    others = {"num_workers": 2, "amp_dtype": "bfloat16"}
+    assert result.knobs == ({**others, "optimizer_impl": "fused"} if kept else others)
+    assert result.knobs == result.loss.config == result.confirmation.config
+    (gain,) = (g for g in result.gains if g.knob == "optimizer_impl")
+    assert gain.kept is kept and (kept or why in gain.reason)
+
+
+def test_a_finalist_without_any_effect_in_its_proof_is_not_adopted(tmp_path: Path) -> None:
+    machine = Machine(
+        table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}),
+        idle({"amp_dtype": "not supported"}),
+    )
+    result = run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}"))
+    assert result.verdict == "keep-baseline" and len(machine.confirmed()) == 10
+    assert "in fresh processes amp_dtype had no effect: not supported" in result.reason
+
+
+def idle(no_effect: dict[str, str]) -> Callable[[FixedRun, Record], Record]:
+    """Knobs that do nothing in the runs of the first proof."""
+
+    def alter(request: FixedRun, record: Record) -> Record:
+        told = request.label.startswith("confirm1-candidate")
+        return replace(record, no_effect=no_effect) if told else record
+
+    return alter

@@ -231,6 +231,29 @@ class Pairs:
         return next(filter(None, found), "")
 
     @property
+    def useless(self) -> dict[str, str]:
+        """Knobs that differ between the sides and had no effect in a run of the candidate -> why."""
+        before, after = self.configs["reference"], self.configs["candidate"]
+        found = {
+            n: why for record in self.candidate.values() for n, why in record.no_effect.items()
+        }
+        return {
+            name: why
+            for name, why in found.items()
+            if name in after and (name not in before or before[name] != after[name])
+        }
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Those that had none at all: in no run, on no rank, and not until they failed."""
+        return {
+            name: why
+            for name, why in self.useless.items()
+            if all(name in record.no_effect for record in self.candidate.values())
+            and not why.startswith(("on rank ", f"{name}:"))
+        }
+
+    @property
     def nodes(self) -> str:
         """The machines the pairs were made on; "": this one."""
         return ", ".join(sorted({node_of(self.candidate[s]) for s in self.figures.seeds} - {""}))

@@ -188,7 +188,7 @@ def _measure_fresh(
     try:
         pairs.ensure(1)
         hopeless = max(CLEAR_LOSS, 4 * noise, 3 * _scatter(trials))
-        if not _useless(pairs) and pairs.figures.log_speedups()[0] > -hopeless:
+        if not pairs.useless and pairs.figures.log_speedups()[0] > -hopeless:
             pairs.ensure(PROCESS_PAIRS)
         second = _second_of(trials, reference)
         measured = _of_pairs(context, pairs, trial, -log_gain, noise, second)
@@ -241,7 +241,7 @@ def _of_pairs(
     ``reference_ratio``, ``reference_second``: log ratios of their reference over the baseline, by
     the job's objectives.
     """
-    if useless := _useless(pairs):
+    if useless := pairs.useless:
         for name, why in useless.items():
             context.progress.warning(f"{name}={trial.config[name]} had no effect: {why}")
         return replace(trial, reason=no_effect_words(useless), no_effect=useless)
@@ -264,19 +264,6 @@ def _of_pairs(
         node=pairs.nodes,
         second_log_ratio=second,
     )
-
-
-def _useless(pairs: Pairs) -> dict[str, str]:
-    """Knobs that differ between candidate and reference and had no effect in the candidate."""
-    before, after = pairs.configs["reference"], pairs.configs["candidate"]
-    found = {
-        name: why for record in pairs.candidate.values() for name, why in record.no_effect.items()
-    }
-    return {
-        name: why
-        for name, why in found.items()
-        if name in after and (name not in before or before[name] != after[name])
-    }
 
 
 def _start_up_s(pairs: Pairs) -> float:

@@ -14,8 +14,9 @@ from replayed import Machine, job, run, table
 from autotune.executors.base import FixedRun
 from autotune.results import Result
 from autotune.stages.searching.block_times import COMPILE_S
+from autotune_spaces.base import Config
 from autotune_spaces.knobs.compile_mode import WORDS
-from autotune_trials.protocol.messages import Record
+from autotune_trials.protocol.messages import Block, BlockReport, Record
 
 SPACE = "{num_workers: [2], cudnn_benchmark: [true]}"
 SEARCH_S = 6.0  # cost of cuDNN's search, in the first three iterations
@@ -58,6 +59,25 @@ def test_a_process_knobs_start_up_is_measured_and_won_back(tmp_path: Path) -> No
     assert gain.start_up_s == trial.settle_s
     saved_s = result.observation.anatomy.iteration_s * 0.7 * 0.2  # beside two workers
     assert gain.break_even_steps == pytest.approx(SEARCH_S / saved_s, rel=0.35)
+
+
+class Compiling(Machine):
+    """The search sees SEARCH_S of compiling."""
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        found = super().report(block, config)
+        compiled = config.get("compile_mode") == "default"
+        return replace(found, settle_s=found.settle_s + SEARCH_S * compiled)
+
+
+def test_a_sampler_counts_the_steps_beside_the_other_knobs(tmp_path: Path) -> None:
+    speeds = {"num_workers": {"2": 0.4}, "compile_mode": {"default": 0.8}}
+    machine = Compiling(table(loss=Loss(), factors=speeds, machine={"cores": 4}))
+    spec = job(tmp_path, "{num_workers: [2], compile_mode: [default]}", "search: tpe")
+    result = run(tmp_path, machine, spec)
+    gain = next(g for g in result.gains if g.knob == "compile_mode")
+    saved_s = result.observation.anatomy.iteration_s * 0.4 * 0.2
+    assert gain.break_even_steps == pytest.approx(gain.start_up_s / saved_s, rel=0.35)
 
 
 def test_every_way_to_compile_has_a_price() -> None:

@@ -40,6 +40,8 @@ def simplify(
     kept, gains = dict(config), list(settled)
     known = {gain.knob for gain in settled}
     process, own = process_part(config, context.spec.search_space), observation.anatomy
+    whole = next((t for t in trials if key_of(t.config) == key_of(config)), None)
+    log_ratio = (whole and whole.log_ratio) or 0.0
     with LiveComparison(
         context, process, observation.noise, own.iterations, own.peak_memory_gib
     ) as live:
@@ -49,13 +51,16 @@ def simplify(
             tried = _trial_gain(kept, trials)
             gain = tried if tried is not None else _gain(live, kept, name)
             start_up_s = _start_up_s(context, name, kept, trials)
+            slowdown = 0.0 if gain is None else gain.estimate  # without the knob
+            without_s = own.iteration_s * math.exp(min(log_ratio + slowdown, 0.0))
             keep, reason, steps = _worth_it(
-                context, observation, gain, start_up_s, last=len(kept) == 1
+                context, gain, start_up_s, without_s, last=len(kept) == 1
             )
             # beside the confirmed figure of the same knob, a live one would only confuse
             shown = _interval(gain) if gain is not None and tried is None else None
             gains.append(KnobGain(name, kept[name], shown, keep, reason, start_up_s, steps))
             if not keep:
+                log_ratio += slowdown
                 kept = _without(kept, name, observation, context)
                 live.process_config = process_part(kept, context.spec.search_space)
                 context.progress.note(f"{name} dropped: {reason}")
@@ -122,16 +127,14 @@ def _start_up_s(context: RunContext, name: str, config: Config, trials: Sequence
 
 
 def _worth_it(
-    context: RunContext,
-    observation: Observation,
-    gain: LogRatio | None,
-    start_up_s: float,
-    last: bool,
+    context: RunContext, gain: LogRatio | None, start_up_s: float, without_s: float, last: bool
 ) -> tuple[bool, str, int | None]:
     """(whether a knob is kept, why, steps until its start-up cost is paid back).
 
-    ``last``: no other knob is left. The confirmation then judges its gain, since it knows more than
-    one drop can show; only the start-up cost is judged here.
+    Args:
+        without_s: an iteration without it.
+        last: no other knob is left. The confirmation then judges its gain, since it knows more than
+            one drop can show; only the start-up cost is judged here.
     """
     if gain is None:
         return True, "the job could not be measured without it", None
@@ -142,7 +145,7 @@ def _worth_it(
             f"{factor:.2f}× on its own, within the noise or below {MINIMUM_GAIN:.0%}",
             None,
         )
-    steps = break_even_steps(start_up_s, gain.estimate, observation.anatomy.iteration_s)
+    steps = break_even_steps(start_up_s, gain.estimate, without_s)
     if steps is None:
         return True, "" if last else f"{factor:.2f}× on its own", None
     if steps > context.spec.planned_steps:

@@ -316,6 +316,7 @@ class Result:
     explanation: Explanation = field(default_factory=Explanation)
     disturbed: int = 0  # windows measured again because the machine was busy with something else
     disturbed_why: str = ""  # what it was busy with, the last time
+    untried: str = ""  # values that were to be tried in fresh processes and were not, and why
     written: Written = field(default_factory=Written)
     recalled: Recalled = Recalled()
     compile_cache: CompileCache = CompileCache()

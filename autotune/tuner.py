@@ -60,6 +60,7 @@ from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import observe
 from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
+from autotune.stages.searching.fresh_search import UNTRIED
 from autotune.stages.searching.model_study import PRIOR_DROPPED
 from autotune.stages.searching.proposals import no_effect_words
 from autotune.verdict.timing import first_counted, start_up_excess
@@ -139,6 +140,7 @@ def tune(context: RunContext) -> Result:
         explanation=explanation,
         disturbed=len(disturbed),
         disturbed_why=disturbed[-1].data if disturbed else "",
+        untried=context.journal.find(UNTRIED) or "",
         compile_cache=compiled or CompileCache(),
         points=_points(context, observation, trials),
         recalled=replace(recall.summary, outcome=_outcome(context, recall, again)),

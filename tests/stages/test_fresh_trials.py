@@ -15,6 +15,7 @@ from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.executors.base import WALL_S, FixedRun
+from autotune.report.text.story import evidence
 from autotune.results import Interval, KnobGain
 from autotune.stages.decisions.worth_it import judged
 from autotune.stages.measuring.fresh import FreshRuns
@@ -85,6 +86,24 @@ def test_what_three_pairs_leave_in_doubt_gets_three_more_while_there_is_time(
     assert trial.pairs == pairs
     assert len({r.label for r in machine.requests if "trial" in r.label}) == 2 * pairs
     assert bool(machine.confirmed()) is (pairs == 6)
+
+
+@pytest.mark.parametrize(
+    ("budget", "why"),
+    [
+        ("minutes: 1", "no time left: raise budget.minutes"),
+        ("trials: 1", "budget.trials is used up"),
+    ],
+)
+def test_the_result_says_which_values_were_left_untried(
+    tmp_path: Path, budget: str, why: str
+) -> None:
+    planted = table(Loss(), factors={"num_workers": {"2": 0.7}}, job=JEMALLOC, startup_s=10.0)
+    machine = ByJobTime(planted)
+    spec = job(tmp_path, "{num_workers: [2], malloc: [jemalloc]}", f"budget: {{{budget}}}\n")
+    result = run(tmp_path, machine, spec, clock=machine.clock)
+    assert result.untried == f"malloc=jemalloc ({why})"
+    assert f"Not tried in fresh processes: {result.untried}." in evidence(result)
 
 
 def test_where_fresh_runs_scatter_one_slow_pair_ends_no_trial(tmp_path: Path) -> None:

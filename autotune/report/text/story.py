@@ -129,6 +129,8 @@ def evidence(result: Result) -> list[str]:
         lines.append("Nothing was confirmed in fresh processes, so there is no speed-up to report.")
     if tuned(result) and result.loss.verdict != "unchanged" and result.reason:
         lines.append(sentence(result.reason))
+    if result.untried:
+        lines.append(f"Not tried in fresh processes: {words.clean(result.untried)}.")
     noise = result.observation.noise
     if words.known(noise) and noise >= words.NOISY:
         lines.append(

@@ -32,6 +32,8 @@ from autotune.words import factor_words
 from autotune_spaces.base import Config, Value
 from autotune_trials.protocol.messages import Record
 
+UNTRIED = "untried"  # journal key
+
 
 @dataclass(frozen=True)
 class _FreshValue:
@@ -86,8 +88,10 @@ def search_fresh(
             best, log_gain = dict(config), -trial.log_ratio
         elif tried.knob not in gains:
             gains[tried.knob] = it
-    for why, names in not_tried.items():
-        context.progress.note(f"not tried in fresh processes ({why}): {', '.join(names)}")
+    untried = "; ".join(f"{', '.join(names)} ({why})" for why, names in not_tried.items())
+    if untried:
+        context.progress.note(f"not tried in fresh processes: {untried}")
+    context.journal.append(UNTRIED, "", untried)
     return best, log_gain, tuple(gains.values())
 
 
@@ -155,7 +159,11 @@ def _no_room(
         return "budget.trials is used up"
     needed_s = rounds(context, times * PROCESS_PAIRS) * pair_s(context, observation, log_gain)
     proof_s = proof_begins_s(context, observation, log_gain, FEWEST_PAIRS)
-    return "no time left" if context.journal.elapsed_s + needed_s > proof_s else ""
+    return (
+        "no time left: raise budget.minutes"
+        if context.journal.elapsed_s + needed_s > proof_s
+        else ""
+    )
 
 
 def _measure_fresh(

@@ -45,7 +45,7 @@ from autotune.results import (
 )
 from autotune.search.pareto import Figures, pareto
 from autotune.secrets import mask_command
-from autotune.stages.budget import SEARCH_BEGAN, needed_s
+from autotune.stages.budget import SEARCH_BEGAN, explain_s, needed_s
 from autotune.stages.compile_cache import pack_compile_cache
 from autotune.stages.confirm import VARIANTS, confirm, sharpen
 from autotune.stages.context import ANNOUNCED, OVER, RunContext
@@ -302,7 +302,7 @@ def prove(
         if key_of(finalist) in seen:  # an earlier finalist was reduced to it
             (variants or queue).pop(0)
             continue
-        ahead_s = first_look_s(context, observation)
+        ahead_s = first_look_s(context, observation) + explain_s(context, observation)
         late = bool(rejected) and context.out_of_time_at(key_of(finalist), ahead_s)
         if late and (not variants or seen_through):
             left_out = Rejected(

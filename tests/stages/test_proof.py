@@ -267,10 +267,12 @@ def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_se
         "what was proven faster is tried without the knob that changed the loss"
     )
     ten_minutes = job(tmp_path / "job", extra="budget: {minutes: 10}\n")
-    for elapsed_s in (1e6, 599.0):  # the budget is used up, or five pairs do not fit
+    explained = replace(ten_minutes, traces="finalists")
+    # the budget is used up, or five pairs do not fit, or only without the explanation after them
+    for elapsed_s, spec in ((1e6, ten_minutes), (599.0, ten_minutes), (550.0, explained)):
         lost = Machine(table(HARMLESS), fails_at({"confirm1-candidate-2": 2}))
         clock = time_is_up_in("confirm1", lost, elapsed_s)
-        result = run(tmp_path / f"lost{elapsed_s}", lost, ten_minutes, clock)
+        result = run(tmp_path / f"lost{elapsed_s}", lost, spec, clock)
         assert result.verdict == "keep-baseline"
         assert "there was no time for another finalist" in result.reason
         assert [r.reason.split(":")[0] for r in result.rejected] == [

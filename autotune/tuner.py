@@ -316,7 +316,12 @@ def prove(
                 gains,
                 (*rejected, left_out),
             )
-        seen_through |= late
+        if late:
+            seen_through = True
+            context.progress.note(
+                f"{context.out_of_time_words()}; what was proven faster is tried once more, without"
+                f" the knobs that may have changed the loss: about {duration_words(ahead_s)}"
+            )
         (variants or queue).pop(0)
         context.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
         config, gains = simplify(context, observation, finalist, trials, candidate.gains)
@@ -339,7 +344,9 @@ def prove(
             reason = PROVEN.format(better=better)
             proof = Proof(config, reason, last, loss, gains, tuple(rejected))
             return _without_idle(context, observation, proof, pairs)
-        found = culprits(context, observation, config, pairs) if loss.verdict != "no-proof" else {}
+        found: dict[str, LossVerdict] = {}
+        if loss.verdict != "no-proof" and not seen_through:  # after that one, no other is tried
+            found = culprits(context, observation, config, pairs)
         rejected.append(Rejected(config, _why_not(loss, found)))
         milder = (
             _without_others(v, observation, context, gains)
@@ -347,7 +354,7 @@ def prove(
             if v
         )
         variants = [*milder, *variants]
-        if len(variants) > 1 and context.out_of_time_at(f"{label}-variants"):
+        if len(variants) > 1 and context.out_of_time_at(f"{label}-variants", ahead_s):
             variants = variants[-1:]  # the safest
     reason = (
         rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"

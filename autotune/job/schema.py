@@ -313,7 +313,8 @@ class Budget(_Model):
         description=(
             "Wall time of the run, in minutes; it may take a tenth longer. A first proof (five"
             " pairs, their loss check, profiles) is always finished; a run that will need more time"
-            " says so before it searches."
+            " says so before it searches. If the proof finds that the loss has changed, one knob"
+            " is tried alone and one milder configuration proven, even beyond that."
         ),
     )
     trials: int | None = Field(

@@ -249,13 +249,18 @@ def test_a_culprit_is_looked_for_in_untimed_runs_and_only_the_first_tried_when_t
     tmp_path: Path,
 ) -> None:
     """The one most likely to change the loss: without it, the others may be kept."""
-    lying = Loss(changed_by={"num_workers": {"2": 0.2}})
-    machine = Machine(table(lying))
-    result = run(tmp_path, machine, clock=time_is_up_in("confirm1", machine))
-    assert result.verdict == "keep-baseline"
-    alone = [r for r in machine.requests if "-only-" in r.label]
-    assert {name for r in alone for name in r.config} == {"amp_dtype"}
-    assert {r.min_seconds for r in alone} == {0.0}
+    lying = {"num_workers": {"2": 0.2}}
+    both = {**lying, "amp_dtype": {"bfloat16": 0.2}}
+    spec = job(tmp_path / "job", extra="budget: {minutes: 5}\n")
+    # 31 s left: enough for a pair, but not for a run of each
+    for case, (changed, elapsed_s) in enumerate(((lying, 1e6), (lying, 299.0), (both, 1e6))):
+        machine = Machine(table(Loss(changed_by=changed)))
+        clock = time_is_up_in("confirm1", machine, elapsed_s)
+        result = run(tmp_path / f"{case}", machine, spec, clock)
+        assert result.verdict == "keep-baseline"
+        alone = [r for r in machine.requests if "-only-" in r.label]
+        assert {name for r in alone for name in r.config} == {"amp_dtype"}
+        assert {r.min_seconds for r in alone} == {0.0}
 
 
 def test_no_further_finalist_is_begun_when_the_time_is_up_but_a_proven_one_is_seen_through(

@@ -31,12 +31,13 @@ def culprits(
     space = context.spec.search_space
     suspects = sorted(config, key=lambda name: -space[name].numerics.severity)
     found: dict[str, LossVerdict] = {}
+    ahead_s = len(pairs.reference) * pairs.pair_s() / 2  # one run beside each of the baseline's
     for place, name in enumerate(suspects):
         exact = space[name].numerics is Numerics.EXACT
         if exact and found:
             break
         if (place or exact) and context.out_of_time_at(
-            f"{pairs.label}-only-{name}", pairs.pair_s(), context.announced_s
+            f"{pairs.label}-only-{name}", ahead_s, context.announced_s
         ):
             left = ", ".join(suspects[place:])
             context.progress.note(f"no time left to see whether {left} by itself changes the loss")

@@ -98,7 +98,7 @@ class Looks:
     def _first(self, k: int) -> int:
         """The guess; if it is excluded, the next value towards the job's own that is not."""
         v, own = self._guess[k], int(self.evidence.columns.default[k])
-        while self.evidence.excluded[k, v]:
+        while v != own and self.evidence.excluded[k, v]:
             v += 1 if own > v else -1
         return v
 

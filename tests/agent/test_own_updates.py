@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.loop.own_updates import PATIENCE, SURE, OwnUpdates
 
 
@@ -27,9 +29,10 @@ class Watched:
         live: Any = SimpleNamespace(
             torch=torch,
             every_optimizer=lambda: optimizers or [],
-            state=SimpleNamespace(functional=False),
+            state=SimpleNamespace(functional=False, backwards=0),
             events=SimpleNamespace(forget=self._forget),
         )
+        self.state = live.state
         self.seen = OwnUpdates(live, self._update, self._give_up)
 
     def _forget(self, listener: OwnUpdates) -> None:
@@ -47,6 +50,7 @@ class Watched:
         loss = self.net(inputs).square().mean()
         self.seen.backward_started(loss, None)
         loss.backward()
+        self.state.backwards += 1
         self.seen.backward_ended()
 
     def update(self, through_data: bool = False) -> None:
@@ -81,10 +85,17 @@ def test_a_perturbed_input_is_no_update() -> None:
     assert watched.updates == 0
 
 
-def test_an_optimizer_that_has_not_stepped_yet_is_waited_for() -> None:
+def test_an_optimizer_that_has_not_stepped_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much longer after many backwards, the session decides."""
+    monkeypatch.setattr(log, "_left", set())
+    monkeypatch.setattr(log, "directory", lambda: str(tmp_path))
     watched = Watched(optimizers=[object()])
-    for _ in range(PATIENCE + 10):
+    for done in range(PATIENCE + 10):
+        assert list(tmp_path.glob("markers/backwards-*")) == [] or done >= PATIENCE
         watched.backward()
+    assert len(list(tmp_path.glob("markers/backwards-*"))) == 1
     assert watched.updates == 0 and not watched.gave_up
 
 

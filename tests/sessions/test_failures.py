@@ -386,7 +386,8 @@ def test_a_start_up_that_takes_too_long(make_session):
 
 def test_backward_without_steps_is_not_waited_for_to_the_end(make_session):
     session = make_session("import time\ntime.sleep(60)", hang_timeout_s=0.3)
-    session.paths.marker("backward", session.command.pid).touch()
+    for marker in ("backward", "backwards"):
+        session.paths.marker(marker, session.command.pid).touch()
     begin = time.monotonic()
     failure = failure_of(session)
     assert (
@@ -394,6 +395,24 @@ def test_backward_without_steps_is_not_waited_for_to_the_end(make_session):
         and "no other parameter update was seen" in failure.detail
         and time.monotonic() - begin < 40
     )
+
+
+def test_a_first_iteration_that_compiles_may_take_as_long_as_a_start_up(make_session):
+    session = make_session(
+        """
+        import time
+        from fake_agent import Agent, Hello, JobFacts, MACHINE, os
+        agent = Agent(hello=False)
+        agent.paths.marker("step").unlink()
+        agent.marker("backward")
+        time.sleep(3)
+        job = JobFacts(os.getpid(), "cpu", None, (), ())
+        agent.send(Hello(os.getpid(), 0, MACHINE, job, 0.1, {}))
+        agent.pause()
+        """,
+        hang_timeout_s=0.3,
+    )
+    assert session.wait_hello()
 
 
 # ------------------------------------------------------------------------------------- reading logs

@@ -153,7 +153,7 @@ class Session:
         # iterations done in the running block, as reported by a dying job
         self._in_block: int | None = None
         self._progress_seen = self._closed = False
-        self._backward_seen_s: float | None = None
+        self._backwards_seen_s: float | None = None
         self._handed_in: set[int] = set()  # ranks whose record has arrived; they may end
         self.command = WatchedCommand(
             self.argv,
@@ -593,14 +593,15 @@ class Session:
                 return self.postmortem.of_errors(errors)
 
     def _never_steps(self) -> bool:
-        """Whether backward() was called long ago but no optimizer stepped: stop waiting."""
+        """Whether backward() was called many times, the last of them long ago, but no optimizer
+        stepped: stop waiting. The first iteration alone may compile for as long as a start-up."""
         markers = classify.markers_of(self.paths)
-        if "backward" not in markers or "step" in markers:
+        if "backwards" not in markers or "step" in markers:
             return False
-        if self._backward_seen_s is None:
+        if self._backwards_seen_s is None:
             # not the marker's mtime: the system clock may be changed meanwhile
-            self._backward_seen_s = time.monotonic()
-        return time.monotonic() - self._backward_seen_s > 2 * self._hang_timeout_s
+            self._backwards_seen_s = time.monotonic()
+        return time.monotonic() - self._backwards_seen_s > 2 * self._hang_timeout_s
 
     def _hang(self, silence: Silence) -> SessionFailed:
         slowest_s = silence.slowest_s

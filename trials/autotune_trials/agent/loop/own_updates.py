@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.bootstrap.log import write_exception
+from autotune_trials.agent.bootstrap.log import leave_marker, write_exception
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.gradient_probe import own_shard
 from autotune_trials.agent.loop.autograd_graph import leaves
@@ -61,6 +61,9 @@ class OwnUpdates(Listener):
 
     def backward_ended(self) -> None:
         self._pending += 1
+        if self._live.state.backwards == PATIENCE:
+            # seen by the session: if there is an optimizer, it should step soon
+            leave_marker("backwards")
         if self._pending >= PATIENCE and not self._live.every_optimizer() and not self._period:
             self.end()
             self._give_up(NO_UPDATE)

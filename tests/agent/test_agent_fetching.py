@@ -248,3 +248,30 @@ def test_an_object_that_only_looks_like_a_module_is_no_trouble(tuner: Tuner) -> 
     assert [m.name for m in tuner.receive().job.models] == ["Sequential"]
     (report,) = tuner.measure(block("b", 8))
     assert not report.error and tuner.log == ""
+
+
+@pytest.mark.parametrize(
+    ("samples", "again"),
+    [("[*range(64), 10**6]", ""), ("range(64)", "next(reader, None)")],
+    ids=["a torn record", "the end, asked for twice"],
+)
+def test_the_model_is_found_after_a_batch_that_never_came(
+    tuner: Tuner, samples: str, again: str
+) -> None:
+    """The job reads all its data first, as far as it can."""
+    source = f"""{CNN}
+batches, reader = [], iter(DataLoader(data, batch_size=16, sampler={samples}))
+try:
+    while True:
+        batches.append(next(reader))
+except (IndexError, StopIteration):
+    {again or "pass"}
+while True:
+    for x, y in batches:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+    tuner.start(source)
+    tuner.receive()
+    (report,) = tuner.measure(block("b", 5, amp_dtype="bfloat16"))
+    assert not report.error and report.notes["in_force"]["autocast_regions"]

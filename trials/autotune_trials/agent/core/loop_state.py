@@ -42,5 +42,6 @@ class LoopState:
         self.functional = False  # the job takes gradients with torch.func
         # a module in training mode was called without gradients (ModuleWatch)
         self.seen_gradless = False
-        self.fetching = 0  # id of the thread that fetches a batch; workers forked by it inherit it
+        # id of the thread that fetches a batch (SwitchableIterator); workers forked by it inherit it
+        self.fetching = 0
         self.caches_gradients = False  # backward runs in two parts (CachedGradients)

@@ -19,7 +19,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +100,6 @@ class TrainingLoop(LoaderEvents):
             self.go_on()
         for hear in events.batch_requested:
             hear(loader)
-        self.state.fetching = get_ident()
 
     def on_batch(
         self,
@@ -111,7 +109,6 @@ class TrainingLoop(LoaderEvents):
         wait_s: float,
         turnover_s: float | None,
     ) -> None:
-        self.state.fetching = 0
         for hear in self.events.batch_given:
             hear(loader, batch, samples, wait_s, turnover_s)
 
@@ -120,7 +117,6 @@ class TrainingLoop(LoaderEvents):
             hear(loader)
 
     def on_epoch_end(self, loader: TrackedLoader) -> None:
-        self.state.fetching = 0
         for hear in self.events.epoch_ended:
             hear(loader)
 

@@ -78,19 +78,23 @@ class SwitchableIterator:
         except Exception:
             hooks.step_aside("on_batch_start")
         asked = clock()
-        if self._special or self._version != hooks.version:
-            return self._next_special(asked)
-        batch = self._fetched()
-        if batch is _END:
-            return self._turn(asked)
-        wait_s = clock() - asked
-        state.mark = hooks.last = self.mark
-        hooks.given += 1
+        hooks.loop.fetching = get_ident()
         try:
-            hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
-        except Exception:
-            hooks.step_aside("on_batch")
-        return batch
+            if self._special or self._version != hooks.version:
+                return self._next_special(asked)
+            batch = self._fetched()
+            if batch is _END:
+                return self._turn(asked)
+            wait_s = clock() - asked
+            state.mark = hooks.last = self.mark
+            hooks.given += 1
+            try:
+                hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
+            except Exception:
+                hooks.step_aside("on_batch")
+            return batch
+        finally:  # the epoch's end and the job's own errors leave here, too
+            hooks.loop.fetching = 0
 
     def _fetched(self) -> Any:
         """The next batch of the source, or _END."""

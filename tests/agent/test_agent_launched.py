@@ -17,6 +17,7 @@ import autotune
 from autotune_spaces.knobs import get
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.agent.loop.lead_optimizer import SILENT
+from autotune_trials.agent.loop.module_watch import LATEST
 from autotune_trials.agent.loop.own_updates import PATIENCE
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
@@ -94,6 +95,24 @@ def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path
             assert torch.autograd.backward is backward and "_compiled_call_impl" not in vars(model)
             assert optimizers._global_optimizer_pre_hooks == hooks
             assert type(iter(DataLoader(range(4)))).__module__.startswith("torch.")
+    finally:
+        agent.stop()
+
+
+def test_an_optimizer_that_never_steps_is_not_waited_for_forever(tmp_path: Path) -> None:
+    backward = torch.autograd.backward
+    agent = launch(tmp_path, optimizer_impl="foreach")
+    try:
+        model, unused = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in (model, unused)]
+        for _ in range(2):
+            for _ in range(LATEST):
+                assert torch.autograd.backward is not backward
+                model(torch.ones(2, 8)).mean().backward()
+                optimizers[0].step()
+            model(torch.ones(2, 8)).mean().backward()
+            assert torch.autograd.backward is backward and "_compiled_call_impl" not in vars(model)
+            optimizers.append(torch.optim.SGD(unused.parameters(), lr=0.01))  # another one
     finally:
         agent.stop()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials import api
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.modes import Mode
+from autotune_trials.agent.loop.module_watch import LATEST
 from autotune_trials.agent.patches import backward, optimizer
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class LaunchMode(Mode):
     measures = False
 
     _resting = False
+    _awake_since = 0  # iterations when the latest optimizer was built
     _applied = False  # an iteration has ended with everything applied
     _asked = False  # it was checked whether the settings had an effect
 
@@ -56,11 +58,10 @@ class LaunchMode(Mode):
 
     def iteration_ended(self, iteration: Iteration) -> None:
         self._tell_failures()
-        warm = (
-            self.agent.state.iterations > 2 * self.agent.config.warmup_steps
-            and not self.agent.modules.watching
-        )
-        self._applied = warm and self.agent.live.all_have_stepped
+        iterations = self.agent.state.iterations
+        warm = iterations > 2 * self.agent.config.warmup_steps and not self.agent.modules.watching
+        waits = not self.agent.live.all_have_stepped and iterations < self._awake_since + LATEST
+        self._applied = warm and not waits
         if self._applied and not self._asked:
             self._tell_no_effect()
 
@@ -76,6 +77,7 @@ class LaunchMode(Mode):
         """Watch for the steps of a new optimizer, and for calls of its model if that is new too."""
         agent = self.agent
         self._resting = self._applied = False
+        self._awake_since = agent.state.iterations
         agent.events.listen(agent.first_times, agent.modules)
         agent.events.recall(agent.modules, "iteration_ended")
         agent.events.recall(self, *AWAKE)

@@ -50,6 +50,18 @@ def job(
     return TRAIN.format(item=item, step=step, epochs=epochs, workers=workers)
 
 
+def forked(source: str) -> str:
+    """The same job, training in a forked child."""
+    return source.replace(
+        '"__main__":\n    main()',
+        """"__main__":
+    import multiprocessing
+    child = multiprocessing.get_context("fork").Process(target=main)
+    child.start()
+    child.join()""",
+    )
+
+
 def start(make_session, source, **options):
     return make_session(source, env={"PYTHONPATH": ""}, startup_timeout_s=60.0, **options)
 
@@ -86,6 +98,15 @@ def test_a_fixed_window(make_session):
     session.wait_hello()
     record = session.wait_record()
     assert len(record.losses) >= 20 and record.samples_before[:3] == (0.0, 8.0, 16.0)
+
+
+@pytest.mark.slow
+def test_a_short_job_in_a_forked_child_is_recorded_to_its_end(make_session):
+    config = SessionConfig("fixed", "", steps=100, seed=0)
+    session = start(make_session, forked(job(epochs=5)), config=config)
+    session.wait_hello()
+    record = session.wait_record()
+    assert record.ended_early and len(record.losses) == 5 * 8
 
 
 THINKING_S = 1.5
@@ -129,8 +150,9 @@ def test_a_job_that_ends_while_its_window_goes_on_says_so(make_session):
     assert record.ended_early and 20 < len(record.losses) <= 31
 
 
-def test_a_dataset_that_blocks_is_a_hang_at_its_line(make_session):
-    source = job(step="optimizer.step(); step > 30 and time.sleep(99)")
+@pytest.mark.parametrize("where", [str, slow(forked)])
+def test_a_loop_that_blocks_is_a_hang_at_its_line(make_session, where):
+    source = where(job(step="optimizer.step(); step > 30 and time.sleep(99)"))
     session = start(make_session, source, hang_timeout_s=1.0)
     session.wait_hello()
     failure = failure_of(session.run_plan, [Block("b", (), 1000, max_seconds=1.0)])

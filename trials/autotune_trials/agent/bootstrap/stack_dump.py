@@ -17,6 +17,7 @@ from autotune_trials.paths import SessionPaths
 STACKS_SIGNAL = int(signal.SIGRTMIN) + 9 if hasattr(signal, "SIGRTMIN") else int(signal.SIGUSR2)
 
 _file: IO[str] | None = None  # kept open for the life of the process
+_pid = 0  # the process that opened it: a forked child needs its own
 
 
 def install_stack_dump(paths: SessionPaths) -> bool:
@@ -31,11 +32,12 @@ def install_stack_dump(paths: SessionPaths) -> bool:
     import faulthandler
     import os
 
-    global _file
-    if _file is not None:
+    global _file, _pid
+    if _pid == os.getpid():
         return True
     if signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:
         return False
-    _file = open(paths.stacks(os.getpid()), "w", encoding="utf-8")  # noqa: SIM115
+    _pid = os.getpid()
+    _file = open(paths.stacks(_pid), "w", encoding="utf-8")  # noqa: SIM115
     faulthandler.register(STACKS_SIGNAL, file=_file, all_threads=True)
     return True

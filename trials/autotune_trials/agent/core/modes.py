@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from autotune_spaces.machine import probe
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.bootstrap.stack_dump import install_stack_dump
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.job_facts import fingerprint, job_facts, rank
+from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import PROGRESS_S, Hello, Progress
 
 if TYPE_CHECKING:
@@ -67,6 +71,9 @@ class Mode(Listener):
 
 def hello(agent: Agent) -> Hello:
     """The first message of this process."""
+    # for hang reports: a forked process has neither yet
+    log.leave_marker("python")
+    install_stack_dump(SessionPaths(Path(agent.config.directory)))
     job = job_facts(agent)
     return Hello(
         job.pid,

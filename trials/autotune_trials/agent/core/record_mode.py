@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import enum
 import gc
+import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
@@ -131,6 +132,8 @@ class RecordMode(Mode):
             energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
         )
         self._window.open()
+        if multiprocessing.parent_process() is not None:  # a forked one ends without atexit
+            multiprocessing.util.Finalize(None, self._at_exit, exitpriority=0)
 
     def _record(self, iteration: Iteration) -> None:
         agent, config, window = self.agent, self.agent.config, self._window

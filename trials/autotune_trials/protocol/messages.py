@@ -155,7 +155,9 @@ class Block:
     iterations: int  # to measure
     min_settle: int = 5
     max_settle: int = 200
-    max_seconds: float = 60.0  # a block never takes longer, settling included
+    # a block never takes longer, settling included; several ranks only count iterations, because
+    # they must switch at the same step
+    max_seconds: float = 60.0
     slow_start: bool = False  # its first iteration may take minutes without a message (compile)
     # continue past ``iterations`` for at most this long, until every worker has delivered ROUNDS
     # batches

@@ -97,6 +97,17 @@ default_state() {
     fi
 }
 
+# PATH with PostgreSQL's programs: of the version that made the data, which no other can read; else last, and the newest there is.
+postgresql() { # data directory, where the versions lie
+    local made_by
+    made_by=$2/$(cat "$1/PG_VERSION" 2>/dev/null || true)/bin
+    if [[ -x $made_by/postgres ]]; then
+        echo "$made_by:$PATH"
+    else
+        echo "$PATH:$(printf '%s\n' "$2"/*/bin | sort -V | tail -n 1)"
+    fi
+}
+
 # Ray's sockets lie in it, and a socket's whole path may have 107 characters.
 # Ray opens all below it to everyone, runs' files included: its parent is private (up.sh).
 ray_directory() { echo "/tmp/autotune-ray-$(cksum <<<"$state" | cut -d ' ' -f 1)/r"; }

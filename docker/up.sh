@@ -43,8 +43,7 @@ for program in python ray mlflow; do
     command -v "$program" >/dev/null || fail "$program is not on PATH" "activate the environment autotune is installed in"
 done
 python -c 'import psycopg2, ray.dashboard.optional_deps' 2>/dev/null || fail "this environment lacks what the service needs" "pip install '.[service]' in the repository"
-newest=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1) # where Debian keeps it, off PATH
-PATH=$PATH:$newest
+PATH=$(postgresql "$state/database" /usr/lib/postgresql) # where Debian keeps it, off PATH
 command -v initdb >/dev/null || fail "PostgreSQL's server is not installed" "apt install postgresql"
 
 mkdir -p "$state"/{logs,pids,ports,artifacts,runs}
@@ -98,6 +97,7 @@ database() { # an empty one if there is none; then the server
 export AUTOTUNE_DB_HOST=127.0.0.1 AUTOTUNE_DB_PORT=$AUTOTUNE_DB_PORT
 export AUTOTUNE_ARTIFACTS="$state/artifacts" MLFLOW_HOST=127.0.0.1 MLFLOW_PORT=$MLFLOW_PORT
 export PGHOST=127.0.0.1 PGPORT=$AUTOTUNE_DB_PORT PGUSER=mlflow PGDATABASE=mlflow PGPASSFILE="$state/secrets/pgpass"
+export PATH="$(dirname "$(command -v postgres)"):\$PATH"
 ENV
     # shellcheck source=/dev/null
     . "$state/mlflow.env"

@@ -233,3 +233,18 @@ def test_a_service_without_its_secret_says_so(service: str, tmp_path: Path) -> N
     )
     assert done.returncode == 2
     assert f"{tmp_path}/gone, which cannot be read" in done.stderr
+
+
+def test_the_postgresql_that_made_the_data_is_started(tmp_path: Path) -> None:
+    for version in ("9.6", "15", "17"):
+        program = tmp_path / "lib" / version / "bin" / "postgres"
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "PG_VERSION").write_text("15\n")
+    script = '. "$0"; PATH=/bin; postgresql "$@"'
+    for data, path in (("data", "{0}/15/bin:/bin"), ("none", "/bin:{0}/17/bin")):
+        done = run(
+            "bash", "-ec", script, DOCKER / "processes.sh", tmp_path / data, tmp_path / "lib"
+        )
+        assert done.stdout == path.format(tmp_path / "lib") + "\n", done.stderr

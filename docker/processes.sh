@@ -26,6 +26,14 @@ pid_of() { # name: the pid of a service that runs, or nothing
     [[ -n $known && $(identity "${known%% *}") == "$known" ]] && echo "${known%% *}"
 }
 
+anything_runs() {
+    local file
+    for file in "$state"/pids/*; do
+        if pid_of "$(basename "$file")" >/dev/null; then return 0; fi
+    done
+    return 1
+}
+
 start() { # name, command …: unless it runs
     local name=$1
     shift

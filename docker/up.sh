@@ -64,6 +64,9 @@ fi
 port() { # variable, usual port: sets and keeps it
     local file=$state/ports/$1
     if [[ -n ${!1:-} ]]; then
+        if [[ -s $file && ${!1} != "$(<"$file")" ]] && anything_runs; then
+            fail "$1 is ${!1}, but the service runs with $(<"$file")" "$here/down.sh --state $state, then this again; or leave $1 out"
+        fi
         echo "${!1}" >"$file"
     elif [[ ! -s $file ]]; then
         python "$here/free_port.py" "$2" >"$file"

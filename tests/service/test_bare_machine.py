@@ -112,6 +112,10 @@ def test_called_again_it_changes_nothing_and_starts_what_is_gone(machine: BareMa
     assert again.returncode == 0, again.stderr
     assert machine.pids() == before and machine.variables() == said
 
+    script = str(ROOT / "docker" / "up.sh")
+    other = machine.call(script, "--state", str(machine.state), MLFLOW_PORT="1")
+    assert other.returncode == 2 and "MLFLOW_PORT is 1, but the service runs with" in other.stderr
+
     os.kill(before["mlflow"], signal.SIGKILL)
     while Path(f"/proc/{before['mlflow']}").exists():
         time.sleep(0.1)

@@ -7,7 +7,7 @@
 #
 #     --state      where data, secrets, logs and pids lie [AUTOTUNE_STATE, else /var/lib/autotune-service; not root:
 #                  ~/.local/state/autotune-service]
-#     --workers    Ray workers [1]; fewer than run already: the last ones are ended
+#     --workers    Ray workers [as many as run, else 1]; fewer than run: the last ones are ended
 #     --cpus       cores each worker offers [all]
 #     --upgrade    bring MLflow's database up to the MLflow that is installed; back it up first
 #     --only       nothing but PostgreSQL, to restore a backup into
@@ -20,7 +20,7 @@ umask 077
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/processes.sh"
 
-state=$(default_state) workers=1 cpus="" upgrade="" only=""
+state=$(default_state) workers="" cpus="" upgrade="" only=""
 while (($#)); do
     case $1 in
     --state | --workers | --cpus | --only)
@@ -35,7 +35,7 @@ while (($#)); do
     *) fail "unknown option $1" "see the first lines of $0" ;;
     esac
 done
-[[ $workers =~ ^[0-9]{1,3}$ ]] || fail "--workers is '$workers', which is no number" "docker/up.sh --workers 2"
+[[ $workers =~ ^[0-9]{0,3}$ ]] || fail "--workers is '$workers', which is no number" "docker/up.sh --workers 2"
 [[ $cpus =~ ^[0-9]*$ ]] || fail "--cpus is '$cpus', which is no number" "docker/up.sh --cpus 4"
 [[ -z $only || $only == database ]] || fail "--only is '$only'" "docker/up.sh --only database"
 
@@ -50,6 +50,10 @@ mkdir -p "$state"/{logs,pids,ports,artifacts,runs}
 state=$(cd "$state" && pwd -P)
 exec 9>"$state/lock"
 flock 9
+if [[ -z $workers ]]; then
+    workers=$(find "$state/pids" -name 'ray-worker-*' | wc -l)
+    ((workers)) || workers=1
+fi
 "$here/secrets.sh" "$state/secrets"
 
 # PostgreSQL refuses to run as root, so root runs it as the user that Debian's package makes.

@@ -108,7 +108,7 @@ def test_a_study_of_a_submitted_run_is_in_mlflow(machine: BareMachine, tmp_path:
 def test_called_again_it_changes_nothing_and_starts_what_is_gone(machine: BareMachine) -> None:
     before, said = machine.pids(), machine.variables()
     assert set(before) == {"postgres", "mlflow", "ray-head", "ray-worker-1", "ray-worker-2"}
-    again = machine.up("--workers", "2", "--cpus", "2")
+    again = machine.up()
     assert again.returncode == 0, again.stderr
     assert machine.pids() == before and machine.variables() == said
 

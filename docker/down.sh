@@ -4,7 +4,7 @@
 #
 #     docker/down.sh [--state DIRECTORY] [--purge]
 #
-#     --purge    remove data, secrets and logs as well: all studies are gone
+#     --purge    remove data, secrets and logs as well: all studies are gone; other files there (backups) stay
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/processes.sh"
@@ -36,6 +36,6 @@ stop ray-head TERM
 stop mlflow TERM
 stop postgres INT # ends open sessions and writes everything out; TERM would wait for them
 if [[ -n $purge ]]; then
-    ray=$(dirname "$(ray_directory)")
-    rm -rf "$state" "$ray"
+    rm -rf "$(dirname "$(ray_directory)")" "$state"/{database,artifacts,runs,secrets,logs,pids,ports,env,mlflow.env,lock}
+    rmdir "$state" 2>/dev/null || printf 'left, because the service has not made it: %s\n' "$state"/*
 fi

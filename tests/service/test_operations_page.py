@@ -92,5 +92,6 @@ def test_what_the_page_says_is_so(tmp_path: Path) -> None:
         }
         assert f"{run}: stopped" in said
         assert "examples" not in said and "train.py" in said
-        assert not machine.state.exists()
+        kept = {path.name for path in machine.state.iterdir()}
+        assert kept == {"mlflow.dump", "artifacts.tar.gz"}, "the backups, and nothing else"
         assert machine.processes() == {}

@@ -49,7 +49,12 @@ def submit(
     gpus: Annotated[
         float | None,
         typer.Option(
-            min=0, help="GPUs reserved for the run. [default: a whole node]", show_default=False
+            min=0,
+            help=(
+                "GPUs reserved for the run. [default: a whole node; with --cpus none, and none are"
+                " visible]"
+            ),
+            show_default=False,
         ),
     ] = None,
     minutes: Minutes = None,

@@ -6,7 +6,9 @@
 The command names only files: values of ``env`` in job.yaml stay in the file, because Ray shows a
 job's command, variables and metadata to anyone who may look at the cluster. ``env -u``: Ray sets
 OMP_NUM_THREADS for every process it starts, to 1 where no CPU is reserved, but the baseline must be
-the unchanged job. AUTOTUNE_SUBMISSION makes the run report at the end of its log how it ended.
+the unchanged job. AUTOTUNE_SUBMISSION makes the run report at the end of its log how it ended. A run
+that reserves cores and no GPUs gets CUDA_VISIBLE_DEVICES= too: Ray would show it all GPUs of its
+node, other runs' among them.
 """
 
 from __future__ import annotations
@@ -114,8 +116,9 @@ def prepare(
     words = ["autotune", "run", f"./{file}" if file.startswith("-") else file, *run_options]
     run_dir = f"{RUNS}/{shlex.quote(resume or number)}"
     there = "" if package else f"cd {shlex.quote(str(spec.source.parent))} && "
+    hidden = " CUDA_VISIBLE_DEVICES=" if reserve.cpus and not reserve.gpus else ""
     entrypoint = (
-        f"{there}exec env -u OMP_NUM_THREADS {shlex.quote(f'{SUBMISSION}={number}')}"
+        f"{there}exec env -u OMP_NUM_THREADS{hidden} {shlex.quote(f'{SUBMISSION}={number}')}"
         f" {shlex.join(words)} --run-dir {run_dir}"
     )
     return Submission(

@@ -17,7 +17,9 @@ from autotune.service.submission import DIRECTORY_KEY, Reserve, Submission, job_
 
 ECHO = """#!/usr/bin/env python3
 import json, os, sys
-print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "threads": os.environ.get("OMP_NUM_THREADS"), "submission": os.environ.get("AUTOTUNE_SUBMISSION")}))
+names = {"threads": "OMP_NUM_THREADS", "submission": "AUTOTUNE_SUBMISSION", "gpus": "CUDA_VISIBLE_DEVICES"}
+seen = {word: os.environ.get(name) for word, name in names.items()}
+print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), **seen}))
 """
 
 
@@ -72,6 +74,20 @@ def test_runs_lie_where_the_service_says(tmp_path: Path) -> None:
     submission = prepare(spec, survey(job_root(spec)), Reserve())
     seen = told(submission, tmp_path / "job", tmp_path, AUTOTUNE_RUNS=str(tmp_path / "all runs"))
     assert seen["argv"][-1] == f"{tmp_path}/all runs/{submission.id}"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("reserve", "seen"),
+    [(Reserve(4.0), ""), (Reserve(4.0, 1.0), "3"), (Reserve(0.0, 1.0), "3"), (Reserve(), "3")],
+)
+def test_a_run_that_reserves_cores_and_no_gpus_sees_none(
+    reserve: Reserve, seen: str, tmp_path: Path
+) -> None:
+    """Ray hides GPUs only from those that reserve some."""
+    spec = load_job(job_in(tmp_path / "job"), check=False)
+    submission = prepare(spec, survey(job_root(spec)), reserve)
+    at = tmp_path / "job"
+    assert told(submission, at, tmp_path, CUDA_VISIBLE_DEVICES="3")["gpus"] == seen
 
 
 def test_a_resumed_run_has_its_old_directory_and_a_new_id(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def submit(
     if resume is not None and not dry_run:
         from autotune.service.runs import Runs
 
-        resume = Runs(cluster).find(resume).directory
+        resume = Runs(cluster).directory(resume, sent=package is not None)
     submission = prepare(spec, package, reserve, run_options=options, resume=resume or "")
     if dry_run:
         typer.echo("\n".join([submission.entrypoint, *(package.files if package else ())]))

@@ -80,9 +80,22 @@ class Runs:
         raise InputError(
             f"the cluster at {self.cluster.address} has no run '{id}'",
             where="ID",
-            expected="an ID that `autotune submit` printed",
+            expected="an ID that `autotune submit` printed since the cluster's head was started",
             remedy=f"did you mean '{close}'?" if close else "`autotune jobs` lists them",
         )
+
+    def directory(self, id: str, *, sent: bool) -> str:
+        """The run directory in which to continue the run with this ID.
+
+        A head that was started again knows no earlier run. Where nothing was ``sent``, the job's
+        folder is the same nevertheless, and the directory most likely has the run's ID for its name.
+
+        Raises:
+            InputError: the cluster does not know the run, and its folder was sent.
+        """
+        if not sent and all(run.id != id for run in self.known(others=True)):
+            return id
+        return self.find(id).directory
 
     def log(self, id: str) -> str:
         """All that the run has printed so far; Ray's message if it still waits for its place."""

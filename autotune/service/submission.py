@@ -108,14 +108,21 @@ def prepare(
 
     Args:
         run_options: more arguments for ``autotune run``.
-        resume: the run directory of an earlier submission (:attr:`.Run.directory`), to continue in.
+        resume: the run directory of an earlier submission (:meth:`.Runs.directory`), to continue
+            in; the command fails if it is not there.
     """
     assert spec.source is not None
     number = f"{spec.name}-{time.strftime('%y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     file = str(spec.source if package is None else spec.source.relative_to(package.root))
     words = ["autotune", "run", f"./{file}" if file.startswith("-") else file, *run_options]
     run_dir = f"{RUNS}/{shlex.quote(resume or number)}"
+    missing = (
+        f"autotune: nothing to resume: no {resume} in the directory of runs (AUTOTUNE_RUNS) of this"
+        " node. Name the first submission of the run; keep that directory where all nodes see it"
+    )
     there = "" if package else f"cd {shlex.quote(str(spec.source.parent))} && "
+    if resume:
+        there += f"{{ [ -d {run_dir} ] || {{ echo {shlex.quote(missing)}; exit 2; }}; }} && "
     hidden = " CUDA_VISIBLE_DEVICES=" if reserve.cpus and not reserve.gpus else ""
     entrypoint = (
         f"{there}exec env -u OMP_NUM_THREADS{hidden} {shlex.quote(f'{SUBMISSION}={number}')}"

@@ -451,3 +451,20 @@ def test_a_cluster_that_never_has_started_says_so(
     asked = cluster_that_starts(door, refusals=100, monkeypatch=monkeypatch)
     assert main(["submit", "job.yaml", "--no-ship", "--cpus", "0", "--address", door.address]) == 2  # type: ignore[attr-defined]
     assert len(asked) > 1 and "No available agent to submit job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("more", "code"), [(["--no-ship"], 0), ([], 2)])
+def test_a_run_that_a_restarted_head_does_not_know_is_resumed_where_nothing_is_sent(
+    more: list[str],
+    code: int,
+    job: Path,
+    door: type[Door],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = cluster_that_starts(door, refusals=0, monkeypatch=monkeypatch)
+    words = ["submit", "job.yaml", "--cpus", "0", "--resume", "tiny-1", *more]
+    assert main([*words, "--address", door.address]) == code  # type: ignore[attr-defined]
+    assert len(asked) == (code == 0)
+    if code:
+        assert "has no run 'tiny-1'" in capsys.readouterr().err

@@ -96,6 +96,11 @@ def test_a_resumed_run_has_its_old_directory_and_a_new_id(tmp_path: Path) -> Non
     first = prepare(spec, package, Reserve())
     second = prepare(spec, package, Reserve(), resume=first.id)
     assert second.id != first.id
+    unknown = subprocess.run(
+        second.entrypoint, shell=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert unknown.returncode == 2 and f"nothing to resume: no {first.id} in" in unknown.stdout
+    (tmp_path / "job" / "autotune-runs" / first.id).mkdir(parents=True)
     assert told(second, tmp_path / "job", tmp_path)["argv"][-1] == f"autotune-runs/{first.id}"  # type: ignore[index]
     # and so has one that is resumed by the new ID
     assert second.metadata[DIRECTORY_KEY] == first.id

@@ -28,7 +28,7 @@ SAME_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip file can hold
 @dataclass(frozen=True)
 class Package:
     root: Path
-    files: tuple[str, ...]  # relative to root, sorted
+    files: tuple[str, ...]  # relative to root, sorted; empty folders, too, as name/
     size_bytes: int
     linked_folders: tuple[str, ...] = ()  # not followed, so not included
 
@@ -46,12 +46,14 @@ class Package:
             for name in self.files:
                 path = self.root / name
                 try:
-                    entry = zipfile.ZipInfo(name, SAME_DATE)
-                    entry.compress_type = zipfile.ZIP_DEFLATED
-                    entry.external_attr = stat.S_IMODE(path.stat().st_mode) << 16
-                    out.writestr(entry, path.read_bytes())
+                    mode = stat.S_IMODE(path.stat().st_mode)
+                    content = b"" if name.endswith("/") else path.read_bytes()
                 except OSError as error:
                     raise _unreadable(path, error) from None
+                entry = zipfile.ZipInfo(name, SAME_DATE)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = mode << 16
+                out.writestr(entry, content)
 
 
 def survey(root: Path, exclude: Sequence[str] = (), *, gitignore: bool = True) -> Package:
@@ -113,12 +115,14 @@ class _Walk:
         self.linked_folders: list[str] = []
 
     def files(self, folder: Path, patterns: Sequence[_Patterns]) -> Iterator[tuple[str, int]]:
-        """(name relative to the root, bytes) of each file. ``patterns``: of the folders above."""
+        """(name relative to the root, bytes) of each file and empty folder. ``patterns``: of the folders above."""
         patterns = [*patterns, *self._own_patterns(folder)]
         try:
             entries = sorted(os.scandir(folder), key=lambda e: e.name)
         except OSError as error:
             raise _unreadable(folder, error) from None
+        if not entries and folder != self.root:
+            yield folder.relative_to(self.root).as_posix() + "/", 0
         for entry in entries:
             name = Path(entry.path).relative_to(self.root).as_posix()
             is_folder = entry.is_dir()

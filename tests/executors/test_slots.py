@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zipfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -176,12 +177,21 @@ def test_directories_are_called_as_they_are_here() -> None:
     assert told.fingerprint == {"sites": ["/home/me/job/train.py:3"]} and told.machine == A100
 
 
-def test_our_own_output_is_not_shipped(tmp_path: Path) -> None:
-    environment = workdir.runtime_environment(tmp_path, tmp_path / "out" / "run")
-    assert environment["working_dir"] == str(tmp_path) and "/out/run/" in environment["excludes"]
-    assert {".git/", ".venv/", "mlflow.db*", ".env", "id_rsa"} <= set(environment["excludes"]), (
-        "the same as autotune submit leaves out"
+def test_what_autotune_submit_would_send_is_shipped_without_our_own_output(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    for name in ("train.py", "out/run/journal.jsonl", "out/kept.txt", ".venv/x", ".env", "id_rsa"):
+        (job / name).parent.mkdir(parents=True, exist_ok=True)
+        (job / name).write_text("")
+    (job / "data").symlink_to(tmp_path)
+    (job / "checkpoints").mkdir()
+    warnings: list[str] = []
+    environment = workdir.runtime_environment(
+        job, job / "out" / "run", tmp_path / "job.zip", warnings.append
     )
+    assert environment == {"working_dir": str(tmp_path / "job.zip")}
+    with zipfile.ZipFile(tmp_path / "job.zip") as archive:
+        assert archive.namelist() == ["checkpoints/", "out/kept.txt", "train.py"]
+    assert len(warnings) == 1 and f"{job / 'data'}, because it is a link" in warnings[0]
 
 
 def test_what_a_submitted_job_was_shipped_with_is_not_shipped_again(
@@ -192,7 +202,7 @@ def test_what_a_submitted_job_was_shipped_with_is_not_shipped_again(
     monkeypatch.setenv(
         workdir.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://package.zip"}})
     )
-    assert workdir.runtime_environment(tmp_path / "job", tmp_path / "run") == {}
+    assert workdir.runtime_environment(tmp_path / "job", tmp_path / "run", Path("unused")) == {}
     assert workdir.inside_shipped(tmp_path / "job") == "job"
     with pytest.raises(InputError, match="not part of what was submitted"):
         workdir.inside_shipped(Path("/usr"))
@@ -230,24 +240,12 @@ def test_a_cluster_is_reached_from_outside_by_rays_client_or_not_at_all(
     assert "ray[client]" in refused.value.remedy
 
 
-def test_a_directory_too_large_to_ship_is_said_with_the_way_out() -> None:
-    error = workdir.too_large(
-        RuntimeError("Package size (900.00MiB) exceeds the maximum size of 500.00MiB. …"),
-        Path("/job"),
-    )
-    assert error is not None and "workdir: shared" in error.remedy and "500 MiB" in error.expected
-    assert "900.00MiB" in error.found
-    assert workdir.too_large(RuntimeError("something else"), Path("/job")) is None
-
-
-def test_what_is_far_too_large_is_not_even_packed(tmp_path: Path) -> None:
-    with open(tmp_path / "data.bin", "wb") as file:
-        file.truncate(3 << 20)
-    workdir.check_size(tmp_path, most_bytes=4 << 20)
-    with pytest.raises(InputError, match="cannot be shipped"):
-        workdir.check_size(tmp_path, most_bytes=2 << 20)
-    (tmp_path / ".rayignore").write_text("data.bin\n")
-    workdir.check_size(tmp_path, most_bytes=2 << 20)
+def test_a_directory_too_large_to_ship_is_said_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "data.bin").touch()
+    os.truncate(tmp_path / "data.bin", 600 << 20)
+    with pytest.raises(InputError, match="600 MiB to send") as refused:
+        workdir.runtime_environment(tmp_path, tmp_path / "run", tmp_path / "job.zip")
+    assert "500 MiB" in refused.value.expected and "workdir: shared" in refused.value.remedy
 
 
 def test_a_place_keeps_its_name() -> None:

@@ -122,11 +122,18 @@ def test_the_archive_holds_the_files_as_they_are(tmp_path: Path) -> None:
     (root / "to-nowhere").symlink_to(root / "gone")
     (root / "elsewhere").symlink_to(tmp_path)
     os.mkfifo(root / "pipe")
+    (root / "sub" / "empty").mkdir()
     package = survey(root)
     assert package.linked_folders == ("elsewhere",)
     package.write(tmp_path / "a.zip")
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert archive.namelist() == ["job.yaml", "linked.txt", "run.sh", "sub/data.bin"]
+        assert archive.namelist() == [
+            "job.yaml",
+            "linked.txt",
+            "run.sh",
+            "sub/data.bin",
+            "sub/empty/",
+        ]
         assert archive.read("linked.txt") == b"command: ./run.sh\n"
         assert archive.read("sub/data.bin") == b"x" * 100_000
         assert stat.S_IMODE(archive.getinfo("run.sh").external_attr >> 16) == 0o755

@@ -6,11 +6,13 @@ import importlib.util
 import logging
 import os
 import socket
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import InputError
-from autotune.executors.cluster.workdir import runtime_environment, too_large
+from autotune.executors.cluster.workdir import runtime_environment
 from autotune.job.spec import JobSpec
 
 # of a cluster we start: answers are small, and the job's workers need /dev/shm
@@ -18,7 +20,7 @@ OBJECT_STORE_BYTES = 128 << 20
 CONNECT_S = 10.0
 
 
-def connect(spec: JobSpec, run_dir: Path) -> None:
+def connect(spec: JobSpec, run_dir: Path, warn: Callable[[str], None] = print) -> None:
     """Become a driver of the cluster that ``spec`` names.
 
     Raises:
@@ -28,11 +30,6 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
     _require_client(address)
     import ray
 
-    environment = (
-        runtime_environment(spec.workdir, run_dir)
-        if spec.executor.options["workdir"] == "ship"
-        else {}
-    )
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own: dict[str, Any] = (
@@ -40,19 +37,25 @@ def connect(spec: JobSpec, run_dir: Path) -> None:
         if address == "local"
         else {}
     )
-    try:
-        ray.init(
-            address=address,
-            runtime_env=environment or None,
-            namespace="autotune",
-            log_to_driver=False,
-            configure_logging=True,
-            logging_level=logging.ERROR,
-            **own,
+    with tempfile.TemporaryDirectory(prefix="autotune-ship-") as folder:
+        environment = (
+            runtime_environment(spec.workdir, run_dir, Path(folder) / "job.zip", warn)
+            if spec.executor.options["workdir"] == "ship"
+            else {}
         )
-    except Exception as error:  # Ray raises many kinds here, plain RuntimeError among them
-        ray.shutdown()
-        raise (too_large(error, spec.workdir) or _unreachable(address, error)) from error
+        try:
+            ray.init(
+                address=address,
+                runtime_env=environment or None,
+                namespace="autotune",
+                log_to_driver=False,
+                configure_logging=True,
+                logging_level=logging.ERROR,
+                **own,
+            )
+        except Exception as error:  # Ray raises many kinds here, plain RuntimeError among them
+            ray.shutdown()
+            raise _unreachable(address, error) from error
 
 
 def _require_client(address: str) -> None:

@@ -102,7 +102,7 @@ class RayExecutor(Executor):
         self._turn = threading.RLock()
         self._looked_s = self._seen_s = time.monotonic()
         self._gathers_s: float | None = None  # when the wait for the kind of machine began
-        connect(spec, self._run_dir)
+        connect(spec, self._run_dir, self._warn)
         import ray
 
         self._head = Head(ray.nodes)

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import InputError
-from autotune.job.sending import NEVER
+from autotune.service.package import survey
 
-HOPELESS_BYTES = 4 << 30  # Ray accepts 500 MiB, compressed
 # set if this process is itself the entry point of a submitted job
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
-def runtime_environment(workdir: Path, run_dir: Path) -> dict[str, Any]:
+def runtime_environment(
+    workdir: Path, run_dir: Path, archive: Path, warn: Callable[[str], None] = print
+) -> dict[str, Any]:
     """What :func:`ray.init` needs so that ``workdir`` gets to every node.
 
     {}: it is there already, shipped with a submitted job.
 
+    Args:
+        archive: the file to write it to, which Ray uploads.
+
     Raises:
-        InputError: it is far too large.
+        InputError: it cannot be shipped.
     """
     if shipped_with_job():
         return {}
-    check_size(workdir)
-    excludes = list(NEVER)
-    if run_dir.is_relative_to(workdir) and run_dir != workdir:
-        excludes.append(f"/{run_dir.relative_to(workdir)}/")
-    return {"working_dir": str(workdir), "excludes": excludes}
+    own = run_dir.is_relative_to(workdir) and run_dir != workdir
+    try:
+        package = survey(workdir, [f"/{run_dir.relative_to(workdir)}/"] if own else [])
+        package.write(archive)
+    except InputError as error:
+        error.remedy = (
+            "list what the nodes do not need in .gitignore or .rayignore, or put the directory on a"
+            " shared file system and set executor: {ray: {workdir: shared}}"
+        )
+        raise
+    for name in package.linked_folders:
+        warn(f"not shipped to the nodes: {workdir / name}, because it is a link to a folder")
+    return {"working_dir": str(archive)}
 
 
 def inside_shipped(workdir: Path) -> str:
@@ -89,46 +99,3 @@ def digest_of(workdir: Path) -> str:
     except OSError:
         return ""
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-
-
-def too_large(error: Exception, workdir: Path) -> InputError | None:
-    """Ray's refusal to ship a directory, in words for the user; None if it is another error."""
-    found = re.search(
-        r"Package size \([^)]*\) exceeds the maximum size of [\d.]+\s?\w+", str(error)
-    )
-    return _cannot_be_shipped(found[0], workdir) if found else None
-
-
-def check_size(workdir: Path, most_bytes: int = HOPELESS_BYTES) -> None:
-    """Refuse a directory that is far too large: Ray would pack it before it looks at the size.
-
-    Not checked if .gitignore or .rayignore may leave files out.
-
-    Raises:
-        InputError
-    """
-    if any((workdir / name).exists() for name in (".gitignore", ".rayignore")):
-        return
-    total, hidden = 0, {pattern.strip("/") for pattern in NEVER if pattern.endswith("/")}
-    for folder, folders, names in os.walk(workdir):
-        folders[:] = [name for name in folders if name not in hidden]
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_size
-        if total > most_bytes:
-            raise _cannot_be_shipped(f"it holds more than {most_bytes / 2**30:.0f} GiB", workdir)
-
-
-def _cannot_be_shipped(why: str, workdir: Path) -> InputError:
-    return InputError(
-        f"the job's directory cannot be shipped to the nodes: {why}",
-        where=str(workdir),
-        expected=(
-            "at most 500 MiB, with only code and configuration; keep data on storage that the nodes"
-            " can reach"
-        ),
-        remedy=(
-            "list what the nodes do not need in .gitignore or .rayignore, or put the directory on a"
-            " shared file system and set executor: {ray: {workdir: shared}}"
-        ),
-    )

@@ -45,13 +45,14 @@ def refused_by_disk(error: BaseException) -> bool:
 
 @contextmanager
 def told_of_the_disk(
-    run_dir: Path, then: str = "the same command continues from here"
+    run_dir: Path, then: str = "the same command continues from here", node: str = ""
 ) -> Iterator[None]:
     """Report a refusal by the disk as what it is.
 
     Args:
         run_dir: named if the error names no file.
         then: what can be done once the disk accepts files again.
+        node: whose disk it is, if it may be another machine's.
 
     Raises:
         InputError: the disk refused a file.
@@ -62,7 +63,7 @@ def told_of_the_disk(
         if not refused_by_disk(error):
             raise
         expected, remedy = REFUSALS[error.errno or 0]
-        where = str(error.filename or run_dir)
+        where = f"{error.filename or run_dir}{f' on node {node}' if node else ''}"
         raise InputError(
             error.strerror or str(error),
             where=where,

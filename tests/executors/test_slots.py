@@ -4,8 +4,10 @@ cluster.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pickle
 import sys
 import zipfile
 from collections import Counter
@@ -150,8 +152,6 @@ def test_answers_carry_failures_and_mistakes_as_data() -> None:
     def mistaken() -> None:
         raise InputError("found", where="there", expected="that", remedy="this")
 
-    import pickle
-
     with pytest.raises(SessionFailed) as failure:
         pickle.loads(pickle.dumps(answered(fails))).get()
     assert (failure.value.kind, failure.value.where, failure.value.partial[0].id) == (
@@ -162,6 +162,16 @@ def test_answers_carry_failures_and_mistakes_as_data() -> None:
     with pytest.raises(InputError, match="found"):
         pickle.loads(pickle.dumps(answered(mistaken))).get()
     assert Answer(3).get() == 3
+
+
+def test_a_full_disk_of_a_node_is_told_with_the_node() -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/autotune-slot-1/outbox.tar.gz")
+
+    with pytest.raises(InputError, match="No space left on device") as told:
+        pickle.loads(pickle.dumps(answered(full))).get()
+    assert told.value.where == f"/tmp/autotune-slot-1/outbox.tar.gz on node {os.uname().nodename}"
+    assert told.value.remedy == "free some space, then run the same command again"
 
 
 def test_directories_are_called_as_they_are_here() -> None:

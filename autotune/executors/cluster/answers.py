@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import Machine
@@ -46,8 +50,10 @@ class SlotFacts:
 
 def answered(do: Callable[[], Any]) -> Answer:
     """Wrap what ``do`` returns or raises in an answer."""
+    scratch, node = Path(tempfile.gettempdir()), os.uname().nodename
     try:
-        return Answer(do())
+        with told_of_the_disk(scratch, "run the same command again", node):
+            return Answer(do())
     except (SessionFailed, InputError) as error:
         return Answer(error=error)
 

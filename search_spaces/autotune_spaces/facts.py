@@ -104,6 +104,7 @@ class ProcessFacts:
     memory_gib: float = 0.0  # its own, without memory-mapped files
     open_files: int = 0
     most_files: int = 0  # RLIMIT_NOFILE
+    host: str = ""  # name of its machine
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune_spaces.domains import NO_LOADER
-from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine
+from autotune_spaces.facts import DdpFacts, JobFacts, LoaderFacts, Machine, ProcessFacts
 from autotune_trials.diagnosis import classify, hang_stacks
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import (
@@ -109,6 +109,17 @@ def test_the_energy_of_several_gpus_is_added(device: str, joules: float) -> None
     windows = [dataclasses.replace(window((4.0,)), joules=(j,)) for j in (5.0, 7.0)]
     merged = merge_windows(dict(enumerate(windows)), dict.fromkeys((0, 1), job(device=device)))
     assert merged.joules == (joules,)
+
+
+def test_every_machine_of_a_job_counts() -> None:
+    """Ranks 0 and 1 are on one machine, where rank 1 takes its neighbour for a foreign process."""
+    jobs = {rank: job(process=ProcessFacts(host=host)) for rank, host in enumerate(("a", "a", "b"))}
+    windows = {
+        rank: dataclasses.replace(window((4.0,)), foreign_load=load, joules=(5.0,))
+        for rank, load in enumerate((0.1, 1.0, 0.7))
+    }
+    merged = merge_windows(windows, jobs)
+    assert (merged.foreign_load, merged.joules) == (0.7, (10.0,))
 
 
 def test_an_error_names_its_rank_unless_it_is_everyones() -> None:

@@ -4,6 +4,7 @@ called the bottleneck.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import closing
@@ -102,6 +103,7 @@ def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(
         and found.job.loader.batch_mib > 0
     )
     assert found.job.process.most_files > found.job.process.open_files > 0
+    assert found.job.process.host == os.uname().nodename
 
 
 @pytest.mark.parametrize("workers", [0, slow(2)])

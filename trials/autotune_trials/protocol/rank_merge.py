@@ -102,25 +102,33 @@ def merge_windows(by_rank: Mapping[int, Window], jobs: Mapping[int, JobFacts]) -
     first = windows[0]
     if len(windows) == 1:
         return first
-    device = jobs[min(jobs)].device
+    device, machines = jobs[min(jobs)].device, _by_machine(by_rank, jobs)
     memory = [w.peak_memory_gib for w in windows]
     return replace(
         first,
         samples=_added(first.samples, [by_rank[r].samples for r in _counting(by_rank, jobs)]),
-        # CPU ranks read the same counters
+        # CPU ranks of a machine read the same counters
         joules=_added(
-            first.joules, [w.joules for w in windows] if device == "cuda" else [first.joules]
+            first.joules,
+            [w.joules for w in (windows if device == "cuda" else [m[0] for m in machines])],
         ),
         peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
         cpu_pressure=max(w.cpu_pressure for w in windows),
         # each rank sees the session processes of all ranks on its machine
         session_load=max(w.session_load for w in windows),
-        # ranks see the same machine, and some count neighbouring ranks as foreign
-        foreign_load=min(w.foreign_load for w in windows),
+        # ranks of a machine see the same load, and some count neighbouring ranks as foreign
+        foreign_load=max(min(w.foreign_load for w in machine) for machine in machines),
         # the slowest device makes all wait
         throttled=next((w.throttled for w in windows if w.throttled), ""),
         power_capped=any(w.power_capped for w in windows),
     )
+
+
+def _by_machine(by_rank: Mapping[int, Window], jobs: Mapping[int, JobFacts]) -> list[list[Window]]:
+    found: dict[str, list[Window]] = {}
+    for rank, window in by_rank.items():
+        found.setdefault(jobs[rank].process.host if rank in jobs else "", []).append(window)
+    return list(found.values())
 
 
 def mean_losses(losses: Sequence[tuple[float | None, ...]]) -> tuple[float | None, ...]:

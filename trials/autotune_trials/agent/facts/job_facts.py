@@ -138,7 +138,10 @@ def process_facts() -> ProcessFacts:
         opened = len(os.listdir("/proc/self/fd"))
         own_gib = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 2**30
         return ProcessFacts(
-            max(0.0, own_gib), opened, 0 if most == resource.RLIM_INFINITY else most
+            max(0.0, own_gib),
+            opened,
+            0 if most == resource.RLIM_INFINITY else most,
+            os.uname().nodename,
         )
     except (ImportError, OSError, ValueError):  # not Linux
         return ProcessFacts()

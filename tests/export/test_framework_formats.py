@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recorded_jobs import make_tuned, record
 
+from autotune.export.formats import FORMATS
 from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
-from autotune_spaces.sites import JobSites, SourceCall
+from autotune_spaces.sites import ForwardSite, JobSites, SourceCall
 
 KNOBS = {
     "num_workers": TunedKnob(2, 0),
@@ -96,6 +98,44 @@ def test_the_framework_takes_the_fragment(tmp_path: Path, form: str, library: st
         timeout=120,
     )
     assert load.returncode == 0, load.stderr
+
+
+PRODUCTS = 'torch.set_float32_matmul_precision("highest")'
+
+
+@pytest.mark.parametrize(("module", "batch_size"), [("DataParallel", 32), ("LlamaForCausalLM", 64)])
+def test_what_trainer_does_by_itself_on_gpus_is_reckoned_with(
+    tmp_path: Path, module: str, batch_size: int
+) -> None:
+    """It multiplies the batch size by the replicas of nn.DataParallel, and compiles with TF32."""
+    call = SourceCall("transformers/trainer.py", 1, 0, 1, 5, "model()", "train", own=False)
+    config = TunedConfig(
+        "job",
+        ("python", "train.py"),
+        tmp_path,
+        knobs={"batch_size": TunedKnob(64, 32), "compile_mode": TunedKnob("default", "off")},
+        provenance=Provenance(
+            job_device="cuda",
+            machine={"device_count": 2},
+            sites=JobSites(forwards=(ForwardSite(module, (call,)),)),
+        ),
+    )
+    text = FORMATS["training-arguments"].write(config)
+    found: dict[str, Any] = {}
+    exec(text, found)
+    assert found["TUNED"]["per_device_train_batch_size"] == batch_size
+    assert PRODUCTS in text, "torch_compile turns on TF32"
+    on_cpu = replace(config, provenance=replace(config.provenance, job_device="cpu"))
+    assert PRODUCTS not in FORMATS["training-arguments"].write(on_cpu)
+
+
+def test_what_accelerate_does_when_it_compiles_is_told(tmp_path: Path) -> None:
+    knobs = {"compile_mode": TunedKnob("default", "off")}
+    on_gpu = Provenance(job_device="cuda")
+    config = TunedConfig("job", ("python", "train.py"), tmp_path, knobs=knobs, provenance=on_gpu)
+    assert PRODUCTS in FORMATS["accelerate"].write(config)
+    knobs["amp_dtype"] = TunedKnob("bfloat16", "off")  # accelerate then leaves TF32 alone
+    assert PRODUCTS not in FORMATS["accelerate"].write(config)
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,20 @@ def write(tuned: TunedConfig) -> str:
             "accelerate compiles for every new shape of the batch (dynamic=False); tuned was"
             " dynamic=None, which compiles for any shape once it has seen a second one."
         )
+    on_gpu = tuned.provenance.job_device == "cuda"
+    settled = {"amp_dtype", "matmul_precision"} & set(tuned.knobs)
+    if on_gpu and "--dynamo_backend=inductor" in new and not settled:
+        title += comment(tf32_note("--dynamo_backend", "after accelerate.Accelerator()"))
     return script(
         tuned, title, [*accelerate, *options, *new, *parts.program], native, {}, "accelerate"
+    )
+
+
+def tf32_note(option: str, when: str) -> str:
+    """What to do about TF32, which ``option`` turns on in a job on a GPU."""
+    return (
+        f"{option} also turns on TF32, which was not tuned. Turn it off {when}, unless the program"
+        ' uses TF32 anyway:\n    torch.set_float32_matmul_precision("highest")'
     )
 
 

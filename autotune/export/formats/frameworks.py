@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
@@ -21,13 +21,18 @@ Arguments = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework. ``spell``: argument group -> arguments for a knob value; {} if it has none."""
+    """A framework.
+
+    ``spell``: (tuned, knob) -> argument group -> arguments for the knob's value; {} if it has none.
+    ``notes``: comments on those arguments.
+    """
 
     name: str  # of the format
     title: str
     libraries: tuple[str, ...]  # packages that build the loader or run the loop for the job
     usage: tuple[str, ...]
-    spell: Callable[[str, Value], Mapping[str, Arguments]]
+    spell: Callable[[TunedConfig, str], Mapping[str, Arguments]]
+    notes: Callable[[TunedConfig, Mapping[str, Arguments]], Sequence[str]] = lambda tuned, groups: ()
 
 
 def write(framework: Framework, tuned: TunedConfig) -> str:
@@ -41,7 +46,7 @@ def write(framework: Framework, tuned: TunedConfig) -> str:
     said, unsaid = [], []
     knobs = knobs_of(tuned)
     for name, choice in tuned.knobs.items():
-        words = framework.spell(name, choice.value)
+        words = framework.spell(tuned, name)
         for group, arguments in words.items():
             groups.setdefault(group, {}).update(arguments)
         if words:
@@ -51,10 +56,7 @@ def write(framework: Framework, tuned: TunedConfig) -> str:
     lines = [*head(tuned, f"tuned settings as arguments of {framework.title}"), "#"]
     lines += [text for usage in framework.usage for text in comment(usage)]
     lines += [text for words in said for text in comment(f"  {words}")]
-    if "optim" in groups.get("TUNED", {}):
-        lines += comment("optim is for AdamW; with another optimizer, leave it out.")
-    for name in sorted({"dataloader_in_order", "ddp_static_graph"} & {*groups.get("TUNED", {})}):
-        lines += comment(f"{name} is an argument of transformers 5, not of 4.")
+    lines += [text for note in framework.notes(tuned, groups) for text in comment(note)]
     if "batch_size" in tuned.knobs:
         _, *scaling = knobs["batch_size"].snippet(tuned.knobs["batch_size"].value).splitlines()
         lines += comment(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autotune.export.formats.frameworks import Arguments, Framework, format_of
-from autotune_spaces.base import Value
+from autotune.export.tuned import TunedConfig
 
 
-def spell(knob: str, value: Value) -> Mapping[str, Arguments]:
+def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
+    value = tuned.knobs[knob].value
     loader = (
         "num_workers",
         "prefetch_factor",

@@ -42,7 +42,7 @@ def resources_of(tuned: TunedConfig) -> Resources:
     workers = _value(tuned, "num_workers", p.footprint.num_workers)
     threads = _value(tuned, "intra_op_threads", 1 if on_gpu else p.footprint.threads)
     wanted = max(1, processes) * max(1, workers + threads)
-    cores = int(_known(p.machine, "cores")) or wanted
+    cores = int(known(p.machine, "cores")) or wanted
     return Resources(
         nodes,
         max(1, processes),
@@ -63,11 +63,11 @@ def _memory_gib(tuned: TunedConfig, processes: int) -> int:
             LEAST_MEMORY_GIB,
             math.ceil(HEADROOM * p.footprint.host_memory_gib / max(1, p.footprint.nodes)),
         )
-    devices = max(1, int(_known(p.machine, "device_count")))
-    return int(_known(p.machine, "memory_gib") * min(1.0, processes / devices))
+    devices = max(1, int(known(p.machine, "device_count")))
+    return int(known(p.machine, "memory_gib") * min(1.0, processes / devices))
 
 
-def _known(machine: Mapping[str, Any], name: str) -> float:
+def known(machine: Mapping[str, Any], name: str) -> float:
     """A positive number from the machine facts; 0.0 if there is none."""
     value = machine.get(name)
     return (

@@ -5,24 +5,28 @@ Names are those of transformers 5; 4 lacks dataloader_in_order and ddp_static_gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from autotune.export.formats.accelerate import tf32_note
 from autotune.export.formats.frameworks import Arguments, Framework, format_of
+from autotune.export.formats.resources import known
+from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
 from autotune_spaces.knobs.compile_mode import MODES
 
 
-def spell(knob: str, value: Value) -> Mapping[str, Arguments]:
+def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
+    value = tuned.knobs[knob].value
     loader = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
     found: Arguments = {}
     if knob in loader:
         found = {f"dataloader_{knob}": value}
     elif knob == "batch_size":
-        found = {"per_device_train_batch_size": value}
+        found = {"per_device_train_batch_size": _per_device(tuned, value)}
     elif knob == "amp_dtype":
         found = {"bf16": value == "bfloat16", "fp16": value == "float16"}
-    elif knob == "matmul_precision" and value in ("highest", "high"):
-        found = {"tf32": value == "high"}
+    elif knob == "matmul_precision" and value == "high":  # tf32=False affects convolutions, too
+        found = {"tf32": True}
     elif knob == "compile_mode" and value in ("off", "default", *MODES):
         found = {"torch_compile": value != "off"}
         found |= {"torch_compile_mode": value} if value in MODES else {}
@@ -33,6 +37,32 @@ def spell(knob: str, value: Value) -> Mapping[str, Arguments]:
     return {"TUNED": found} if found else {}
 
 
+def notes(tuned: TunedConfig, groups: Mapping[str, Arguments]) -> Sequence[str]:
+    given, found = groups.get("TUNED", {}), []
+    if "optim" in given:
+        found.append("optim is for AdamW; with another optimizer, leave it out.")
+    for name in sorted({"dataloader_in_order", "ddp_static_graph"} & {*given}):
+        found.append(f"{name} is an argument of transformers 5, not of 4.")
+    replicas = _replicas(tuned)
+    if "per_device_train_batch_size" in given and replicas > 1:
+        found.append(f"per_device_train_batch_size is for the {replicas} GPUs of the tuned job.")
+    on_gpu = tuned.provenance.job_device == "cuda"
+    if on_gpu and given.get("torch_compile") and "matmul_precision" not in tuned.knobs:
+        found.append(tf32_note("torch_compile", "before trainer.train()"))
+    return found
+
+
+def _replicas(tuned: TunedConfig) -> int:
+    """GPUs over which nn.DataParallel distributed each batch."""
+    p = tuned.provenance
+    parallel = any(site.module == "DataParallel" for site in p.sites.forwards)
+    return max(1, int(known(p.machine, "device_count"))) if parallel else 1
+
+
+def _per_device(tuned: TunedConfig, value: Value) -> Value:
+    return value // _replicas(tuned) if isinstance(value, int) else value
+
+
 TRAINING_ARGUMENTS = format_of(
     Framework(
         "training-arguments",
@@ -40,5 +70,6 @@ TRAINING_ARGUMENTS = format_of(
         ("transformers", "trl", "sentence_transformers"),
         ("TrainingArguments(output_dir=..., **TUNED)",),
         spell,
+        notes,
     )
 )

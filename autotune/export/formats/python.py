@@ -24,7 +24,11 @@ _PLACES = (
     ("model", "Where the model is made."),
     ("for block", "Where the model is made."),
     ("optimizer =", "Where the optimizer is made."),
-    ("for group", "Once, after the optimizer is made."),
+    (
+        "for group",
+        "Once, after the optimizer is made and before its scheduler. A scheduler with rates of its"
+        " own (OneCycleLR, eta_min) needs the factor, too.",
+    ),
     ("", "In the training loop."),
 )
 
@@ -90,7 +94,7 @@ def write(tuned: TunedConfig) -> str:
         + [place for _, place in _CALLS.values()]
         + [_PLACES[-1][1]]
     )
-    for place in order:
+    for place in dict.fromkeys(order):  # several starts have the same place
         if place in pieces:
             lines += ["", f"# -- {place}", *pieces[place]]
     if other:

@@ -14,6 +14,7 @@ import pytest
 from recorded_jobs import make_tuned, record
 
 from autotune.export.formats import FORMATS
+from autotune.export.load import load_tuned
 from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
 from autotune_spaces.sites import ForwardSite, JobSites, SourceCall
 
@@ -136,6 +137,17 @@ def test_what_accelerate_does_when_it_compiles_is_told(tmp_path: Path) -> None:
     assert PRODUCTS in FORMATS["accelerate"].write(config)
     knobs["amp_dtype"] = TunedKnob("bfloat16", "off")  # accelerate then leaves TF32 alone
     assert PRODUCTS not in FORMATS["accelerate"].write(config)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [("sqrt", "Multiply the learning rate by (64 / 32) ** 0.5"), ("none", "Leave")],
+)
+def test_a_batch_size_comes_with_its_learning_rate(tmp_path: Path, rule: str, said: str) -> None:
+    tuned = tuned_in(tmp_path, "transformers")
+    knobs = {"batch_size": TunedKnob(64, 32, None, {"lr_scaling": rule})}
+    text = FORMATS["training-arguments"].write(replace(load_tuned(tuned), knobs=knobs))
+    assert said in text and "optimizer" not in text, "which Trainer builds only in train()"
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,13 @@ def write(framework: Framework, tuned: TunedConfig) -> str:
     lines += [text for words in said for text in comment(f"  {words}")]
     lines += [text for note in framework.notes(tuned, groups) for text in comment(note)]
     if "batch_size" in tuned.knobs:
-        _, *scaling = knobs["batch_size"].snippet(tuned.knobs["batch_size"].value).splitlines()
+        snippet = knobs["batch_size"].snippet(tuned.knobs["batch_size"].value)
+        _, scaled, factor = snippet.rpartition(" *= ")
         lines += comment(
-            "The learning rate depends on the batch size; it was proven with"
-            if scaling
-            else "The learning rate usually has to change with the batch size: see `autotune knobs"
-            " batch_size`."
+            f"Multiply the learning rate by {factor}: this batch size was proven with that."
+            if scaled
+            else "Leave the learning rate as it is: this batch size was proven with it."
         )
-        lines += [text for line in scaling for text in comment(line, "#     ")]
     for group, arguments in groups.items():
         lines += ["", f"{group} = {pformat(dict(arguments), sort_dicts=False)}"]
     if unsaid:

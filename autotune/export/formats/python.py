@@ -26,8 +26,8 @@ _PLACES = (
     ("optimizer =", "Where the optimizer is made."),
     (
         "for group",
-        "Once, after the optimizer is made and before its scheduler. A scheduler with rates of its"
-        " own (OneCycleLR, eta_min) needs the factor, too.",
+        "Once, after the optimizer is made and before its scheduler. Code that sets learning rates"
+        " of its own (OneCycleLR, eta_min, an assignment to param_groups) needs the factor, too.",
     ),
     ("", "In the training loop."),
 )

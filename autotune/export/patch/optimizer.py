@@ -62,8 +62,8 @@ def scaled_learning_rate(context: Context) -> Change:
         return Change((), ())
     scaled = _each(context, lambda site, call: _scaled(site, call, factor))
     note = (
-        f"the learning rate is multiplied by {factor}; a scheduler with learning rates of its own"
-        " (OneCycleLR, eta_min) needs the same factor"
+        f"the learning rate is multiplied by {factor}; code that sets learning rates of its own"
+        " (OneCycleLR, eta_min, an assignment to param_groups) needs the same factor"
     )
     return change(scaled.edits, scaled.where, [note])
 

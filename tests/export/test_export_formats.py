@@ -28,6 +28,7 @@ from autotune.export.tuned import (
 )
 from autotune.results import Interval
 from autotune_spaces.knobs import create, get, names
+from autotune_spaces.sites import JobSites, SettingSite, SourceCall
 
 SHOW = (
     "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd':"
@@ -341,6 +342,16 @@ def test_what_is_done_once_is_written_once_and_not_in_the_training_loop(folder: 
     code, _, loop = FORMATS["python"].write(tuned(folder, knobs)).partition("# -- In the training")
     assert (code.count("in optimizer.param_groups"), code.count("block.compile()")) == (1, 1)
     assert "param_groups" not in loop and "block.compile" not in loop
+
+
+@pytest.mark.parametrize("form", ["torchrun", "accelerate"])
+def test_threads_that_the_job_sets_itself_are_not_claimed(form: str, folder: Path) -> None:
+    """torch.set_num_threads overrides the variable that the launcher sets."""
+    call = SourceCall("train me.py", 1, 0, 1, 5, "torch.set_num_threads(2)", "<module>", own=True)
+    sites = JobSites(settings=(SettingSite("set_num_threads", call),))
+    knobs = {"intra_op_threads": TunedKnob(1, 2)}
+    script = FORMATS[form].write(tuned(folder, knobs, provenance=Provenance(sites=sites)))
+    assert "#       torch.set_num_threads(1)\n" in script and "set below" not in script
 
 
 def test_torchrun_keeps_its_own_options(folder: Path) -> None:

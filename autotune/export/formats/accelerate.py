@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from autotune.errors import InputError
 from autotune.export.formats.base import Format
-from autotune.export.formats.launchers import launched_by, script, take_apart, without
+from autotune.export.formats.launchers import (
+    launched_by,
+    script,
+    take_apart,
+    threads_by_variable,
+    without,
+)
 from autotune.export.formats.resources import resources_of
 from autotune.export.launching import knobs_of
 from autotune.export.shell_words import comment, head, words_of
@@ -37,8 +43,11 @@ def flags(name: str, value: Value) -> list[str]:
 def write(tuned: TunedConfig) -> str:
     parts = take_apart(words_of(tuned), "accelerate")
     title = head(tuned, "under accelerate, with the tuned settings that accelerate can pass on")
-    new = [flag for name, choice in tuned.knobs.items() for flag in flags(name, choice.value)]
-    native = {name for name, choice in tuned.knobs.items() if flags(name, choice.value)}
+    options_of = {name: flags(name, choice.value) for name, choice in tuned.knobs.items()}
+    if not threads_by_variable(tuned):
+        options_of.pop("intra_op_threads", None)
+    new = [flag for found in options_of.values() for flag in found]
+    native = {name for name, found in options_of.items() if found}
     if parts.launcher == "accelerate":
         options = without(parts.options, [flag.partition("=")[0] for flag in new])
     else:

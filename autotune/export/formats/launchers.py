@@ -78,6 +78,12 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
     return parts
 
 
+def threads_by_variable(tuned: TunedConfig) -> bool:
+    """Whether a launcher can set intra_op_threads: the job does not call set_num_threads itself."""
+    calls = {site.name for site in tuned.provenance.sites.settings}
+    return "intra_op_threads" in tuned.knobs and "set_num_threads" not in calls
+
+
 def launched_by(first: str, launcher: Sequence[str], module: str) -> list[str]:
     """The first words of a command that starts ``launcher`` (its ``module``) from the environment
     of ``first``, the first word of the job's command."""

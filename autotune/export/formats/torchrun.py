@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from autotune.export.formats.base import Format
-from autotune.export.formats.launchers import launched_by, script, take_apart, without
+from autotune.export.formats.launchers import (
+    launched_by,
+    script,
+    take_apart,
+    threads_by_variable,
+    without,
+)
 from autotune.export.formats.resources import resources_of
 from autotune.export.shell_words import comment, head, words_of
 from autotune.export.tuned import TunedConfig
@@ -36,10 +42,10 @@ def write(tuned: TunedConfig) -> str:
                 " (precision, FSDP, DeepSpeed)."
             )
     exports = {}
-    if "intra_op_threads" in tuned.knobs:
+    if threads_by_variable(tuned):
         # torchrun sets it to 1 if it is unset
         exports["OMP_NUM_THREADS"] = str(tuned.knobs["intra_op_threads"].value)
-    native = {"intra_op_threads"} & set(tuned.knobs)
+    native = {"intra_op_threads"} if threads_by_variable(tuned) else set()
     torchrun = launched_by(words_of(tuned)[0], ["torchrun"], "torch.distributed.run")
     command = [*torchrun, *options, *parts.program]
     return script(tuned, title, command, native, exports, "torchrun")

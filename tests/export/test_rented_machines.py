@@ -104,6 +104,8 @@ def test_a_train_job_is_one_once_the_image_is_filled_in(
     read = TrainerV1alpha1TrainJob.from_dict(found)
     assert read is not None and read.to_dict() == found, "it knows every field"
     assert trainer["numNodes"] == (2 if where is SPREAD else 1)
+    processes = {id(GPU): 2, id(SPREAD): 4}.get(id(where), 1)
+    assert trainer["numProcPerNode"] == processes, "for a torchrun that is not told how many"
     assert trainer["resourcesPerNode"].get("limits", {}).get("nvidia.com/gpu") == {
         id(GPU): "2",
         id(SPREAD): "4",

@@ -60,6 +60,7 @@ def _train_job(tuned: TunedConfig, name: str) -> dict[str, Any]:
             "trainer": {
                 "image": IMAGE,
                 "numNodes": wanted.nodes,
+                "numProcPerNode": wanted.processes,  # by default one for every core
                 "command": ["bash", "-c", literal(script), name],
                 "env": secrets(tuned, name),
                 "resourcesPerNode": resources(wanted),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from autotune.export.launching import knobs_of
 from autotune.export.tuned import TunedConfig, TunedKnob
@@ -78,14 +78,20 @@ def set_up(tuned: TunedConfig) -> list[str]:
     return lines
 
 
-def exports(knob: Knob, value: Value, env: Mapping[str, str]) -> list[str]:
-    """The lines that set a process knob's variables, and remove those of ``env`` it drops."""
+def exports(knob: Knob, value: Value, tuned: TunedConfig) -> list[str]:
+    """The lines that change the job's variables as a process knob does at launch."""
     if knob.scope is not Scope.PROCESS:
         return []
+    env = {**(tuned.provenance.environment or {}), **tuned.env}
     kept = knob.prepare(Start((), env, ""), value).env
+    own = knob.environment(value)
     return [
         *(f"unset {name}" for name in env if name not in kept),
-        *(f"export {name}={shlex.quote(text)}" for name, text in knob.environment(value).items()),
+        *(
+            f"export {name}={shlex.quote(text)}"
+            for name, text in kept.items()
+            if name in own or env.get(name) != text
+        ),
     ]
 
 

@@ -536,6 +536,20 @@ def test_a_variable_that_the_settings_drop_is_unset(folder: Path, form: str) -> 
     assert text.index("export PYTORCH_CUDA_ALLOC_CONF") < text.index("unset PYTORCH_CUDA_ALLOC")
 
 
+@pytest.mark.parametrize("own", ["in the job file", "in the shell"])
+def test_a_plain_script_changes_variables_as_launch_does(folder: Path, own: str) -> None:
+    """malloc takes the other allocator out of LD_PRELOAD, and leaves the rest."""
+    preload = {"LD_PRELOAD": "/lib/libjemalloc.so.2:/lib/libmine.so"}
+    knobs = {"malloc": TunedKnob("retain", "jemalloc")}
+    env = preload if own == "in the job file" else {}
+    where = Provenance(environment={} if env else preload)
+    text = FORMATS["shell"].write(tuned(folder, knobs, env=env, provenance=where))
+    assert "autotune launch" not in text
+    assert [line for line in text.splitlines() if "PRELOAD" in line][-1] == (
+        "export LD_PRELOAD=/lib/libmine.so"
+    )
+
+
 def test_every_switch_of_the_launchers_is_known() -> None:
     """A switch mistaken for an option with a value would swallow the program's name."""
     from torch.distributed.run import get_args_parser

@@ -182,10 +182,10 @@ def script(
         if (
             name in native
             or isinstance(knob, ViaKnob)
-            or (not needs_launch(knob, choice.value) and exports(knob, choice.value, tuned.env))
+            or (not needs_launch(knob, choice.value) and exports(knob, choice.value, tuned))
         ):
             if name not in native:
-                settings += exports(knob, choice.value, tuned.env)
+                settings += exports(knob, choice.value, tuned)
             said.append(in_words(name, choice))
         else:
             unsaid.append((in_words(name, choice), knob.snippet(choice.value)))

@@ -36,7 +36,7 @@ def whole_script(tuned: TunedConfig, head: Sequence[str], start: str, launching:
         settings = [
             text
             for name, knob in knobs.items()
-            for text in exports(knob, tuned.knobs[name].value, tuned.env)
+            for text in exports(knob, tuned.knobs[name].value, tuned)
         ]
         words = words_of(tuned)
         more = ['"$@"'] if shell_line(words) is None else []

@@ -445,6 +445,8 @@ def test_a_librarys_batch_size_comes_with_its_learning_rate(tmp_path: Path) -> N
         replace(tuned(tmp_path, found, {}), knobs={"batch_size": size})
     ).unwritten
     assert "per_device_train_batch_size=64" in missing.instead and '"lr"' in missing.instead
+    assert "DataParallel" in missing.instead, "Trainer multiplies the batch size by its GPUs"
+    assert "TF32" in option("transformers/trainer.py", "compile_mode", "default")
     assert option(built.file, "optimizer_impl", "fused")
     assert not option(built.file, "optimizer_impl", "foreach")
 

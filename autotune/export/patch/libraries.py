@@ -11,9 +11,15 @@ _TRAINER = {
     "prefetch_factor": "TrainingArguments(dataloader_prefetch_factor={value})",
     "persistent_workers": "TrainingArguments(dataloader_persistent_workers={value})",
     "pin_memory": "TrainingArguments(dataloader_pin_memory={value})",
-    "batch_size": "TrainingArguments(per_device_train_batch_size={value})",
+    "batch_size": (
+        "TrainingArguments(per_device_train_batch_size={value}), divided by the GPUs of"
+        " nn.DataParallel if it is used"
+    ),
     "amp_dtype": "TrainingArguments({short}16=True)",
-    "compile_mode": "TrainingArguments(torch_compile=True, torch_compile_mode={value!r})",
+    "compile_mode": (
+        "TrainingArguments(torch_compile=True, torch_compile_mode={value!r}), which also turns on"
+        " TF32 on a GPU"
+    ),
     "optimizer_impl": 'TrainingArguments(optim="adamw_torch_fused") for fused AdamW',
 }
 _LIGHTNING = {"amp_dtype": 'Trainer(precision="{lightning}-mixed")'}

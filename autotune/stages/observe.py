@@ -27,6 +27,7 @@ from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.live_comparison import LiveComparison
 from autotune.tracking.records import record_baseline
 from autotune.verdict.bottleneck import name_bottleneck
+from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import noise_of
 from autotune.verdict.timing import (
     anatomy,
@@ -130,7 +131,14 @@ def first_run(context: RunContext) -> Record:
                 )
         raise AssertionError("the loop above returns or raises")
 
-    return context.recorded(FIRST_RUN, FIRST_RUN, measure)
+    record = context.recorded(FIRST_RUN, FIRST_RUN, measure)
+    step = loss_run(record).first_non_finite()
+    if step is not None and step < context.spec.convergence.steps:
+        context.progress.warning(
+            f"the job's own loss is NaN or infinite at step {step + 1}: no setting can be proven to"
+            " train the same way. Correct the job first"
+        )
+    return record
 
 
 def first_epoch_s(context: RunContext, record: Record) -> float:
@@ -296,7 +304,9 @@ def explain_failure(
             expected="machines that stay available during the run",
             remedy="run the same command again to resume",
         )
-    tail = f"\n{failure.log_tail}" if failure.log_tail else ""
+    # a job that exits with a message has often printed nothing else
+    told = failure.detail.endswith(failure.log_tail)
+    tail = "" if told else f"\n{failure.log_tail}"
     what = {
         "oom": "runs out of memory",
         "crash": "fails",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,29 @@ def test_a_job_that_the_machine_disturbs_once_is_run_again(tmp_path: Path, kind:
     assert run(tmp_path, machine).verdict == run(tmp_path / "quiet", quiet).verdict == "tuned"
     made, needed = ([r.label for r in m.requests].count("first-run") for m in (machine, quiet))
     assert made == needed + 1
+
+
+def test_a_loss_that_is_nan_is_told_before_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(request: FixedRun, record: Record) -> Record:
+        return replace(record, losses=(*record.losses[:6], *[math.nan] * len(record.losses[6:])))
+
+    result = run(tmp_path, Machine(table(Loss()), broken), shown="auto")
+    said = capsys.readouterr().out
+    assert said.index("the job's own loss is NaN or infinite at step 7") < said.index("== search")
+    assert result.verdict != "tuned"
+
+
+def test_what_a_job_says_as_it_exits_is_told_once(tmp_path: Path) -> None:
+    said = "no data at /data"
+
+    def exits(request: FixedRun, record: Record) -> Record:
+        raise SessionFailed("crash", f"exit code 1: {said}", log_tail=said)
+
+    with pytest.raises(BaselineError) as failed:
+        run(tmp_path, Machine(table(Loss()), exits))
+    assert str(failed.value).count(said) == 1
 
 
 def test_a_job_too_short_is_refused_before_any_trial(tmp_path: Path) -> None:

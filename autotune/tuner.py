@@ -157,8 +157,8 @@ def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> N
         context.progress.note(
             "confirming one finalist takes about"
             f" {duration_words(first_look_s(context, observation))} for this job: a run that finds"
-            f" one will take about {duration_words(needed)}, more than budget.minutes"
-            f" ({context.spec.budget.minutes:g}) allows"
+            f" one will take about {duration_words(needed)}, longer than budget.minutes"
+            f" ({context.spec.budget.minutes:g}): a first proof is always finished"
         )
 
 
@@ -231,8 +231,8 @@ def _warn_if_proof_is_long(context: RunContext, observation: Observation) -> Non
         context.journal.append(ANNOUNCED, "", needed)
         context.progress.note(
             f"proving the recorded answer takes about {duration_words(proof_s)} for this job: the"
-            f" run will take about {duration_words(needed)}, more than budget.minutes"
-            f" ({context.spec.budget.minutes:g}) allows"
+            f" run will take about {duration_words(needed)}, longer than budget.minutes"
+            f" ({context.spec.budget.minutes:g}): a first proof is always finished"
         )
 
 

@@ -158,5 +158,8 @@ def test_it_goes_on_to_the_second_epoch_where_that_is_near(tmp_path: Path) -> No
 def test_a_job_too_slow_for_its_budget_is_told_so(tmp_path: Path) -> None:
     """In the replay, max_seconds ends a window as it does in a real job."""
     machine = Machine(table(Loss(), cost_s=2.0 / 32, noise=0.005))
-    with pytest.raises(BaselineError, match=r": in the \d+ s that budget.minutes leaves a run, it"):
+    with pytest.raises(
+        BaselineError, match=r": in the \d+ s that budget.minutes leaves a run, it"
+    ) as e:
         run(tmp_path, machine, clock=lambda _: machine.elapsed_s)
+    assert e.value.remedy == "raise budget.minutes"

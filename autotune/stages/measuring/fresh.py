@@ -178,7 +178,9 @@ class FreshRuns:
                     f" {FEWEST_ITERATIONS} of them after warm-up"
                 ),
                 remedy=(
-                    "increase the number of epochs or steps in job.yaml's command, or raise"
+                    "raise budget.minutes"
+                    if slow and not record.ended_early
+                    else "increase the number of epochs or steps in job.yaml's command, or raise"
                     " budget.minutes if steps are slow"
                 ),
             )
@@ -285,7 +287,7 @@ class FreshRuns:
                 if not again or attempt == (KILLS if failure.kind == "killed" else BASELINE_TRIES):
                     raise
                 self.context.progress.note(
-                    f"{request.label} failed ({failure.kind}: {failure.detail}); trying again"
+                    f"this run failed ({failure.kind}: {failure.detail}); trying again"
                 )
         raise AssertionError("the loop above returns or raises")
 

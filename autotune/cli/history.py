@@ -159,9 +159,11 @@ def _chosen(store: Store, what: list[str], *, single: bool = False) -> list[Past
 def _outcome(run: PastRun) -> str:
     from math import exp
 
+    from autotune.words import config_words, factor_words
+
     if not run.answer:
         return "keep your settings"
-    return f"{exp(run.log_gain):.2f}×  " + " ".join(f"{k}={v}" for k, v in run.answer.items())
+    return f"{factor_words(exp(run.log_gain))}  {config_words(run.answer)}"
 
 
 def _line(run: PastRun) -> str:

@@ -62,6 +62,7 @@ def launch(
     from autotune.export.fingerprint import current, differences, obstacles, other_variables
     from autotune.export.launching import become, plan, uses_out
     from autotune.export.load import load_tuned
+    from autotune.words import config_words
 
     config = load_tuned(tuned)
     if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(tuned)):
@@ -94,10 +95,8 @@ def launch(
             base |= _compiled(config, tuned, "this is a different machine" if unlike else "", env)
     out = (out or config.workdir / "out").absolute()
     job = plan(config, extra or (), base=base, seed=seed, out=out, partial=dry_run)
-    settings = (
-        ", ".join(f"{name}={choice.value}" for name, choice in config.knobs.items())
-        or "no changes, the job as it is"
-    )
+    chosen = {name: choice.value for name, choice in config.knobs.items()}
+    settings = config_words(chosen) if chosen else "no changes, the job as it is"
     if dry_run:
         typer.echo(
             f"command   {shlex.join(job.argv)}\nworkdir   {job.workdir}\nsettings  {settings}"

@@ -239,7 +239,7 @@ def to_yaml(tuned: TunedConfig) -> str:
     p = tuned.provenance
     lines = [f"# {line}" for line in _headline(tuned)]
     lines += [
-        "#     autotune launch tuned.yaml                    run the job with these settings",
+        "#     autotune launch tuned.yaml                     run the job with these settings",
         (
             "#     autotune export tuned.yaml --format diff       a patch that writes them into"
             " your own source instead"

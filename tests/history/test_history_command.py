@@ -30,6 +30,9 @@ def test_list_and_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newest, oldest = _said(capsys, "list", "--store", store).splitlines()
     assert newest.startswith("b2 ") and "keep your settings" in newest
     assert oldest.startswith("a1 ") and "1.35×" in oldest and "num_workers=2" in oldest
+    Store(store).add([replace(RUN, id="c3", at=3000.0, answer={"gc": "freeze", "in_order": False})])
+    newest = _said(capsys, "list", "--store", store).splitlines()[0]
+    assert newest.endswith("gc=freeze, in_order=off"), "as everywhere"
     assert json.loads(_said(capsys, "show", "a1", "--store", store))["answer"] == {"num_workers": 2}
 
 

@@ -67,7 +67,7 @@ def write(tuned: TunedConfig) -> str:
     for call, given in arguments.items():
         variable, place = _CALLS[call]
         site = (
-            f"  # {tuned.provenance.loader_key}"
+            f"  # {tuned.provenance.loader_key.partition('#')[0]}"
             if variable == "loader" and tuned.provenance.loader_key
             else ""
         )
@@ -77,13 +77,13 @@ def write(tuned: TunedConfig) -> str:
         ]
     used = [
         name
-        for name in ("gc", "shutil", "tempfile")
+        for name in ("gc", "os", "shutil", "tempfile")
         if any(f"{name}." in line for body in pieces.values() for line in body)
     ]
     lines += [
         "",
-        *(f"import {name}" for name in sorted(["os", *used])),
-        "",
+        *(f"import {name}" for name in used),
+        *([""] if used else []),
         "import torch",
         "from torch.utils.data import DataLoader",
     ]

@@ -34,16 +34,13 @@ COMMANDS: dict[str, Command] = {
         "autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."
     ),
     "judge": Command(
-        "autotune.cli.judge",
-        "judge",
-        "Say whether a change is faster, slower or the same, and trains the same way.",
+        "autotune.cli.judge", "judge", "Say whether a change is faster, and trains the same way."
     ),
     "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
     "export": Command(
         "autotune.cli.export",
         "export",
-        "Write tuned settings as a script, for a launcher or a cluster, or as a patch of your"
-        " source.",
+        "Write tuned settings as a script, a patch or a cluster job.",
     ),
     "ui": Command("autotune.cli.ui", "ui", "Compare trials in MLflow."),
     "submit": Command("autotune.cli.submit", "submit", "Tune a job on a Ray cluster."),
@@ -52,9 +49,7 @@ COMMANDS: dict[str, Command] = {
     "stop": Command("autotune.cli.stop", "stop", "End a run on a cluster."),
     "sync": Command("autotune.cli.sync", "sync", "Send what was recorded offline to MLflow."),
     "history": Command(
-        "autotune.cli.history",
-        "history",
-        "List, show, export, import or forget what earlier runs measured.",
+        "autotune.cli.history", "history", "List, export or forget what earlier runs measured."
     ),
     "knobs": Command("autotune.cli.knobs", "knobs", "List the knobs, or explain one."),
     "doctor": Command(

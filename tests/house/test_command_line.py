@@ -32,7 +32,7 @@ def test_every_command_says_what_it_does(name: str) -> None:
     entry = COMMANDS[name]
     function = getattr(importlib.import_module(entry.module), entry.function)
     assert (inspect.getdoc(function) or "").strip()
-    assert entry.summary.endswith(".")
+    assert entry.summary.endswith(".") and len(entry.summary) <= 68, "the list cuts it"
 
 
 def test_every_file_of_the_command_line_is_a_command() -> None:

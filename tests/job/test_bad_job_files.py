@@ -115,6 +115,11 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
         1,
         ("the script 'trian.py' does not exist", "did you mean 'train.py'?"),
     ),
+    "no-script-named-like-the-job-file": (
+        "command: python job.py\n",
+        1,
+        ("the script 'job.py' does not exist", "check 'workdir'"),
+    ),
     "workdir": (GOOD + "workdir: src\n", 2, ("workdir is 'src'", "no directory")),
     "workdir-file": (GOOD + "workdir: train.py\n", 2, ("no directory",)),
     "name": (GOOD + "name: ../up\n", 2, ("name is '../up'", "letters, digits")),

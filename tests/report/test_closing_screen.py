@@ -14,7 +14,7 @@ from sample_results import HOSTILE, anatomy, hostile, keep, nothing_tried, sampl
 from autotune import words
 from autotune.report.page.html import render
 from autotune.report.terminal.closing import closing_text
-from autotune.report.terminal.event_words import observed_words
+from autotune.report.terminal.event_words import confirmed_words, observed_words
 from autotune.report.text.comparison import compare, said_of_times
 from autotune.report.text.reproduce import reproduce
 from autotune.report.text.story import headline
@@ -71,6 +71,12 @@ def test_the_command_to_reproduce_a_run_has_its_directory_and_budget() -> None:
     result = replace(result, environment={**result.environment, "budget": budget})
     command = reproduce(result, Path("else where"))["command"]
     assert command.endswith("--run-dir 'else where' --minutes 2.5")
+
+
+def test_the_figures_of_an_adoption_are_told_once_and_why_another_was_not_adopted() -> None:
+    adopted = replace(tuned().confirmation, reason="faster: 2.100× (1.930× to 2.290×, 5 pairs)")
+    assert confirmed_words(adopted).endswith("in 5 fresh processes per side")
+    assert confirmed_words(replace(adopted, adopted=False)).endswith("5 pairs)")
 
 
 def test_keep_claims_no_speedup_and_offers_no_launch() -> None:

@@ -83,4 +83,6 @@ def confirmed_words(confirmation: Confirmation) -> str:
         f" {words.interval_words(confirmation.speedup)}"
     )
     text += f" in {words.plural(confirmation.pairs, 'fresh process', 'fresh processes')} per side"
-    return text + (f"; {words.clean(confirmation.reason)}" if confirmation.reason else "")
+    # the reason of an adoption is the same figures again
+    told = confirmation.reason and not confirmation.adopted
+    return text + (f"; {words.clean(confirmation.reason)}" if told else "")

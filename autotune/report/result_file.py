@@ -93,7 +93,8 @@ def load_result(path: Path) -> Result:
     except UnicodeDecodeError:
         raise wrong("is not text") from None
     except (ValueError, RecursionError) as error:  # a 5000-digit number raises a plain ValueError
-        raise wrong(f"is not JSON: {error}", remedy=ANEW) from None
+        remedy = ANEW if path.name == FILE_NAME else ""  # another file is the user's own
+        raise wrong(f"is not JSON: {error}", remedy=remedy) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
         raise wrong("is not a result: it has no schema_version")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from sample_results import samples, tuned
 
 from autotune.cli import main
 from autotune.report.result_file import write_result
+from autotune.report.terminal.gains import print_gains
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +67,20 @@ def test_gains_are_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "How the gain builds up" not in said
     assert "Not computed" in said
+
+
+def test_names_and_bars_of_the_gains_are_whole_on_any_terminal() -> None:
+    result, columns = tuned(), []
+    *steps, last = result.explanation.build_up
+    steps = (*steps, replace(last, knob="gradient_as_bucket_view"))
+    result = replace(result, explanation=replace(result.explanation, build_up=steps))
+    for width in (80, 100, 140):
+        out = io.StringIO()
+        print_gains(Console(file=out, width=width, markup=False, emoji=False), result)
+        assert "gradient_as_bucket_view" in out.getvalue()
+        row = next(line for line in out.getvalue().splitlines() if "confirmed" in line)
+        columns.append(sum(map(row.count, "░█")))
+    assert columns == [6, 26, 30]
 
 
 def test_all_is_everything_in_the_order_of_the_page(
@@ -172,6 +190,15 @@ def test_a_damaged_result_is_answered(
     (runs / "autotune-runs/tuned/result.json").write_text(content)
     assert main(["show", "tuned"]) == 2
     assert "autotune-runs/tuned/result.json" in capsys.readouterr().err
+
+
+def test_another_file_is_not_to_be_moved_away(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "train.py").write_text("import torch\n")
+    assert main(["show", "train.py"]) == 2
+    said = capsys.readouterr().err
+    assert "train.py: is not JSON" in said and "move it away" not in said
 
 
 def command(*arguments: str) -> list[str]:

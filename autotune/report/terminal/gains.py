@@ -12,7 +12,9 @@ from autotune.report.terminal.layout import bare_table, indented
 from autotune.report.text import story
 from autotune.results import Interval, Result
 
-BAR = 30  # width of the longest bar in characters
+MOST_BAR = 30  # width of the longest bar in characters, on a wide terminal
+KNOB = 23  # characters of the longest name of a knob
+TEXT = KNOB + 51  # of all that is not the bar
 SOURCES = {
     "live": "live",
     "search": "live, from the search",
@@ -24,12 +26,13 @@ SOURCES = {
 def print_gains(console: Console, result: Result) -> None:
     """Print the waterfall and the knob importance. ``console`` must have markup and emoji off."""
     steps = drawable(result)
+    bar = min(MOST_BAR, max(console.width - TEXT, 6))
     if steps:
         console.print(Text("How the gain builds up", style="bold"))
         table = _table()
         top = max([1.0, *(step.cumulative for step in steps)])
         before = 1.0
-        table.add_row(Text("the job as it is"), Text("1×"), Text(""), _bar(0.0, 1.0, top))
+        table.add_row(Text("the job as it is"), Text("1×"), Text(""), _bar(0.0, 1.0, top, bar))
         for step in steps:
             interval = words.interval_words(Interval(step.cumulative, step.low, step.high))
             source = SOURCES.get(step.source, words.clean(step.source, 20))
@@ -37,7 +40,7 @@ def print_gains(console: Console, result: Result) -> None:
                 Text(step_words(result, step)),
                 Text(interval),
                 Text(source, style="dim"),
-                _bar(before, step.cumulative, top),
+                _bar(before, step.cumulative, top, bar),
             )
             before = step.cumulative
         console.print(indented(table))
@@ -56,7 +59,7 @@ def print_gains(console: Console, result: Result) -> None:
             Text(words.clean(knob, 40)),
             Text(f"{100 * share:.0f} %"),
             Text(""),
-            _bar(0.0, share, max(shares.values())),
+            _bar(0.0, share, max(shares.values()), bar),
         )
     console.print(indented(table))
     said = "share of the differences between trials, up or down; not the gain"
@@ -64,17 +67,17 @@ def print_gains(console: Console, result: Result) -> None:
 
 
 def _table() -> Table:
-    table = bare_table(header=False)
-    table.add_column(overflow="fold")
+    table = bare_table(2, header=False)
+    table.add_column(overflow="fold", min_width=KNOB)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, overflow="crop")
     return table
 
 
-def _bar(start: float, end: float, top: float) -> Text:
+def _bar(start: float, end: float, top: float, width: int) -> Text:
     """A bar for one step: the part before it pale, what it adds (or takes away) solid."""
-    low, high = (round(BAR * max(min(v, top), 0.0) / top) for v in sorted((start, end)))
+    low, high = (round(width * max(min(v, top), 0.0) / top) for v in sorted((start, end)))
     return Text("░" * low, style="dim") + Text(
         "█" * (high - low), style="green" if end >= start else "yellow"
     )

@@ -22,7 +22,7 @@ from autotune.results import TrialState
 from autotune.stages.context import KILLS, RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
-from autotune.stages.measuring.series import LiveSeries
+from autotune.stages.measuring.series import LiveSeries, Measured
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
@@ -91,6 +91,15 @@ def context_of(folder: Path, machine: Machine) -> Iterator[RunContext]:
 @contextmanager
 def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveComparison]:
     with context_of(folder, machine) as context, LiveComparison(context, room=room) as live:
+        yield live
+
+
+@contextmanager
+def series_of(folder: Path, machine: Machine, iteration_s: float = 0.016) -> Iterator[LiveSeries]:
+    with (
+        context_of(folder, machine) as context,
+        LiveSeries(context, {}, iteration_s=iteration_s) as live,
+    ):
         yield live
 
 
@@ -171,10 +180,7 @@ class ResidueJob(Machine):
 def test_an_unchanged_job_that_fails_after_another_configuration_is_tried_in_a_new_process(
     tmp_path: Path,
 ) -> None:
-    with (
-        context_of(tmp_path, ResidueJob(table())) as context,
-        LiveSeries(context, {}, 0.0005) as live,
-    ):
+    with series_of(tmp_path, ResidueJob(table()), iteration_s=0.0005) as live:
         measured = live.measure([{}, FASTER, {}, FASTER])
         assert [block.failure for block in measured] == [None] * 4
         assert live.restarts == 1
@@ -345,10 +351,7 @@ class Planned(Machine):
 def test_in_a_new_process_the_rest_of_a_plot_settles_first(tmp_path: Path) -> None:
     """Its blocks were planned as cheap switches between configurations."""
     machine = Planned()
-    with (
-        context_of(tmp_path, machine) as context,
-        LiveSeries(context, {}, iteration_s=0.016) as live,
-    ):
+    with series_of(tmp_path, machine) as live:
         measured = live.measure([{}, {"amp_dtype": "bfloat16"}] * 3)
     assert len(measured) == 6 and len(machine.sessions) == 2
     assert [b.level for b in machine.asked] == [True, False, False, True, False, False, False]
@@ -376,10 +379,7 @@ def test_running_out_of_memory_is_not_blamed_on_the_next_block(
     tmp_path: Path, following: Config
 ) -> None:
     machine = RunsOutOfMemory(table())
-    with (
-        context_of(tmp_path, machine) as context,
-        LiveSeries(context, {}, iteration_s=0.016) as live,
-    ):
+    with series_of(tmp_path, machine) as live:
         before, failed, after = live.measure([{}, {"amp_dtype": "bfloat16"}, following])
     assert failed.failure is not None and failed.failure.kind == "infeasible"
     assert before.failure is None and after.failure is None
@@ -479,29 +479,25 @@ def test_what_ran_out_of_memory_costs_one_start(tmp_path: Path) -> None:
     assert states == {TrialState.INFEASIBLE}
 
 
+def measure_a_large_one_twice(folder: Path, machine: TooLarge) -> tuple[list[Measured], list[bool]]:
+    """The blocks of a series with a larger configuration in between, and which of them worked."""
+    large, larger = {"num_workers": 2}, {"num_workers": 2, "amp_dtype": "bfloat16"}
+    with series_of(folder, machine) as live:
+        blocks = live.measure([{}, large, larger, large, {}])
+    assert machine.died == [large]
+    return blocks, [block.failure is None for block in blocks]
+
+
 def test_what_crashed_costs_one_start_of_its_series(tmp_path: Path) -> None:
     """Nothing more is blamed for it."""
     machine = TooLarge("crash", "a fixed batch size")
-    large, larger = {"num_workers": 2}, {"num_workers": 2, "amp_dtype": "bfloat16"}
-    with (
-        context_of(tmp_path, machine) as context,
-        LiveSeries(context, {}, iteration_s=0.016) as live,
-    ):
-        blocks = live.measure([{}, large, larger, large, {}])
-    assert machine.died == [large]
-    assert [block.failure is None for block in blocks] == [True, False, True, True, True]
+    blocks, worked = measure_a_large_one_twice(tmp_path, machine)
+    assert worked == [True, False, True, True, True]
     assert [block.log_cost is None for block in blocks] == [False, True, True, True, False]
 
 
 def test_the_rest_of_a_series_that_contains_it_is_not_started(tmp_path: Path) -> None:
-    machine = TooLarge()
-    large, larger = {"num_workers": 2}, {"num_workers": 2, "amp_dtype": "bfloat16"}
-    with (
-        context_of(tmp_path, machine) as context,
-        LiveSeries(context, {}, iteration_s=0.016) as live,
-    ):
-        blocks = live.measure([{}, large, larger, large, {}])
-    assert machine.died == [large]
-    assert [block.failure is None for block in blocks] == [True, False, False, False, True]
+    blocks, worked = measure_a_large_one_twice(tmp_path, TooLarge())
+    assert worked == [True, False, False, False, True]
     reasons = [block.failure.reason for block in blocks if block.failure is not None]
     assert reasons[0] == reasons[2] and reasons[1].startswith("not tried, because a part of it")

@@ -1,69 +1,20 @@
 """From interpreter start to a working agent: wait until the job has imported torch, then install.
 
-Only ``os`` and ``sys`` are imported here, so that a process without torch (a launcher, a compiler
+Hardly anything is imported here, so that a process without torch (a launcher, a compiler
 worker, a shell helper) pays about a millisecond.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
-from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.bootstrap import import_hook, log
 
 # as in autotune_spaces.knobs, whose import would cost every process some milliseconds
 KNOB_VARIABLES = "AUTOTUNE_KNOB_"
 # variables that make OpenMP bind the thread that loads it to one CPU
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-
-
-class TorchWatch:
-    """A finder that lets ``import torch`` proceed as usual, and then calls :func:`on_torch`.
-
-    Libraries look torch up (``find_spec``) long before anyone imports it, so the watch ends when
-    the module has been *executed*, not when it was first looked up.
-    """
-
-    def __init__(self) -> None:
-        self._searching = False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch" or self._searching:
-            return None
-        import importlib.util
-
-        self._searching = True
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            return None
-        finally:
-            self._searching = False
-        if spec is not None and spec.loader is not None:
-            self._listen(spec.loader)
-        return spec
-
-    def _listen(self, loader: Any) -> None:
-        """Shadow ``exec_module`` on this one loader object; its type and all other attributes stay
-        as they are.
-        """
-        execute = loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            execute(module)
-            loader.__dict__.pop("exec_module", None)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            on_torch(module)
-
-        try:
-            loader.exec_module = exec_module
-        except AttributeError:
-            log.write(
-                "torch is loaded by an import loader that cannot be hooked;"
-                " the agent is not installed"
-            )
 
 
 def watch() -> None:
@@ -72,10 +23,7 @@ def watch() -> None:
     if os.path.isdir(os.path.join(log.directory(), "written")):
         watch_writing()
     _before_the_job()
-    if "torch" in sys.modules:
-        on_torch(sys.modules["torch"])
-    else:
-        sys.meta_path.insert(0, TorchWatch())
+    import_hook.call("torch", on_torch)
 
 
 def watch_writing() -> None:

@@ -105,8 +105,8 @@ class Judge:
     def as_answer(self, belief: Belief) -> Answer:
         columns = self.evidence.columns
         index, verdicts = self.answer(belief)
-        gain, sd, _ = belief.gain(index, columns.default)
-        return Answer(columns.decode(index), gain, sd, tuple(verdicts))
+        gain = belief.gain(index, columns.default)[0]
+        return Answer(columns.decode(index), gain, tuple(verdicts))
 
     def _verdict(self, belief: Belief, index: np.ndarray, k: int) -> KnobVerdict:
         columns = self.evidence.columns

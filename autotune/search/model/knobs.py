@@ -89,5 +89,4 @@ class Answer:
 
     config: Config
     gain: float  # log(baseline cost / cost)
-    sd: float
     knobs: tuple[KnobVerdict, ...]  # every knob of the leader, dropped ones first

@@ -490,7 +490,7 @@ class ModelStudy:
 
     def answer(self) -> Answer:
         with self._turn:
-            return self.model.answer() if self.names else Answer({}, 0.0, 0.0, ())
+            return self.model.answer() if self.names else Answer({}, 0.0, ())
 
 
 def _compiles(knob: Knob) -> bool:

@@ -38,7 +38,6 @@ class Case:
     job: JobFacts
     # the job's own value of every knob that applies here
     defaults: Mapping[str, Value] = field(default_factory=dict)
-    withdrawn: Mapping[str, str] = field(default_factory=dict)  # knob -> why it does not apply
     peaks: Sequence[Peak] = ()  # what this machine was measured to reach
     # of the timed iterations, during which nothing watched; None: there were none
     anatomy: Anatomy | None = None

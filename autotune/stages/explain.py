@@ -122,7 +122,6 @@ def case(
         observation.machine,
         observation.job,
         observation.defaults,
-        observation.withdrawn,
         peaks,
         parts,
     )

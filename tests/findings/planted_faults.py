@@ -147,9 +147,7 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
         record = session.wait_record()
     finally:
         session.close()
-    observation: Any = SimpleNamespace(
-        machine=hello.machine, job=hello.job, defaults={}, withdrawn={}
-    )
+    observation: Any = SimpleNamespace(machine=hello.machine, job=hello.job, defaults={})
     context: Any = SimpleNamespace(run_dir=directory)
     peaks = beside_vendor(measure_peaks(hello.machine.device), hello.machine.device_name)
     side = explain.describe(context, observation, "baseline", planted.knobs, record, peaks)

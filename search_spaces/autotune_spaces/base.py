@@ -76,8 +76,6 @@ class Domain:
 
     values: tuple[Value, ...]
     default: Value
-    # neighbouring values behave alike (worker counts), unlike categories (dtypes)
-    ordered: bool = True
 
     def __post_init__(self) -> None:
         if not any(same(self.default, v) for v in self.values):
@@ -250,7 +248,7 @@ class Knob(ABC):
             )
         if self.ordered and all(isinstance(v, (int, float)) for v in values):
             values.sort()
-        return Domain(tuple(values), own, self.ordered)
+        return Domain(tuple(values), own)
 
     ordered: bool = True
 

@@ -8,7 +8,6 @@ from typing import Any
 from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.optimizer_copy import fused_works
 
-IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 Flags = tuple[Any, Any]  # (foreach, fused), from which torch chooses
 
 
@@ -198,7 +197,7 @@ class OptimizerControl:
 
 
 class OptimizerImplementation(Control):
-    """Values: one of IMPLEMENTATIONS; None is the job's own. Moves step counters to where each
+    """Values: for-loop, foreach, fused; None is the job's own. Moves step counters to where each
     expects them.
     """
 

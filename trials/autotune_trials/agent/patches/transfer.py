@@ -10,8 +10,6 @@ from autotune_trials.agent.patches.base import Patch, PatchSet
 if TYPE_CHECKING:
     from autotune_trials.agent.loop.transfers import Transfers
 
-NAMES = ("Tensor.to", "Tensor.cuda")
-
 
 def install(patches: PatchSet, torch: Any, transfers: Transfers) -> None:
     """Watch ``Tensor.to`` and ``Tensor.cuda`` called on CPU tensors."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.explain.records import Explanation
 from autotune_spaces.base import Value
-from autotune_spaces.facts import JobFacts, Machine, ReaderFacts
+from autotune_spaces.facts import JobFacts, Machine
 
 RESULT_SCHEMA_VERSION = 2
 
@@ -110,11 +110,6 @@ class Observation:
     # of a fresh process, including start, evaluation and end; 0.0: unknown
     run_s: float = 0.0
     energy_counters: tuple[str, ...] = ()  # added up if an objective is energy
-
-    @property
-    def reader(self) -> ReaderFacts | None:
-        """How fetching batches spends its time; None if unknown."""
-        return self.job.reader
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,9 @@ def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(
 ) -> None:
     found = observed(tmp_path, "waits", workers)
     assert (
-        found.reader is not None and found.reader.cpu_share < 0.3 and found.reader.fetch_s > 0.048
+        found.job.reader is not None
+        and found.job.reader.cpu_share < 0.3
+        and found.job.reader.fetch_s > 0.048
     )
     assert found.bottleneck == "loader"
     assert 32 in found.domains["num_workers"] and found.machine.cores < 32
@@ -109,7 +111,7 @@ def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(
 @pytest.mark.parametrize("workers", [0, slow(2)])
 def test_a_dataset_that_computes_keeps_the_cores(tmp_path: Path, workers: int) -> None:
     found = observed(tmp_path, "computes", workers)
-    assert found.reader is not None and found.reader.cpu_share > 0.8
+    assert found.job.reader is not None and found.job.reader.cpu_share > 0.8
     assert found.bottleneck == "loader"
     assert max(found.domains["num_workers"]) == max(found.machine.cores, workers)  # type: ignore[type-var]
 

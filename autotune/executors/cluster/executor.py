@@ -48,7 +48,6 @@ Tell = Callable[[str], None]
 class Starting:
     """A slot whose actors have been requested."""
 
-    place: Place
     actors: Actors
     facts: Any  # reference to its SlotFacts
 
@@ -276,7 +275,7 @@ class RayExecutor(Executor):
             self._leave_out(place, f"its process ended {MOST_STARTS} times")
             return
         asked = actors.start(place, self.spec, self._inside, self._run_dir)
-        self._starting[place] = Starting(place, asked, asked.slot.describe.remote())
+        self._starting[place] = Starting(asked, asked.slot.describe.remote())
 
     def _collect(self) -> None:
         """Take slots that have started, and handle starts that have failed."""

@@ -6,6 +6,7 @@ so that no control code, line break or half of a Unicode character reaches a ter
 
 from __future__ import annotations
 
+import getpass
 import math
 import unicodedata
 from collections.abc import Mapping
@@ -141,6 +142,14 @@ def clock_words(seconds: float) -> str:
     whole = max(int(seconds), 0)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def user_name() -> str:
+    """The user of this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without a passwd entry
+        return "unknown"
 
 
 def plural(count: int, word: str, many: str = "") -> str:

@@ -13,7 +13,6 @@ node, other runs' among them.
 
 from __future__ import annotations
 
-import getpass
 import secrets
 import shlex
 import tempfile
@@ -27,6 +26,7 @@ from autotune.errors import InputError
 from autotune.service.cluster import Cluster
 from autotune.service.ending import SUBMISSION
 from autotune.service.package import Package
+from autotune.words import user_name
 
 if TYPE_CHECKING:
     from autotune.job.spec import JobSpec
@@ -132,7 +132,7 @@ def prepare(
         number,
         spec.name,
         entrypoint,
-        {NAME_KEY: spec.name, "autotune.user": _user(), DIRECTORY_KEY: resume or number},
+        {NAME_KEY: spec.name, "autotune.user": user_name(), DIRECTORY_KEY: resume or number},
         package,
         reserve,
     )
@@ -203,10 +203,3 @@ def last_line(error: Exception) -> str:
     """The last line of Ray's answer, which is often a whole traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
     return lines[-1] if lines else type(error).__name__
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without a passwd entry
-        return "unknown"

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import itertools
 import json
 import re
@@ -33,6 +32,7 @@ from autotune.tracking.client import client_of, mlflow_module
 from autotune.tracking.pump import Busy
 from autotune.tracking.spool import Event, SpoolPaths, read_events
 from autotune.tracking.stores import Store
+from autotune.words import user_name
 from autotune_trials.paths import publish
 
 T = TypeVar("T")
@@ -345,7 +345,7 @@ class Sender:
         everything = {
             KEY_TAG: key,
             "mlflow.source.name": "autotune",
-            "mlflow.user": _user(),
+            "mlflow.user": user_name(),
             **tags,
         }
         try:
@@ -448,13 +448,6 @@ def _alive(client: Any, run_id: str) -> bool:
         if getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
             return False
         raise
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without a passwd entry
-        return "unknown"
 
 
 def _name(key: str) -> str:

@@ -115,7 +115,10 @@ class _Walk:
         self.linked_folders: list[str] = []
 
     def files(self, folder: Path, patterns: Sequence[_Patterns]) -> Iterator[tuple[str, int]]:
-        """(name relative to the root, bytes) of each file and empty folder. ``patterns``: of the folders above."""
+        """(name relative to the root, bytes) of each file and empty folder.
+
+        ``patterns``: of the folders above.
+        """
         patterns = [*patterns, *self._own_patterns(folder)]
         try:
             entries = sorted(os.scandir(folder), key=lambda e: e.name)

@@ -232,7 +232,7 @@ def test_a_job_that_catches_its_error_and_exits_with_it_has_failed(make_session)
 
 
 def test_a_rank_that_has_handed_in_its_record_may_end_before_the_others(make_session, monkeypatch):
-    monkeypatch.setattr("autotune_trials.session.session.LAST_WORDS_S", 0.3)
+    monkeypatch.setattr("autotune_trials.session.waiting.LAST_WORDS_S", 0.3)
     session = make_session(
         """
         import os, time

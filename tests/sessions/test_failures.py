@@ -167,7 +167,7 @@ def test_a_command_that_does_not_exist(make_session):
 
 
 def test_a_launcher_that_goes_on_without_its_training_process(make_session, monkeypatch):
-    monkeypatch.setattr("autotune_trials.session.session.LAST_WORDS_S", 0.3)
+    monkeypatch.setattr("autotune_trials.session.waiting.LAST_WORDS_S", 0.3)
     failure = failure_of(
         make_session("""
             import os, time
@@ -183,7 +183,7 @@ def test_a_launcher_that_goes_on_without_its_training_process(make_session, monk
 
 
 def test_an_agent_that_hangs_up_while_its_job_goes_on(make_session, monkeypatch):
-    monkeypatch.setattr("autotune_trials.session.session.LAST_WORDS_S", 0.3)
+    monkeypatch.setattr("autotune_trials.session.waiting.LAST_WORDS_S", 0.3)
     failure = failure_of(
         make_session(
             "from fake_agent import Agent, forever\nagent ="

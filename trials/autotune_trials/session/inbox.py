@@ -57,7 +57,7 @@ class Switchboard:
     def send(self, connection: Connection, message: Any) -> None:
         try:
             connection.send(message)
-        except OSError:  # the process is gone; check_alive() reports it with the cause
+        except OSError:  # the process is gone; Waiting reports it with the cause
             self.forget(connection)
 
     def forget(self, connection: Connection) -> None:

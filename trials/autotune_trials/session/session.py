@@ -22,7 +22,6 @@ One thread, one selector; nothing here runs while the tuner is busy elsewhere.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import time
@@ -41,17 +40,13 @@ from autotune_trials.file_restore.restore import Outcome, put_back
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import (
-    ELSEWHERE,
     Block,
     BlockReport,
     Extent,
-    Fault,
     Hello,
-    JobError,
     Pace,
     Plan,
     PlanDone,
-    Progress,
     Record,
     SessionConfig,
     SessionMode,
@@ -61,18 +56,16 @@ from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Switchboard
 from autotune_trials.session.launch_environment import environment, path_scope
-from autotune_trials.session.silence import SHORTEST_S, UNCHANGED, Silence, SlowestGap, Work
+from autotune_trials.session.silence import SHORTEST_S, SlowestGap, Work
 from autotune_trials.session.uninterrupted import uninterrupted
+from autotune_trials.session.waiting import LAST_WORDS_S, Waiting
 from autotune_trials.supervisor import process_tags, procfs
 from autotune_trials.supervisor.client import WatchedCommand
 from autotune_trials.supervisor.masking import Masks
 
 HANG_TIMEOUT_S = 120.0
 SUPERVISOR_S = 60.0  # for the supervisor to start, however busy the machine
-LAST_WORDS_S = 5.0  # after a training process died: for its launcher to report why
 LAUNCHER_S = 30.0  # after all ranks have trained and were killed: for the command to exit
-OTHERS_S = 0.3  # after a rank's error: for earlier errors of other ranks to arrive
-STRAY_S = 15.0  # after a rank gave up a block: for the others to give it up too
 MOST_EXTENTS = 4  # most extensions of one recorded window
 
 
@@ -99,7 +92,7 @@ class Session:
 
     A session that spans several machines (autotune/executors/cluster/multinode/spread.py) builds on
     ``board`` (connections and messages of its ranks), ``postmortem`` (why it failed) and
-    :meth:`check_alive`.
+    ``waiting.check_elsewhere``.
     """
 
     def __init__(
@@ -142,19 +135,11 @@ class Session:
         self._startup_timeout_s = startup_timeout_s
         self._hang_timeout_s = hang_timeout_s
         self._grace_s = grace_s
-        self._shortest_hang_s = shortest_hang_s
-        self._pace = pace or SlowestGap()
-        self._work = Work(self.mark)
-        self._unchanged = unchanged and not config.knobs
         self.board = Switchboard(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
-        self._ranks: dict[int, Connection] = {}
         self._plans = 0
-        # iterations done in the running block, as reported by a dying job
-        self._in_block: int | None = None
-        self._progress_seen = self._closed = False
+        self._closed = False
         self._backwards_seen_s: float | None = None
-        self._handed_in: set[int] = set()  # ranks whose record has arrived; they may end
         self.command = WatchedCommand(
             self.argv,
             self.workdir,
@@ -166,6 +151,17 @@ class Session:
             on_exit=self.board.drain,
             secrets=self._masks.secrets,
         )
+        self.waiting = Waiting(
+            self.command,
+            self.board,
+            self.postmortem,
+            Work(self.mark),
+            pace or SlowestGap(),
+            hang_timeout_s=hang_timeout_s,
+            shortest_hang_s=shortest_hang_s,
+            unchanged=unchanged and not config.knobs,
+        )
+        self._ranks = self.waiting.ranks
 
     # ---------------------------------------------------------------------------------------- start
 
@@ -240,11 +236,12 @@ class Session:
         # messages of fast ranks while slow ones are still starting
         early: list[tuple[Connection, Any]] = []
         while not self._ranks or len(self._ranks) < self.hello.job.world_size:
-            arrived = self._next(1.0, "its first iterations were done")
+            arrived = self.waiting.next(1.0, "its first iterations were done")
             if arrived is None:
                 if time.monotonic() > deadline + self._first_epoch_s() or self._never_steps():
+                    ranks_in_all = self.hello.job.world_size if self._ranks else 0
                     raise self.postmortem.of_slow_start(
-                        time.monotonic() - self._started_s, self._pids(), self._world_size()
+                        time.monotonic() - self._started_s, self.waiting.pids(), ranks_in_all
                     )
                 continue
             rank, message = arrived
@@ -262,6 +259,17 @@ class Session:
         epoch has ended."""
         trains = "step" in classify.markers_of(self.paths)
         return self.config.first_epoch_s if trains else 0.0
+
+    def _never_steps(self) -> bool:
+        """Whether backward() was called many times, the last of them long ago, but no optimizer
+        stepped: stop waiting. The first iteration alone may compile for as long as a start-up."""
+        markers = classify.markers_of(self.paths)
+        if "backwards" not in markers or "step" in markers:
+            return False
+        if self._backwards_seen_s is None:
+            # not the marker's mtime: the system clock may be changed meanwhile
+            self._backwards_seen_s = time.monotonic()
+        return time.monotonic() - self._backwards_seen_s > 2 * self._hang_timeout_s
 
     def _welcome(self, rank: Connection, hello: Hello) -> None:
         known = self._ranks.get(hello.rank)
@@ -281,12 +289,11 @@ class Session:
             SessionFailed: with the finished blocks' reports in ``partial``.
         """
         self._plans += 1
-        self._in_block = None
+        self.waiting.in_block = None
         reports: dict[str, dict[int, BlockReport]] = {block.id: {} for block in blocks}
         working = set(self._ranks)
-        self._unchanged = self._unchanged and not any(
-            block.knobs or block.cached_batches for block in blocks
-        )
+        if any(block.knobs or block.cached_batches for block in blocks):
+            self.waiting.unchanged = False
         try:
             for rank in self._ranks.values():
                 self.board.send(rank, Plan(self._plans, tuple(blocks)))
@@ -296,7 +303,7 @@ class Session:
                     default=0.0,
                 )
                 slow_start = any(b.slow_start and not reports[b.id] for b in blocks)
-                message = self._await(
+                message = self.waiting.message(
                     allowed_s,
                     "the measurement was done",
                     stray=self._stray(reports),
@@ -308,7 +315,7 @@ class Session:
                     working.discard(message.rank)
         except SessionFailed as failure:
             complete = [b for b in blocks if len(reports[b.id]) == len(self._ranks)]
-            failure.in_block = self._in_block
+            failure.in_block = self.waiting.in_block
             failure.partial = tuple(self._merged(b, reports[b.id]) for b in complete)
             raise
         return [self._merged(block, reports[block.id]) for block in blocks]
@@ -364,7 +371,7 @@ class Session:
         Raises:
             SessionFailed
         """
-        message = self._await(
+        message = self.waiting.message(
             self.config.max_seconds,
             "its turn in the measurement was over",
             bounded=self.config.max_seconds > 0,
@@ -388,12 +395,12 @@ class Session:
 
     def _record_of_all(self) -> Record:
         records: dict[int, Record] = {}
-        self._handed_in.clear()
+        self.waiting.handed_in.clear()
         so_far: dict[int, Record] = {}
         paces: dict[int, Pace] = {}
         while not self._ranks or len(records) < len(self._ranks):
             try:
-                message = self._await(
+                message = self.waiting.message(
                     self.config.max_seconds,
                     "the measurement window was full",
                     bounded=self.config.max_seconds > 0,
@@ -402,13 +409,13 @@ class Session:
                 records = {**so_far, **records}
                 if failure.kind != "ended" or not records or len(records) < len(self._ranks):
                     raise
-                self._check_exit(LAUNCHER_S)
+                self.waiting.check_exit(LAUNCHER_S)
                 break
             if isinstance(message, Record) and message.so_far:
                 so_far[message.rank] = message
             elif isinstance(message, Record):
                 records[message.rank] = message
-                self._handed_in.add(message.rank)
+                self.waiting.handed_in.add(message.rank)
             elif isinstance(message, Pace):
                 paces[message.rank] = message
                 if len(paces) == len(self._ranks):
@@ -419,25 +426,8 @@ class Session:
         merged = merge_records(records, self._jobs())
         # (torch's profiler may crash a process that ends while it runs)
         if merged.ended_early and self.config.mode != SessionMode.PROFILE:
-            self._check_exit(LAST_WORDS_S)
+            self.waiting.check_exit(LAST_WORDS_S)
         return merged
-
-    def _check_exit(self, patience_s: float) -> None:
-        """Wait at most ``patience_s`` for a command whose training has ended to exit.
-
-        Raises:
-            SessionFailed: with an error, such as one that it catches and exits with itself.
-        """
-        until_s = time.monotonic() + patience_s
-        while self.command.exit_status is None and time.monotonic() < until_s:
-            self.board.turn(0.2)
-        errors = (message for _, message in self.board.inbox if isinstance(message, JobError))
-        if error := next(errors, None):
-            raise self._of_ranks(error)
-        if self.command.exit_status:
-            raise self.postmortem.of_exit(
-                self.command.exit_status, "the measurement window was full"
-            )
 
     def end_job(self, patience_s: float) -> None:
         """End the training processes and wait at most ``patience_s`` for the command to exit, so
@@ -445,7 +435,9 @@ class Session:
 
         Training processes that ignore TERM are killed.
         """
-        pids = {pid for pid in self._pids().values() if process_tags.mark_of(pid) == self.mark}
+        pids = {
+            pid for pid in self.waiting.pids().values() if process_tags.mark_of(pid) == self.mark
+        }
         procfs.send(pids, signal.SIGTERM)
         began = time.monotonic()
         killed = False
@@ -461,173 +453,14 @@ class Session:
                     {pid for pid in pids if process_tags.mark_of(pid) == self.mark}, signal.SIGKILL
                 )
 
-    # -------------------------------------------------------------------------------------- waiting
-
-    def _await(
-        self,
-        allowed_s: float,
-        until: str,
-        bounded: bool = True,
-        stray: BlockReport | None = None,
-        slow_start: bool = False,
-    ) -> Any:
-        """Return the next message other than Progress, which only shows that the job is alive.
-
-        Args:
-            allowed_s: time the requested work may take, in addition to the hang timeout.
-            bounded: False if that time is unknown; a silent job may then go on as long as it uses
-                the CPU.
-            stray: report of a rank that gave up what the others still do; they must follow soon, or
-                all ranks wait forever.
-            slow_start: ignore silence before the first sign of life when judging the pace.
-        """
-        silence = Silence(
-            self._work,
-            STRAY_S if stray else allowed_s + self._hang_timeout_s,
-            slowest_s=0.0 if stray else self._pace.slowest_s,
-            shortest_s=self._shortest_silence_s(),
-            bounded=bounded or self._progress_seen,
-            judged=not (stray or slow_start),
-        )
-        while True:
-            arrived = self._next(1.0, until)
-            if arrived is not None and isinstance(arrived[1], Hello):
-                # an extra training process after all ranks connected: its agent switches itself off
-                self.board.forget(arrived[0])
-            elif arrived is not None and isinstance(arrived[1], Progress):
-                self._progress_seen, self._in_block = True, arrived[1].in_block
-                silence.broken(0.0 if stray else self._heard_pace(arrived[1]))
-            elif arrived is not None:
-                return arrived[1]
-            elif silence.too_long() and stray is None:
-                raise self._hang(silence)
-            elif silence.too_long() and stray is not None:
-                raise self.postmortem.failure(
-                    "crash",
-                    f"rank {stray.rank} aborted a block that the other ranks continued:"
-                    f" {stray.error}",
-                )
-
-    def _heard_pace(self, progress: Progress) -> float:
-        """The slowest gap it reports; remembered only if it is from the job's own settings."""
-        if self._unchanged:
-            self._pace.note(progress.slowest_s)
-        return progress.slowest_s
-
-    def _shortest_silence_s(self) -> float:
-        """Shortest silence after which an idle job counts as hung. :class:`Silence` adds
-        PROGRESS_S, since newer signs of life may not have been sent yet.
-        """
-        connections = self._ranks.values()
-        if any(c.hello is not None and c.hello.pid == ELSEWHERE for c in connections):
-            return math.inf  # whether processes on another machine are idle cannot be seen here
-        return self._shortest_hang_s * (UNCHANGED if self._unchanged else 1)
-
-    def _next(self, timeout_s: float, until: str) -> tuple[Connection, Any] | None:
-        """The next message, or None after ``timeout_s``.
-
-        Raises:
-            SessionFailed: no further message can arrive, or one reports an error.
-        """
-        if self._closed:
-            raise self.postmortem.failure("ended", f"the session was closed before {until}")
-        if not self.board.inbox:
-            self.board.turn(timeout_s)
-        if self.board.inbox:
-            rank, message = self.board.inbox.popleft()
-            if isinstance(message, Fault):
-                raise self.postmortem.of_fault(message)
-            if isinstance(message, JobError):
-                raise self._of_ranks(message)
-            return rank, message
-        if self.command.lost:
-            raise self.postmortem.of_watcher(self.command.lost)
-        self.check_alive(until)
-        return None
-
-    def check_alive(self, until: str) -> None:
-        """Check command and ranks; called whenever no message has arrived.
-
-        Raises:
-            SessionFailed: no further message can arrive.
-        """
-        dead = sorted(
-            rank
-            for rank, connection in self._ranks.items()
-            if connection.dead and rank not in self._handed_in
-        )
-        if self.command.exit_status is None and not dead:
-            return
-        if self.command.exit_status == 0 and self._ranks and not dead:
-            return  # the command put the training in the background
-        # a launcher takes a moment to exit after its ranks
-        self._wait_for_exit(LAST_WORDS_S)
-        if self.board.inbox:
-            return
-        if self.command.exit_status is not None:
-            raise self.postmortem.of_exit(self.command.exit_status, until)
-        hello = self._ranks[dead[0]].hello
-        raise self.postmortem.of_silent_rank(
-            dead[0], hello is not None and procfs.alive(hello.pid), until
-        )
-
-    def _wait_for_exit(self, patience_s: float) -> None:
-        """Wait for the command to exit or a message to arrive."""
-        until = time.monotonic() + patience_s
-        while (
-            self.command.exit_status is None and not self.board.inbox and time.monotonic() < until
-        ):
-            self.board.turn(0.2)
-
-    def _of_ranks(self, first: JobError) -> SessionFailed:
-        """Why a distributed job failed, from the errors of its ranks: when one fails, the others
-        wait for it or die too.
-        """
-        errors, heard_s = [first], time.monotonic()
-        while True:
-            self.board.turn(0.05)
-            errors += [message for _, message in self.board.inbox if isinstance(message, JobError)]
-            self.board.inbox.clear()
-            patience_s = LAST_WORDS_S if ranks.first_cause(errors) is None else OTHERS_S
-            if time.monotonic() - heard_s > patience_s or self.command.exit_status is not None:
-                return self.postmortem.of_errors(errors)
-
-    def _never_steps(self) -> bool:
-        """Whether backward() was called many times, the last of them long ago, but no optimizer
-        stepped: stop waiting. The first iteration alone may compile for as long as a start-up."""
-        markers = classify.markers_of(self.paths)
-        if "backwards" not in markers or "step" in markers:
-            return False
-        if self._backwards_seen_s is None:
-            # not the marker's mtime: the system clock may be changed meanwhile
-            self._backwards_seen_s = time.monotonic()
-        return time.monotonic() - self._backwards_seen_s > 2 * self._hang_timeout_s
-
-    def _hang(self, silence: Silence) -> SessionFailed:
-        slowest_s = silence.slowest_s
-        before = f" (longest gap before: {slowest_s:.2g} s)" if slowest_s else ""
-        return self.postmortem.hang(
-            self._pids(), f"no sign of progress for {silence.seconds:.0f} s{before}"
-        )
-
-    def _pids(self) -> dict[int, int]:
-        """rank -> pid of the training processes."""
-        return {
-            rank: connection.hello.pid
-            for rank, connection in self._ranks.items()
-            if connection.hello is not None
-        }
-
-    def _world_size(self) -> int:
-        return self.hello.job.world_size if self._ranks else 0
-
     # -------------------------------------------------------------------------------------- the end
 
     def close(self) -> None:
         """End every process of the session, and wait until they are gone. Idempotent."""
         if self._closed:
             return
-        self._closed, gone = True, False
+        self._closed = self.waiting.closed = True
+        gone = False
         try:
             self.command.ask_to_stop()
             self.board.hang_up()  # frees a job that handles TERM itself from the agent's wait

@@ -27,7 +27,7 @@ from autotune_trials.diagnosis.classify import Diagnosis
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.remote_session import torchrun_variables
-from autotune_trials.session.session import LAST_WORDS_S, Session
+from autotune_trials.session.session import Session
 
 # for a node to answer before it counts as lost: Ray itself needs half a minute to notice
 CHECK_S = 60.0
@@ -43,6 +43,7 @@ class SpreadSession(Session):
         """Run on those nodes, too; called before the session is started."""
         self.outposts = outposts
         self.postmortem.lost_machine = outposts.check
+        self.waiting.check_elsewhere = self._check_outposts
 
     def start(self) -> None:
         super().start()
@@ -54,20 +55,18 @@ class SpreadSession(Session):
             super().close()
             self.outposts.bring(self.paths.root)
 
-    def check_alive(self, until: str) -> None:
-        if self.outposts.ended() is not None or self.outposts.lost():
-            turns = int(LAST_WORDS_S / 0.2)  # the launcher here may report first
-            while turns and self.command.exit_status is None and not self.board.inbox:
-                self.board.turn(0.2)
-                turns -= 1
-            if self.board.inbox:
-                return
-            if self.command.exit_status is None:
-                raise self.postmortem.found(
-                    self.outposts.ended()
-                    or Diagnosis("ended", f"one node did not report before {until}")
-                )
-        super().check_alive(until)
+    def _check_outposts(self, until: str) -> None:
+        """Raises:
+        SessionFailed: the ranks of another node can send nothing more.
+        """
+        if self.outposts.ended() is None and not self.outposts.lost():
+            return
+        self.waiting.wait_for_last_words()
+        if self.command.exit_status is None and not self.board.inbox:
+            raise self.postmortem.found(
+                self.outposts.ended()
+                or Diagnosis("ended", f"one node did not report before {until}")
+            )
 
 
 class Outposts:

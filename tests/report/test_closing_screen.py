@@ -201,7 +201,7 @@ def test_a_finalist_that_could_not_run_has_no_figure() -> None:
         {"num_workers": 2}, Interval(1, 1, 1), 0, False, "a run failed (crash: exit code 1)"
     )
     text = screen(replace(keep(), confirmation=confirmation))
-    assert "could not be measured: a run failed (crash: exit code 1)." in text
+    assert "was ruled out: a run failed (crash: exit code 1)." in text
     assert "1.00×" not in text
 
 

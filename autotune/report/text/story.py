@@ -206,9 +206,7 @@ def _confirmed(result: Result, confirmation: Confirmation) -> str:
     reason = words.clean(confirmation.reason).rstrip(".")
     config = words.config_words(confirmation.config)
     if confirmation.pairs == 0:
-        return f"The last finalist, {config}, could not be measured" + (
-            f": {reason}." if reason else "."
-        )
+        return f"The last finalist, {config}, was ruled out" + (f": {reason}." if reason else ".")
     said = (
         f"The last finalist, {config}, came to {words.interval_words(confirmation.speedup)} in"
         f" {runs} per side"

@@ -7,7 +7,7 @@
 #
 #     --state      where data, secrets, logs and pids lie [AUTOTUNE_STATE, else /var/lib/autotune-service; not root:
 #                  ~/.local/state/autotune-service]
-#     --workers    Ray workers [as many as run, else 1]; fewer than run: the last ones are ended
+#     --workers    Ray workers [as many as were started last, else 1]; fewer than run: the last ones are ended
 #     --cpus       cores each worker offers [all]
 #     --upgrade    bring MLflow's database up to the MLflow that is installed; back it up first
 #     --only       nothing but PostgreSQL, to restore a backup into
@@ -104,8 +104,12 @@ database() { # an empty one if there is none; then the server
 export AUTOTUNE_DB_HOST=127.0.0.1 AUTOTUNE_DB_PORT=$AUTOTUNE_DB_PORT
 export AUTOTUNE_ARTIFACTS="$state/artifacts" MLFLOW_HOST=127.0.0.1 MLFLOW_PORT=$MLFLOW_PORT
 export PGHOST=127.0.0.1 PGPORT=$AUTOTUNE_DB_PORT PGUSER=mlflow PGDATABASE=mlflow PGPASSFILE="$state/secrets/pgpass"
-export PATH="$(dirname "$(command -v postgres)"):\$PATH"
 ENV
+    local programs
+    programs=$(dirname "$(command -v postgres)")
+    if [[ $programs == /usr/lib/postgresql/* ]]; then # else they are on PATH already, perhaps beside another python
+        echo "export PATH=\"$programs:\$PATH\"" >>"$state/mlflow.env"
+    fi
     # shellcheck source=/dev/null
     . "$state/mlflow.env"
     local sql=(psql --no-psqlrc --dbname postgres --tuples-only --no-align --command)

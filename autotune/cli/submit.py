@@ -51,8 +51,8 @@ def submit(
         typer.Option(
             min=0,
             help=(
-                "GPUs reserved for the run. [default: a whole node; with --cpus none, and none are"
-                " visible]"
+                "GPUs reserved for the run. [default: a whole node; with --cpus N: none, and the"
+                " run sees none]"
             ),
             show_default=False,
         ),
@@ -119,7 +119,8 @@ def _said(submission: Submission, cluster: Cluster) -> str:
     sent = (
         "nothing sent, the cluster reads it in place"
         if package is None
-        else f"{len(package.files)} files, {package.size_mib:.1f} MiB sent"
+        else f"{sum(not f.endswith('/') for f in package.files)} files,"
+        f" {package.size_mib:.1f} MiB sent"
     )
     return (
         f"{submission.id}: {submission.job} submitted to {cluster.address} ({sent})\n  autotune"
@@ -156,7 +157,7 @@ def _reserve(
     from autotune.service.submission import Reserve, whole_node
 
     if cpus is not None or gpus is not None:
-        return Reserve(cpus or 0.0, gpus or 0.0)
+        return Reserve(cpus or 0.0, gpus or 0.0, hides_gpus=bool(cpus) and not gpus)
     if spec.executor.kind != "local" or not ask:
         return Reserve()
     cluster.client()  # reports a wrong address or token in our own words

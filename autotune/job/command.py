@@ -179,7 +179,8 @@ def _programs(path: str) -> Collection[str]:
 
 def _like_file(path: Path) -> str:
     try:
-        alike = (name for name in os.listdir(path.parent) if Path(name).suffix == path.suffix)
+        names = os.listdir(path.parent)
+        alike = (name for name in names if Path(name).suffix in (".py", path.suffix))
         close = nearest(path.name, alike)
     except OSError:
         return "check 'workdir'; paths in the command are relative to it"

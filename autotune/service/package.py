@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import unicodedata
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -168,15 +169,15 @@ def _spec(patterns: Sequence[str], where: str) -> Any:
 
 
 def _check_name(name: str, root: Path) -> None:
-    if "\\" in name or not name.isprintable():
+    if "\\" in name or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
         found = (
-            "this name cannot be sent: Ray skips names with a backslash, and archives need"
-            " printable names"
+            "this name cannot be sent: Ray skips names with a backslash, and archives need names of"
+            " letters, not control characters"
         )
         raise InputError(
             found,
             where=repr(str(root / name)),
-            expected="printable names without \\",
+            expected="names without \\ and control characters",
             remedy="rename it, or --exclude it",
         )
 

@@ -93,7 +93,7 @@ class Runs:
         Raises:
             InputError: the cluster does not know the run, and its folder was sent.
         """
-        if not sent and all(run.id != id for run in self.known(others=True)):
+        if id and not sent and all(run.id != id for run in self.known(others=True)):
             return id
         return self.find(id).directory
 

@@ -45,10 +45,14 @@ STOP_WAIT_S = 60
 
 @dataclass(frozen=True)
 class Reserve:
-    """The part of a node reserved for the run. Zero: none, and Ray runs the command on the head."""
+    """The part of a node reserved for the run. Zero: none, and Ray runs the command on the head.
+
+    ``hides_gpus``: the run sees none, because it asked for cores only.
+    """
 
     cpus: float = 0.0
     gpus: float = 0.0
+    hides_gpus: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ def prepare(
     there = "" if package else f"cd {shlex.quote(str(spec.source.parent))} && "
     if resume:
         there += f"{{ [ -d {run_dir} ] || {{ echo {shlex.quote(missing)}; exit 2; }}; }} && "
-    hidden = " CUDA_VISIBLE_DEVICES=" if reserve.cpus and not reserve.gpus else ""
+    hidden = " CUDA_VISIBLE_DEVICES=" if reserve.hides_gpus else ""
     entrypoint = (
         f"{there}exec env -u OMP_NUM_THREADS{hidden} {shlex.quote(f'{SUBMISSION}={number}')}"
         f" {shlex.join(words)} --run-dir {run_dir}"

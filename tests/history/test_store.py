@@ -44,7 +44,6 @@ RUN = PastRun(
 # Adds run after run, and prints each only after it is acknowledged.
 WRITER = """
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from test_store import RUN, Store

@@ -115,6 +115,11 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
         1,
         ("the script 'trian.py' does not exist", "did you mean 'train.py'?"),
     ),
+    "no-script-without-suffix": (
+        "command: python train\n",
+        1,
+        ("the script 'train' does not exist", "did you mean 'train.py'?"),
+    ),
     "no-script-named-like-the-job-file": (
         "command: python job.py\n",
         1,

@@ -38,6 +38,7 @@ def test_what_git_would_keep_is_sent(tmp_path: Path) -> None:
             "pkg/deep/secret.txt": "",
             "pkg/deep/open.txt": "",
             "with space/ü.txt": "",
+            "with space/10.00\u202fAM.png": "",  # a screenshot, as macOS names it
             "pkg/deep/kept.log": "",
             "pkg/deep/again.log": "",
             ".gitignore": "*.log\n!important.log\n/data/*.bin\nbuild/\n# comment\n",

@@ -294,6 +294,8 @@ def test_a_dry_run_says_what_would_be_sent_and_no_secret(
     assert " autotune run job.yaml --minutes 3.0 --seed 20261123 --run-dir " in entrypoint
     assert "hunter2" not in entrypoint
     assert files == ["job.yaml", "train.py"]
+    assert main(["submit", "job.yaml", "--cpus", "2", "--dry-run"]) == 0
+    assert " CUDA_VISIBLE_DEVICES= " in capsys.readouterr().out, "it asked for no GPU"
 
 
 def test_the_list_as_json_is_a_list(

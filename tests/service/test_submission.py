@@ -78,7 +78,7 @@ def test_runs_lie_where_the_service_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("reserve", "seen"),
-    [(Reserve(4.0), ""), (Reserve(4.0, 1.0), "3"), (Reserve(0.0, 1.0), "3"), (Reserve(), "3")],
+    [(Reserve(4.0, hides_gpus=True), ""), (Reserve(4.0), "3"), (Reserve(), "3")],
 )
 def test_a_run_that_reserves_cores_and_no_gpus_sees_none(
     reserve: Reserve, seen: str, tmp_path: Path

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
 from autotune.executors.cluster.workdir import runtime_environment
 from autotune.job.spec import JobSpec
@@ -37,7 +38,10 @@ def connect(spec: JobSpec, run_dir: Path, warn: Callable[[str], None] = print) -
         if address == "local"
         else {}
     )
-    with tempfile.TemporaryDirectory(prefix="autotune-ship-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-ship-") as folder,
+        told_of_the_disk(Path(folder), "run the same command again"),
+    ):
         environment = (
             runtime_environment(spec.workdir, run_dir, Path(folder) / "job.zip", warn)
             if spec.executor.options["workdir"] == "ship"

@@ -37,8 +37,8 @@ def runtime_environment(
         package.write(archive)
     except InputError as error:
         error.remedy = (
-            "list what the nodes do not need in .gitignore or .rayignore, or put the directory on a"
-            " shared file system and set executor: {ray: {workdir: shared}}"
+            "list what the nodes do not need in .rayignore, or put the directory on a shared file"
+            " system and set executor: {ray: {workdir: shared}}"
         )
         raise
     for name in package.linked_folders:

@@ -84,8 +84,10 @@ def write(tuned: TunedConfig) -> str:
             " dynamic=None, which compiles for any shape once it has seen a second one."
         )
     on_gpu = tuned.provenance.job_device == "cuda"
-    settled = {"amp_dtype", "matmul_precision"} & set(tuned.knobs)
-    if on_gpu and "--dynamo_backend=inductor" in new and not settled:
+    values = {name: choice.value for name, choice in tuned.knobs.items()}
+    half = values.get("amp_dtype") in ("bfloat16", "float16")
+    with_tf32 = values.get("matmul_precision") in ("high", "medium")
+    if on_gpu and "--dynamo_backend=inductor" in new and not half and not with_tf32:
         title += comment(tf32_note("--dynamo_backend", "after accelerate.Accelerator()"))
     return script(
         tuned, title, [*accelerate, *options, *new, *parts.program], native, {}, "accelerate"
@@ -95,7 +97,7 @@ def write(tuned: TunedConfig) -> str:
 def tf32_note(option: str, when: str) -> str:
     """What to do about TF32, which ``option`` turns on in a job on a GPU."""
     return (
-        f"{option} also turns on TF32, which was not tuned. Turn it off {when}, unless the program"
+        f"{option} also turns on TF32, which the tuned runs did not use. Turn it off {when}, unless the program"
         ' uses TF32 anyway:\n    torch.set_float32_matmul_precision("highest")'
     )
 
@@ -108,7 +110,7 @@ def _own_threads(tuned: TunedConfig) -> list[str]:
         for name, knob in knobs_of(tuned).items()
         for variable in knob.environment(tuned.knobs[name].value)
     }
-    known = "intra_op_threads" in tuned.knobs or "OMP_NUM_THREADS" in {*tuned.env, *variables}
+    known = threads_by_variable(tuned) or "OMP_NUM_THREADS" in {*tuned.env, *variables}
     return [f"--num_cpu_threads_per_process={threads}"] if threads and not known else []
 
 

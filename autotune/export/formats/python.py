@@ -67,7 +67,7 @@ def write(tuned: TunedConfig) -> str:
     for call, given in arguments.items():
         variable, place = _CALLS[call]
         site = (
-            f"  # {tuned.provenance.loader_key.partition('#')[0]}"
+            f"  # {tuned.provenance.loader_key.rpartition('#')[0]}"
             if variable == "loader" and tuned.provenance.loader_key
             else ""
         )

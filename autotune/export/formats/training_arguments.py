@@ -47,7 +47,10 @@ def notes(tuned: TunedConfig, groups: Mapping[str, Arguments]) -> Sequence[str]:
     if "per_device_train_batch_size" in given and replicas > 1:
         found.append(f"per_device_train_batch_size is for the {replicas} GPUs of the tuned job.")
     on_gpu = tuned.provenance.job_device == "cuda"
-    if on_gpu and given.get("torch_compile") and "matmul_precision" not in tuned.knobs:
+    with_tf32 = "matmul_precision" in tuned.knobs and (
+        tuned.knobs["matmul_precision"].value != "highest"
+    )
+    if on_gpu and given.get("torch_compile") and not given.get("fp16") and not with_tf32:
         found.append(tf32_note("torch_compile", "before trainer.train()"))
     return found
 

@@ -135,8 +135,8 @@ def first_run(context: RunContext) -> Record:
     step = loss_run(record).first_non_finite()
     if step is not None and step < context.spec.convergence.steps:
         context.progress.warning(
-            f"the job's own loss is NaN or infinite at step {step + 1}: no setting can be proven to"
-            " train the same way. Correct the job first"
+            f"the job's own loss is NaN or infinite at step {step + 1}: only settings that leave"
+            " every bit the same can be proven to train the same way. Correct the job first"
         )
     return record
 

@@ -109,6 +109,17 @@ def test_a_short_job_in_a_forked_child_is_recorded_to_its_end(make_session):
     assert record.ended_early and len(record.losses) == 5 * 8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["1 / 0", "sys.exit(1)"])
+def test_an_error_in_a_forked_child_that_nobody_asks_about_is_a_failure(make_session, how):
+    """multiprocessing ends the child in a `finally`, and the parent exits with 0."""
+    source = forked(job(step=f"optimizer.step(); step > 30 and {how}"))
+    config = SessionConfig("fixed", "", steps=500, seed=0)
+    session = start(make_session, "import sys\n" + source, config=config)
+    session.wait_hello()
+    assert failure_of(session.wait_record).kind == "ended", "and no record"
+
+
 THINKING_S = 1.5
 
 

@@ -602,6 +602,7 @@ def test_a_resumed_search_neither_announces_nor_gets_more_time(tmp_path: Path) -
     [
         ("not supported", False),
         ("on rank 1: not supported", True),
+        ("the job set it back", True),
         ("optimizer_impl: RuntimeError: no kernel", True),  # while it was set
     ],
 )

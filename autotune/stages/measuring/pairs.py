@@ -245,12 +245,18 @@ class Pairs:
 
     @property
     def idle(self) -> dict[str, str]:
-        """Those that had none at all: in no run, on no rank, and not until they failed."""
+        """Those that had none at all: in no run, on no rank, and not until they failed or the job
+        set them back.
+        """
         return {
             name: why
             for name, why in self.useless.items()
-            if all(name in record.no_effect for record in self.candidate.values())
-            and not why.startswith(("on rank ", f"{name}:"))
+            if not any(
+                record.no_effect.get(name, "on rank ").startswith(
+                    ("on rank ", "the job ", f"{name}:")
+                )
+                for record in self.candidate.values()
+            )
         }
 
     @property

@@ -261,7 +261,7 @@ class Session:
         return self.config.first_epoch_s if trains else 0.0
 
     def _never_steps(self) -> bool:
-        """Whether backward() was called many times, the last of them long ago, but no optimizer
+        """Whether backward() had been called many times long ago, and still no optimizer has
         stepped: stop waiting. The first iteration alone may compile for as long as a start-up."""
         markers = classify.markers_of(self.paths)
         if "backwards" not in markers or "step" in markers:

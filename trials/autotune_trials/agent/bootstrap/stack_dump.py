@@ -37,7 +37,7 @@ def install_stack_dump(paths: SessionPaths) -> bool:
         return True
     if signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:
         return False
-    _pid = os.getpid()
-    _file = open(paths.stacks(_pid), "w", encoding="utf-8")  # noqa: SIM115
+    _file = open(paths.stacks(os.getpid()), "w", encoding="utf-8")  # noqa: SIM115
     faulthandler.register(STACKS_SIGNAL, file=_file, all_threads=True)
+    _pid = os.getpid()
     return True

@@ -124,7 +124,7 @@ class Knobs:
             try:
                 reason = failed or self._effect(choice)
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = f"{choice.name}: {type(error).__name__}: {error}"
             if reason:
                 found[choice.name] = reason
         return found

@@ -30,7 +30,7 @@ class LaunchMode(Mode):
     measures = False
 
     _resting = False
-    _awake_since = 0  # iterations when the latest optimizer was built
+    _latest = 0  # iterations when the latest optimizer was built
     _applied = False  # an iteration has ended with everything applied
     _asked = False  # it was checked whether the settings had an effect
 
@@ -60,7 +60,7 @@ class LaunchMode(Mode):
         self._tell_failures()
         iterations = self.agent.state.iterations
         warm = iterations > 2 * self.agent.config.warmup_steps and not self.agent.modules.watching
-        waits = not self.agent.live.all_have_stepped and iterations < self._awake_since + LATEST
+        waits = not self.agent.live.all_have_stepped and iterations < self._latest + LATEST
         self._applied = warm and not waits
         if self._applied and not self._asked:
             self._tell_no_effect()
@@ -70,6 +70,7 @@ class LaunchMode(Mode):
             self._rest()
 
     def optimizer_built(self, built: Any, frame: FrameType) -> None:
+        self._latest = self.agent.state.iterations
         if self._resting or not self.agent.modules.watching:
             self._wake(built)
 
@@ -77,7 +78,6 @@ class LaunchMode(Mode):
         """Watch for the steps of a new optimizer, and for calls of its model if that is new too."""
         agent = self.agent
         self._resting = self._applied = False
-        self._awake_since = agent.state.iterations
         agent.events.listen(agent.first_times, agent.modules)
         agent.events.recall(agent.modules, "iteration_ended")
         agent.events.recall(self, *AWAKE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -73,7 +74,8 @@ def hello(agent: Agent) -> Hello:
     """The first message of this process."""
     # for hang reports: a forked process has neither yet
     log.leave_marker("python")
-    install_stack_dump(SessionPaths(Path(agent.config.directory)))
+    with contextlib.suppress(OSError):  # the directory cannot be written
+        install_stack_dump(SessionPaths(Path(agent.config.directory)))
     job = job_facts(agent)
     return Hello(
         job.pid,

@@ -132,8 +132,8 @@ class RecordMode(Mode):
             energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
         )
         self._window.open()
-        if multiprocessing.parent_process() is not None:  # a forked one ends without atexit
-            multiprocessing.util.Finalize(None, self._at_exit, exitpriority=0)
+        if multiprocessing.parent_process() is not None:
+            multiprocessing.util.Finalize(None, self._at_end_of_child, exitpriority=0)
 
     def _record(self, iteration: Iteration) -> None:
         agent, config, window = self.agent, self.agent.config, self._window
@@ -361,6 +361,17 @@ class RecordMode(Mode):
             self._send(ended_early=True)
         except Exception:  # the job must end as it would by itself; the tuner is told
             agent.fail("atexit")
+
+    def _at_end_of_child(self) -> None:
+        """A child of multiprocessing ends, perhaps by an error: neither sys.excepthook nor, if it was
+        forked, atexit is called there.
+        """
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            self._crashed = self._crashed or error.code not in (None, 0)
+        elif error is not None:
+            self.agent.errors.on_uncaught(error)
+        self._at_exit()
 
     def _at_thread_end(self) -> None:
         """The training thread has ended. The process may now be killed (Ray Train kills its workers

@@ -36,10 +36,11 @@ def runtime_environment(
         package = survey(workdir, [f"/{run_dir.relative_to(workdir)}/"] if own else [])
         package.write(archive)
     except InputError as error:
-        error.remedy = (
-            "list what the nodes do not need in .rayignore, or put the directory on a shared file"
-            " system and set executor: {ray: {workdir: shared}}"
-        )
+        if error.remedy:  # names options that only `autotune submit` has
+            error.remedy = (
+                "list what the nodes do not need in .rayignore, or put the directory on a shared"
+                " file system and set executor: {ray: {workdir: shared}}"
+            )
         raise
     for name in package.linked_folders:
         warn(f"not shipped to the nodes: {workdir / name}, because it is a link to a folder")

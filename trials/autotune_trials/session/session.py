@@ -138,7 +138,6 @@ class Session:
         self.board = Switchboard(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._plans = 0
-        self._closed = False
         self._backwards_seen_s: float | None = None
         self.command = WatchedCommand(
             self.argv,
@@ -457,10 +456,9 @@ class Session:
 
     def close(self) -> None:
         """End every process of the session, and wait until they are gone. Idempotent."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = self.waiting.closed = True
-        gone = False
+        self.waiting.closed, gone = True, False
         try:
             self.command.ask_to_stop()
             self.board.hang_up()  # frees a job that handles TERM itself from the agent's wait
@@ -483,7 +481,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self.waiting.closed
 
     def __enter__(self) -> Session:
         self.start()

@@ -89,7 +89,7 @@ def biases(folder: Path, queue: int, drained: bool, rounds: int) -> list[float]:
             (report,) = session.run_plan(
                 [Block(name, (), MEASURED, min_settle=settle, max_settle=settle + 400)]
             )
-            assert report.window is not None, report
+            assert report.window is not None and report.settled, report
             return statistics.fmean(report.window.times_s)
 
         found, before = [], measured("steady", 5 * queue + 20)

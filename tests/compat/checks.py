@@ -131,7 +131,7 @@ def switched_for_real(place: Place) -> Applied:
     before, *between, after = reports
     for report in reports:
         assert not report.error and not report.no_effect, report
-        assert report.window is not None
+        assert report.window is not None and report.notes["non_finite_losses"] == 0
     regions = 0
     for (name, value), report in zip(asked.items(), between, strict=True):
         _in_force(name, value, report, before, hello.job, regions, program.drawn)
@@ -187,6 +187,7 @@ def _in_force(
         assert found["autocast"] == value and found["autocast_regions"] >= regions + len(
             window.times_s
         )
+        assert report.notes["loss"] != before.notes["loss"]
     if name == "optimizer_impl":
         assert set(found["optimizers"]) == {value}
     if name == "intra_op_threads":

@@ -143,12 +143,12 @@ def test_a_knob_without_effect_on_any_rank_has_none() -> None:
     assert merged.no_effect == {"pin_memory": "on rank 1: no"}
     reports = {
         r: BlockReport(
-            "b", r, window((1.0,)), no_effect={"pin_memory": "no"}, notes={"in_force": r}
+            "b", r, window((1.0,)), no_effect={"pin_memory": "no"}, notes={"loss": float(r)}
         )
         for r in (0, 1)
     }
     assert merge_reports(reports, JOBS).no_effect == {"pin_memory": "no"}
-    assert merge_reports(reports, JOBS).notes == {"in_force": 0, "ranks": 2}
+    assert merge_reports(reports, JOBS).notes == {"loss": 0.5, "ranks": 2}
 
 
 def test_what_is_counted_is_counted_on_all_ranks() -> None:

@@ -60,6 +60,11 @@ def test_all_ranks_switch_and_then_one_runs_out_of_memory(start: Start) -> None:
     mine, theirs = ([s.samples for s in steps_of(log(session.paths.root), rank)] for rank in (0, 1))
     both = min(len(mine), len(theirs))
     assert mine[:both] == theirs[:both] and set(mine[:both]) == {8, 16}
+    # the loss of a block is what the job itself would log: the mean over both ranks
+    own = [s.mean_loss for s in steps_of(log(session.paths.root))]
+    [alone] = session.run_plan([block("loss", iterations=4)])
+    measured = [s.mean_loss for s in steps_of(log(session.paths.root))][len(own) :][-4:]
+    assert alone.notes["loss"] == pytest.approx(sum(measured) / 4, rel=1e-5)
 
     failure, took_s = failure_of(session.run_plan, [block("large", batch_size=64)])
     assert (

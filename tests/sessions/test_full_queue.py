@@ -47,7 +47,7 @@ while True:
 def measured(session, name: str, settle: int) -> float:
     """Mean seconds per iteration."""
     (report,) = session.run_plan([Block(name, (), 30, min_settle=settle, max_settle=settle + 200)])
-    assert report.window is not None, report
+    assert report.window is not None and report.settled, report
     assert set(report.window.samples) == {1.0}
     return statistics.fmean(report.window.times_s)
 

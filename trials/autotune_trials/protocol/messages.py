@@ -236,8 +236,8 @@ class BlockReport:
     rebuild_s: float = 0.0  # wait for the first batch of a rebuilt DataLoader
     no_effect: Mapping[str, str] = field(default_factory=dict)  # knob -> why it had no effect
     error: str = ""  # "oom: …", "knob: …": the block failed, the job continues at baseline
-    # what is in force in the job, and what dynamo compiled; the tuner reads none of it
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    settled: bool = True  # False: max_settle was reached before times levelled off
+    notes: Mapping[str, Any] = field(default_factory=dict)  # e.g. graph_breaks, recompiles
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ knows what the knobs of the loader do; the others, which see no DataLoader, are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from autotune_spaces import knobs as registry
 from autotune_spaces.domains import NO_LOADER
@@ -44,8 +46,6 @@ def merge_reports(reports: Mapping[int, BlockReport], jobs: Mapping[int, JobFact
     """Merge rank -> report of one block. The block failed if it failed on any rank. ``jobs``: what
     each rank told of the job."""
     ordered = [reports[rank] for rank in sorted(reports)]
-    if len(ordered) == 1:
-        return ordered[0]
     error = _error({rank: r.error for rank, r in sorted(reports.items()) if r.error}, len(reports))
     windows = {rank: w for rank in sorted(reports) if (w := reports[rank].window) is not None}
     return replace(
@@ -55,7 +55,8 @@ def merge_reports(reports: Mapping[int, BlockReport], jobs: Mapping[int, JobFact
         ),
         error=error,
         no_effect=_no_effect({r: reports[r].no_effect for r in sorted(reports)}, jobs),
-        notes={**ordered[0].notes, "ranks": len(ordered)},
+        settled=all(r.settled for r in ordered),
+        notes=_merged_notes([r.notes for r in ordered]),
     )
 
 
@@ -186,6 +187,18 @@ def _no_effect(
 def _of_loader(knob: str, why: str) -> bool:
     """Whether ``knob`` had no effect because there is no DataLoader."""
     return why == NO_LOADER or (knob in registry.names() and registry.kind(knob).loader)
+
+
+def _merged_notes(notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if len(notes) == 1:
+        return dict(notes[0])
+    merged = {**notes[0], "ranks": len(notes)}
+    losses = [n["loss"] for n in notes if n.get("loss") is not None]
+    if losses:
+        merged["loss"] = math.fsum(losses) / len(losses)
+    if any("non_finite_losses" in n for n in notes):
+        merged["non_finite_losses"] = max(n.get("non_finite_losses", 0) for n in notes)
+    return merged
 
 
 def _merged_loader(loaders: Sequence[LoaderFacts | None]) -> LoaderFacts | None:

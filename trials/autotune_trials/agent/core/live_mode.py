@@ -280,8 +280,8 @@ class LiveMode(Mode):
         if run.graphs is not None and self._compiled_meanwhile(run):
             # e.g. for an epoch's smaller last batch: back to settling
             run.window, self.stage = None, Stage.SETTLING
-        agent.loss.end_step(keep=False)
         if run.window is None:
+            agent.loss.end_step(keep=False)
             self._settle(run, iteration)
         else:
             self._measure(run, run.window, iteration)
@@ -290,7 +290,9 @@ class LiveMode(Mode):
         agent, block = self.agent, run.block
         if run.pass_over:
             run.pass_over -= 1
+            agent.loss.end_step(keep=False)
         else:
+            agent.loss.end_step()
             window.add(iteration)
         if self._alone and iteration.interrupted and agent.loaders.queue_depth():
             self._drain(block)  # an evaluation has filled the queue
@@ -354,6 +356,7 @@ class LiveMode(Mode):
                 if any(e.compiled for e in self.agent.live.entries)
                 else None
             )
+            self.agent.loss.restart()
 
     def _open(self) -> WindowRecorder:
         agent = self.agent
@@ -400,7 +403,12 @@ class LiveMode(Mode):
             )
             return
         measured = window.close()
+        losses = [x for x in agent.loss.values() if x is not None]
         notes: dict[str, Any] = {**compile_notes(agent.live.entries), "in_force": in_force(agent)}
+        if losses:
+            finite = [x for x in losses if math.isfinite(x)]
+            notes["non_finite_losses"] = len(losses) - len(finite)
+            notes["loss"] = sum(finite) / len(finite) if finite else None
         no_effect = agent.knobs.without_effect(run.block.knobs)
         self._report(run, measured, no_effect=no_effect, notes=notes)
 
@@ -423,6 +431,7 @@ class LiveMode(Mode):
                 rebuild_s=self.agent.loaders.last_rebuild_s,
                 no_effect=no_effect or {},
                 error=error,
+                settled=settling.settled if settling is not None else False,
                 notes=notes or {},
             )
         )

@@ -64,6 +64,10 @@ class LossMeter:
         """Drop what was differentiated so far: it trained nothing."""
         self._current, self._summed = [], 0
 
+    def restart(self) -> None:
+        """Forget all completed steps, but not the current one."""
+        self._steps = []
+
     def merge_into_current(self) -> None:
         """Merge all completed steps into the current one."""
         self._current = [v for step in self._steps for v in step] + self._current

@@ -171,13 +171,13 @@ def _spec(patterns: Sequence[str], where: str) -> Any:
 def _check_name(name: str, root: Path) -> None:
     if "\\" in name or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
         found = (
-            "this name cannot be sent: Ray skips names with a backslash, and archives need names of"
-            " letters, not control characters"
+            "this name cannot be sent: Ray skips names with a backslash, and control characters do"
+            " not arrive"
         )
         raise InputError(
             found,
             where=repr(str(root / name)),
-            expected="names without \\ and control characters",
+            expected="names without backslashes and control characters",
             remedy="rename it, or --exclude it",
         )
 

@@ -97,8 +97,8 @@ def write(tuned: TunedConfig) -> str:
 def tf32_note(option: str, when: str) -> str:
     """What to do about TF32, which ``option`` turns on in a job on a GPU."""
     return (
-        f"{option} also turns on TF32, which the tuned runs did not use. Turn it off {when}, unless the program"
-        ' uses TF32 anyway:\n    torch.set_float32_matmul_precision("highest")'
+        f"{option} also turns on TF32, which the tuned runs did not use. Turn it off {when}, unless"
+        ' the program uses TF32 anyway:\n    torch.set_float32_matmul_precision("highest")'
     )
 
 

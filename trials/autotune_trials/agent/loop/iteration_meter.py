@@ -101,7 +101,8 @@ class IterationMeter(Listener):
         turnover_s: float | None,
     ) -> None:
         clock, consumption, loaders = self._timer.clock, self._consumption, self.loaders
-        aside = loader.read_aside
+        # the first iteration, whose end tells which thread trains, may have ended while this one read
+        aside = loader.read_aside = loader.read_aside or self._aside()
         if loaders is not None and loaders.own_s:
             if not aside:
                 clock.leave_out(loaders.own_s)

@@ -311,7 +311,8 @@ class Result:
     explanation: Explanation = field(default_factory=Explanation)
     disturbed: int = 0  # windows measured again because the machine was busy with something else
     disturbed_why: str = ""  # what it was busy with, the last time
-    untried: str = ""  # values that were to be tried in fresh processes and were not, and why
+    # knobs, and values that need fresh processes, that were not tried, and why
+    untried: str = ""
     written: Written = field(default_factory=Written)
     recalled: Recalled = Recalled()
     compile_cache: CompileCache = CompileCache()

@@ -121,6 +121,16 @@ def test_without_time_it_says_so() -> None:
     assert s.stopped == "its share of the budget is used up"
 
 
+def test_it_tells_the_knobs_it_never_tried() -> None:
+    """Without workers there is nothing to prefetch; a search of enough time has tried the rest."""
+    s = search(compile_start_up_s={"default": 30.0})
+    assert set(s.untried()) == set(DEFAULTS) - {"prefetch_factor"}
+    run(s, additive(PLANTED | {("num_workers", 2): 1.0, ("num_workers", 1): 1.0}), seconds=25.0)
+    assert s.untried() == ("compile_mode",)
+    run(s, additive(PLANTED))
+    assert s.untried() == ()
+
+
 def test_every_value_is_looked_at_in_a_block_with_nothing_else_new() -> None:
     s = search()
     seen: set = set()

@@ -130,7 +130,7 @@ def evidence(result: Result) -> list[str]:
     if tuned(result) and result.loss.verdict != "unchanged" and result.reason:
         lines.append(sentence(result.reason))
     if result.untried:
-        lines.append(f"Not tried in fresh processes: {words.clean(result.untried)}.")
+        lines.append(f"Not tried: {words.clean(result.untried)}.")
     noise = result.observation.noise
     if words.known(noise) and noise >= words.NOISY:
         lines.append(

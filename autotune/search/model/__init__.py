@@ -24,6 +24,15 @@ from autotune.search.model.knobs import (
     SearchKnob,
     Series,
 )
-from autotune.search.model.search import ModelSearch
+from autotune.search.model.search import OUT_OF_TIME, ModelSearch
 
-__all__ = ["FIRST_LOOK", "RECALLED", "Answer", "KnobVerdict", "ModelSearch", "Series", "SearchKnob"]
+__all__ = [
+    "FIRST_LOOK",
+    "OUT_OF_TIME",
+    "RECALLED",
+    "Answer",
+    "KnobVerdict",
+    "ModelSearch",
+    "SearchKnob",
+    "Series",
+]

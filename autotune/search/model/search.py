@@ -30,6 +30,7 @@ FEWEST_ROWS = 24  # blocks before it may stop for that
 # A measured effect is far from the expected one if it is off by more than this log cost, this many
 # standard deviations, and this share of the expected one.
 FAR, FAR_SD, FAR_SHARE = 0.05, 3.0, 0.5
+OUT_OF_TIME = "its share of the budget is used up"
 LEADER_SHARE = 0.8  # share of the time after which only the leader's doubtful knobs are measured
 
 
@@ -98,7 +99,7 @@ class ModelSearch:
 
         room = blocks_of(block_s, seconds_left, max(switch_s.values(), default=0.0))
         if room < 2:
-            self.stopped = "its share of the budget is used up"
+            self.stopped = OUT_OF_TIME
             return None
         belief = self._evidence.belief()
         told = (len(self._evidence), len(self._evidence.failures))
@@ -193,6 +194,20 @@ class ModelSearch:
     def answer(self) -> Answer:
         """The leader without the knobs not worth their price, dropped one by one, worst first."""
         return self._judge.as_answer(self._evidence.belief())
+
+    def untried(self) -> tuple[str, ...]:
+        """Knobs of which no value but the job's own was measured, though one is worth trying."""
+        evidence, columns = self._evidence, self._columns
+        waiting = {k for k, _ in self._looks.open(evidence.belief())}
+        c = evidence.compiled
+        if c is not None and (~evidence.tried & ~evidence.excluded)[c].any():
+            waiting.add(c)
+        values_tried = evidence.tried.sum(axis=1)  # the job's own is one of them
+        return tuple(
+            knob.name
+            for k, knob in enumerate(columns.knobs)
+            if k in waiting and values_tried[k] == 1
+        )
 
     @property
     def noise(self) -> float:

@@ -33,6 +33,7 @@ from autotune_spaces.base import Config, Value
 from autotune_trials.protocol.messages import Record
 
 UNTRIED = "untried"  # journal key
+NO_TIME = "no time left: raise budget.minutes"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def search_fresh(
     space, best, log_gain = context.spec.search_space, dict(found.config), found.log_gain
     known = {key_of(t.config): t for t in trials if t.origin == "process"}
     gains: dict[str, KnobGain] = {}
-    not_tried: dict[str, list[str]] = {}
+    not_tried = {NO_TIME: [*found.untried]} if found.untried else {}
     values = _for_fresh_runs(context, observation, found)
     for place, tried in enumerate(values):
         config = normalise({**best, tried.knob: tried.value}, observation.defaults, space)
@@ -90,7 +91,7 @@ def search_fresh(
             gains[tried.knob] = it
     untried = "; ".join(f"{', '.join(names)} ({why})" for why, names in not_tried.items())
     if untried:
-        context.progress.note(f"not tried in fresh processes: {untried}")
+        context.progress.note(f"not tried: {untried}")
     context.journal.append(UNTRIED, "", untried)
     return best, log_gain, tuple(gains.values())
 
@@ -159,11 +160,7 @@ def _no_room(
         return "budget.trials is used up"
     needed_s = rounds(context, times * PROCESS_PAIRS) * pair_s(context, observation, log_gain)
     proof_s = proof_begins_s(context, observation, log_gain, FEWEST_PAIRS)
-    return (
-        "no time left: raise budget.minutes"
-        if context.journal.elapsed_s + needed_s > proof_s
-        else ""
-    )
+    return NO_TIME if context.journal.elapsed_s + needed_s > proof_s else ""
 
 
 def _measure_fresh(

@@ -41,6 +41,7 @@ class Found:
     log_gain: float
     # for every knob of the fastest configuration, kept or not
     gains: tuple[KnobGain, ...] = ()
+    untried: tuple[str, ...] = ()  # knobs for which there was no time
 
 
 def search_live(
@@ -67,6 +68,7 @@ def search_live(
         dict(answer.config),
         answer.gain,
         tuple(_gain(verdict, answer.gain, study) for verdict in answer.knobs),
+        study.untried(),
     )
 
 

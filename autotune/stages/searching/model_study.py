@@ -19,7 +19,15 @@ from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Observation, Trial
 from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
-from autotune.search.model import FIRST_LOOK, RECALLED, Answer, ModelSearch, SearchKnob, Series
+from autotune.search.model import (
+    FIRST_LOOK,
+    OUT_OF_TIME,
+    RECALLED,
+    Answer,
+    ModelSearch,
+    SearchKnob,
+    Series,
+)
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
 from autotune.stages.budget import search_began_s, search_ends_s, tried_enough
@@ -487,6 +495,10 @@ class ModelStudy:
     def start_up_s(self, name: str, value: Value) -> float:
         """Extra seconds that a job with this value takes to start; 0.0: none, or not measured."""
         return self._times.longest_compile_s.get(value, 0.0) if _compiles(self.space[name]) else 0.0
+
+    def untried(self) -> tuple[str, ...]:
+        """Knobs without a trial because the search's time was used up."""
+        return self.model.untried() if self.stopped == OUT_OF_TIME else ()
 
     def answer(self) -> Answer:
         with self._turn:

@@ -11,9 +11,9 @@ from autotune.flags import Minutes, Seed, Trials
 from autotune.service.flags import Address, TokenFile
 
 if TYPE_CHECKING:
+    from autotune.job.package import Package
     from autotune.job.spec import JobSpec
     from autotune.service.cluster import Cluster
-    from autotune.service.package import Package
     from autotune.service.submission import Reserve, Submission
 
 
@@ -130,7 +130,7 @@ def _said(submission: Submission, cluster: Cluster) -> str:
 
 def _package(spec: JobSpec, exclude: list[str], gitignore: bool) -> Package:
     from autotune.errors import InputError
-    from autotune.service.package import survey
+    from autotune.job.package import survey
     from autotune.service.submission import job_root
 
     assert spec.source is not None

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import InputError
+from autotune.job.package import Package
 from autotune.service.cluster import Cluster
 from autotune.service.ending import SUBMISSION
-from autotune.service.package import Package
 from autotune.words import user_name
 
 if TYPE_CHECKING:

@@ -153,6 +153,17 @@ def test_nothing_below_calls_back_into_the_stages_or_the_command_line(layer: str
     assert not wrong
 
 
+@pytest.mark.parametrize(("layer", "other"), [("executors", "service"), ("service", "executors")])
+def test_executors_and_the_service_share_only_what_is_below_them(layer: str, other: str) -> None:
+    wrong = [
+        f"{_name(path)}:{line} imports {module}"
+        for path in sorted((PACKAGES["autotune"] / layer).rglob("*.py"))
+        for module, line, _ in _found("autotune", path)
+        if module.split(".")[:2] == ["autotune", other]
+    ]
+    assert not wrong
+
+
 class _WithoutTypes(ast.NodeTransformer):
     """Imports under TYPE_CHECKING never run."""
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.job.load import load_job
-from autotune.service.package import survey
+from autotune.job.package import survey
 from autotune.service.runs import _run
 from autotune.service.submission import DIRECTORY_KEY, Reserve, Submission, job_root, prepare
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import InputError
-from autotune.service.package import survey
+from autotune.job.package import survey
 
 # set if this process is itself the entry point of a submitted job
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"

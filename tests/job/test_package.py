@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import InputError
-from autotune.service.package import LIMIT_MIB, survey
+from autotune.job.package import LIMIT_MIB, survey
 
 
 def folder(root: Path, files: dict[str, str]) -> Path:

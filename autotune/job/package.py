@@ -1,7 +1,7 @@
 """What a job needs from this machine, as one archive: its job.yaml's folder, without the needless.
 
 Not sent: version control, environments, caches and results of earlier runs
-(:data:`autotune.job.sending.NEVER`), what ``.gitignore`` and ``.rayignore`` files name, and what
+(:data:`NEVER`), what ``.gitignore`` and ``.rayignore`` files name, and what
 ``--exclude`` names, all in .gitignore syntax. Equal content gives an equal archive, so the cluster,
 which names archives by their hash, receives it once and unpacks it in one place.
 """
@@ -19,9 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import InputError
-from autotune.job.sending import NEVER
 
 LIMIT_MIB = 500  # Ray keeps packages in the head's memory and refuses 512 MiB
+NEVER = """
+    .git/ .hg/ .svn/ __pycache__/ *.py[cod] .venv/ venv/ .tox/ node_modules/ .ipynb_checkpoints/
+    .mypy_cache/ .pytest_cache/ .ruff_cache/ autotune-runs/ mlruns/ mlartifacts/ mlflow.db* wandb/
+    .env .env.* !.env.example .netrc .pypirc .git-credentials .ssh/ .aws/ .kaggle/ id_rsa id_dsa
+    id_ecdsa id_ed25519 *.key *.p12 *.pem
+""".split()
 IGNORE_FILES = (".gitignore", ".rayignore")
 SAME_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip file can hold
 

@@ -134,7 +134,7 @@ class _Walk:
             yield folder.relative_to(self.root).as_posix() + "/", 0
         for entry in entries:
             name = Path(entry.path).relative_to(self.root).as_posix()
-            is_folder = entry.is_dir()
+            is_folder = os.path.isdir(entry.path)  # no error for links in a circle
             if _left_out(patterns, Path(entry.path), is_folder):
                 continue
             _check_name(name, self.root)
@@ -142,8 +142,8 @@ class _Walk:
                 self.linked_folders.append(name)
             elif is_folder:
                 yield from self.files(Path(entry.path), patterns)
-            elif entry.is_file():  # not sockets, pipes, broken links
-                yield name, entry.stat().st_size
+            elif (size := _size(entry)) is not None:
+                yield name, size
 
     def patterns_above(self) -> Iterator[_Patterns]:
         """Of the folders above in the same repository; not patterns that match the whole root."""
@@ -160,6 +160,14 @@ class _Walk:
             if file.is_file():
                 lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
                 yield _Patterns(folder, _spec(lines, str(file)), name == ".gitignore")
+
+
+def _size(entry: os.DirEntry[str]) -> int | None:
+    """In bytes; None: a socket, a pipe or a broken link, which are not sent."""
+    try:
+        return entry.stat().st_size if entry.is_file() else None
+    except OSError as error:
+        raise _unreadable(Path(entry.path), error) from None
 
 
 def _spec(patterns: Sequence[str], where: str) -> Any:
@@ -206,7 +214,7 @@ def _too_big(root: Path, files: dict[str, int], size: int) -> InputError:
     return InputError(
         f"the folder has {more}{size / 2**20:,.0f} MiB to send (most of it: {most})",
         where=str(root),
-        expected=f"at most {LIMIT_MIB} MiB, the most that Ray stores for a job",
+        expected=f"at most {LIMIT_MIB} MiB before compression",
         remedy=(
             "leave out what the job does not need there with --exclude PATTERN or .rayignore; keep"
             " data on storage the cluster can read; or send nothing, with --no-ship"

@@ -159,6 +159,16 @@ def test_a_name_that_would_not_arrive_is_refused(name: str, tmp_path: Path) -> N
     assert survey(tmp_path, ["*"]).files == ()
 
 
+def test_links_in_a_circle_are_refused_by_name_unless_left_out(tmp_path: Path) -> None:
+    folder(tmp_path, {"a": ""})
+    (tmp_path / "loop").symlink_to("pool")
+    (tmp_path / "pool").symlink_to("loop")
+    with pytest.raises(InputError, match="cannot be read: Too many levels") as refused:
+        survey(tmp_path)
+    assert refused.value.where == str(tmp_path / "loop") and "--exclude" in refused.value.remedy
+    assert survey(tmp_path, ["?oo?"]).files == ("a",)
+
+
 def test_a_pattern_that_is_none(tmp_path: Path) -> None:
     folder(tmp_path, {"a": ""})
     with pytest.raises(InputError, match="--exclude"):

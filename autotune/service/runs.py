@@ -13,7 +13,7 @@ from autotune.errors import InputError, Interrupted
 from autotune.job.mistakes import nearest
 from autotune.service.cluster import Cluster
 from autotune.service.ending import LOST, exit_code_in
-from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, last_line
+from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, id_time, last_line
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 POLL_S = 1.0
@@ -91,9 +91,10 @@ class Runs:
         folder is the same nevertheless, and the directory most likely has the run's ID for its name.
 
         Raises:
-            InputError: the cluster does not know the run, and its folder was sent.
+            InputError: the cluster does not know the run, and its folder was sent, or the cluster
+                would know it, because it knows older ones.
         """
-        if id and not sent and all(run.id != id for run in self.known(others=True)):
+        if not sent and "" < id_time(id) < min((id_time(r.id) for r in self.known()), default="~"):
             return id
         return self.find(id).directory
 

@@ -13,6 +13,7 @@ node, other runs' among them.
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 import tempfile
@@ -63,6 +64,12 @@ class Submission:
     metadata: Mapping[str, str]
     package: Package | None  # None: the cluster sees the job's folder at the same path
     reserve: Reserve = field(default_factory=Reserve)
+
+
+def id_time(id: str) -> str:
+    """When the run with this ID was submitted, as text that sorts; "": no such ID is ever given."""
+    found = re.search(r"-(\d{6}-\d{6})-[0-9a-f]{4}$", id)
+    return found[1] if found else ""
 
 
 def check_tracking(spec: JobSpec) -> None:

@@ -399,23 +399,31 @@ def test_a_run_that_ray_lost_sight_of_ended_as_its_log_says(
 
 
 def cluster_that_starts(
-    door: type[Door], refusals: int, monkeypatch: pytest.MonkeyPatch
+    door: type[Door], refusals: int, monkeypatch: pytest.MonkeyPatch, known: str = ""
 ) -> list[str]:
     """Make the server answer like Ray 2.60 whose head has no agent yet, and then has one.
+
+    ``known``: ID of a run that it lists.
 
     Returns the IDs of the runs that it was asked to start.
     """
     import ray
 
     asked: list[str] = []
+    run = {
+        "type": "SUBMISSION",
+        "submission_id": known,
+        "status": "FAILED",
+        "entrypoint": "x",
+        "metadata": {"autotune.job": "tiny"},
+    }
+    bodies = {
+        "/api/version": {"version": "4", "ray_version": ray.__version__, "session_name": "s"},
+        "/api/jobs/": [run] if known else [],
+    }
 
     def get(self: Door) -> None:
-        body = (
-            {"version": "4", "ray_version": ray.__version__, "session_name": "s"}
-            if self.path == "/api/version"
-            else {}
-        )
-        self.respond(200, json.dumps(body))
+        self.respond(200, json.dumps(bodies.get(self.path, {})))
 
     def post(self: Door) -> None:
         asked.append(
@@ -455,18 +463,31 @@ def test_a_cluster_that_never_has_started_says_so(
     assert len(asked) > 1 and "No available agent to submit job" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("more", "code"), [(["--no-ship"], 0), ([], 2)])
+@pytest.mark.parametrize(
+    ("id", "more", "known", "code"),
+    [
+        ("tiny-261101-120000-12ab", ["--no-ship"], "", 0),
+        ("tiny-261101-120000-12ab", [], "", 2),
+        ("tiny-261101-120000-12ab", ["--no-ship"], "tiny-261101-120100-34cd", 0),
+        ("tiny-261101-120100-35cd", ["--no-ship"], "tiny-261101-120100-34cd", 2),  # mistyped
+        ("tiny-261101-1201", ["--no-ship"], "tiny-261101-120100-34cd", 2),
+        ("tiny-1", ["--no-ship"], "", 2),
+    ],
+)
 def test_a_run_that_a_restarted_head_does_not_know_is_resumed_where_nothing_is_sent(
+    id: str,
     more: list[str],
+    known: str,
     code: int,
     job: Path,
     door: type[Door],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = cluster_that_starts(door, refusals=0, monkeypatch=monkeypatch)
-    words = ["submit", "job.yaml", "--cpus", "0", "--resume", "tiny-1", *more]
+    asked = cluster_that_starts(door, refusals=0, monkeypatch=monkeypatch, known=known)
+    words = ["submit", "job.yaml", "--cpus", "0", "--resume", id, *more]
     assert main([*words, "--address", door.address]) == code  # type: ignore[attr-defined]
     assert len(asked) == (code == 0)
     if code:
-        assert "has no run 'tiny-1'" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"has no run '{id}'" in said and (f"did you mean '{known}'?" in said) == bool(known)

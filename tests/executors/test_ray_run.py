@@ -61,6 +61,17 @@ def test_a_run_on_a_cluster_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_directory_that_ray_finds_too_large_is_said_to_be_so(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", "address: local")
+    (job.parent / "data.bin").write_bytes(os.urandom(30_000))
+    at_most = {"RAY_max_grpc_message_size": "20000"}
+    done = autotune(job.parent, "run", "job.yaml", HOME=str(tmp_path), **at_most)
+    assert done.returncode == 2
+    assert "does not accept the job's directory: Package size (0.03MiB) exceeds" in done.stderr
+    assert str(job.parent) in done.stderr and "workdir: shared" in done.stderr
+
+
+@pytest.mark.slow
 def test_a_job_that_trains(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     shutil.copytree(PROGRAMS, folder)

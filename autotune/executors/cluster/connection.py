@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
-from autotune.executors.cluster.workdir import runtime_environment
+from autotune.executors.cluster.workdir import REMEDY, runtime_environment
 from autotune.job.spec import JobSpec
 
 # of a cluster we start: answers are small, and the job's workers need /dev/shm
@@ -30,6 +30,7 @@ def connect(spec: JobSpec, run_dir: Path, warn: Callable[[str], None] = print) -
     address = str(spec.executor.options["address"])
     _require_client(address)
     import ray
+    from ray.exceptions import RuntimeEnvSetupError
 
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -59,6 +60,8 @@ def connect(spec: JobSpec, run_dir: Path, warn: Callable[[str], None] = print) -
             )
         except Exception as error:  # Ray raises many kinds here, plain RuntimeError among them
             ray.shutdown()
+            if isinstance(error, RuntimeEnvSetupError):
+                raise _not_accepted(spec.workdir, error) from error
             raise _unreachable(address, error) from error
 
 
@@ -98,6 +101,16 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except OSError as error:
         raise _unreachable(address, error) from None
+
+
+def _not_accepted(workdir: Path, error: BaseException) -> InputError:
+    while error.__cause__ is not None:  # Ray only says where it was each time
+        error = error.__cause__
+    return InputError(
+        f"the cluster does not accept the job's directory: {str(error).partition('. ')[0]}",
+        where=str(workdir),
+        remedy=REMEDY,
+    )
 
 
 def _unreachable(address: str, error: Exception) -> InputError:

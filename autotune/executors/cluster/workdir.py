@@ -14,6 +14,10 @@ from autotune.job.package import survey
 
 # set if this process is itself the entry point of a submitted job
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+REMEDY = (
+    "list what the nodes do not need in .rayignore, or put the directory on a shared file system"
+    " and set executor: {ray: {workdir: shared}}"
+)
 
 
 def runtime_environment(
@@ -37,10 +41,7 @@ def runtime_environment(
         package.write(archive)
     except InputError as error:
         if error.remedy:  # names options that only `autotune submit` has
-            error.remedy = (
-                "list what the nodes do not need in .rayignore, or put the directory on a shared"
-                " file system and set executor: {ray: {workdir: shared}}"
-            )
+            error.remedy = REMEDY
         raise
     for name in package.linked_folders:
         warn(f"not shipped to the nodes: {workdir / name}, because it is a link to a folder")

@@ -22,7 +22,7 @@ from autotune.errors import InputError
 
 LIMIT_MIB = 500  # Ray keeps packages in the head's memory and refuses 512 MiB
 NEVER = """
-    .git/ .hg/ .svn/ __pycache__/ *.py[cod] .venv/ venv/ .tox/ node_modules/ .ipynb_checkpoints/
+    .git .hg/ .svn/ __pycache__/ *.py[cod] .venv/ venv/ .tox/ node_modules/ .ipynb_checkpoints/
     .mypy_cache/ .pytest_cache/ .ruff_cache/ autotune-runs/ mlruns/ mlartifacts/ mlflow.db* wandb/
     .env .env.* !.env.example .netrc .pypirc .git-credentials .ssh/ .aws/ .kaggle/ id_rsa id_dsa
     id_ecdsa id_ed25519 *.key *.p12 *.pem

@@ -185,17 +185,16 @@ def _address(given: str | None, env: Mapping[str, str]) -> tuple[str, str]:
 def _http(text: str, where: str) -> str:
     """``text`` as scheme, host and port; ``host`` alone means http on the dashboard's port."""
     whole = text if "://" in text else f"http://{text}"
+    wrong = InputError(f"'{mask_url(text)}' is not an address", where=where, expected=EXPECTED)
     try:
         parts = urllib.parse.urlsplit(whole)
         port = parts.port
     except ValueError:
-        raise InputError(
-            f"'{mask_url(text)}' is not an address", where=where, expected=EXPECTED
-        ) from None
+        raise wrong from None
     if parts.scheme == "ray":
         raise InputError(f"'{text}' is the address of Ray Client", where=where, expected=EXPECTED)
     if parts.scheme not in ("http", "https") or not parts.hostname or text == "auto":
-        raise InputError(f"'{mask_url(text)}' is not an address", where=where, expected=EXPECTED)
+        raise wrong
     if parts.username or parts.password:
         raise InputError(
             "the address contains a user name or password",

@@ -29,9 +29,7 @@ class Run:
     end_s: float | None
     exit_code: int | None
     message: str  # Ray's message about it
-    directory: str = (
-        ""  # of the run, below the service's runs: the ID of the first submission to it
-    )
+    directory: str  # below the service's runs: the ID of the first submission to it
 
     @property
     def ended(self) -> bool:

@@ -80,6 +80,7 @@ def test_what_need_not_travel_stays(tmp_path: Path) -> None:
         {
             "job.yaml": "",
             ".git/config": "",
+            "submodule/.git": "gitdir: ../.git/modules/submodule",
             ".venv/bin/python": "",
             "a/__pycache__/a.pyc": "",
             "autotune-runs/x/journal.jsonl": "",

@@ -246,14 +246,8 @@ class RayExecutor(Executor):
         wanted = self._options.get("slots")
         most = wanted if isinstance(wanted, int) else len(there)
         for place in there:
-            busy = len(self._slots) + len(self._starting) + len(self._waiting)
-            known = (
-                place in self._slots
-                or place in self._starting
-                or place in self._out
-                or any(place == p for p, _, _ in self._waiting)
-            )
-            if not known and busy < most:
+            taken = self._taken()
+            if place not in taken and place not in self._out and len(taken) < most:
                 self._start(place)
         self._collect()
 
@@ -261,13 +255,10 @@ class RayExecutor(Executor):
         found, size = list(places(nodes, self._options)), self._options.get("nodes_per_slot") or 1
         if not isinstance(size, int) or size == 1:
             return found
-        held = [
-            *self._slots,
-            *self._starting,
-            *(place for place, _, _ in self._waiting),
-            *self._out,
-        ]
-        return list(groups(found, size, held))
+        return list(groups(found, size, [*self._taken(), *self._out]))
+
+    def _taken(self) -> list[Place]:
+        return [*self._slots, *self._starting, *(place for place, _, _ in self._waiting)]
 
     def _start(self, place: Place) -> None:
         self._starts[place] += 1

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
 from autotune.job.package import Package
 from autotune.service.cluster import Cluster
@@ -174,7 +175,10 @@ def send(cluster: Cluster, submission: Submission) -> None:
         InputError: the cluster does not answer, rejects the token, or refuses the request.
     """
     client = cluster.client()
-    with tempfile.TemporaryDirectory(prefix="autotune-submit-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="autotune-submit-") as folder,
+        told_of_the_disk(Path(folder), "submit it again"),
+    ):
         runtime_env: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}}
         if submission.package is not None:
             archive = Path(folder) / "job.zip"

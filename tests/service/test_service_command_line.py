@@ -4,7 +4,9 @@ anything.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from autotune.job.package import Package
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 JOB = "name: tiny\ncommand: python train.py\n"
@@ -461,6 +464,19 @@ def test_a_cluster_that_never_has_started_says_so(
     asked = cluster_that_starts(door, refusals=100, monkeypatch=monkeypatch)
     assert main(["submit", "job.yaml", "--no-ship", "--cpus", "0", "--address", door.address]) == 2  # type: ignore[attr-defined]
     assert len(asked) > 1 and "No available agent to submit job" in capsys.readouterr().err
+
+
+def test_a_full_disk_here_is_told_as_such(
+    job: Path, door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(package: Package, archive: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    asked = cluster_that_starts(door, refusals=0, monkeypatch=monkeypatch)
+    monkeypatch.setattr(Package, "write", full)
+    assert main(["submit", "job.yaml", "--cpus", "0", "--address", door.address]) == 2  # type: ignore[attr-defined]
+    said = capsys.readouterr().err
+    assert asked == [] and "autotune-submit-" in said and "submit it again" in said
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 #
 #     PostgreSQL ◀── MLflow ◀── Ray head ◀── Ray worker 1 … N          each waited for until it answers
 #
-#     docker/up.sh [--state DIRECTORY] [--workers N] [--cpus N] [--upgrade] [--only database]
+#     docker/up.sh [--state DIRECTORY] [--workers N] [--cpus N|all] [--upgrade] [--only database]
 #
 #     --state      where data, secrets, logs and pids lie [AUTOTUNE_STATE, else /var/lib/autotune-service; not root:
 #                  ~/.local/state/autotune-service]
 #     --workers    Ray workers [as many as were started last, else 1]; fewer than run: the last ones are ended
-#     --cpus       cores each worker offers [all]
+#     --cpus       cores each worker offers from its next start on [as said last, else all]
 #     --upgrade    bring MLflow's database up to the MLflow that is installed; back it up first
 #     --only       nothing but PostgreSQL, to restore a backup into
 #
@@ -36,7 +36,7 @@ while (($#)); do
     esac
 done
 [[ $workers =~ ^[0-9]{0,3}$ ]] || fail "--workers is '$workers', which is no number" "docker/up.sh --workers 2"
-[[ $cpus =~ ^[0-9]*$ ]] || fail "--cpus is '$cpus', which is no number" "docker/up.sh --cpus 4"
+[[ $cpus =~ ^([0-9]*|all)$ ]] || fail "--cpus is '$cpus', which is no number" "docker/up.sh --cpus 4"
 [[ -z $only || $only == database ]] || fail "--only is '$only'" "docker/up.sh --only database"
 
 for program in python ray mlflow; do
@@ -54,6 +54,8 @@ if [[ -z $workers ]]; then
     workers=$(find "$state/pids" -name 'ray-worker-*' | wc -l)
     ((workers)) || workers=1
 fi
+[[ -z $cpus ]] || echo "$cpus" >"$state/cpus"
+[[ ! -s $state/cpus ]] || cpus=$(<"$state/cpus")
 "$here/secrets.sh" "$state/secrets"
 
 # PostgreSQL refuses to run as root, so root runs it as the user that Debian's package makes.
@@ -152,7 +154,7 @@ ENV
     for ((n = 1; n <= workers; n++)); do
         agent=RAY_WORKER_${n}_AGENT_PORT
         port "$agent" 0
-        RAY_AGENT_PORT=${!agent} RAY_WORKER_CPUS=$cpus start "ray-worker-$n" "$here/services/ray-worker"
+        RAY_AGENT_PORT=${!agent} RAY_WORKER_CPUS=${cpus#all} start "ray-worker-$n" "$here/services/ray-worker"
         # Not all at once: Ray gives a node 30 s to start (ray/_private/node.py), which on a busy machine they would take from each other.
         wait_for "ray-worker-$n" 120 "$here/services/healthy" "http://127.0.0.1:${!agent}/api/local_raylet_healthz"
     done

@@ -161,7 +161,9 @@ def test_nothing_is_left_after_down_and_everything_is_there_after_up(machine: Ba
     machine.ask("experiments/create", {"name": name})
     assert machine.down().returncode == 0
     assert machine.processes() == {}
-    assert machine.up("--workers", "0").returncode == 0
+    assert machine.up("--workers", "1").returncode == 0
+    worker = Path(f"/proc/{machine.pids()['ray-worker-1']}/cmdline").read_text().split("\0")
+    assert worker[worker.index("--num-cpus") + 1] == "2", "as said at the first start"
     assert (
         machine.ask(f"experiments/get-by-name?experiment_name={name}")["experiment"]["name"] == name
     )

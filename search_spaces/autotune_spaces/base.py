@@ -95,6 +95,10 @@ def nearest(word: object, words: Iterable[str]) -> str:
     return close[0] if close else ""
 
 
+class Undone(str):
+    """Why a knob has no effect any more: until the job set it back or it failed, it had one."""
+
+
 @dataclass(frozen=True)
 class Start:
     """What a process is started with."""
@@ -288,8 +292,8 @@ class Knob(ABC):
         raise TypeError(f"{self.name} is set before the process starts, not in a running job")
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        """After some iterations with ``value``: why it had no effect; None if it did, or if that
-        cannot be determined.
+        """After some iterations with ``value``: why it had no effect (:class:`Undone`: it had one
+        for a time); None if it did, or if that cannot be determined.
         """
         return None
 

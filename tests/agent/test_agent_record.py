@@ -139,7 +139,14 @@ def test_fused_kernels_count_steps_in_float32_which_changes_no_training(tuner: T
 
 def test_a_knob_that_cannot_be_set_is_told(tuner: Tuner) -> None:
     found = record(tuner, knobs={"num_workers": "many"}, steps=5)
-    assert "many" in found.no_effect["num_workers"]
+    assert "many" in found.no_effect["num_workers"] and not found.idle
+
+
+def test_a_knob_that_never_acted_is_told_from_one_that_the_job_set_back(tuner: Tuner) -> None:
+    source = LOOP.replace("optimizer.step()", "optimizer.step(); torch.set_num_threads(2)")
+    knobs = {"intra_op_threads": 1, "non_blocking": True}
+    found = record(tuner, source=source, knobs=knobs, steps=8)
+    assert set(found.no_effect) == set(knobs) and found.idle == ("non_blocking",)
 
 
 def test_each_of_several_knobs_that_fail_is_told(tmp_path: Path) -> None:

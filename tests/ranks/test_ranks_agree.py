@@ -140,7 +140,11 @@ def test_a_knob_without_effect_on_any_rank_has_none() -> None:
     merged = merge_records(
         {0: record(0, (1.0,)), 1: record(1, (1.0,), no_effect={"pin_memory": "no"})}, JOBS
     )
-    assert merged.no_effect == {"pin_memory": "on rank 1: no"}
+    assert merged.no_effect == {"pin_memory": "on rank 1: no"} and merged.idle == ()
+    told = {"no_effect": {"pin_memory": "no", "gc": "no"}}
+    both = {0: record(0, (1.0,), **told, idle=("gc", "pin_memory"))}
+    both[1] = record(1, (1.0,), **told, idle=("pin_memory",))
+    assert merge_records(both, JOBS).idle == ("pin_memory",)
     reports = {
         r: BlockReport(
             "b", r, window((1.0,)), no_effect={"pin_memory": "no"}, notes={"loss": float(r)}

@@ -601,6 +601,7 @@ def test_a_resumed_search_neither_announces_nor_gets_more_time(tmp_path: Path) -
     ("why", "kept"),
     [
         ("not supported", False),
+        ("the job never moves a batch", False),
         ("on rank 1: not supported", True),
         ("the job set it back", True),
         ("optimizer_impl: RuntimeError: no kernel", True),  # while it was set
@@ -610,7 +611,7 @@ def test_a_knob_without_effect_in_its_proof_is_told_and_left_out_of_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str, kept: bool
 ) -> None:
     """Unless it acted on some ranks, or for some time: then the proof is not one without it."""
-    machine = Machine(table(HARMLESS), idle({"optimizer_impl": why}))
+    machine = Machine(table(HARMLESS), useless({"optimizer_impl": why}, acted=kept))
     result = run(tmp_path, machine, shown="auto")
     said = " ".join(capsys.readouterr().out.split())
     assert f"in fresh processes optimizer_impl had no effect: {why}" in said
@@ -624,18 +625,19 @@ def test_a_knob_without_effect_in_its_proof_is_told_and_left_out_of_the_answer(
 def test_a_finalist_without_any_effect_in_its_proof_is_not_adopted(tmp_path: Path) -> None:
     machine = Machine(
         table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}),
-        idle({"amp_dtype": "not supported"}),
+        useless({"amp_dtype": "not supported"}),
     )
     result = run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}"))
     assert result.verdict == "keep-baseline" and len(machine.confirmed()) == 10
     assert "in fresh processes amp_dtype had no effect: not supported" in result.reason
 
 
-def idle(no_effect: dict[str, str]) -> Callable[[FixedRun, Record], Record]:
-    """Knobs that do nothing in the runs of the first proof."""
+def useless(no_effect: dict[str, str], acted: bool = False) -> Callable[[FixedRun, Record], Record]:
+    """Knobs without effect in the runs of the first proof. ``acted``: they had one for a time."""
 
     def alter(request: FixedRun, record: Record) -> Record:
         told = request.label.startswith("confirm1-candidate")
-        return replace(record, no_effect=no_effect) if told else record
+        idle = () if acted else tuple(no_effect)
+        return replace(record, no_effect=no_effect, idle=idle) if told else record
 
     return alter

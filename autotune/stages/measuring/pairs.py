@@ -245,18 +245,11 @@ class Pairs:
 
     @property
     def idle(self) -> dict[str, str]:
-        """Those that had none at all: in no run, on no rank, and not until they failed or the job
-        set them back.
-        """
+        """Those that had none at all: in no run, and see ``Record.idle``."""
         return {
             name: why
             for name, why in self.useless.items()
-            if not any(
-                record.no_effect.get(name, "on rank ").startswith(
-                    ("on rank ", "the job ", f"{name}:")
-                )
-                for record in self.candidate.values()
-            )
+            if all(name in record.idle for record in self.candidate.values())
         }
 
     @property

@@ -18,6 +18,7 @@ from autotune_spaces.base import (
     Numerics,
     Scope,
     Start,
+    Undone,
     Value,
 )
 from autotune_spaces.facts import JobFacts, Machine
@@ -171,7 +172,7 @@ class CpuAffinity(Knob):
         if not wanted or wanted == own:
             return f"the job may run on {as_list(own or now)} anyway" if value != "all" else None
         if now != wanted:
-            return (
+            return Undone(
                 f"the job runs on {as_list(now)}, not on {as_list(wanted)}: it sets its"
                 " CPU affinity itself"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Undone, Value
 from autotune_spaces.domains import need_convolutions, need_cuda, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -63,7 +63,7 @@ class CudnnBenchmark(Knob):
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if live.torch.backends.cudnn.benchmark is not value:
-            return (
+            return Undone(
                 "the job set torch.backends.cudnn.benchmark to"
                 f" {live.torch.backends.cudnn.benchmark} itself"
             )

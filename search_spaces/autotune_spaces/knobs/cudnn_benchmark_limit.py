@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Undone, Value
 from autotune_spaces.domains import need_convolutions, need_cuda, whole
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -65,7 +65,7 @@ class CudnnBenchmarkLimit(Knob):
         return (
             None
             if now is None or now == value
-            else f"the job set torch.backends.cudnn.benchmark_limit to {now} itself"
+            else Undone(f"the job set torch.backends.cudnn.benchmark_limit to {now} itself")
         )
 
     def snippet(self, value: Value) -> str:

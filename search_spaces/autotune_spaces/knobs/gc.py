@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Undone, Value
 from autotune_spaces.facts import JobFacts, Machine
 
 THRESHOLD = "threshold-"
@@ -59,12 +59,12 @@ class Gc(Knob):
         import gc
 
         if not gc.isenabled():
-            return "the job has switched the garbage collector off (gc.disable())"
+            return Undone("the job has switched the garbage collector off (gc.disable())")
         threshold = _threshold(str(value))
         if threshold and gc.get_threshold()[0] != threshold:
-            return f"the job set the threshold to {gc.get_threshold()[0]} itself"
+            return Undone(f"the job set the threshold to {gc.get_threshold()[0]} itself")
         return (
-            "nothing is frozen: the job has called gc.unfreeze()"
+            Undone("nothing is frozen: the job has called gc.unfreeze()")
             if value == "freeze" and not gc.get_freeze_count()
             else None
         )

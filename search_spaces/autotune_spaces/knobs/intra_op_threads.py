@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Undone, Value
 from autotune_spaces.domains import cores_per_rank, doubling, whole
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -47,7 +47,7 @@ class IntraOpThreads(Knob):
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         now = live.torch.get_num_threads()
-        return None if now == value else f"the job set the number of threads back to {now}"
+        return None if now == value else Undone(f"the job set the number of threads back to {now}")
 
     def snippet(self, value: Value) -> str:
         return f"torch.set_num_threads({value})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Undone, Value
 from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -96,9 +96,9 @@ class MatmulPrecision(Knob):
         try:
             now = live.torch.get_float32_matmul_precision()
         except RuntimeError:  # the job has since used fp32_precision, the newer switches
-            return "the job sets fp32_precision itself"
+            return Undone("the job sets fp32_precision itself")
         if now != value:
-            return f"the job set the precision back to {now!r}"
+            return Undone(f"the job set the precision back to {now!r}")
         if live.device == "cpu" and value != "highest" and not _differs(live.torch, str(value)):
             return "float32 products are bit-identical with it on this CPU"
         return None

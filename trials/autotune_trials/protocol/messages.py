@@ -270,6 +270,8 @@ class Record:
     # samples consumed when each value of metrics was reported
     metrics_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     no_effect: Mapping[str, str] = field(default_factory=dict)
+    # those of no_effect that had none at all: on no rank, and not until they failed or were undone
+    idle: tuple[str, ...] = ()
     ended_early: bool = False  # the job ended before the window was full
     # the training thread has ended but its process has not: another record may follow
     so_far: bool = False

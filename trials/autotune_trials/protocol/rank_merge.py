@@ -87,6 +87,7 @@ def merge_records(records: Mapping[int, Record], jobs: Mapping[int, JobFacts]) -
             tuple(map(sum, zip(*before, strict=True))) if same else ordered[0].samples_before
         ),
         no_effect=_no_effect({r: records[r].no_effect for r in sorted(records)}, jobs),
+        idle=tuple(knob for knob in ordered[0].idle if all(knob in r.idle for r in ordered)),
         ended_early=any(r.ended_early for r in ordered),
         notes={**ordered[0].notes, "ranks": len(ordered)},
     )

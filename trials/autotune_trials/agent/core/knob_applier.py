@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune_spaces import knobs as registry
-from autotune_spaces.base import Knob, NotApplicable, Value
+from autotune_spaces.base import Knob, NotApplicable, Undone, Value
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.protocol.messages import SessionMode
 
@@ -117,14 +117,14 @@ class Knobs:
     def without_effect(
         self, choices: Sequence[KnobChoice], failures: Sequence[str] = ()
     ) -> dict[str, str]:
-        """Those of ``choices`` that had no effect or failed -> why."""
+        """Those of ``choices`` that had no effect or failed -> why. Failed: an :class:`Undone`."""
         found = {}
         for choice in choices:
             failed = next((f for f in failures if f.startswith(f"{choice.name}:")), None)
             try:
-                reason = failed or self._effect(choice)
+                reason = Undone(failed) if failed else self._effect(choice)
             except Exception as error:
-                reason = f"{choice.name}: {type(error).__name__}: {error}"
+                reason = Undone(f"{choice.name}: {type(error).__name__}: {error}")
             if reason:
                 found[choice.name] = reason
         return found

@@ -21,6 +21,7 @@ from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from autotune_spaces.base import Undone
 from autotune_trials.agent.bootstrap.log import reason
 from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.entry_modules import compile_notes
@@ -309,6 +310,7 @@ class RecordMode(Mode):
             notes["probe"] = agent.probe.norms.failure
         if self._failures:
             notes["knob_failures"] = self._failures
+        no_effect = agent.knobs.no_effect(self._failures)
         flush_output()
         agent.channel.send(
             Record(
@@ -330,7 +332,8 @@ class RecordMode(Mode):
                 metrics_at={
                     k: tuple(at for at, _ in told) for k, told in agent.metrics.told.items()
                 },
-                no_effect=agent.knobs.no_effect(self._failures),
+                no_effect=no_effect,
+                idle=tuple(k for k, why in no_effect.items() if not isinstance(why, Undone)),
                 ended_early=ended_early,
                 so_far=so_far,
                 trace=self._trace,

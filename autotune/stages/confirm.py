@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from autotune.executors.base import SessionFailed
-from autotune.job.configs import key_of
+from autotune.job.configs import key_of, normalise, without
 from autotune.objectives import BETTER
 from autotune.results import Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
@@ -69,7 +69,8 @@ def confirm(
         if look == 0:
             if useless := pairs.useless:
                 context.progress.warning(f"in fresh processes {no_effect_words(useless)}")
-            if config.keys() <= (idle := pairs.idle).keys():
+            space, idle = context.spec.search_space, pairs.idle
+            if not normalise(without(config, *idle), observation.defaults, space):
                 reason = f"in fresh processes {no_effect_words(idle)}"
                 return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, reason)
             looks = planned(_room(context, observation, config, pairs))

@@ -632,6 +632,15 @@ def test_a_finalist_without_any_effect_in_its_proof_is_not_adopted(tmp_path: Pat
     assert "in fresh processes amp_dtype had no effect: not supported" in result.reason
 
 
+def test_a_knob_that_means_nothing_without_an_idle_one_does_not_save_it(tmp_path: Path) -> None:
+    factors = {"num_workers": {"2": 0.7}, "prefetch_factor": {"8": 0.8}}
+    machine = Machine(table(HARMLESS, factors=factors), useless({"num_workers": "no DataLoader"}))
+    spec = job(tmp_path, "{num_workers: [2], prefetch_factor: [8]}")
+    rejected = run(tmp_path, machine, spec).rejected[0]
+    assert rejected.config.keys() == {"num_workers", "prefetch_factor"}
+    assert "in fresh processes num_workers had no effect: no DataLoader" in rejected.reason
+
+
 def useless(no_effect: dict[str, str], acted: bool = False) -> Callable[[FixedRun, Record], Record]:
     """Knobs without effect in the runs of the first proof. ``acted``: they had one for a time."""
 

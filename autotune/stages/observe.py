@@ -316,7 +316,10 @@ def explain_failure(
     }[failure.kind]
     remedy = "check that the command runs by itself"
     if failure.kind == "hang":
-        remedy += "; if pauses this long are normal, raise hang_timeout_s in job.yaml"
+        remedy += (
+            "; if pauses this long are normal, raise hang_timeout_s in job.yaml"
+            " (startup_timeout_s for its first iterations)"
+        )
     return BaselineError(
         f"{job} {what}: {failure.detail}{tail}", where=failure.where or command, remedy=remedy
     )

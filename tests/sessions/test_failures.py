@@ -415,6 +415,24 @@ def test_a_first_iteration_that_compiles_may_take_as_long_as_a_start_up(make_ses
     assert session.wait_hello()
 
 
+@pytest.mark.slow
+def test_a_slow_job_that_has_stepped_may_take_as_long_for_each_further_iteration(make_session):
+    session = make_session(
+        """
+        import time
+        from fake_agent import Agent, Hello, JobFacts, MACHINE, os
+        time.sleep(1)
+        agent = Agent(hello=False)
+        time.sleep(2.5)
+        job = JobFacts(os.getpid(), "cpu", None, (), ())
+        agent.send(Hello(os.getpid(), 0, MACHINE, job, 0.1, {}))
+        agent.pause()
+        """,
+        startup_timeout_s=2.5,
+    )
+    assert session.wait_hello()
+
+
 # ------------------------------------------------------------------------------------- reading logs
 
 

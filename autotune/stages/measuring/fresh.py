@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import WALL_S, Executor, FixedRun, SessionFailed
@@ -25,6 +25,7 @@ from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
 from autotune.verdict.speedup import LOOKS
 from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, first_counted, later_epoch
+from autotune.words import duration_words
 from autotune_spaces.base import Config, Knob, Scope, SearchSpace, Value
 from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
@@ -162,6 +163,10 @@ class FreshRuns:
             )
             spent_s = math.fsum(record.window.times_s) + record.window.away_s
             slow = spent_s > 0.9 * self._longest_s()  # the budget's limit ended it
+            needed = WARM_UP_MINIMUM + FEWEST_ITERATIONS
+            times_s = record.window.times_s
+            further = max(needed - len(times_s), 0)
+            run_s = spent_s + further * median(times_s or (0.0,))
             ran = (
                 ended
                 if record.ended_early
@@ -170,15 +175,14 @@ class FreshRuns:
                 else "the job's iteration times do not settle: it ran"
             )
             raise BaselineError(
-                f"{ran} {len(record.window.times_s)} optimizer steps, {len(counted)} of them after"
-                " warm-up",
+                f"{ran} {len(times_s)} optimizer steps, {len(counted)} of them after warm-up",
                 where=" ".join(mask_command(self.context.spec.command)),
                 expected=(
-                    f"at least {WARM_UP_MINIMUM + FEWEST_ITERATIONS} optimizer steps,"
-                    f" {FEWEST_ITERATIONS} of them after warm-up"
+                    f"at least {needed} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up"
                 ),
                 remedy=(
-                    "raise budget.minutes"
+                    f"raise budget.minutes to {math.ceil(minutes_for(run_s))}: that many steps take"
+                    f" {duration_words(run_s)}, and a proof takes {2 * FEWEST_PAIRS} such runs"
                     if slow and not record.ended_early
                     else "increase the number of epochs or steps in job.yaml's command, or raise"
                     " budget.minutes if steps are slow"
@@ -371,6 +375,11 @@ class FreshRuns:
 def share_s(context: RunContext) -> float:
     """Seconds of the budget that each run of a confirmation may take."""
     return CONFIRM_SHARE * context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS)
+
+
+def minutes_for(run_s: float) -> float:
+    """The budget of which ``run_s`` is each run's share."""
+    return run_s * 2 * FEWEST_PAIRS / (CONFIRM_SHARE * 60)
 
 
 def later_run_s(context: RunContext, first: Record) -> float:

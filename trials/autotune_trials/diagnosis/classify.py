@@ -288,7 +288,10 @@ _CAUSES = {
             "backward() was called, but no torch.optim optimizer stepped, and no other parameter"
             " update was seen"
         ),
-        MARKING[0].upper() + MARKING[1:],
+        (
+            "If it accumulates gradients for longer than that, raise startup_timeout_s in job.yaml;"
+            f" otherwise {MARKING}"
+        ),
     ),
 }
 

@@ -139,6 +139,7 @@ class Session:
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._plans = 0
         self._backwards_seen_s: float | None = None
+        self._stepped_s: float | None = None  # seconds from the start until a step was seen
         self.command = WatchedCommand(
             self.argv,
             self.workdir,
@@ -237,7 +238,7 @@ class Session:
         while not self._ranks or len(self._ranks) < self.hello.job.world_size:
             arrived = self.waiting.next(1.0, "its first iterations were done")
             if arrived is None:
-                if time.monotonic() > deadline + self._first_epoch_s() or self._never_steps():
+                if time.monotonic() > deadline + self._further_s() or self._never_steps():
                     ranks_in_all = self.hello.job.world_size if self._ranks else 0
                     raise self.postmortem.of_slow_start(
                         time.monotonic() - self._started_s, self.waiting.pids(), ranks_in_all
@@ -253,11 +254,14 @@ class Session:
         self.board.inbox.extendleft(reversed(early))
         return self.hello
 
-    def _first_epoch_s(self) -> float:
-        """How long a job that trains may take to say hello: a live session waits until its first
-        epoch has ended."""
-        trains = "step" in classify.markers_of(self.paths)
-        return self.config.first_epoch_s if trains else 0.0
+    def _further_s(self) -> float:
+        """How much longer a job that has stepped may take to say hello: until its warm-up has ended,
+        with iterations no longer than the first, and in a live session its first epoch."""
+        if "step" not in classify.markers_of(self.paths):
+            return 0.0
+        if self._stepped_s is None:
+            self._stepped_s = time.monotonic() - self._started_s
+        return self.config.first_epoch_s + self.config.warmup_steps * self._stepped_s
 
     def _never_steps(self) -> bool:
         """Whether backward() had been called many times long ago, and still no optimizer has

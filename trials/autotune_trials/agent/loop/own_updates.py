@@ -32,6 +32,7 @@ ELEMENTS = 64  # checked in each, at most
 SHARE = 4
 SURE = 4  # updates in a row, each after the same number of backwards
 PATIENCE = 50  # backwards without an update
+STEPLESS = 1000  # backwards by which a job with an optimizer has stepped, however it accumulates
 NO_UPDATE = (
     "backward() was called 50 times, no torch.optim optimizer was built, and no parameter"
     " update was seen: autotune cannot tell where an iteration ends."
@@ -61,7 +62,7 @@ class OwnUpdates(Listener):
 
     def backward_ended(self) -> None:
         self._pending += 1
-        if self._live.state.backwards == PATIENCE:
+        if self._live.state.backwards == STEPLESS:
             # seen by the session: if there is an optimizer, it should step soon
             leave_marker("backwards")
         if self._pending >= PATIENCE and not self._live.every_optimizer() and not self._period:

@@ -351,9 +351,8 @@ def prove(
         milder = (
             _without_others(v, observation, context, gains)
             for v in _milder(context, config, loss, found)
-            if v
         )
-        variants = [*milder, *variants]
+        variants = [*(variant for variant in milder if variant.config), *variants]
         if len(variants) > 1 and context.out_of_time_at(f"{label}-variants", ahead_s):
             variants = variants[-1:]  # the safest
     reason = (

@@ -641,6 +641,19 @@ def test_a_knob_that_means_nothing_without_an_idle_one_does_not_save_it(tmp_path
     assert "in fresh processes num_workers had no effect: no DataLoader" in rejected.reason
 
 
+def test_no_variant_is_announced_that_means_nothing_without_the_culprit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factors = {"num_workers": {"2": 0.7}, "prefetch_factor": {"8": 0.8}}
+    lying = Loss(changed_by={"num_workers": {"2": 0.2}})
+    machine = Machine(table(lying, factors=factors))
+    spec = job(tmp_path, "{num_workers: [2], prefetch_factor: [8]}")
+    clock = time_is_up_in("confirm1-only", machine)
+    result = run(tmp_path, machine, spec, clock, shown="auto")
+    assert "tried once more" not in " ".join(capsys.readouterr().out.split())
+    assert all(rejected.config for rejected in result.rejected)
+
+
 def useless(no_effect: dict[str, str], acted: bool = False) -> Callable[[FixedRun, Record], Record]:
     """Knobs without effect in the runs of the first proof. ``acted``: they had one for a time."""
 

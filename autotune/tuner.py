@@ -216,6 +216,8 @@ def prove_again(context: RunContext, observation: Observation, recall: Recall) -
     if not why:
         loss = converge(context, config, pairs)
         why = "" if loss.verdict == "unchanged" else _why_not(loss, {})
+    if not why and (beyond := pairs.beyond_limits(observation)):
+        why = f"not proven {better}: it {beyond}"
     if not why:
         proof = Proof(config, PROVEN.format(better=better), last, loss, gains, ())
         return _without_idle(context, observation, proof, pairs)
@@ -337,7 +339,10 @@ def prove(
             continue
         loss = converge(context, config, pairs)
         if loss.verdict == "unchanged":
-            last = sharpen(context, observation, last, label, cold_s)
+            if why := pairs.beyond_limits(observation):
+                last = replace(last, adopted=False, reason=f"it {why}")
+            else:
+                last = sharpen(context, observation, last, label, cold_s)
             if not last.adopted:
                 rejected.append(Rejected(config, f"not proven {better}: {last.reason}"))
                 continue

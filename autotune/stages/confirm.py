@@ -153,8 +153,8 @@ def sharpen(
 ) -> Confirmation:
     """Add pairs to a proven candidate while its interval is wide and the budget has minutes left.
 
-    The candidate was adopted and trains the same. That stands unless one of these runs fails or
-    diverges. ``label``, ``cold_s``: of the adopted pairs.
+    The candidate was adopted and trains the same. That stands unless one of these runs fails,
+    diverges or takes too much memory. ``label``, ``cold_s``: of the adopted pairs.
 
     Raises:
         BaselineError: the unchanged job fails.
@@ -183,6 +183,8 @@ def sharpen(
             pairs.ensure(count)
         except SessionFailed as failure:
             return replace(confirmation, adopted=False, reason=_failed_text(failure))
+        if why := pairs.beyond_limits(observation):
+            return replace(confirmation, adopted=False, reason=f"it {why}")
         if not further:
             continue  # these are the adopted pairs
         if (seed := _diverged(pairs)) is not None:

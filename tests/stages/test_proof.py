@@ -654,6 +654,30 @@ def test_no_variant_is_announced_that_means_nothing_without_the_culprit(
     assert all(rejected.config for rejected in result.rejected)
 
 
+@pytest.mark.parametrize(("first", "noise"), [(5, 0.005), (7, 0.05)])
+def test_memory_that_only_a_later_run_of_the_proof_needs_counts_too(
+    tmp_path: Path, first: int, noise: float
+) -> None:
+    """The loss check needs a sixth pair; with noise, the figure needs further ones."""
+
+    def alter(request: FixedRun, record: Record) -> Record:
+        label, _, run_of = request.label.rpartition("-")
+        grown = label == "confirm1-candidate" and int(run_of) >= first
+        window = replace(record.window, peak_memory_gib=4.0 if grown else 1.0)
+        if label == "confirm1-candidate" and int(run_of) < 5:  # too far apart for the loss check
+            shift = 0.991 if int(run_of) % 2 else 1.009
+            record = replace(record, losses=tuple((loss or 0.0) * shift for loss in record.losses))
+        return replace(record, window=window)
+
+    factors = {"amp_dtype": {"bfloat16": 0.8}}
+    machine = Machine(table(HARMLESS, factors=factors, block_noise=noise), alter)
+    limits = "constraints: {host_memory_gib: 2}\n"
+    result = run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}", limits))
+    assert any(request.label == f"confirm1-candidate-{first}" for request in machine.requests)
+    assert result.verdict == "keep-baseline"
+    assert "more than host_memory_gib allows" in result.rejected[0].reason
+
+
 def useless(no_effect: dict[str, str], acted: bool = False) -> Callable[[FixedRun, Record], Record]:
     """Knobs without effect in the runs of the first proof. ``acted``: they had one for a time."""
 

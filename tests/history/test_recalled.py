@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 from played import SPACE, Played, job
-from replay import Loss, ReplayTable
+from replay import Loss, ReplayExecutor, ReplayTable
 
 from autotune import tuner
+from autotune.executors.base import FixedRun
 from autotune.export.fingerprint import here
 from autotune.history.store import Store
 from autotune.journal import Journal
 from autotune.report.result_file import write_result
 from autotune.running import _elsewhere, _other_torch
 from autotune_spaces.codec import encode
+from autotune_trials.protocol.messages import Record
 
 FACTORS = {
     "num_workers": {"1": 0.85, "2": 0.7},
@@ -273,6 +275,29 @@ def test_an_answer_that_changes_the_loss_now_is_not_adopted(store: Path, tmp_pat
     assert run.result.recalled.outcome == "not proven"
     assert run.result.verdict == "tuned" and "amp_dtype" not in run.result.knobs
     assert "loss changed" in run.result.rejected[0].reason
+
+
+def test_an_answer_that_takes_too_much_memory_in_a_later_run_is_not_adopted(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss check needs a sixth pair, since the losses of the first five are far apart."""
+    run_fixed = ReplayExecutor.run_fixed
+
+    def grown(self: ReplayExecutor, request: FixedRun) -> Record:
+        record = run_fixed(self, request)
+        label, _, run_of = request.label.rpartition("-")
+        if label != "recalled-candidate":
+            return record
+        if int(run_of) >= 5:
+            return replace(record, window=replace(record.window, peak_memory_gib=4.0))
+        shift = 0.991 if int(run_of) % 2 else 1.009
+        return replace(record, losses=tuple((loss or 0.0) * shift for loss in record.losses))
+
+    monkeypatch.setattr(ReplayExecutor, "run_fixed", grown)
+    limited = f"{SPACE}\nconstraints: {{host_memory_gib: 2}}"
+    run = Played(tmp_path / "grown", TABLE, store, space=limited)
+    assert run.result.recalled.outcome == "not proven"
+    assert "more than host_memory_gib allows" in run.result.rejected[0].reason
 
 
 def test_nothing_of_the_job_is_in_the_store(tmp_path: Path) -> None:

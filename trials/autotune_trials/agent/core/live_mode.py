@@ -111,6 +111,7 @@ class LiveMode(Mode):
         elif self.stage is Stage.WARMUP:
             if iteration.index == 0:
                 self.startup_s = startup_s()
+                self.watch_end_of_child()
             self._look_for_epoch_end(iteration)
             if not self._first_epoch and agent.state.iterations >= agent.config.warmup_steps:
                 with agent.timer.own_time():

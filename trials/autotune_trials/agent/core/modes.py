@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.util
+import sys
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -43,6 +45,21 @@ class Mode(Listener):
 
     def on_crash(self) -> None:
         """The job is dying of an exception."""
+
+    def watch_end_of_child(self) -> None:
+        """Call once the work has begun: before, multiprocessing still clears its finalizers."""
+        if multiprocessing.parent_process() is not None:
+            multiprocessing.util.Finalize(None, self.at_end_of_child, exitpriority=0)
+
+    def at_end_of_child(self) -> None:
+        """A child of multiprocessing ends, perhaps by an error: neither sys.excepthook nor, if it was
+        forked, atexit is called there.
+        """
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):  # torch.multiprocessing.spawn catches it, exits with 1
+            error = error.__context__ if error.code not in (None, 0) else None
+        if error is not None:
+            self.agent.errors.on_uncaught(error)
 
     def show_life(self) -> None:
         """Tell the tuner from time to time that the job is alive, so that a slow job is not taken

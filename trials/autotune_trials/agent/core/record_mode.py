@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import enum
 import gc
-import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
@@ -133,8 +132,7 @@ class RecordMode(Mode):
             energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
         )
         self._window.open()
-        if multiprocessing.parent_process() is not None:
-            multiprocessing.util.Finalize(None, self._at_end_of_child, exitpriority=0)
+        self.watch_end_of_child()
 
     def _record(self, iteration: Iteration) -> None:
         agent, config, window = self.agent, self.agent.config, self._window
@@ -365,15 +363,11 @@ class RecordMode(Mode):
         except Exception:  # the job must end as it would by itself; the tuner is told
             agent.fail("atexit")
 
-    def _at_end_of_child(self) -> None:
-        """A child of multiprocessing ends, perhaps by an error: neither sys.excepthook nor, if it was
-        forked, atexit is called there.
-        """
+    def at_end_of_child(self) -> None:
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit):
             self._crashed = self._crashed or error.code not in (None, 0)
-        elif error is not None:
-            self.agent.errors.on_uncaught(error)
+        super().at_end_of_child()
         self._at_exit()
 
     def _at_thread_end(self) -> None:

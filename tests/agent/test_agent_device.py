@@ -171,7 +171,8 @@ def test_the_end_of_an_epoch_costs_what_the_device_waits(
     else:
         window = tuner.measure(block("b", 40))[0].window
     assert len(window.turnovers_s) >= 2
-    lost_s = sum(window.turnovers_s) / len(window.turnovers_s)
+    # the shortest: a busy machine may delay single ones
+    lost_s = min(window.turnovers_s)
     assert lost_s < 0.02 if pretended and at_work else lost_s >= 0.05
 
 

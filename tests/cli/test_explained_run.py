@@ -17,7 +17,7 @@ tracking: {{uri: null}}
 search_space:
   num_workers: [0, 2]
   pause: {{via: "--pause {{}}", values: [0, 6], default: 6, numerics: exact}}
-budget: {{minutes: 6, trials: 8}}
+budget: {{minutes: 15, trials: 8}}
 """
 MOST = 0.25  # maximum share of a run's wall time for explaining
 

@@ -12,7 +12,7 @@ from autotune.errors import ClusterLost
 from autotune.executors.cluster import head as module
 from autotune.executors.cluster.head import Head
 
-PATIENCE_S = 0.4
+PATIENCE_S = 1.0
 
 
 class Machine:
@@ -128,7 +128,7 @@ def test_what_it_says_is_of_now(machine: Machine, monkeypatch: pytest.MonkeyPatc
     """After losing a node, one must not be told that it is still there."""
     monkeypatch.setattr(module, "ASK_S", 600.0)
     there = ["a", "b"]
-    head = Head(lambda: [{"NodeID": name} for name in there], PATIENCE_S)
+    head = Head(lambda: [{"NodeID": name} for name in there], 30.0)
     assert len(head.nodes()) == 2
     there.remove("a")
     assert head.nodes() == [{"NodeID": "b"}]

@@ -132,7 +132,7 @@ signal.pause()
     assert child.stdout.readline().split() == ["hello", str(child.pid)]
     child.send_signal(signal.SIGTERM)
     assert child.stdout.readline() == "term\n"
-    assert child.wait(10) == 5
+    assert child.wait(60) == 5
     child.stdin.close()
     child.stdout.close()
 

@@ -236,8 +236,8 @@ def test_kill_9_of_the_tuner_ends_the_session(tuner, words):
     assert process_tags.marked(mark) and not process_tags.is_stale(mark)
     process.kill()
     process.wait()
-    assert not gone_within(6.0, mark)
-    wait_for(lambda: not procfs.alive(supervisor_pid), 6.0)
+    assert not gone_within(15.0, mark)
+    wait_for(lambda: not procfs.alive(supervisor_pid), 15.0)
     assert not socket.parent.exists()
 
 
@@ -249,7 +249,7 @@ def test_kill_9_of_the_supervisor_is_noticed_by_the_tuner(make_session, tmp_path
     session.command.supervisor.kill()
     with pytest.raises(SessionFailed, match="killed from outside"):
         session.wait_hello()
-    assert not gone_within(3.0, session.mark)
+    assert not gone_within(15.0, session.mark)
 
 
 def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
@@ -264,7 +264,7 @@ def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
     wait_for(lambda: process_tags.marked(mark))
     assert process_tags.is_stale(mark)
     assert process_tags.sweep_stale((str(socket.parent.parent),)) >= 1
-    assert not gone_within(3.0, mark)
+    assert not gone_within(15.0, mark)
     assert not socket.parent.exists()
 
 

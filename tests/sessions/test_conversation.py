@@ -51,15 +51,17 @@ def test_an_agent_of_another_version_is_told_apart_at_once(make_session):
 
 
 def test_starting_and_ending_cost_little(make_session, tmp_path):
-    times = []
-    for _ in range(3):
+    starting_s, ending_s = [], []
+    for _ in range(20):  # a busy machine delays some of them
         begin = time.perf_counter()
         session = make_session(["sleep", "60"])
         started = time.perf_counter()
         session.close()
-        times.append((started - begin, time.perf_counter() - started))
-    assert min(t for t, _ in times) < 0.15
-    assert min(t for _, t in times) < 0.3
+        starting_s.append(started - begin)
+        ending_s.append(time.perf_counter() - started)
+        if min(starting_s) < 0.15 and min(ending_s) < 0.3:
+            return
+    pytest.fail(f"starting took at least {min(starting_s):.2f} s, ending {min(ending_s):.2f} s")
 
 
 def test_ranks_are_merged_times_of_one_samples_of_all(make_session):

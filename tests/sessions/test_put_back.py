@@ -858,7 +858,7 @@ time.sleep(60)
     assert (home / "mine.txt").read_text() == "x"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not gone_within(10.0, mark)
+    assert not gone_within(15.0, mark)
     wait_for(lambda: not (home / "session" / "written").exists())
     assert state(home) == before and (home / "session" / "written.json").exists()
 

@@ -254,7 +254,7 @@ def test_a_killed_rank_ends_a_distributed_session(make_session, tmp_path):
     assert failure.kind == ("oom" if oom_kills.on_machine() is None else "killed")
     assert time.monotonic() - begin < 20
     session.close()
-    wait_for(lambda: not process_tags.marked(session.mark), 3.0)
+    wait_for(lambda: not process_tags.marked(session.mark), 15.0)
 
 
 ENDS_ITS_WORKER = """\

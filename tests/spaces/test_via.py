@@ -79,7 +79,7 @@ def test_a_placeholder_in_a_shell_line_stays_text() -> None:
     text = """x'y"; echo $HOME `id` \\ """
     argv = ["env", "sh", "-ec", """printf '%s|' {dtype} "{dtype}" '{dtype}' # it's {dtype}\n"""]
     argv[-1] += 'printf "%s|" \'a {dtype}\' {dtype}"${dtype}"'
-    out = subprocess.run(via("").command(argv, text), capture_output=True, text=True, timeout=10)
+    out = subprocess.run(via("").command(argv, text), capture_output=True, text=True, timeout=60)
     assert out.stdout == "|".join([*[text] * 3, f"a {text}", text, ""])
 
 
@@ -116,7 +116,7 @@ def test_no_shell_ever_reads_the_value(text: str) -> None:
         env={**os.environ, **variable.environment(text)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     assert json.loads(done.stdout) == [["--dtype", text], text]

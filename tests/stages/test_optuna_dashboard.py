@@ -19,7 +19,7 @@ from replayed import Machine, run, table
 DOCS = Path(__file__).parents[2] / "docs" / "search.md"
 
 
-def asked(url: str, seconds: float = 30.0) -> Any:
+def asked(url: str, seconds: float = 90.0) -> Any:
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -45,5 +45,5 @@ def test_the_documented_line_shows_the_study(tmp_path: Path) -> None:
         trials = asked(f"http://127.0.0.1:{port}/api/studies/{study['study_id']}")["trials"]
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
     assert len(trials) == len([t for t in result.trials if t.origin != "process"])

@@ -69,7 +69,7 @@ def test_ctrl_c_waits_for_the_second_one(monkeypatch: pytest.MonkeyPatch, stop: 
 
 
 def test_when_nobody_listens_any_more_no_alarm_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benches, "TERM_WITHIN_S", 0.2)
+    monkeypatch.setattr(benches, "TERM_WITHIN_S", 60)
     before = [
         signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
     ]
@@ -130,8 +130,9 @@ class EndedFirst(ReplayExecutor):
 
 @pytest.mark.parametrize("what", ["block", "worker", "fixed"])
 def test_what_was_in_flight_is_unfinished_and_no_failure(
-    what: str, stop: Stop, tmp_path: Path
+    what: str, stop: Stop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(benches, "ON_ITS_WAY_S", 30)  # it is waited for no longer than it takes
     journal = Journal(tmp_path / "run" / "journal.jsonl", lambda before: before)
     machine = EndedFirst(what)
     with open_progress("quiet", 60.0) as progress, pytest.raises(Interrupted):

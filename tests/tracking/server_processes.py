@@ -29,7 +29,7 @@ def running(argv: list[str], env: dict[str, str], port: int) -> Iterator[subproc
         while True:
             assert process.poll() is None, f"the server ended with {process.returncode}"
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=9) as answer:
                     assert answer.status == 200
                     break
             except OSError:
@@ -39,14 +39,14 @@ def running(argv: list[str], env: dict[str, str], port: int) -> Iterator[subproc
     finally:
         try:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(15)
+            process.wait(60)
         except (ProcessLookupError, subprocess.TimeoutExpired):
             pass
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        process.wait(10)
+        process.wait(60)
 
 
 def a_port() -> int:

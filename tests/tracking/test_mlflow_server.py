@@ -87,7 +87,7 @@ def test_ui_serves_a_run_and_ends_with_ctrl_c(tmp_path: Path) -> None:
         )
         assert f"127.0.0.1:{port}" in listening
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(60)
         with pytest.raises(OSError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
 

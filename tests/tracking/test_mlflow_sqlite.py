@@ -199,7 +199,7 @@ def test_kill_9_between_a_send_and_its_cursor(run_dir: Path) -> None:
     for _ in range(5):
         assert child.stdout.readline() == "sent\n"
     child.send_signal(signal.SIGKILL)
-    child.wait(10)
+    child.wait(60)
     child.stdout.close()
     assert sync(run_dir).sent == len(offsets) - 4
     rows = content(uri_of(run_dir))

@@ -67,7 +67,7 @@ def test_each_job_trains_without_anything_of_ours(name: str, tmp_path: Path) -> 
         *SMALL[name],
     ]
     done = subprocess.run(
-        command, cwd=tmp_path, env=PLAIN, capture_output=True, text=True, timeout=120
+        command, cwd=tmp_path, env=PLAIN, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"step 5 loss \d+\.\d+", done.stdout.splitlines()[-1])

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command_line import Job, make_job, started
+from command_line import QUICK, Job, make_job, started
 from tiers import slow
 
 from autotune.cli.profile import with_settings
@@ -51,13 +51,14 @@ def profile(job: Job, *options: str) -> subprocess.CompletedProcess[str]:
         start_new_session=True,
     )
     started.append(process)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    made = make_job(tmp_path_factory.mktemp("profile") / "job", "python mine.py")
+    text = QUICK.replace("minutes: 1,", "minutes: 10,")  # room for the second trace
+    made = make_job(tmp_path_factory.mktemp("profile") / "job", "python mine.py", text)
     (made.folder / "mine.py").write_text(PROGRAM)
     return made
 

@@ -118,7 +118,7 @@ def skip_without_torch() -> None:
     """Skip if uv would not install this environment's torch version."""
     pin = f"torch=={distribution('torch').version}"
     command = ["uv", "pip", "compile", "-", "--quiet", "--python", sys.executable]
-    asked = subprocess.run(command, input=pin, capture_output=True, text=True, timeout=120)
+    asked = subprocess.run(command, input=pin, capture_output=True, text=True, timeout=300)
     if asked.returncode:
         pytest.skip(f"uv finds no {pin} where it looks: {asked.stderr.strip()[-300:]}")
 
@@ -165,4 +165,4 @@ def launch(job: Job) -> subprocess.CompletedProcess[str]:
     program = job.folder / "two_gains.py"
     program.write_text(program.read_text().replace("range(40)", "range(1)"))
     command = ["autotune", "launch", str(job.run_dir)]
-    return subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=300)

@@ -90,7 +90,7 @@ def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
 
 def autotune(job: Job, *words: str) -> str:
     command = [sys.executable, "-m", "autotune", *words]
-    done = subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=job.folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -145,7 +145,7 @@ def submitted(script: str, tmp_path: Path, *arguments: str, **more: str) -> dict
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

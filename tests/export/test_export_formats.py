@@ -87,7 +87,7 @@ def run(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**ENV, "XDG_CACHE_HOME": str(tmp_path / "cache"), **more},
     )
 

@@ -65,7 +65,7 @@ def exported(tuned: Path, form: str) -> subprocess.CompletedProcess[str]:
         ["autotune", "export", str(tuned), "--format", form],
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -96,7 +96,7 @@ def test_the_framework_takes_the_fragment(tmp_path: Path, form: str, library: st
         cwd=tmp_path,
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=300,
     )
     assert load.returncode == 0, load.stderr
 

@@ -64,7 +64,7 @@ def launch(
         [sys.executable, "-m", "autotune", "launch", str(path), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=environment(tmp_path, **more),
     )
 

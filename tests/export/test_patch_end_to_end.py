@@ -129,7 +129,7 @@ def run(*command: str, cwd: Path) -> dict:
         "XDG_CACHE_HOME": str(cwd / "cache"),
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

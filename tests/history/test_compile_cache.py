@@ -144,7 +144,7 @@ def test_a_compiled_job_starts_faster_where_its_kernels_lie(tmp_path: Path) -> N
             env=env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         if used:

@@ -43,7 +43,7 @@ def main() -> None:
 
 def run(*arguments: str, cwd: str | None = None) -> str:
     command = [str(Path(sys.prefix, "bin", "autotune")), *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 

@@ -321,5 +321,5 @@ def test_commands_that_do_not_need_them_work_without_ray_mlflow_and_nvtx(
         + "from autotune.cli import main; sys.exit(main())"
     )
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

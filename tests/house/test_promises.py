@@ -37,7 +37,7 @@ def test_the_tests_are_there_and_run_every_time() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     collected = done.stdout.splitlines()

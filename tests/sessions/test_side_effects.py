@@ -81,7 +81,7 @@ def bare(folder: Path, steps: int) -> list[float]:
         [sys.executable, "train.py", str(steps)],
         cwd=folder,
         check=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     return [
@@ -311,7 +311,7 @@ def python_with(module: str) -> str:
     for python in filter(None, (sys.executable, os.environ.get("AUTOTUNE_COMPAT_PYTHON"))):
         if (
             subprocess.run(
-                [python, "-c", f"import {module}, torch"], capture_output=True, timeout=120
+                [python, "-c", f"import {module}, torch"], capture_output=True, timeout=300
             ).returncode
             == 0
         ):

@@ -29,7 +29,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         str(here / "switched_by_the_agent.py"),
         str(tmp_path_factory.mktemp("session")),
     ]
-    done = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

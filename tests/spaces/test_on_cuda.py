@@ -99,7 +99,7 @@ else:
                 [sys.executable, "-c", code, when],
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=300,
                 check=True,
             ).stdout
         )
@@ -123,7 +123,7 @@ print([get("cuda_alloc_conf").effect(job, v) for v in ("unset", sys.argv[1], "ba
     here = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
     env = {**os.environ, "HERE": here, **get("cuda_alloc_conf").environment(value)}
     done = subprocess.run(
-        [sys.executable, "-c", code, value], env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code, value], env=env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     unset, own, pool, growing = eval(done.stdout)
@@ -149,7 +149,7 @@ print(torch.cuda.max_memory_reserved() // 2**20)
     def reserved_mib(value: str | int) -> int:
         env = {**os.environ, **get("cudnn_workspace_mib").environment(value)}
         done = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
@@ -214,5 +214,5 @@ def test_every_collective_works_with_the_sums_asked_for(value: str, tmp_path: Pa
         "VALUE": value,
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

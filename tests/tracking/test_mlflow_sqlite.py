@@ -256,7 +256,7 @@ def test_an_emptied_store_gets_everything_again(run_dir: Path) -> None:
     )
     code += f"print(sorted(t.content({uri_of(run_dir)!r})))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ENV
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=ENV
     )
     assert done.stdout.strip() == str(sorted(first)), done.stderr
 

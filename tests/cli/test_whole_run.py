@@ -100,7 +100,8 @@ def kinds(job: Job) -> list[str]:
 
 
 def wait_for(kind: str, job: Job, process: subprocess.Popen[str]) -> None:
-    wait_until(lambda: kind in kinds(job) or process.poll() is not None, 120, f"a {kind}")
+    wait_until(lambda: kind in kinds(job) or process.poll() is not None, 240, f"a {kind}")
+    assert process.poll() is None, ended(process)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import statistics
+import subprocess
+import sys
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -51,17 +55,23 @@ def test_an_agent_of_another_version_is_told_apart_at_once(make_session):
 
 
 def test_starting_and_ending_cost_little(make_session, tmp_path):
-    starting_s, ending_s = [], []
-    for _ in range(20):  # a busy machine delays some of them
-        begin = time.perf_counter()
+    """0.15 s and 0.3 s on a quiet machine; on a loaded one, slowed down as much as a bare interpreter."""
+    quiet_interpreter_s, times = 0.02, []
+    for _ in range(7):
+        moments = [time.perf_counter()]
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        moments.append(time.perf_counter())
         session = make_session(["sleep", "60"])
-        started = time.perf_counter()
+        moments.append(time.perf_counter())
         session.close()
-        starting_s.append(started - begin)
-        ending_s.append(time.perf_counter() - started)
-        if min(starting_s) < 0.15 and min(ending_s) < 0.3:
-            return
-    pytest.fail(f"starting took at least {min(starting_s):.2f} s, ending {min(ending_s):.2f} s")
+        moments.append(time.perf_counter())
+        times.append([end - begin for begin, end in pairwise(moments)])
+    bare_s, starting_s, ending_s = (
+        statistics.median(column) for column in zip(*times, strict=True)
+    )
+    noise = max(1.0, bare_s / quiet_interpreter_s)
+    assert starting_s < 0.15 * noise
+    assert ending_s < 0.3 * noise
 
 
 def test_ranks_are_merged_times_of_one_samples_of_all(make_session):

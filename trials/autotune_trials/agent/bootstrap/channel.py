@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Any
 
 from autotune_trials.protocol.messages import dump, load
 
 
 class Channel:
-    """JSON lines over a Unix socket. Connects on first use; losing the tuner is not an error here."""
+    """JSON lines over a Unix socket. Connects on first use; losing the tuner is not an error here.
+    Any thread may send; only the one that trains receives."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._socket: socket.socket | None = None
         self._buffer = b""
+        # A long message goes in parts. Reentrant: a signal handler of the job's may end up here too.
+        self._sending = threading.RLock()
         self.closed = not path
 
     @property
@@ -25,15 +29,19 @@ class Channel:
         """Send one message; False if the tuner is gone."""
         if self.closed:
             return False
-        try:
-            if self._socket is None:
-                self._connect()
-            assert self._socket is not None
-            self._socket.sendall(dump(message))
-            return True
-        except OSError:
-            self.close()
-            return False
+        frame = dump(message)
+        with self._sending:
+            if self.closed:  # meanwhile
+                return False
+            try:
+                if self._socket is None:
+                    self._connect()
+                assert self._socket is not None
+                self._socket.sendall(frame)
+                return True
+            except OSError:
+                self.close()
+                return False
 
     def receive(self) -> Any | None:
         """Wait for the next message; None if the tuner is gone."""

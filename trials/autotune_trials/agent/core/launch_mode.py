@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials import api
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.modes import Mode
-from autotune_trials.agent.loop.module_watch import LATEST
 from autotune_trials.agent.patches import backward, optimizer
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ class LaunchMode(Mode):
     measures = False
 
     _resting = False
-    _latest = 0  # iterations when the latest optimizer was built
     _applied = False  # an iteration has ended with everything applied
     _asked = False  # it was checked whether the settings had an effect
 
@@ -58,10 +56,9 @@ class LaunchMode(Mode):
 
     def iteration_ended(self, iteration: Iteration) -> None:
         self._tell_failures()
-        iterations = self.agent.state.iterations
-        warm = iterations > 2 * self.agent.config.warmup_steps and not self.agent.modules.watching
-        waits = not self.agent.live.all_have_stepped and iterations < self._latest + LATEST
-        self._applied = warm and not waits
+        agent, modules = self.agent, self.agent.modules
+        warm = agent.state.iterations > 2 * agent.config.warmup_steps and not modules.watching
+        self._applied = warm and not modules.waits
         if self._applied and not self._asked:
             self._tell_no_effect()
 
@@ -70,15 +67,17 @@ class LaunchMode(Mode):
             self._rest()
 
     def optimizer_built(self, built: Any, frame: FrameType) -> None:
-        self._latest = self.agent.state.iterations
-        if self._resting or not self.agent.modules.watching:
+        modules = self.agent.modules
+        modules.latest = self.agent.state.iterations
+        if self._resting or not modules.watching:
             self._wake(built)
 
     def _wake(self, built: Any) -> None:
         """Watch for the steps of a new optimizer, and for calls of its model if that is new too."""
         agent = self.agent
         self._resting = self._applied = False
-        agent.events.listen(agent.first_times, agent.modules)
+        agent.events.forget(self)  # this mode stays the last to hear
+        agent.events.listen(agent.first_times, agent.modules, self)
         agent.events.recall(agent.modules, "iteration_ended")
         agent.events.recall(self, *AWAKE)
         backward.install(agent.patches, agent.torch, agent.loop, agent.traits)

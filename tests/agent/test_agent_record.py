@@ -396,9 +396,12 @@ def test_a_step_that_the_jobs_own_scaler_skips_ends_its_iteration(
         "(scaler.scale(a) + scaler.scale(b)).backward()",
         "p, q = scaler.scale(a), scaler.scale(b); p.backward(); q.backward()",
         "scaler.scale(2 * (a + b)).div(2).backward()",
+        "p, q = scaler.scale([a, b]); (p + q).backward()",
+        "scaler.scale(a).backward(); b.backward()",
+        "b.backward(); scaler.scale(a).backward()",
     ],
 )
-def test_losses_that_are_scaled_and_then_combined_are_recorded_unscaled(
+def test_losses_are_recorded_unscaled_whichever_of_them_are_scaled(
     tuner: Tuner, backward: str
 ) -> None:
     source = OWN_SCALER.format(backward=backward).replace("step == 3", "False")

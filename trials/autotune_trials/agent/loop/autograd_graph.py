@@ -3,11 +3,14 @@ any exception."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 REFUSED = {"BinaryCrossEntropyBackward0": "binary_cross_entropy"}
 NODES = 20_000  # visited in one graph, at most; each takes about 1 µs
+SCALE = "autotune_scale"  # key of a node's metadata: what a GradScaler multiplied with there
+NEAR = 64  # nodes from a loss, within which it was scaled
 
 
 def nodes(outputs: Iterable[Any]) -> Iterator[Any]:
@@ -44,3 +47,19 @@ def leaves(roots: Iterable[Any]) -> list[Any]:
         if leaf is not None:
             found[id(leaf)] = leaf
     return list(found.values())
+
+
+def scale_near(loss: Any) -> Any:
+    """The scale of what ``loss`` was made from last: of a sum, a share or a mean of scaled losses.
+    None if nothing was scaled.
+    """
+    pending, seen = deque([loss.grad_fn]), 0
+    while pending and seen < NEAR:
+        node = pending.popleft()
+        if node is None:
+            continue
+        if SCALE in node.metadata:
+            return node.metadata[SCALE]
+        seen += 1
+        pending += [following for following, _ in node.next_functions]
+    return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
-from autotune_trials.agent.loop.autograd_graph import unsafe_to_autocast
+from autotune_trials.agent.loop.autograd_graph import SCALE, scale_near, unsafe_to_autocast
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
 from autotune_trials.agent.loop.sample_comparison import comparison
 from autotune_trials.protocol.messages import SessionMode
@@ -36,15 +36,17 @@ class LossSelection(Listener):
         self._look_for_comparison = live.config.mode == SessionMode.LIVE
         # the latest result of the job's own scaler, and its loss; None: no scaler
         self._scaled: tuple[Any, Any] | None = None
-        # what it multiplied with, and in which iteration
-        self._scale: tuple[Any, int] | None = None
+        self._scales = False  # it has scaled something
 
     def on_scaled(self, loss: Any, scaled: Any, scale: Any) -> None:
         """The job's own GradScaler made ``scaled`` from ``loss``: the unscaled loss counts,
         whatever the scale is by then."""
         try:
             if scale is not None and scaled is not loss:
-                self._scale = scale.detach().clone(), self._state.iterations
+                self._scales, scale = True, scale.detach().clone()
+                for tensor in scaled if isinstance(scaled, (list, tuple)) else [scaled]:
+                    if (node := getattr(tensor, "grad_fn", None)) is not None:
+                        node.metadata[SCALE] = scale  # goes when the graph goes
             if scaled is not loss and type(scaled) is type(loss) is self._torch.Tensor:
                 self._scaled = (weakref.ref(scaled), loss.detach())
         except Exception:
@@ -58,10 +60,10 @@ class LossSelection(Listener):
         add = self._adds(tensors, gradients) if self._judging else self._meter.add
         if self._scaled is not None and tensors is self._scaled[0]():
             tensors = self._scaled[1]
-        elif self._scale is not None and self._scale[1] == self._state.iterations:
-            # a sum of scaled losses, or one of several
-            if isinstance(tensors, self._torch.Tensor):
-                tensors = tensors.detach() / self._scale[0].to(tensors.device)
+        elif self._scales and isinstance(tensors, self._torch.Tensor):
+            # a sum of scaled losses, one of several, or one that is not scaled
+            if (scale := scale_near(tensors)) is not None:
+                tensors = tensors.detach() / scale.to(tensors.device)
         if add is not None:
             add(tensors, gradients)
 

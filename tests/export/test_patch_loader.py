@@ -2,6 +2,7 @@
 call is written.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,25 @@ def test_the_optimizers_implementation(tmp_path: Path, value: str, before: str, 
     source = f"{HEAD}opt = {before}\n"
     sites = JobSites("train.py", optimizers=(optimizer(source, before),))
     assert f"opt = {after}\n" in patched(tmp_path, source, sites, {"optimizer_impl": value})
+
+
+def test_fused_sgd_is_not_written_beside_a_gradient_scaler(tmp_path: Path) -> None:
+    source = f"{HEAD}opt = SGD(p, lr=1, momentum=0.9)\n"
+    parameters = ("params", "lr", "momentum", "*", "foreach", "fused")
+    site = replace(
+        optimizer(source, "SGD(p, lr=1, momentum=0.9)"),
+        kind="torch.optim.sgd.SGD",
+        parameters=parameters,
+    )
+    (tmp_path / "train.py").write_text(source)
+    for dtype, argument in (("bfloat16", "fused"), ("float16", "foreach")):
+        knobs = {"optimizer_impl": "fused", "amp_dtype": dtype}
+        patch = make_patch(tuned(tmp_path, JobSites("train.py", optimizers=(site,)), knobs, "cuda"))
+        assert f"momentum=0.9, {argument}=True)" in patch.files["train.py"][1]
+        [written] = patch.written
+        assert any("foreach instead of fused" in n for n in written.change.notes) == (
+            argument == "foreach"
+        )
 
 
 def test_settings_of_several_kinds_share_one_expansion(tmp_path: Path) -> None:

@@ -32,7 +32,11 @@ def optimizer_implementation(context: Context) -> Change:
     Raises:
         Refused: a library builds an optimizer, or its call cannot take them.
     """
-    wanted = IMPLEMENTATIONS[context.value("optimizer_impl")]
+    value = context.value("optimizer_impl")
+    scaled = "amp_dtype" in context.tuned.knobs and context.value("amp_dtype") == "float16"
+    sgd = any(site.kind.endswith(".SGD") for site in context.sites.optimizers)
+    unsound = value == "fused" and scaled and sgd
+    wanted = IMPLEMENTATIONS["foreach" if unsound else value]
     written = _each(
         context, lambda site, call: with_arguments(call, site.parameters, wanted, site.kind)
     )
@@ -47,6 +51,11 @@ def optimizer_implementation(context: Context) -> Change:
         if arg is not None
         for note in put_aside(f"the optimizer's {name}", arg.value)
     ]
+    if unsound:
+        notes.append(
+            "foreach instead of fused: torch's fused SGD leaves its momenta unwritten if the"
+            " GradScaler that float16 needs skips the first step"
+        )
     return change(written.edits, written.where, [*written.notes, *notes])
 
 

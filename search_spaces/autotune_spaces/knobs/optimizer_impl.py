@@ -89,8 +89,8 @@ class OptimizerImpl(Knob):
     def snippet(self, value: Value) -> str:
         if value == OWN:
             return ""
-        return (
-            "optimizer = Optimizer(..., foreach=False)"
-            if value == "for-loop"
-            else f"optimizer = Optimizer(..., {value}=True)"
-        )
+        if value == "for-loop":
+            return "optimizer = Optimizer(..., foreach=False)"
+        # see unusable(): the agent scales losses without this flaw, code to paste does not
+        remark = "  # for SGD beside a GradScaler: foreach=True" if value == "fused" else ""
+        return f"optimizer = Optimizer(..., {value}=True){remark}"

@@ -14,6 +14,8 @@ from tiny_tuner import Tuner, block
 from torch import nn
 
 from autotune_trials.agent.controls.autocast import AutocastControl
+from autotune_trials.agent.controls.cuda_prefetch import CudaPrefetch
+from autotune_trials.agent.controls.non_blocking import NonBlocking
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.protocol.messages import SessionConfig
 
@@ -123,3 +125,30 @@ def test_a_batch_asked_for_by_another_thread_ends_autocast_after_the_region(tmp_
         assert model(torch.ones(1, 8)).dtype == torch.float32
     finally:
         agent.stop()
+
+
+def test_a_batch_read_by_another_thread_is_not_copied_ahead(tmp_path: Path) -> None:
+    """It is not the batch that the job moves next, and the clock is not that thread's."""
+    agent = Agent(torch, SessionConfig("live", str(tmp_path), ""))
+    control = agent.live.get(CudaPrefetch)
+    control.set(True)
+    for aside in (True, False):
+        loader: Any = SimpleNamespace(training=True, read_aside=aside)
+        control.batch_given(loader, [torch.ones(2)], 2.0, 0.0, None)
+        assert control.prefetch is not None and bool(control.prefetch._batch) != aside
+
+
+def test_a_batch_may_be_given_while_another_is_moved(tmp_path: Path) -> None:
+    control = Agent(torch, SessionConfig("live", str(tmp_path), "")).live.get(NonBlocking)
+    control.set(True)
+
+    class Given(set[int]):
+        def __contains__(self, memory: object) -> bool:  # here the other thread runs
+            control.batch_given(None, [torch.ones(2)], 2.0, 0.0, None)  # type: ignore[arg-type]
+            return False
+
+    control._given += [Given(), Given()]
+    tensor: Any = SimpleNamespace(
+        is_pinned=lambda: True, untyped_storage=lambda: torch.ones(1).untyped_storage()
+    )
+    assert control.wanted_for(tensor) is None

@@ -33,6 +33,12 @@ class Record:
         self.inputs = torch.zeros(6, 2)
 
 
+class Attributes(dict):
+    """As in many a job: a missing attribute raises KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
 Pair = collections.namedtuple("Pair", "x y")
 
 
@@ -122,3 +128,9 @@ def test_a_pinned_batch_is_copied_once(monkeypatch):
 def test_what_cannot_be_copied_is_passed_on():
     generator = (x for x in range(3))
     assert copy_batch(generator) is generator
+
+
+def test_a_batch_whose_class_raises_another_error_for_a_missing_attribute():
+    batch = Attributes(x=torch.ones(5, 3))
+    assert samples_of(batch) == samples_of([batch]) == 5
+    assert bytes_of(batch) == 60 and copy_batch(batch)["x"].shape == (5, 3)

@@ -54,7 +54,10 @@ class Prefetch:
         if self._used:
             return None
         if not self._moved:
-            return "the job never moves a batch tensor with a plain .to(device) or .cuda()"
+            return (
+                "the job never moves a batch tensor with a plain .to(device) or .cuda(), or another"
+                " thread reads its loader"
+            )
         if self._pageable:
             return "batches are not in pinned memory, so copies cannot overlap with computation"
         return (
@@ -140,5 +143,6 @@ class CudaPrefetch(Control):
         wait_s: float,
         turnover_s: float | None,
     ) -> None:
-        if self.prefetch is not None and loader.training:
+        # the clock, and the batch that the job moves next, are those of the thread that trains
+        if self.prefetch is not None and loader.training and not loader.read_aside:
             self.prefetch.on_batch(loader, batch)

@@ -50,7 +50,8 @@ class NonBlocking(Control):
         if self.wanted is None or not tensor.is_pinned():
             return None
         memory = _memory(tensor)
-        if not any(memory in given for given in self._given):
+        # copied first: a thread that reads the loader ahead may add a batch meanwhile
+        if not any(memory in given for given in tuple(self._given)):
             return None
         self._used = True
         return self.wanted

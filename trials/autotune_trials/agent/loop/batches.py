@@ -21,10 +21,10 @@ def samples_of(batch: Any, expected: int | None = None) -> float:
     dimension of the first tensor; else the length of the first list; else 1.
     """
     if type(batch) in (list, tuple) and batch:  # the common (inputs, targets), without the walk
-        shape = getattr(batch[0], "shape", None)
+        shape = _attribute(batch[0], "shape")
         if shape and shape[0] == expected:
             return float(shape[0])
-    graphs = getattr(batch, "num_graphs", None)
+    graphs = _attribute(batch, "num_graphs")
     if isinstance(graphs, int) and graphs > 0:
         return float(graphs)
     first_tensor = first_list = None
@@ -41,11 +41,21 @@ def samples_of(batch: Any, expected: int | None = None) -> float:
     return float(found) if found else 1.0
 
 
+def _attribute(item: Any, name: str) -> Any:
+    """An attribute of ``item``; None if there is none. Many a dict with attributes raises KeyError
+    then.
+    """
+    try:
+        return getattr(item, name, None)
+    except KeyError:
+        return None
+
+
 def _sizes(item: Any, depth: int) -> Iterator[tuple[int, bool]]:
     """(length, is it a tensor) of everything in ``item`` that has a length along its first
     dimension.
     """
-    shape = getattr(item, "shape", None)
+    shape = _attribute(item, "shape")
     if shape is not None:
         if len(shape):
             yield int(shape[0]), True
@@ -75,8 +85,8 @@ def _parts(item: Any) -> list[Any]:
 def copy_batch(batch: Any) -> Any:
     """A copy that shares no tensor with ``batch``; pinned tensors stay pinned. Anything that cannot
     be copied is shared."""
-    clone = getattr(batch, "clone", None)
-    if clone is not None and hasattr(batch, "is_pinned"):
+    clone = _attribute(batch, "clone")
+    if clone is not None and _attribute(batch, "is_pinned") is not None:
         if hasattr(batch, "detach") and batch.device.type == "cpu" and batch.is_pinned():
             return _pinned_copy(batch)
         return clone()
@@ -105,7 +115,7 @@ def _pinned_copy(tensor: Any) -> Any:
 
 def tensors_of(batch: Any, depth: int = 0) -> list[Any]:
     """The tensors in ``batch``, in the same order for every batch of this structure."""
-    if hasattr(batch, "element_size") and hasattr(batch, "numel"):
+    if _attribute(batch, "element_size") is not None and hasattr(batch, "numel"):
         return [batch]
     if depth > MAX_DEPTH or isinstance(batch, (str, bytes, int, float, complex, type(None))):
         return []

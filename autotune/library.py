@@ -135,7 +135,7 @@ def export_settings(run: Path | str, form: str = "yaml") -> str:
     """Tuned settings in another form, as the text of a file; as ``autotune export``.
 
     Args:
-        run: a run's directory or a tuned.yaml.
+        run: a run's directory, its name under ``autotune-runs/``, or a tuned.yaml.
         form: one of ``autotune.export.formats.FORMATS``.
 
     Raises:

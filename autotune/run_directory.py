@@ -51,6 +51,17 @@ def contents(directory: Path) -> Contents:
     return "judgement" if first["kind"] == "study" else "profile"
 
 
+def find_directory(run: str | Path, file: str) -> Path | None:
+    """The directory that ``run`` means: a path, or a name under ``autotune-runs/``; None: neither.
+
+    Of two, the one with ``file`` in it, else the one with a run: a job's folder may have its name.
+    """
+    places = [d for d in (Path(run), RUNS / run) if os.path.isdir(d)]
+    return max(
+        places, key=lambda d: 2 if os.path.isfile(d / file) else bool(contents(d)), default=None
+    )
+
+
 def find_result(run: str) -> Path:
     """The result.json that ``run`` means.
 
@@ -63,16 +74,14 @@ def find_result(run: str) -> Path:
     given = Path(run)
     if os.path.isfile(given):
         return given
-    # the job's folder may have the run's name
-    places = [d for d in (given, RUNS / run) if os.path.isdir(d)]
-    if not places:
-        raise _no_run("there is no such run", run)
-    directory = next(filter(contents, places), places[0])
+    directory = find_directory(run, RESULT)
+    if directory is None:
+        raise no_run("there is no such run", run)
     if os.path.isfile(directory / RESULT):
         return directory / RESULT
     refuse_others(directory, "a run's directory")
     if not contents(directory):
-        raise _no_run("there is no run in this directory", run)
+        raise no_run("there is no run in this directory", run)
     raise InputError(
         f"this run has no result yet: {progress_words(directory / JOURNAL)}",
         where=str(directory),
@@ -177,14 +186,15 @@ def check_ours(directory: Path) -> None:
         )
 
 
-def _no_run(found: str, run: str) -> InputError:
+def no_run(found: str, run: str, file: str = RESULT) -> InputError:
+    """The error for a ``run`` that does not exist; it lists those that do."""
     names = sorted(p.parent.name for p in RUNS.glob(f"*/{JOURNAL}") if contents(p.parent) == "run")
     here = f"runs here: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
     return InputError(
         found,
         where=run,
-        expected=f"a run directory, a name under {RUNS}/, or a {RESULT}",
-        remedy=here if names else "`autotune run job.yaml` makes one",
+        expected=f"a run's directory, its name under {RUNS}/, or a {file}",
+        remedy=here if names else "`autotune run job.yaml` creates one",
     )
 
 

@@ -14,7 +14,11 @@ HELP = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values()) + "."
 
 def export(
     run: Annotated[
-        Path, typer.Argument(help="A run directory or a tuned.yaml.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A run's directory, its name under autotune-runs/, or a tuned.yaml.",
+            show_default=False,
+        ),
     ],
     form: Annotated[str, typer.Option("--format", "-f", help=HELP)] = "yaml",
     output: Annotated[
@@ -27,7 +31,7 @@ def export(
     """Write a run's tuned settings in another form: a script, a launcher command line, a cluster
     job, or a patch for your own source.
 
-    Example: autotune export autotune-runs/digits --format diff -o tuned.diff
+    Example: autotune export digits --format diff -o tuned.diff
     """
     from autotune.errors import InputError
     from autotune.export.load import load_tuned

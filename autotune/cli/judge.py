@@ -23,7 +23,10 @@ FAIL_IF = "slower[:2%], faster[:2%], not-same or loss-changed: exit with 10. Rep
 def judge(
     a: Annotated[
         Path,
-        typer.Argument(help="A job file, a tuned.yaml or a run's directory.", show_default=False),
+        typer.Argument(
+            help="A job file, a tuned.yaml, a run's directory or its name under autotune-runs/.",
+            show_default=False,
+        ),
     ],
     b: Annotated[
         Path | None,

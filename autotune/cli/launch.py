@@ -1,4 +1,4 @@
-"""``autotune launch tuned.yaml``"""
+"""``autotune launch RUN``"""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def launch(
     tuned: Annotated[
         Path,
         typer.Argument(
-            help="A tuned.yaml, or the run directory that contains it.", show_default=False
+            help="A run's directory, its name under autotune-runs/, or a tuned.yaml.",
+            metavar="RUN",
+            show_default=False,
         ),
     ],
     extra: Annotated[
@@ -51,7 +53,7 @@ def launch(
 
     The job replaces this process: output, signals and exit code are the job's own.
 
-    Example: autotune launch autotune-runs/digits -- --epochs 20
+    Example: autotune launch digits -- --epochs 20
     """
     import dataclasses
     import os
@@ -61,9 +63,10 @@ def launch(
     from autotune.errors import InputError
     from autotune.export.fingerprint import current, differences, obstacles, other_variables
     from autotune.export.launching import become, plan, uses_out
-    from autotune.export.load import load_tuned
+    from autotune.export.load import find_tuned, load_tuned
     from autotune.words import config_words
 
+    tuned = find_tuned(tuned)
     config = load_tuned(tuned)
     if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(tuned)):
         if int(match[1]) > 2:
@@ -125,11 +128,13 @@ def _compiled(
     from autotune.export.compiled import cache_variables
     from autotune.export.launching import user_cache
 
-    kept, folder = config.provenance.compile_cache, tuned if tuned.is_dir() else tuned.parent
+    kept = config.provenance.compile_cache
     try:
         if unlike:
             raise ValueError(unlike)
-        return cache_variables(folder / Path(kept.file).name, kept.digest, user_cache(), env)
+        return cache_variables(
+            tuned.with_name(Path(kept.file).name), kept.digest, user_cache(), env
+        )
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         print(f"autotune: warning: {kept.file} is not used: {why}", file=sys.stderr)

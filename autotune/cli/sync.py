@@ -9,7 +9,12 @@ import typer
 
 
 def sync(
-    run_dir: Annotated[Path, typer.Argument(help="The run directory.", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run's directory, or its name under autotune-runs/.", show_default=False
+        ),
+    ],
     uri: Annotated[
         str | None,
         typer.Option(help="Where to send it. [default: the run's own store]", show_default=False),
@@ -24,9 +29,10 @@ def sync(
     For runs made with --offline, for a server that was down, or to copy a run to another server
     with --uri.
     """
+    from autotune.run_directory import JOURNAL, find_directory
     from autotune.tracking.sync import sync as send
 
-    report = send(run_dir, uri, experiment)
+    report = send(find_directory(run, JOURNAL) or run, uri, experiment)
     for path in report.missing:
         typer.echo(f"left out: {path} no longer exists", err=True)
     if report.sent:

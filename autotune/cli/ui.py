@@ -9,10 +9,11 @@ import typer
 
 
 def ui(
-    run_dir: Annotated[
+    run: Annotated[
         Path | None,
         typer.Argument(
-            help="A run directory. [default: all runs in autotune-runs/]", show_default=False
+            help="A run's directory, or its name under autotune-runs/. [default: all runs there]",
+            show_default=False,
         ),
     ] = None,
     uri: Annotated[
@@ -25,9 +26,10 @@ def ui(
     import os
     import sys
 
+    from autotune.run_directory import JOURNAL, find_directory
     from autotune.tracking.ui import free_port, server_command, store_to_show
 
-    store = store_to_show(run_dir, uri)
+    store = store_to_show(run and (find_directory(run, JOURNAL) or run), uri)
     if store.kind == "http":
         typer.echo(f"The record is on a server that is already running: {store.shown}")
         return

@@ -17,10 +17,9 @@ from autotune.export.tuned import (
     TunedKnob,
 )
 from autotune.job.mistakes import Mistake, nearest, to_error
-from autotune.job.run_dir import RUNS
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
 from autotune.results import CompileCache, Interval
-from autotune.run_directory import RESULT, contents, refuse_others
+from autotune.run_directory import RESULT, contents, find_directory, no_run, refuse_others
 from autotune_spaces.codec import decode, fits
 from autotune_spaces.knobs import create, names
 from autotune_spaces.knobs.via import VARIABLE_NAME
@@ -35,7 +34,10 @@ T = TypeVar("T")
 
 
 def find_tuned(path: Path) -> Path:
-    """The tuned.yaml that ``path`` refers to: the file itself, or the one in a run directory.
+    """The tuned.yaml that ``path`` means: the file itself, or the one of a run.
+
+    Args:
+        path: the file, a run's directory, or its name under ``autotune-runs/``.
 
     Raises:
         InputError: the directory has none, or ``path`` is a result.json.
@@ -47,16 +49,17 @@ def find_tuned(path: Path) -> Path:
             expected=f"a finished run's directory, or a {FILE_NAME}",
             remedy=f"give the run's directory: {path.parent}",
         )
-    if not os.path.isdir(path):
+    directory = None if os.path.isfile(path) else find_directory(path, FILE_NAME)
+    if directory is None:
         return path
-    inside = path / FILE_NAME
-    if inside.is_file():
+    inside = directory / FILE_NAME
+    if os.path.isfile(inside):
         return inside
-    refuse_others(path, f"a finished run's directory, or a {FILE_NAME}")
-    unfinished = contents(path) == "run"
+    refuse_others(directory, f"a finished run's directory, or a {FILE_NAME}")
+    unfinished = contents(directory) == "run"
     raise InputError(
         f"no {FILE_NAME} in it" + (": the run has not finished" if unfinished else ""),
-        where=str(path),
+        where=str(directory),
         expected=f"a finished run's directory, or a {FILE_NAME}",
         remedy=(
             "`autotune run` on the same job continues where it stopped"
@@ -67,7 +70,7 @@ def find_tuned(path: Path) -> Path:
 
 
 def load_tuned(path: Path | str) -> TunedConfig:
-    """Read a tuned.yaml (a file, a run directory, or an open descriptor such as /dev/fd/3).
+    """Read a tuned.yaml: as :func:`find_tuned`, or an open descriptor such as /dev/fd/3.
 
     Raises:
         InputError: with file and line of every mistake.
@@ -83,14 +86,7 @@ def load_tuned(path: Path | str) -> TunedConfig:
             str(mistake), where=f"{file}:{mistake.line}", expected=mistake.expected
         ) from None
     except FileNotFoundError:
-        run = RUNS / file
-        remedy = f"did you mean {run}?" if run.is_dir() else "`autotune run job.yaml` creates one"
-        raise InputError(
-            "no such file",
-            where=str(file),
-            expected=f"a {FILE_NAME} or a run directory",
-            remedy=remedy,
-        ) from None
+        raise no_run("no such file or run", str(file), FILE_NAME) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)

@@ -1,7 +1,7 @@
 """The two sides of a judgement, each a job as it stands.
 
 job.yaml                       the job
-tuned.yaml, a run's directory  the job with its tuned settings
+tuned.yaml, a run              the job with its tuned settings
 job.yaml + --b-command, --b-env, --b-python     B is A with that changed
 job.yaml + --base-ref, --head-ref               the job in two commits (refs.py)
 """
@@ -74,14 +74,15 @@ class Change:
 
 
 def load_side(name: str, path: Path) -> Side:
-    """Load the side that a job file, a tuned.yaml or a run's directory describes.
+    """Load the side that a job file, a tuned.yaml or a run (its directory or name) describes.
 
     Raises:
         InputError, HookError: see :func:`autotune.job.load.load_job`.
     """
-    if not path.is_dir() and not _is_tuned(path):
+    file = find_tuned(path)
+    if file == path and not _is_tuned(file):
         return Side(name, str(path), load_job(path))
-    tuned = load_tuned(path)
+    tuned = load_tuned(file)
     missing = [v for v in tuned.env_from_launch if v not in os.environ]
     if missing:
         raise InputError(
@@ -97,7 +98,7 @@ def load_side(name: str, path: Path) -> Side:
         workdir=tuned.workdir,
         env=dict(tuned.env),
         search_space=SearchSpace(TUNED, tuple(knobs_of(tuned).values())),
-        source=find_tuned(path).resolve(),
+        source=file.resolve(),
     )
     commands.check_command(spec.command, spec.workdir, spec.env, f"{path}: command")
     values = {knob: choice.value for knob, choice in tuned.knobs.items()}

@@ -36,7 +36,7 @@ def target_of(run_dir: Path) -> tuple[str | None, str | None]:
         raise InputError(
             "no record of a run in it",
             where=str(run_dir),
-            expected="a run directory, such as autotune-runs/<name>",
+            expected="a run's directory, or its name under autotune-runs/",
             remedy="name the directory that `autotune run` wrote to",
         )
     try:

@@ -13,6 +13,7 @@ import pytest
 from autotune.cli import main
 from autotune.errors import InputError
 from autotune.export.load import load_tuned
+from autotune.export.tuned import TunedConfig, write_tuned
 from autotune.job.load import load_job
 from autotune.job.run_dir import check_run_dir
 from autotune.run_directory import check_ours, find_result, move_aside
@@ -62,6 +63,21 @@ def test_a_run_is_found_beside_a_folder_of_its_name(
     (tmp_path / "digits").mkdir()
     run = a_run(tmp_path / "autotune-runs" / "digits")
     assert find_result("digits").resolve() == run / "result.json"
+
+
+def test_a_run_goes_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_run(tmp_path / "autotune-runs" / "digits")
+    (run / "tracking").mkdir()
+    (run / "tracking" / "spool.jsonl").touch()
+    write_tuned(TunedConfig("digits", ("python", "train.py"), tmp_path), run / "tuned.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", "digits", "--dry-run"]) == 0
+    assert main(["export", "digits", "--format", "shell"]) == 0
+    for command in ("sync", "ui"):
+        assert main([command, "digits"]) == 2
+        assert "digits: this run was recorded without MLflow" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reason", [errno.EBUSY, errno.EACCES])

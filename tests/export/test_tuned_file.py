@@ -362,7 +362,7 @@ def test_mistakes_are_named_with_their_line(
     if line_of:
         line = text[: text.index(line_of)].count("\n") + 1
         assert f"{path}:{line}" in str(caught.value) or f"tuned.yaml:{line}" in str(caught.value)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == 2 and "expected: " in str(caught.value)
 
 
 def test_other_files_are_told_apart(tmp_path: Path) -> None:
@@ -397,21 +397,25 @@ def test_no_file_and_unfinished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match="no such file(.|\\n)*`autotune run job.yaml` creates one"):
         load_tuned(tmp_path / "none.yaml")
     (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
-    with pytest.raises(InputError, match="no such file(.|\\n)*did you mean autotune-runs/digits"):
+    with pytest.raises(InputError, match="autotune-runs/digits: no tuned.yaml in it"):
         load_tuned("digits")
     (tmp_path / "journal.jsonl").touch()
     with pytest.raises(InputError, match="has not finished"):
         load_tuned(tmp_path)
 
 
-def test_a_run_by_its_name_is_told_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`autotune show digits` accepts a name; commands that need a path suggest it."""
-    (tmp_path / "autotune-runs" / "digits").mkdir(parents=True)
+def test_a_run_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "autotune-runs" / "digits"
+    run.mkdir(parents=True)
+    (run / "tuned.yaml").write_text(GOOD)
+    (run / "journal.jsonl").touch()
+    (tmp_path / "digits").mkdir()  # the job's folder
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="did you mean autotune-runs/digits?"):
-        load_tuned("digits")
+    assert load_tuned("digits") == load_tuned(run)
+    with pytest.raises(InputError, match="no such file or run(.|\\n)*runs here: digits"):
+        load_tuned("digitz")
+    (tmp_path / "digits" / "tuned.yaml").write_text(GOOD.replace("name: x", "name: y"))
+    assert load_tuned("digits").name == "y"
 
 
 def test_a_line_for_a_shell_keeps_no_secret_either(tmp_path: Path) -> None:

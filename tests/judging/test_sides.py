@@ -43,6 +43,15 @@ def test_the_job_files_limits_hold_for_both_sides(names: tuple[str, str], folder
     assert {side.spec.budget.minutes for side in common(first, second, 20)} == {20}
 
 
+def test_a_side_may_be_a_run_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = folder / "autotune-runs" / "digits"
+    run.mkdir(parents=True)
+    (run / "tuned.yaml").write_text(f"{TUNED}workdir: {folder}\n")
+    monkeypatch.chdir(folder)
+    side = load_side("B", Path("digits"))
+    assert side.is_tuned and side.spec.source == run / "tuned.yaml"
+
+
 def test_a_key_in_the_command_is_not_told(folder: Path) -> None:
     change = Change("python train.py --api-key hunter22", ["WANDB_API_KEY=hunter33"])
     side = changed(load_side("A", folder / "job.yaml"), change)

@@ -30,6 +30,11 @@ MAX_DEPTH = 50
 # surrogates, except those that stand for undecodable bytes in file names
 NO_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+PLAIN_DATA = "text, numbers and lists under keys"
+VALID_YAML = (
+    "key: value on each line, evenly indented; quotes and brackets closed; text with ': ' in it"
+    " quoted"
+)
 
 Place = tuple[str | int, ...]  # keys and indexes from the top: ("budget", "minutes")
 
@@ -37,7 +42,7 @@ Place = tuple[str | int, ...]  # keys and indexes from the top: ("budget", "minu
 class YamlMistake(Exception):
     """``str()`` says what is wrong; ``line`` counts from 1."""
 
-    def __init__(self, text: str, line: int, expected: str = "") -> None:
+    def __init__(self, text: str, line: int, expected: str = PLAIN_DATA) -> None:
         super().__init__(text)
         self.line, self.expected = line, expected
 
@@ -138,29 +143,31 @@ def parse_yaml(text: str) -> Document:
             return Document(loader.construct_document(node), lines, spelling)
         # raised by the YAML reader itself: "\\UFFFFFFFF", %YAML 1.(5000 digits)
         except (ValueError, OverflowError) as error:
-            raise YamlMistake(f"not valid YAML: {error}", loader.get_mark().line + 1) from None
+            line = loader.get_mark().line + 1
+            raise YamlMistake(f"not valid YAML: {error}", line, VALID_YAML) from None
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise YamlMistake(_describe(error), mark.line + 1 if mark else 1) from None
+        raise YamlMistake(*_describe(error, mark.line + 1 if mark else 1)) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise YamlMistake(
             f"a character that YAML does not allow: {chr(error.character)!r}", line
         ) from None
     except RecursionError:
-        raise YamlMistake("nested too deeply", 1) from None
+        raise YamlMistake("nested too deeply", 1, f"at most {MAX_DEPTH} levels") from None
 
 
-def _describe(error: yaml.MarkedYAMLError) -> str:
+def _describe(error: yaml.MarkedYAMLError, line: int) -> tuple[str, int, str]:
     problem = error.problem or "not YAML"
     if "could not determine a constructor for the tag" in problem:
         tag = problem.partition("'")[2].rpartition("'")[0].replace("tag:yaml.org,2002:", "!!")
-        return f"the tag {tag}: only plain data is allowed"
+        return f"the tag {tag}: only plain data is allowed", line, PLAIN_DATA
     if "found character '\\t'" in problem:
-        return "a tab where YAML wants spaces"
-    return f"not valid YAML: {error.context + ', ' if error.context else ''}{problem}"
+        return "a tab where YAML wants spaces", line, "spaces"
+    context = f"{error.context}, " if error.context else ""
+    return f"not valid YAML: {context}{problem}", line, VALID_YAML
 
 
 class _Walk:
@@ -183,7 +190,7 @@ class _Walk:
         if self._visits > MAX_NODES:
             raise YamlMistake(f"more than {MAX_NODES} entries with aliases expanded", line)
         if len(above) > MAX_DEPTH:
-            raise YamlMistake("nested too deeply", line)
+            raise YamlMistake("nested too deeply", line, f"at most {MAX_DEPTH} levels")
         _check_tag(node, line)
         self._lines.setdefault(place, line)
         above = (*above, id(node))

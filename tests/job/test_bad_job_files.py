@@ -328,7 +328,8 @@ def test_a_mistake_is_answered_with_its_line_and_what_to_do(
     monkeypatch.chdir(folder)
     code, said = main(["check", "job.yaml"]), capfd.readouterr()
     check_refused(
-        subprocess.CompletedProcess([], code, said.out, said.err), (f"job.yaml:{line}: ", *words)
+        subprocess.CompletedProcess([], code, said.out, said.err),
+        (f"job.yaml:{line}: ", "expected: ", *words),
     )
     assert sorted(p.name for p in folder.iterdir()) == ["job.yaml", "train.py"]
 

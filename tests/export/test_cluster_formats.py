@@ -309,6 +309,34 @@ def test_manifests_follow_the_schema_once_the_image_is_filled_in(
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", job["metadata"]["name"])
 
 
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [(("torchrun", "--nnodes", "2", "t.py"), GPU), (("torchrun", "t.py"), SPREAD)],
+    ids=["by its options", "as it was tuned"],
+)
+def test_several_nodes_are_pods_of_an_indexed_job(
+    folder: Path, command: tuple[str, ...], where: Provenance
+) -> None:
+    config = tuned(folder, LIVE, command=command, where=where, env_from_launch=("API_KEY",))
+    service, job = yaml.safe_load_all(FORMATS["k8s"].write(config))
+    container(job)["image"] = "registry/digits:1"
+    for document in (service, job):
+        kubernetes_validate.validate(document, "1.30", strict=True)
+    spec, pod = job["spec"], job["spec"]["template"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (2, 2, "Indexed")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    assert service["metadata"]["name"] == pod["spec"]["subdomain"] == "digits-rm"
+    env = {entry["name"]: entry.get("value") for entry in container(job)["env"]}
+    assert env == {
+        "API_KEY": None,
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": None,
+        "PET_MASTER_ADDR": "digits-rm-0.digits-rm",
+        "PET_MASTER_PORT": "29500",
+    }
+
+
 def test_secrets_come_from_a_secret(folder: Path) -> None:
     config = tuned(folder, VIA, "--key=${API_KEY}", env_from_launch=("API_KEY",))
     train = container(written(config))

@@ -3,6 +3,9 @@
 Only the user knows the image. The placeholder is a mapping where a string is required, which
 kubectl and the API server reject by type; a forgotten placeholder therefore fails at once instead
 of waiting for an image that does not exist.
+
+A job on several nodes is an indexed Job: each pod has a number, and a headless Service gives pod 0
+the name at which the others find it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
 IMAGE = {"FILL-IN": "the image that holds the job and its Python environment"}
+INDEX = "batch.kubernetes.io/job-completion-index"  # annotation of an indexed Job's pods
 
 
 def write(tuned: TunedConfig) -> str:
@@ -35,7 +39,36 @@ def write(tuned: TunedConfig) -> str:
         )
     )
     title += secrets_comment(tuned, name)
-    return manifest(title, _job(tuned, name))
+    wanted = resources_of(tuned)
+    job = _job(tuned, name, wanted)
+    if wanted.nodes == 1:
+        return manifest(title, job)
+    spec = {"completions": wanted.nodes, "parallelism": wanted.nodes, "completionMode": "Indexed"}
+    job["spec"] = {**spec, **job["spec"]}
+    pod = job["spec"]["template"]["spec"]
+    pod["subdomain"] = name
+    pod["containers"][0]["env"] += _meeting(name, wanted.nodes)
+    return manifest(title, _service(name)) + manifest([], job)
+
+
+def _meeting(name: str, nodes: int) -> list[dict[str, Any]]:
+    """Environment entries from which torchrun reads how its nodes find each other."""
+    number = {"fieldPath": f"metadata.annotations['{INDEX}']"}
+    return [
+        {"name": "PET_NNODES", "value": str(nodes)},
+        {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": number}},
+        {"name": "PET_MASTER_ADDR", "value": f"{name}-0.{name}"},
+        {"name": "PET_MASTER_PORT", "value": "29500"},
+    ]
+
+
+def _service(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": name}},
+    }
 
 
 def manifest(title: Sequence[str], document: Mapping[str, Any]) -> str:
@@ -48,11 +81,10 @@ def manifest(title: Sequence[str], document: Mapping[str, Any]) -> str:
         allow_unicode=True,
         explicit_start=True,
     )
-    return "\n".join(title) + f"\n{dumped}"
+    return "".join(f"{line}\n" for line in title) + dumped
 
 
-def _job(tuned: TunedConfig, name: str) -> dict[str, Any]:
-    wanted = resources_of(tuned)
+def _job(tuned: TunedConfig, name: str, wanted: Resources) -> dict[str, Any]:
     script = whole_script(tuned, ["set -eu"], "exec", through_launch(tuned, "python"))
     container = {
         "name": "train",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -77,14 +78,24 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if name is None else load(name), rest
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (KeyboardInterrupt, EOFError) as stop:
-            # typer would exit with a code of its own; main() knows the documented one.
-            from autotune.errors import Interrupted
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _interruptible():
+            return super().make_context(*args, **options)
 
-            raise Interrupted("interrupted") from stop
+    def invoke(self, ctx: Any) -> Any:
+        with _interruptible():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Leave Ctrl-C to main(), which knows the documented message and code; typer has its own."""
+    try:
+        yield
+    except (KeyboardInterrupt, EOFError) as stop:
+        from autotune.errors import Interrupted
+
+        raise Interrupted("interrupted") from stop
 
 
 def load(name: str) -> Any:

@@ -24,7 +24,7 @@ def export(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="File to write; default: print it.", show_default=False
+            "--output", "-o", help="File to write. [default: print it]", show_default=False
         ),
     ] = None,
 ) -> None:

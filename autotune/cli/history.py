@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from autotune.history.records import PastRun
     from autotune.history.store import Store
 
+EXPORTED = "a file that `autotune history export` wrote"
 ACTIONS = "list, show RUN…, export [FILE], import FILE…, forget RUN… (or: forget all)"
 
 
@@ -92,7 +93,11 @@ def _export(store: Store, what: list[str]) -> None:
     try:
         write_where_told(Path(what[0]), text)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", where=what[0]) from None
+        raise InputError(
+            f"cannot be written: {error.strerror or error}",
+            where=what[0],
+            expected="a file in a directory that exists",
+        ) from None
     if Path(what[0]).is_file():  # not a pipe, which may be standard output
         typer.echo(f"{what[0]}: {plural(text.count(chr(10)), 'run')}")
 
@@ -103,23 +108,20 @@ def _import(store: Store, what: list[str]) -> None:
     from autotune.words import plural
 
     if not what:
-        raise InputError(
-            "no file given", where="autotune history import", expected="what `export` wrote"
-        )
+        raise InputError("no file given", where="autotune history import", expected=EXPORTED)
     for name in what:
         try:
             lines = Path(name).read_text("utf-8").splitlines()
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"cannot be read: {error}", where=name, expected="what `export` wrote"
-            ) from None
+            why = getattr(error, "strerror", None) or "not UTF-8 text"
+            raise InputError(f"cannot be read: {why}", where=name, expected=EXPORTED) from None
         runs = [readable(line) for line in lines]
         if None in runs:
             number = runs.index(None) + 1
             raise InputError(
                 "is not a run that this version can read",
                 where=f"{name}:{number}",
-                expected="what `export` wrote",
+                expected=EXPORTED,
             )
         new = store.add([run for run in runs if run])
         typer.echo(f"{name}: {new} of {plural(len(runs), 'run')} added")

@@ -113,7 +113,8 @@ class _Reader:
     def tuned(self) -> TunedConfig:
         data = self.document.data
         if not isinstance(data, dict):
-            self.wrong((), "not a mapping", f"the keys {', '.join(KEYS)}")
+            found = "the file is empty" if data is None else "not a mapping"
+            self.wrong((), found, f"the keys {', '.join(KEYS)}")
             return TunedConfig("", (), self.file.parent)
         number = data.get("schema_version")
         if (

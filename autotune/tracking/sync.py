@@ -34,7 +34,7 @@ def target_of(run_dir: Path) -> tuple[str | None, str | None]:
     paths = SpoolPaths(run_dir)
     if not paths.spool.is_file():
         raise InputError(
-            "no record of a run in it",
+            "no record of a run in it" if os.path.isdir(run_dir) else "there is no such run",
             where=str(run_dir),
             expected="a run's directory, or its name under autotune-runs/",
             remedy="name the directory that `autotune run` wrote to",

@@ -78,6 +78,8 @@ def test_a_run_goes_by_its_name(
     for command in ("sync", "ui"):
         assert main([command, "digits"]) == 2
         assert "digits: this run was recorded without MLflow" in capsys.readouterr().err
+        assert main([command, "digitz"]) == 2
+        assert "digitz: there is no such run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reason", [errno.EBUSY, errno.EACCES])

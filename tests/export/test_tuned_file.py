@@ -370,6 +370,9 @@ def test_other_files_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="this is a job file(.|\\n)*autotune run job.yaml"):
         load_tuned(tmp_path / "job.yaml")
     (tmp_path / "result.json").write_text("{}")
+    (tmp_path / "empty.yaml").touch()
+    with pytest.raises(InputError, match="empty.yaml:1: the file is empty"):
+        load_tuned(tmp_path / "empty.yaml")
     with pytest.raises(InputError, match="record of a run(.|\\n)*give the run's directory"):
         load_tuned(tmp_path / "result.json")
 

@@ -76,4 +76,6 @@ def test_a_file_that_is_no_export(
     (tmp_path / "bad.jsonl").write_text('{"id": 1}\n')
     assert main(["history", "import", str(tmp_path / "bad.jsonl"), "--store", str(store)]) == 2
     assert "bad.jsonl:1" in capsys.readouterr().err
+    assert main(["history", "import", str(tmp_path), "--store", str(store)]) == 2
+    assert "cannot be read: Is a directory\n  expected: a file that" in capsys.readouterr().err
     assert len(Store(store).runs()) == 2

@@ -87,6 +87,17 @@ def test_an_interrupt_ends_with_130(
     assert "interrupted" in capsys.readouterr().err
 
 
+def test_an_interrupt_before_the_command_starts_does_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.make_context", stop)
+    assert main(["schema"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
 def _tree() -> list[type[autotune.errors.AutotuneError]]:
     found: list[type[autotune.errors.AutotuneError]] = []
     waiting = [autotune.errors.AutotuneError]

@@ -383,7 +383,7 @@ def _flow(data: Mapping[str, Any]) -> str:
 
 def _interval(interval: Interval) -> str:
     figures = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
-    return _flow({name: float(f"{figure:.4g}") for name, figure in figures.items()})
+    return _flow({name: float(f"{figure:.6g}") for name, figure in figures.items()})
 
 
 _BARE = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")

@@ -461,3 +461,18 @@ def test_two_secrets_are_two_variables(tmp_path: Path, shell: bool) -> None:
     assert tuned.env_from_launch == ("API_KEY", "API_KEY_", "API_KEY__", "PASSWORD", "PWD_")
     found = re.findall(r"\$\{?(\w+)", " ".join(tuned.command))
     assert found == ["API_KEY_", "API_KEY__", "PWD_", "PASSWORD"]
+
+
+def test_the_file_and_what_is_exported_from_it_round_alike(tmp_path: Path) -> None:
+    speedup = Interval(1.86506, 1.1, 2.8)
+    config = TunedConfig(
+        "x",
+        ("python", "train.py"),
+        tmp_path,
+        knobs={"num_workers": TunedKnob(2, 0, speedup)},
+        provenance=Provenance(verdict="tuned", speedup=speedup),
+    )
+    write_tuned(config, tmp_path / "tuned.yaml")
+    assert "1.87x faster" in (tmp_path / "tuned.yaml").read_text()
+    script = FORMATS["shell"].write(load_tuned(tmp_path))
+    assert "1.87x faster" in script and "1.87x by itself" in script

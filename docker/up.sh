@@ -36,7 +36,7 @@ while (($#)); do
     esac
 done
 [[ $workers =~ ^[0-9]{0,3}$ ]] || fail "--workers is '$workers', which is no number" "docker/up.sh --workers 2"
-[[ $cpus =~ ^([0-9]*|all)$ ]] || fail "--cpus is '$cpus', which is no number" "docker/up.sh --cpus 4"
+[[ $cpus =~ ^([0-9]*|all)$ ]] || fail "--cpus is '$cpus', neither a number nor all" "docker/up.sh --cpus 4"
 [[ -z $only || $only == database ]] || fail "--only is '$only'" "docker/up.sh --only database"
 
 for program in python ray mlflow; do

@@ -92,7 +92,8 @@ class Runs:
             InputError: the cluster does not know the run, and its folder was sent, or the cluster
                 would know it, because it knows older ones.
         """
-        if not sent and "" < id_time(id) < min((id_time(r.id) for r in self.known()), default="~"):
+        known = filter(None, (id_time(run.id) for run in self.known()))
+        if not sent and "" < id_time(id) < min(known, default="~"):
             return id
         return self.find(id).directory
 

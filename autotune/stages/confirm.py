@@ -70,7 +70,7 @@ def confirm(
             if useless := pairs.useless:
                 context.progress.warning(f"in fresh processes {no_effect_words(useless)}")
             space, idle = context.spec.search_space, pairs.idle
-            if not normalise(without(config, *idle), observation.defaults, space):
+            if idle and not normalise(without(config, *idle), observation.defaults, space):
                 reason = f"in fresh processes {no_effect_words(idle)}"
                 return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, reason)
             looks = planned(_room(context, observation, config, pairs))

@@ -96,7 +96,9 @@ def nearest(word: object, words: Iterable[str]) -> str:
 
 
 class Undone(str):
-    """Why a knob has no effect any more: until the job set it back or it failed, it had one."""
+    """Why a knob that did something, perhaps only for a time, counts as without effect: the job set
+    it back, it failed, or it did not do what it should.
+    """
 
 
 @dataclass(frozen=True)

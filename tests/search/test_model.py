@@ -129,6 +129,8 @@ def test_it_tells_the_knobs_it_never_tried() -> None:
     assert s.untried() == ("compile_mode",)
     run(s, additive(PLANTED))
     assert s.untried() == ()
+    short = search(compile_start_up_s={"default": 30.0}, planned_s=60.0)
+    assert "compile_mode" not in short.untried(), "compiling would never pay"
 
 
 def test_every_value_is_looked_at_in_a_block_with_nothing_else_new() -> None:

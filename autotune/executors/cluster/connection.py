@@ -60,8 +60,10 @@ def connect(spec: JobSpec, run_dir: Path, warn: Callable[[str], None] = print) -
             )
         except Exception as error:  # Ray raises many kinds here, plain RuntimeError among them
             ray.shutdown()
-            if isinstance(error, RuntimeEnvSetupError):
-                raise _not_accepted(spec.workdir, error) from error
+            cause = _root(error)
+            # Ray says RuntimeEnvSetupError of all that fails in sending, ValueError of the size
+            if isinstance(error, RuntimeEnvSetupError) and isinstance(cause, ValueError):
+                raise _not_accepted(spec.workdir, cause) from error
             raise _unreachable(address, error) from error
 
 
@@ -103,9 +105,13 @@ def _check_reachable(address: str) -> None:
         raise _unreachable(address, error) from None
 
 
-def _not_accepted(workdir: Path, error: BaseException) -> InputError:
-    while error.__cause__ is not None:  # Ray only says where it was each time
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
         error = error.__cause__
+    return error
+
+
+def _not_accepted(workdir: Path, error: BaseException) -> InputError:
     return InputError(
         f"the cluster does not accept the job's directory: {str(error).partition('. ')[0]}",
         where=str(workdir),

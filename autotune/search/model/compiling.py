@@ -70,6 +70,15 @@ class Compiling:
                 best, best_gain = index, gain
         return best
 
+    def left_untried(self, belief: Belief) -> bool:
+        """Whether a value that may pay for its start-up was never measured."""
+        evidence, c = self.evidence, self.evidence.compiled
+        return c is not None and any(
+            not (evidence.tried[c, v] or evidence.excluded[c, v])
+            and self._expected_gain(belief, belief.leader, v) > GAIN_NEEDED
+            for v in self._values()
+        )
+
     def too_dear(self, v: int, seconds_left: float) -> bool:
         """Whether compiling with value ``v`` takes too much of the remaining time."""
         return self._start_up_s.get(v, 0.0) > DEAREST * seconds_left

@@ -198,10 +198,10 @@ class ModelSearch:
     def untried(self) -> tuple[str, ...]:
         """Knobs of which no value but the job's own was measured, though one is worth trying."""
         evidence, columns = self._evidence, self._columns
-        waiting = {k for k, _ in self._looks.open(evidence.belief())}
-        c = evidence.compiled
-        if c is not None and (~evidence.tried & ~evidence.excluded)[c].any():
-            waiting.add(c)
+        belief = evidence.belief()
+        waiting = {k for k, _ in self._looks.open(belief)}
+        if evidence.compiled is not None and self._compiling.left_untried(belief):
+            waiting.add(evidence.compiled)
         values_tried = evidence.tried.sum(axis=1)  # the job's own is one of them
         return tuple(
             knob.name

@@ -165,8 +165,8 @@ class FreshRuns:
             slow = spent_s > 0.9 * self._longest_s()  # the budget's limit ended it
             needed = WARM_UP_MINIMUM + FEWEST_ITERATIONS
             times_s = record.window.times_s
-            further = max(needed - len(times_s), 0)
-            run_s = spent_s + further * median(times_s or (0.0,))
+            further = max(needed - len(times_s), FEWEST_ITERATIONS - len(counted))
+            run_s = 1.1 * (spent_s + further * median(times_s or (0.0,)))
             ran = (
                 ended
                 if record.ended_early

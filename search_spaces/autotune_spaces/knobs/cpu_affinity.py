@@ -270,7 +270,7 @@ def _beside_another_gpu(live: LiveJob, now: frozenset[int]) -> str | None:
     wanted = near(slot) if slot else frozenset()
     if not wanted or now <= wanted:
         return None
-    return (
+    return Undone(
         f"the job runs on {as_list(now)}, but its GPU ({slot}) is on the node with CPUs"
         f" {as_list(wanted)}"
     )

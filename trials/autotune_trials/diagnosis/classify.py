@@ -288,10 +288,7 @@ _CAUSES = {
             "backward() was called, but no torch.optim optimizer stepped, and no other parameter"
             " update was seen"
         ),
-        (
-            "If it accumulates gradients for longer than that, raise startup_timeout_s in job.yaml;"
-            f" otherwise {MARKING}"
-        ),
+        f"{MARKING[0].upper()}{MARKING[1:]}",
     ),
 }
 

@@ -5,6 +5,7 @@ session failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autotune_trials.diagnosis import classify, hang_stacks
@@ -15,6 +16,8 @@ from autotune_trials.protocol.messages import Fault, JobError
 from autotune_trials.session import ranks
 from autotune_trials.supervisor import process_tags
 from autotune_trials.supervisor.masking import Masks
+
+ACCUMULATES = "If it accumulates gradients for longer, raise startup_timeout_s and hang_timeout_s in job.yaml."
 
 
 class Postmortem:
@@ -147,7 +150,8 @@ class Postmortem:
             return self.hang(
                 pids, f"{len(pids)} of {world_size} ranks started training within {waited_s:.0f} s"
             )
-        if "step" in classify.markers_of(self._paths):
+        markers = classify.markers_of(self._paths)
+        if "step" in markers:
             return self.hang(
                 pids,
                 "the job started training but did not finish its first iterations within"
@@ -155,7 +159,10 @@ class Postmortem:
             )
         hang_stacks.save_stacks(self._paths, self._mark, pids)
         happened = f"{waited_s:.0f} s have passed since the start"
-        return self.found(classify.unhooked(self._argv, self._workdir, self._paths, happened))
+        found = classify.unhooked(self._argv, self._workdir, self._paths, happened)
+        if "backward" in markers:
+            found = replace(found, detail=f"{found.detail}\n{ACCUMULATES}")
+        return self.found(found)
 
     def hang(self, pids: Mapping[int, int], what: str) -> SessionFailed:
         """The job makes no progress; ``what`` describes it. Saves the stacks of all processes."""

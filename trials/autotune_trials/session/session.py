@@ -138,8 +138,9 @@ class Session:
         self.board = Switchboard(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._plans = 0
-        self._backwards_seen_s: float | None = None
-        self._stepped_s: float | None = None  # seconds from the start until a step was seen
+        self._seen_s: dict[
+            str, float
+        ] = {}  # marker -> when it was first seen, by a monotonic clock
         self.command = WatchedCommand(
             self.argv,
             self.workdir,
@@ -257,22 +258,26 @@ class Session:
     def _further_s(self) -> float:
         """How much longer a job that has stepped may take to say hello: until its warm-up has ended,
         with iterations no longer than the first, and in a live session its first epoch."""
-        if "step" not in classify.markers_of(self.paths):
+        seen = self._markers_seen_s()
+        if "step" not in seen:
             return 0.0
-        if self._stepped_s is None:
-            self._stepped_s = time.monotonic() - self._started_s
-        return self.config.first_epoch_s + self.config.warmup_steps * self._stepped_s
+        first_s = seen["step"] - seen.get("backward", self._started_s)
+        return self.config.first_epoch_s + self.config.warmup_steps * first_s
 
     def _never_steps(self) -> bool:
         """Whether backward() had been called many times long ago, and still no optimizer has
         stepped: stop waiting. The first iteration alone may compile for as long as a start-up."""
-        markers = classify.markers_of(self.paths)
-        if "backwards" not in markers or "step" in markers:
+        seen = self._markers_seen_s()
+        if "backwards" not in seen or "step" in seen:
             return False
-        if self._backwards_seen_s is None:
-            # not the marker's mtime: the system clock may be changed meanwhile
-            self._backwards_seen_s = time.monotonic()
-        return time.monotonic() - self._backwards_seen_s > 2 * self._hang_timeout_s
+        patience_s = max(2 * self._hang_timeout_s, seen["backwards"] - self._started_s)
+        return time.monotonic() - seen["backwards"] > patience_s
+
+    def _markers_seen_s(self) -> dict[str, float]:
+        # not the markers' mtime: the system clock may be changed meanwhile
+        for marker in classify.markers_of(self.paths):
+            self._seen_s.setdefault(marker, time.monotonic())
+        return self._seen_s
 
     def _welcome(self, rank: Connection, hello: Hello) -> None:
         known = self._ranks.get(hello.rank)

@@ -76,7 +76,9 @@ def test_the_command_to_reproduce_a_run_has_its_directory_and_budget() -> None:
 def test_the_figures_of_an_adoption_are_told_once_and_why_another_was_not_adopted() -> None:
     adopted = replace(tuned().confirmation, reason="faster: 2.100× (1.930× to 2.290×, 5 pairs)")
     assert confirmed_words(adopted).endswith("in 5 fresh processes per side")
-    assert confirmed_words(replace(adopted, adopted=False)).endswith("5 pairs)")
+    reason = "no gain of 2% or more is shown: 0.980× (0.266× to 2.184×, 5 pairs)"
+    rejected = confirmed_words(replace(adopted, adopted=False, reason=reason))
+    assert rejected.endswith("5 pairs)") and rejected.count("(") == 1
 
 
 def test_keep_claims_no_speedup_and_offers_no_launch() -> None:

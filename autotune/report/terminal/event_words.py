@@ -77,12 +77,10 @@ def trial_line(trial: Trial, best: Trial | None) -> str:
 
 
 def confirmed_words(confirmation: Confirmation) -> str:
+    config = words.config_words(confirmation.config)
+    runs = words.plural(confirmation.pairs, "fresh process", "fresh processes")
+    # the reason has the figures; that of an adoption has nothing else
+    if confirmation.reason and not confirmation.adopted:
+        return f"not confirmed {config}, {runs} per side: {words.clean(confirmation.reason)}"
     said = "confirmed" if confirmation.adopted else "not confirmed"
-    text = (
-        f"{said} {words.config_words(confirmation.config)}:"
-        f" {words.interval_words(confirmation.speedup)}"
-    )
-    text += f" in {words.plural(confirmation.pairs, 'fresh process', 'fresh processes')} per side"
-    # the reason of an adoption is the same figures again
-    told = confirmation.reason and not confirmation.adopted
-    return text + (f"; {words.clean(confirmation.reason)}" if told else "")
+    return f"{said} {config}: {words.interval_words(confirmation.speedup)} in {runs} per side"

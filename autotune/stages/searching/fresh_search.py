@@ -33,7 +33,7 @@ from autotune_spaces.base import Config, Value
 from autotune_trials.protocol.messages import Record
 
 UNTRIED = "untried"  # journal key
-NO_TIME = "no time left: raise budget.minutes"
+NO_TIME = "no time left before the proof: raise budget.minutes"
 
 
 @dataclass(frozen=True)

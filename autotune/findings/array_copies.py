@@ -26,7 +26,10 @@ class ArrayCopies(SiteRule):
 
     def advice(self, case: Case, site: Site) -> str:
         if "array" in site.detail.rpartition(" of ")[2]:
-            return "torch.from_numpy(array) shares the array's memory and copies nothing."
+            return (
+                "torch.from_numpy(array) shares the array's memory and copies nothing. Make the"
+                " array in the tensor's type (NumPy's own is float64), or it is converted."
+            )
         return (
             "Keep the data in one array or tensor from the start: torch.from_numpy copies nothing;"
             " numpy.stack a list of arrays first."

@@ -43,6 +43,11 @@ class TensorReadout(SiteRule):
                 "Keep tensors (detach()) or NumPy arrays (numpy() copies nothing); Python lists"
                 " hold an object for every number."
             )
+        if site.kind != "bool":
+            return (
+                "Compute with whole tensors and read the result once; what is only logged or"
+                " checked can be read every few hundred steps."
+            )
         return (
             "Check every few hundred steps, or only when the loss itself is not finite;"
             " torch.isfinite(loss) says as much in one check."

@@ -5,6 +5,7 @@ cannot be judged.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from cases import case, evidence, gpu_case, phases
@@ -100,6 +101,21 @@ def test_what_is_read_now_and_then_is_no_part_of_every_step() -> None:
         "tensor-readout",
         case(seen=evidence(calls=(calls("tolist", 0.05, iterations=EVERY[::10]),))),
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "advised"),
+    [("bool", "torch.isfinite(loss)"), ("int", "whole tensors"), ("item", "whole tensors")],
+)
+def test_only_a_check_is_advised_another_check(kind: str, advised: str) -> None:
+    (found,) = ask("tensor-readout", case(seen=evidence(calls=(calls(kind, 0.05),))))
+    assert ("isfinite" in found.advice) is (kind == "bool") and advised in found.advice
+
+
+def test_an_array_that_has_to_be_converted_is_advised_its_tensors_type() -> None:
+    made = replace(calls("tensor_from_array", 0.05), detail="float32[128, 4] of a numpy array")
+    (found,) = ask("array-copies", case(seen=evidence(calls=(made,))))
+    assert "from_numpy" in found.advice and "float64" in found.advice
 
 
 def test_a_cheap_call_in_a_dear_statement_costs_the_statement() -> None:

@@ -73,6 +73,14 @@ def test_advice_that_the_search_has_tried_without_adopting_it_says_so() -> None:
     assert "It was tried" not in printed(replace(left, knobs=config))
 
 
+def test_an_advised_knob_that_does_not_apply_here_is_told_as_such() -> None:
+    result, (advised, *_) = tuned(), tuned().explanation.findings
+    seen = replace(result.observation, withdrawn={advised.knob: "the job differentiates twice"})
+    refused = replace(result, observation=seen)
+    said = "Knob: num_workers. It does not apply here: the job differentiates twice."
+    assert said in printed(refused) and said not in printed(result)
+
+
 def test_the_closing_screen_has_a_line_for_each() -> None:
     text = closing_text(at_home(tuned()), RUN)
     assert (

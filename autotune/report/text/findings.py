@@ -114,6 +114,8 @@ def _row(finding: Finding, result: Result) -> FindingRow:
 
 
 def _tried(finding: Finding, result: Result) -> str:
+    if why := result.observation.withdrawn.get(finding.knob):
+        return f"It does not apply here: {words.clean(why, LONGEST)}."
     measured = any(finding.knob in t.config and t.log_ratio is not None for t in result.trials)
     kept = finding.knob in result.knobs
     return "It was tried, and is not part of the answer." if measured and not kept else ""

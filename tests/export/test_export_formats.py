@@ -590,6 +590,12 @@ def test_python_has_one_loader_line(folder: Path) -> None:
     assert "import os" not in text, "nothing there uses it"
 
 
+def test_python_imports_only_what_its_lines_use(folder: Path) -> None:
+    write = FORMATS["python"].write
+    assert "DataLoader" not in write(tuned(folder, {"matmul_precision": TunedKnob("high")}))
+    assert "import" not in write(tuned(folder, {}))
+
+
 def test_python_has_one_line_that_wraps_the_model(folder: Path) -> None:
     knobs = {
         n: TunedKnob(EVERY[n])

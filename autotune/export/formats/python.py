@@ -34,8 +34,10 @@ _PLACES = (
 
 
 def write(tuned: TunedConfig) -> str:
-    lines = [
-        *head(tuned, "tuned settings as code"),
+    lines = head(tuned, "tuned settings as code")
+    if not tuned.knobs:
+        return "\n".join(lines) + "\n"
+    lines += [
         "#",
         *comment("Pieces to paste, not a program: ... stands for what your code has there."),
     ]
@@ -80,13 +82,9 @@ def write(tuned: TunedConfig) -> str:
         for name in ("gc", "os", "shutil", "tempfile")
         if any(f"{name}." in line for body in pieces.values() for line in body)
     ]
-    lines += [
-        "",
-        *(f"import {name}" for name in used),
-        *([""] if used else []),
-        "import torch",
-        "from torch.utils.data import DataLoader",
-    ]
+    lines += ["", *(f"import {name}" for name in used), *([""] if used else []), "import torch"]
+    if "DataLoader(..., " in arguments:
+        lines.append("from torch.utils.data import DataLoader")
     if _DDP in arguments:
         lines.append("from torch.nn.parallel import DistributedDataParallel")
     order = (

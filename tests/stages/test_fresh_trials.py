@@ -91,7 +91,10 @@ def test_what_three_pairs_leave_in_doubt_gets_three_more_while_there_is_time(
 @pytest.mark.parametrize(
     ("budget", "untried"),
     [
-        ("minutes: 1", "num_workers, malloc=jemalloc (no time left before the proof: raise budget.minutes)"),
+        (
+            "minutes: 1",
+            "num_workers, malloc=jemalloc (no time left before the proof: raise budget.minutes)",
+        ),
         ("trials: 1", "malloc=jemalloc (budget.trials is used up)"),
     ],
 )

@@ -480,35 +480,3 @@ def test_fully_sharded_parameters(start: Start) -> None:
     )
     assert [r.window.samples[0] for r in reports] == [16.0, 32.0, 16.0]
     assert all(not r.error and not r.no_effect for r in reports)
-
-
-JOINED = """
-import torch, torch.distributed as dist
-from torch import nn
-from torch.distributed.algorithms.join import Join
-from torch.utils.data import DataLoader, TensorDataset
-dist.init_process_group("gloo")
-model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-data = TensorDataset(torch.randn(8 * ({batches}), 8))
-while True:
-    with Join([model]):
-        for (x,) in DataLoader(data, batch_size=8):
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-"""
-
-
-@pytest.mark.slow
-def test_ranks_with_different_numbers_of_batches_are_not_called_hung(start: Start) -> None:
-    config = SessionConfig("fixed", "", steps=25)
-    session = start(JOINED.format(batches="10 + 3 * dist.get_rank()"), config=config)
-    session.wait_hello()
-    failure, took_s = failure_of(session.wait_record)
-    assert failure.kind == "unhooked" and "different numbers of batches" in failure.detail
-    assert took_s < QUICK_S
-    session.close()
-    session = start(JOINED.format(batches="10"), config=config)
-    session.wait_hello()
-    assert len(session.wait_record().losses) == 25

@@ -41,10 +41,6 @@ CAPTURED = (
     " nor change; turn that off for tuning"
     " (compile_mode=reduce-overhead creates such graphs itself)"
 )
-UNEVEN = (
-    "its ranks train on different numbers of batches (torch's Join), and autotune measures all of"
-    " them over the same steps; give every rank the same number for tuning (DistributedSampler does)"
-)
 EVALUATED = 3  # iterations in a row without training mode, after which evaluation mode trains
 # where, why, and whether nothing failed but the agent can no longer see the job
 StepAside = Callable[[str, str, bool], None]
@@ -357,10 +353,6 @@ class TrainingLoop(LoaderEvents):
         """The job has updated its parameters itself and moved on. Called by a listener."""
         self.state.ends_with = Ending.UPDATE
         self._end_iteration(None)
-
-    def on_uneven_ranks(self) -> None:
-        """This rank has no more batches, and others have."""
-        self._step_aside("uneven ranks", UNEVEN, True)
 
     def on_metric(self, name: str, value: Any) -> None:
         """``autotune.metric()`` in the job."""

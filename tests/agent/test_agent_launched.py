@@ -150,33 +150,6 @@ def test_a_model_that_comes_later_gets_the_settings_too(tmp_path: Path, together
         agent.stop()
 
 
-def test_a_model_built_late_may_be_trained_some_iterations_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Modules are watched from where its optimizer was built, however long the job has trained."""
-    monkeypatch.setattr("autotune_trials.agent.loop.module_watch.LATEST", 20)
-    agent = launch(tmp_path, amp_dtype="bfloat16")
-    try:
-
-        def step() -> torch.dtype:
-            out = model(torch.ones(2, 8))
-            out.float().mean().backward()
-            optimizer.step()
-            return out.dtype
-
-        model = torch.nn.Linear(8, 8)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        assert {step() for _ in range(30)} == {torch.bfloat16}
-        late = torch.nn.Linear(8, 8)
-        of_late = torch.optim.SGD(late.parameters(), lr=0.01)
-        assert {step() for _ in range(5)} == {torch.bfloat16}
-        model, optimizer = late, of_late
-        assert {step() for _ in range(SILENT + 10)} == {torch.bfloat16}
-        assert not agent.modules.watching
-    finally:
-        agent.stop()
-
-
 def test_a_loader_that_comes_later_is_known_to_those_who_ask(tmp_path: Path) -> None:
     """A job that calls no module is under autocast from its first batch on."""
     agent = launch(tmp_path, amp_dtype="bfloat16")

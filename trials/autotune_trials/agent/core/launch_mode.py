@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials import api
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.modes import Mode
+from autotune_trials.agent.loop.module_watch import LATEST
 from autotune_trials.agent.patches import backward, optimizer
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class LaunchMode(Mode):
     measures = False
 
     _resting = False
+    _latest = 0  # iterations when the latest optimizer was built
     _applied = False  # an iteration has ended with everything applied
     _asked = False  # it was checked whether the settings had an effect
 
@@ -56,9 +58,10 @@ class LaunchMode(Mode):
 
     def iteration_ended(self, iteration: Iteration) -> None:
         self._tell_failures()
-        agent, modules = self.agent, self.agent.modules
-        warm = agent.state.iterations > 2 * agent.config.warmup_steps and not modules.watching
-        self._applied = warm and not modules.waits
+        iterations = self.agent.state.iterations
+        warm = iterations > 2 * self.agent.config.warmup_steps and not self.agent.modules.watching
+        waits = not self.agent.live.all_have_stepped and iterations < self._latest + LATEST
+        self._applied = warm and not waits
         if self._applied and not self._asked:
             self._tell_no_effect()
 
@@ -67,17 +70,15 @@ class LaunchMode(Mode):
             self._rest()
 
     def optimizer_built(self, built: Any, frame: FrameType) -> None:
-        modules = self.agent.modules
-        modules.latest = self.agent.state.iterations
-        if self._resting or not modules.watching:
+        self._latest = self.agent.state.iterations
+        if self._resting or not self.agent.modules.watching:
             self._wake(built)
 
     def _wake(self, built: Any) -> None:
         """Watch for the steps of a new optimizer, and for calls of its model if that is new too."""
         agent = self.agent
         self._resting = self._applied = False
-        agent.events.forget(self)  # this mode stays the last to hear
-        agent.events.listen(agent.first_times, agent.modules, self)
+        agent.events.listen(agent.first_times, agent.modules)
         agent.events.recall(agent.modules, "iteration_ended")
         agent.events.recall(self, *AWAKE)
         backward.install(agent.patches, agent.torch, agent.loop, agent.traits)

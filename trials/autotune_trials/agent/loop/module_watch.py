@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from autotune_trials.agent.facts.job_traits import JobTraits
     from autotune_trials.agent.observers.compiles import CompileLog
 
-# under `launch`: iterations after the latest optimizer was built within which every optimizer steps,
-# or one of them never will; module calls within which a process that trains has an optimizer or a
-# backward
+# under `launch`: iterations within which every optimizer steps, or one of them never will; module
+# calls within which a process that trains has an optimizer or a backward
 LATEST = 1000
 
 
@@ -38,7 +37,6 @@ class ModuleWatch(Listener):
         self._torch, self._state = live.torch, live.state
         self._loop, self._config = live.loop, live.config
         self._watching = False
-        self.latest = 0  # under launch: iterations when the latest optimizer was built
         self._calls = 0  # module calls under launch, before anything shows that this process trains
         # modules called in training mode but without gradients, while modules are watched
         self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -49,11 +47,6 @@ class ModuleWatch(Listener):
     def watching(self) -> bool:
         return self._watching
 
-    @property
-    def waits(self) -> bool:
-        """Whether an optimizer has not stepped yet, and still may: another model may come with it."""
-        return not self._live.all_have_stepped and self._state.iterations < self.latest + LATEST
-
     def watch(self, on: bool) -> None:
         if on:
             modules.install(self._live.patches, self._torch, self)
@@ -63,7 +56,12 @@ class ModuleWatch(Listener):
 
     def iteration_ended(self, iteration: Iteration) -> None:
         if self._watching:
-            waits = self._config.mode == SessionMode.LAUNCH and self.waits
+            # under launch, another model may follow later with its own optimizer
+            waits = (
+                self._config.mode == SessionMode.LAUNCH
+                and not self._live.all_have_stepped
+                and self._state.iterations < LATEST
+            )
             if self._state.iterations >= self._config.warmup_steps and not waits:
                 self.watch(False)
         elif self._state.iterations == 1 and self._nothing_compiled():

@@ -36,9 +36,10 @@ class Channel:
             try:
                 if self._socket is None:
                     self._connect()
-                assert self._socket is not None
-                self._socket.sendall(frame)
-                return True
+                connection = self._socket  # another thread may close the channel
+                if connection is not None:
+                    connection.sendall(frame)
+                return connection is not None
             except OSError:
                 self.close()
                 return False

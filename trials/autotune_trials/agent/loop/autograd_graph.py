@@ -54,12 +54,15 @@ def scale_near(loss: Any) -> Any:
     None if nothing was scaled.
     """
     pending, seen = deque([loss.grad_fn]), 0
-    while pending and seen < NEAR:
-        node = pending.popleft()
-        if node is None:
-            continue
-        if SCALE in node.metadata:
-            return node.metadata[SCALE]
-        seen += 1
-        pending += [following for following, _ in node.next_functions]
+    try:
+        while pending and seen < NEAR:
+            node = pending.popleft()
+            if node is None:
+                continue
+            if SCALE in node.metadata:
+                return node.metadata[SCALE]
+            seen += 1
+            pending += [following for following, _ in node.next_functions]
+    except Exception:  # see the module
+        return None
     return None

@@ -99,6 +99,11 @@ def copy_batch(batch: Any) -> Any:
     if type(batch) is dict:
         return {key: copy_batch(value) for key, value in batch.items()}
     try:
+        if clone is None and isinstance(batch, dict):  # deepcopy fails for some classes
+            copied = copy.copy(batch)
+            for key, value in batch.items():
+                copied[key] = copy_batch(value)
+            return copied
         return clone() if clone is not None else copy.deepcopy(batch)
     # what cannot be copied (an open file, a lock) is shared: only a job that changes its batch in
     # place would notice

@@ -288,7 +288,7 @@ _CAUSES = {
             "backward() was called, but no torch.optim optimizer stepped, and no other parameter"
             " update was seen"
         ),
-        f"{MARKING[0].upper()}{MARKING[1:]}",
+        MARKING[0].upper() + MARKING[1:],
     ),
 }
 

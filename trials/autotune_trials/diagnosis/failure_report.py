@@ -17,7 +17,10 @@ from autotune_trials.session import ranks
 from autotune_trials.supervisor import process_tags
 from autotune_trials.supervisor.masking import Masks
 
-ACCUMULATES = "If it accumulates gradients for longer, raise startup_timeout_s and hang_timeout_s in job.yaml."
+ACCUMULATES = (
+    "If it accumulates gradients for longer, raise startup_timeout_s and hang_timeout_s in"
+    " job.yaml."
+)
 
 
 class Postmortem:

@@ -138,9 +138,8 @@ class Session:
         self.board = Switchboard(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._plans = 0
-        self._seen_s: dict[
-            str, float
-        ] = {}  # marker -> when it was first seen, by a monotonic clock
+        # marker -> when it was first seen, by a monotonic clock
+        self._seen_s: dict[str, float] = {}
         self.command = WatchedCommand(
             self.argv,
             self.workdir,

@@ -35,6 +35,9 @@ EXPLAIN_STARTS, FRAMELESS_STARTS, EXPLAIN_S = 4, 2, 30.0
 # share of the budget that is always searched, however long the proof takes
 FEWEST_SHARE = 0.15
 SEARCH_BEGAN = "search-began"  # journal key
+# why something was left untried
+NO_TIME = "no time left before the proof: raise budget.minutes"
+NO_TRIALS = "budget.trials is used up"
 
 
 def proof_begins_s(

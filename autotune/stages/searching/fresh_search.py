@@ -12,7 +12,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalise
 from autotune.results import Interval, KnobGain, Observation, Trial, TrialState
-from autotune.stages.budget import proof_begins_s
+from autotune.stages.budget import NO_TIME, NO_TRIALS, proof_begins_s
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import judged
 from autotune.stages.measuring.fresh import (
@@ -33,7 +33,6 @@ from autotune_spaces.base import Config, Value
 from autotune_trials.protocol.messages import Record
 
 UNTRIED = "untried"  # journal key
-NO_TIME = "no time left before the proof: raise budget.minutes"
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def search_fresh(
     space, best, log_gain = context.spec.search_space, dict(found.config), found.log_gain
     known = {key_of(t.config): t for t in trials if t.origin == "process"}
     gains: dict[str, KnobGain] = {}
-    not_tried = {NO_TIME: [*found.untried]} if found.untried else {}
+    not_tried = {why: [*names] for why, names in found.untried.items()}
     values = _for_fresh_runs(context, observation, found)
     for place, tried in enumerate(values):
         config = normalise({**best, tried.knob: tried.value}, observation.defaults, space)
@@ -157,7 +156,7 @@ def _no_room(
     Time for the proof's first look, which is always taken, is kept free.
     """
     if context.spec.budget.tried(len(trials)):
-        return "budget.trials is used up"
+        return NO_TRIALS
     needed_s = rounds(context, times * PROCESS_PAIRS) * pair_s(context, observation, log_gain)
     proof_s = proof_begins_s(context, observation, log_gain, FEWEST_PAIRS)
     return NO_TIME if context.journal.elapsed_s + needed_s > proof_s else ""

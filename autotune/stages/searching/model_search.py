@@ -12,8 +12,8 @@ is the model's answer: the fastest configuration without the knobs that are not 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from autotune.executors.base import SessionFailed
 from autotune.history.use import Expected
@@ -41,7 +41,8 @@ class Found:
     log_gain: float
     # for every knob of the fastest configuration, kept or not
     gains: tuple[KnobGain, ...] = ()
-    untried: tuple[str, ...] = ()  # knobs for which there was no time
+    # why the search ended early -> the knobs that it left without a trial
+    untried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def search_live(

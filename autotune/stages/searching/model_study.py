@@ -30,7 +30,13 @@ from autotune.search.model import (
 )
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
-from autotune.stages.budget import search_began_s, search_ends_s, tried_enough
+from autotune.stages.budget import (
+    NO_TIME,
+    NO_TRIALS,
+    search_began_s,
+    search_ends_s,
+    tried_enough,
+)
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated
@@ -201,7 +207,7 @@ class ModelStudy:
     def _why_over(self) -> str:
         """Why nothing more may be measured; "": it may."""
         if tried_enough(self.context, self.observation, len(self._configurations)):
-            return "budget.trials is used up"
+            return NO_TRIALS
         if len(self._first.rows) > MOST_BLOCKS:
             return f"{MOST_BLOCKS:,} blocks were measured"
         if self._loader_binds and at_ceiling(
@@ -339,7 +345,7 @@ class ModelStudy:
                 known.add(key_of(config))
                 blocks.append(config)
         if not blocks:
-            self.stopped = "budget.trials is used up"
+            self.stopped = NO_TRIALS
         return replace(series, blocks=tuple(blocks)) if blocks else None
 
     def _has_dear(self) -> bool:
@@ -496,9 +502,11 @@ class ModelStudy:
         """Extra seconds that a job with this value takes to start; 0.0: none, or not measured."""
         return self._times.longest_compile_s.get(value, 0.0) if _compiles(self.space[name]) else 0.0
 
-    def untried(self) -> tuple[str, ...]:
-        """Knobs without a trial because the search's time was used up."""
-        return self.model.untried() if self.stopped == OUT_OF_TIME else ()
+    def untried(self) -> dict[str, tuple[str, ...]]:
+        """Why the search ended early -> the knobs that it left without a trial."""
+        why = {OUT_OF_TIME: NO_TIME, NO_TRIALS: NO_TRIALS}.get(self.stopped)
+        names = self.model.untried() if why else ()
+        return {why: names} if why and names else {}
 
     def answer(self) -> Answer:
         with self._turn:

@@ -458,7 +458,7 @@ def _why_nothing(context: RunContext, observation: Observation, searched: Search
             why = paid_back_words(gain.start_up_s, gain.break_even_steps or 0)
             return f"{config} reached {factor} in the running job, but {why}, and planned_steps is {steps}"
     return (
-        f"none of {len(trials)} configurations was clearly more than 2 % {better}; the best:"
+        f"none of {len(trials)} configurations was clearly more than 2% {better}; the best:"
         f" {factor} ({config})"
     )
 

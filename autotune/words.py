@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 NOT_MEASURED = "not measured"
 SIDES = {"baseline": "before", "winner": "after"}
 # A baseline that differs this much from itself between neighbouring blocks cannot show the gains of
-# a few percent that most knobs give: pyperf warns at a standard deviation of 10 % of the mean,
+# a few percent that most knobs give: pyperf warns at a standard deviation of 10% of the mean,
 # autotune at half of it.
 NOISY = 0.05
-Z95 = 1.96  # half-width of a 95 % normal interval in standard errors
+Z95 = 1.96  # half-width of a 95% normal interval in standard errors
 
 _ASCII = str.maketrans("×–—·µ█░✓’“”▏\u00a0", 'x---u#.*\'""| ') | str.maketrans(
     {"→": "->", "±": "+/-", "…": "...", "≥": ">=", "≤": "<="}
@@ -189,7 +189,7 @@ def interval_words(interval: Interval | None) -> str:
 
 
 def trial_interval(trial: Trial) -> Interval | None:
-    """Speed-up of a trial in the search, with its normal 95 % interval.
+    """Speed-up of a trial in the search, with its normal 95% interval.
 
     The bounds are NaN with too few pairs. Live pairs come from one process, so this interval is too
     narrow to be reported as a result; it steers the search.
@@ -204,7 +204,7 @@ LOPSIDED_PERCENT = 50  # of a ratio: 1.5× up is a third down
 
 
 def trial_words(trial: Trial) -> str:
-    """``1.83× ± 4 %`` for a measured trial; its state for one that was not measured.
+    """``1.83× ± 4%`` for a measured trial; its state for one that was not measured.
 
     ``30.4× (13.5–68.4)`` where the interval is too lopsided for a ±.
     """
@@ -217,9 +217,9 @@ def trial_words(trial: Trial) -> str:
     if percent >= LOPSIDED_PERCENT:
         return f"{factor_words(interval.estimate)} ({interval.low:.3g}–{interval.high:.3g})"
     return (
-        f"{factor_words(interval.estimate)} ± {percent:.1f} %"
+        f"{factor_words(interval.estimate)} ± {percent:.1f}%"
         if percent < 1
-        else f"{factor_words(interval.estimate)} ± {percent:.0f} %"
+        else f"{factor_words(interval.estimate)} ± {percent:.0f}%"
     )
 
 

@@ -40,5 +40,5 @@ def gpu_load(environ: Mapping[str, str]) -> tuple[str, ...]:
             continue  # "[N/A]", from a partitioned GPU (MIG)
         used_gib, busy = int(figures[0]) / 1024, int(figures[1])
         if used_gib >= IDLE_GIB or busy >= IDLE_BUSY:
-            found.append(f"GPU {index}: {used_gib:.1f} GiB in use, busy {busy} % of the time")
+            found.append(f"GPU {index}: {used_gib:.1f} GiB in use, busy {busy}% of the time")
     return tuple(found)

@@ -32,7 +32,7 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 SHORTEST_S = 50e-6
 # in one call: more than the last-level cache of all but the largest processors
 STREAMED_BYTES = 1 << 28
-# above the roof by more than the error allowed in a measured peak (15 %): the data were in a cache
+# above the roof by more than the error allowed in a measured peak (15%): the data were in a cache
 CACHED = 1.15
 
 ABOVE = {
@@ -124,7 +124,7 @@ def judge(row: Operator, roof: Roof | None) -> Operator:
         )
     bound = "compute" if compute_s >= memory_s else "memory"
     what = f"at the {roof.dtype} peak" if bound == "compute" else "at the memory's bandwidth"
-    why = f"{took} {what}: {100 * min(of_roof, 1.0):.0f} % of the roof."
+    why = f"{took} {what}: {100 * min(of_roof, 1.0):.0f}% of the roof."
     above = "" if of_roof <= CACHED else "cache" if bound == "memory" else "fewer products"
     if above:
         why += f" It exceeds the roof: {ABOVE[above]}."

@@ -8,8 +8,8 @@ from autotune.findings.measures import compute_s, dimensions, half_dtype, is_pro
 
 CAPABILITY = (9, 0)  # Hopper: what float8 training is written for
 # Smallest allowed dimension. Scaling and casting pass over the operands once, so their share
-# shrinks as products grow: a GPT of 1.5 B parameters, 1,600 wide, was reported to gain 2 % on an
-# H100 (pytorch/ao issue 1297), one of 8 B, 4,096 wide, 25 % (torchao).
+# shrinks as products grow: a GPT of 1.5 B parameters, 1,600 wide, was reported to gain 2% on an
+# H100 (pytorch/ao issue 1297), one of 8 B, 4,096 wide, 25% (torchao).
 LEAST = 2048
 SHARE = 0.4  # of an iteration: at twice the speed, the most float8 can give, 1.25x
 

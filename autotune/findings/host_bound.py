@@ -9,7 +9,7 @@ from autotune.words import duration_words
 from autotune_trials.protocol.messages import PHASES
 
 # NVIDIA and PyTorch ("Performance Tuning Guide") advise looking into gaps once utilisation is below
-# 85 to 90 %.
+# 85 to 90%.
 IDLE_SHARE = 0.15
 
 

@@ -6,7 +6,7 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import at, costliest_frames, iteration_s, place_of, usual_s
 
-# A tenth of the iteration: a perfect cure then gives 1.11x, clearly more than the 2 % that confirm
+# A tenth of the iteration: a perfect cure then gives 1.11x, clearly more than the 2% that confirm
 # asks for. Half of what makes the loader *the* bottleneck (stages/observe.py).
 WAIT_SHARE = 0.10
 # asking a DataLoader for a batch that is ready takes 0.1 to 0.5 ms by itself

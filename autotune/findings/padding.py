@@ -6,7 +6,7 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import place_of
 
-# Batches of ordinary text keep 5 to 15 % padding even if sorted by length.
+# Batches of ordinary text keep 5 to 15% padding even if sorted by length.
 SHARE = 0.25
 
 

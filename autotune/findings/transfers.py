@@ -7,7 +7,7 @@ from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import iteration_s, need, phase_s
 from autotune.words import duration_words
 
-# below it, even a perfect overlap gives no more than the 2 % that confirm asks for
+# below it, even a perfect overlap gives no more than the 2% that confirm asks for
 COPY_SHARE = 0.03
 
 

@@ -21,7 +21,7 @@ CONDITIONS = ("slower", "faster", "not-same", "loss-changed")
 
 @dataclass(frozen=True)
 class Condition:
-    """``share``: the least estimated difference; 0.02 is 2 %."""
+    """``share``: the least estimated difference; 0.02 is 2%."""
 
     kind: str
     share: float = 0.0

@@ -33,7 +33,7 @@ class SideRecord:
 class Judgement:
     """B against A.
 
-    ``speedup``: cost per sample of A / of B with its 95 % interval; above 1, B is faster.
+    ``speedup``: cost per sample of A / of B with its 95% interval; above 1, B is faster.
     """
 
     speed: str  # "faster", "slower", "same" or "undecided"

@@ -117,7 +117,7 @@ def _footnote(it: Judgement) -> str:
     return (
         f"{it.pairs} pairs of fresh processes in {duration_words(it.wall_s)} on {where},"
         f" {_software(it)}. "
-        "The interval is 95 %. An unchanged loss is the same early trajectory "
+        "The interval is 95%. An unchanged loss is the same early trajectory "
         f"({it.loss_verdict.steps} steps), not the same final quality."
     )
 

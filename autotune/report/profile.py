@@ -77,7 +77,7 @@ def write_profile(profile: Profile, directory: Path) -> None:
 
 
 def headline(profile: Profile) -> str:
-    """``Loader-bound: 59 % of the time is spent waiting for the next batch.``"""
+    """``Loader-bound: 59% of the time is spent waiting for the next batch.``"""
     observation = profile.observation
     names = {"overhead": "Overhead-bound", "epoch ends": "Bound by epoch ends"}
     name = names.get(observation.bottleneck, f"{observation.bottleneck}-bound".capitalize())
@@ -166,7 +166,7 @@ def _operators(console: Console, side: Side) -> None:
     for row in side.operators[:TOP_OPERATORS]:
         figures = (
             words.duration_words(row.self_time_s),
-            f"{100 * row.share:.1f} %",
+            f"{100 * row.share:.1f}%",
             f"{row.calls:,}",
         )
         table.add_row(Text(words.clean(row.name, 80)), *figures, Text(row_words(row)["verdict"]))
@@ -186,7 +186,7 @@ def _counters(console: Console, side: Side) -> None:
         table.add_row(
             Text(words.clean(one.name, 80)),
             words.duration_words(one.duration_s),
-            *(f"{100 * s:.0f} %" if words.known(s) else "–" for s in shares),
+            *(f"{100 * s:.0f}%" if words.known(s) else "–" for s in shares),
         )
     section(console, "Nsight Compute, share of the GPU's sustained peak", table)
 

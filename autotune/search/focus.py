@@ -1,6 +1,6 @@
 """Which knobs can matter now: a job that waits for batches needs loader knobs and little else.
 
-    loader-bound │ num_workers, prefetch_factor, … │ at 97 % of the ceiling, or nothing more to gain │ all the others │
+    loader-bound │ num_workers, prefetch_factor, … │ at 97% of the ceiling, or nothing more to gain │ all the others │
 
 No knob is dropped here: the postponed ones are searched after the loader.
 """
@@ -23,7 +23,7 @@ LOADER = (
 # other: two workers with two threads gave 0.83x, with one thread 1.3x; one thread alone gave 0.97x.
 COMPETING = ("num_workers", "intra_op_threads")
 LOADER_KINDS = ("loader", "epoch ends")  # kinds of bottleneck, see verdict/bottleneck.py
-# share of the speed with an infinitely fast loader: a search cannot resolve the remaining 3 % in
+# share of the speed with an infinitely fast loader: a search cannot resolve the remaining 3% in
 # reasonable time
 AT_CEILING = 0.97
 SURE = 2.0  # standard deviations by which a gain must exceed it

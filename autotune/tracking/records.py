@@ -224,7 +224,7 @@ def description(result: Result) -> str:
         better = BETTER.get(str(result.environment.get("objective")), "faster")
         lines = [
             (
-                f"**{it.estimate:.2f}× {better}** (95 % interval {it.low:.2f}–{it.high:.2f}), loss"
+                f"**{it.estimate:.2f}× {better}** (95% interval {it.low:.2f}–{it.high:.2f}), loss"
                 f" {result.loss.verdict}."
             ),
             "",

@@ -23,7 +23,7 @@ LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
 UNSEEN = 0.15  # share saved without the loader, beyond what waiting shows, that is worth a word
 QUIET = 0.02  # noise below which a ceiling is reported without it
 BASELINE_BLOCKS = 4  # the ceiling is the ratio of their mean to one block with cached batches
-SURE = 1.645  # standard errors: 95 %, one-sided
+SURE = 1.645  # standard errors: 95%, one-sided
 
 
 @dataclass(frozen=True)
@@ -159,5 +159,5 @@ def _bound(ceiling: float | None, noise: float) -> str:
         return "no faster"
     within = ", within the noise" if math.log(ceiling) <= SURE * ceiling_sigma(noise) else ""
     return f"{factor_words(ceiling)} as fast" + (
-        f" (± {noise:.0%}{within})".replace("%", " %") if noise >= QUIET else ""
+        f" (± {noise:.0%}{within})" if noise >= QUIET else ""
     )

@@ -29,7 +29,7 @@ MARGIN = 0.02  # two sides within it are the same for all practical purposes
 class Difference:
     """``state``: "faster", "slower", "same" or "open", for B compared with A.
 
-    ``interval``: of the speed-up, cost of A / cost of B; 95 % over all looks together.
+    ``interval``: of the speed-up, cost of A / cost of B; 95% over all looks together.
     """
 
     state: str

@@ -20,7 +20,7 @@ from statistics import fmean, variance
 
 from autotune.verdict.speedup import t_quantile
 
-UNCHANGED_ALPHA = 0.05  # one-sided, on each side: the 90 % interval of a TOST
+UNCHANGED_ALPHA = 0.05  # one-sided, on each side: the 90% interval of a TOST
 CHANGED_ALPHA = 0.05  # two-sided, over all bins and looks
 # degrees of freedom given to the variance pooled over bins, in addition to a bin's own
 VARIANCE_WEIGHT = 4

@@ -1,6 +1,6 @@
 """Compare settings that must be equal unless a knob declares that it changes them.
 
-Tenfold weight decay leaves the loss unchanged for a fifth of a training, then costs 8 %: an early
+Tenfold weight decay leaves the loss unchanged for a fifth of a training, then costs 8%: an early
 trajectory cannot show it, but the optimizer's param groups do.
 """
 

@@ -1,7 +1,7 @@
 """How far apart two gradients are, estimated from their sketches.
 
 A count sketch is linear, S(a - b) = S(a) - S(b), and its norm estimates the vector's: with 1024
-buckets the relative error of a ratio of norms is about sqrt(2 / 1024), 4 %. Source: M. Charikar, K.
+buckets the relative error of a ratio of norms is about sqrt(2 / 1024), 4%. Source: M. Charikar, K.
 Chen, M. Farach-Colton, "Finding frequent items in data streams" (2002); K. Weinberger et al.,
 "Feature hashing for large scale multitask learning" (2009).
 """

@@ -13,7 +13,7 @@ the rule:
         │       ├─────────┼─────────┤  [──×──]    outside in any bin  ──▶ changed
         │       ├─────────┼────[────┼───×──]      else ──▶ more-pairs, after the last look undecided
 
-The margin of a bin is Δ = max(τ · |loss|, min(κ · seed SD, 10 % of the window's progress)): a
+The margin of a bin is Δ = max(τ · |loss|, min(κ · seed SD, 10% of the window's progress)): a
 difference no larger than that between seeds is harmless, up to a tenth of the window's progress.
 """
 

@@ -3,7 +3,7 @@ steps.
 
 A gradient that is one step stale, a doubled learning rate or a lost gradient of the head barely
 change an adaptive optimizer's loss for hundreds of steps, but show in the norms at once. The loss
-alone misses about 12 % of such defects.
+alone misses about 12% of such defects.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from autotune_trials.protocol.messages import Record
 
 CURVE_POINTS = 60  # enough for a small plot
 MOVING_BINS = 6
-# 6 bin means of pure noise span more than 5 of their standard errors in less than 1 % of runs
+# 6 bin means of pure noise span more than 5 of their standard errors in less than 1% of runs
 MOVING_ERRORS = 5.0
 
 

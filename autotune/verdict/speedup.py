@@ -3,7 +3,7 @@
     search    B C C B B C C B   one process, neighbours compared         live_log_ratio  steers, is never reported
     confirm   B│C  C│B  B│C …   a fresh process each, 5 to 24 pairs      decide          the only figure reported
 
-Live intervals are too narrow (in trials, 84–87 % coverage of a nominal 95 %), because a process
+Live intervals are too narrow (in trials, 84–87% coverage of a nominal 95%), because a process
 that is never restarted keeps its memory layout, lucky or not. Fresh processes give each pair an
 independent draw of that luck; the robust mean keeps pairs hit by a burst of other load from
 deciding (sequential.py: its interval at each look).
@@ -28,7 +28,7 @@ BASELINE = "B"
 # pairs of fresh processes at which a decision is tried; beyond 9 only near-proofs continue
 LOOKS = (5, 7, 9, 12, 16, 20, 24)
 ALPHA = 0.05  # probability that one candidate's interval misses, over all looks
-# probability that the lower end of a finalist's interval, which decides adoption, is too high: 1 %
+# probability that the lower end of a finalist's interval, which decides adoption, is too high: 1%
 # for all finalists of a run, most of it for the first, which the search ranks best
 FALSE_ADOPTIONS = (0.005, 0.0025, 0.0025)
 UPPER_TAIL = 0.02  # probability that an upper end is too low
@@ -197,7 +197,7 @@ def decide(
         reject     the whole interval is below 1 + minimum_gain, or this was the last look, or waiting for it is pointless
         continue   otherwise
 
-    The interval has 95 % coverage no matter at which look it is reported. Only its lower end can
+    The interval has 95% coverage no matter at which look it is reported. Only its lower end can
     adopt a candidate that is not faster, so it has a small level of its own: its share of the
     allowed false adoptions.
 

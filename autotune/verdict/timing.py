@@ -5,7 +5,7 @@
 
 The estimator is the mean of the iteration times, with everything above 10 times the median reduced
 to that. The mean is what users pay. Median and minimum ignore occasional stalls of a configuration
-(about 9 % bias in its favour with a stall every tenth iteration), and a single long stall of the
+(about 9% bias in its favour with a stall every tenth iteration), and a single long stall of the
 machine can spoil the plain mean.
 """
 
@@ -85,7 +85,7 @@ def warm_up_end(times: Sequence[float]) -> int:
     """Index of the first iteration after warm-up.
 
     The steady zone starts as the last half (at least two blocks) and grows backwards by blocks
-    while a block's median is no further from the zone's than max(1.5 %, 2.5 deviations of the
+    while a block's median is no further from the zone's than max(1.5%, 2.5 deviations of the
     iterations / sqrt(length), 2.5 deviations of the block medians). The last term is for machines
     whose speed drifts: neighbouring iterations are then alike, their scatter says little about that
     of blocks, and everything before the last change of speed would be dropped. A single stray block
@@ -203,7 +203,7 @@ def from_stock(window: Window) -> float:
     """The share of ``window``'s batches that were prepared before it, 0..1.
 
     During start-up (compiling, searching kernels), the workers fill their queue. A loader-bound job
-    then runs as fast as the model until the queue is empty: if workers deliver 90 % of what is
+    then runs as fast as the model until the queue is empty: if workers deliver 90% of what is
     consumed, this takes ten times as many iterations as the queue holds batches. Meanwhile the
     workers' backlog grows by the batches they fall short.
 

@@ -30,8 +30,8 @@ def environ(folder: Path, script: str, **more: str) -> dict[str, str]:
     ("script", "said"),
     [
         ("echo 0, 580, 0", ()),
-        ("echo 0, 20480, 0", ("GPU 0: 20.0 GiB in use, busy 0 % of the time",)),
-        ("echo 0, 3, 0; echo 1, 3, 97", ("GPU 1: 0.0 GiB in use, busy 97 % of the time",)),
+        ("echo 0, 20480, 0", ("GPU 0: 20.0 GiB in use, busy 0% of the time",)),
+        ("echo 0, 3, 0; echo 1, 3, 97", ("GPU 1: 0.0 GiB in use, busy 97% of the time",)),
         ("echo '0, 20480, [N/A]'", ()),
         ("echo 0, 20480, 99; exit 9", ()),
         ("echo 'No devices were found'", ()),
@@ -66,7 +66,7 @@ class Shared(ReplayExecutor):
     """A replayed machine whose GPU others use."""
 
     def gpu_load(self) -> tuple[str, ...]:
-        return ("GPU 0: 20.0 GiB in use, busy 97 % of the time",)
+        return ("GPU 0: 20.0 GiB in use, busy 97% of the time",)
 
 
 @pytest.mark.parametrize(("device", "warned"), [("cuda", 1), ("cpu", 0)])

@@ -53,7 +53,7 @@ def test_much_arithmetic_for_its_bytes_is_compute_bound() -> None:
     )
     assert (
         found.why
-        == "A call takes 2.00 ms, its 100 MFLOP and 1 MB need 1.00 ms at the float32 peak: 50 % of"
+        == "A call takes 2.00 ms, its 100 MFLOP and 1 MB need 1.00 ms at the float32 peak: 50% of"
         " the roof."
     )
 

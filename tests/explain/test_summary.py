@@ -75,7 +75,7 @@ def test_model_flops_against_the_measured_peak() -> None:
 
 def test_a_mixture_of_number_formats_is_held_to_the_peak_of_each() -> None:
     """A step of 1 GFLOP in float32 and 0.9 in bfloat16, which is four times as fast: against the
-    float32 peak alone, it would reach 155 %.
+    float32 peak alone, it would reach 155%.
     """
     peaks = [Peak("float32", 1e11), Peak("bfloat16", 4e11), Peak("memory", 1e10)]
     rows = [
@@ -127,7 +127,7 @@ def test_the_table_puts_both_sides_beside_each_other() -> None:
     assert rows["reader cost"] == ("2.50 ms", "0.00 µs")
     assert rows["ips, images/s"] == ("3,200", "3,200")
     assert rows["steps"] == ("80 (20 skipped)",) * 2
-    assert rows["device utilisation"] == ("75 %", "75 %")
+    assert rows["device utilisation"] == ("75%", "75%")
     # rows of dashes are left out
     assert not any("host to device" in label or "FLOP" in label for label in rows)
     assert any("runs on the CPU" in sentence for sentence in table.foot)

@@ -438,7 +438,7 @@ def test_products_that_float8_would_speed_up() -> None:
         # no wider than products that reportedly gain nothing
         gpu_case(side=wide("[16384, 1600] [1600, 6400]")),
         gpu_case(side=wide("[64, 4096, 4096] [64, 4096, 4096]")),  # inside attention
-        gpu_case(side=replace(wide(), idle_share=0.3)),  # 35 % of an iteration
+        gpu_case(side=replace(wide(), idle_share=0.3)),  # 35% of an iteration
     ],
 )
 def test_products_too_small_or_too_few_for_float8(about: Case) -> None:

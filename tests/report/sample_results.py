@@ -112,7 +112,7 @@ def observation(noise: float = 0.012) -> Observation:
         ceiling=2.36,
         bottleneck="loader",
         bottleneck_why=(
-            "59 % of an iteration is spent waiting for a batch (58 of 99 ms), and no worker process"
+            "59% of an iteration is spent waiting for a batch (58 of 99 ms), and no worker process"
             " reads ahead."
         ),
         domains={
@@ -415,7 +415,7 @@ def keep() -> Result:
     return replace(
         tuned(),
         verdict="keep-baseline",
-        reason="no configuration was faster by 2 % or more in fresh processes",
+        reason="no configuration was faster by 2% or more in fresh processes",
         speedup=Interval(1.0, 1.0, 1.0),
         loss=LossVerdict("not-needed", "", 0, 0),
         knobs={},

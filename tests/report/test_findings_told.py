@@ -43,7 +43,7 @@ def test_the_page_tells_place_cost_evidence_and_cure() -> None:
         "1 finding left after tuning, 1 fixed by it; 17 rules checked.",
         "Waiting for batches",
         "fixed: by num_workers=2",
-        "58.0 ms per iteration (60 %)",
+        "58.0 ms per iteration (60%)",
         "train.py:41 in main",
         "loader = DataLoader(data)",
         "4.00 ms per iteration after tuning",
@@ -87,7 +87,7 @@ def test_the_closing_screen_has_a_line_for_each() -> None:
         "The host waits for the device, train.py:77 in main: 4.00 ms per iteration after tuning"
         in text
     )
-    assert "fixed: Waiting for batches (58.0 ms per iteration (60 %)): by num_workers=2" in text
+    assert "fixed: Waiting for batches (58.0 ms per iteration (60%)): by num_workers=2" in text
 
 
 def test_the_closing_screen_shows_three_at_most() -> None:

@@ -119,7 +119,7 @@ def test_tuned_page_tells_the_whole_story() -> None:
     page = Page(render(tuned(), RUN))
     for said in (
         "2.10×",
-        "faster (95 % interval 1.93–2.29), loss unchanged",
+        "faster (95% interval 1.93–2.29), loss unchanged",
         "1.71× (1.60–1.83)",
         "paid back after 22 steps",
         "waiting for data",

@@ -66,7 +66,7 @@ def test_show_prints_both_sides(
     assert "before after" in rows
     assert "reader cost 58.0 ms 17.6 ms waiting for a batch" in rows
     assert "ips, samples/s 648 1,432 mean" in rows or "ips, samples/s 648 1,430 mean" in rows
-    assert "model FLOPs utilisation – 41 % of the measured bfloat16 peak" in rows
+    assert "model FLOPs utilisation – 41% of the measured bfloat16 peak" in rows
     assert any("Nsight Systems was asked for, but is not here" in row for row in rows) and not any(
         "importance" in row for row in rows
     )
@@ -89,9 +89,9 @@ def test_the_page_has_it_and_what_nsight_saw(tmp_path: Path) -> None:
         "Performance summary",
         "58.0 ms",
         "17.6 ms",
-        "busy 50 % of 100 ms",
+        "busy 50% of 100 ms",
         "40 MB copied to the device at 4 GB/s",
-        "80 % and 40 %",
+        "80% and 40%",
     ):
         assert words in page, words
     assert "<script>alert" not in page and "Nsight Systems was asked for" in page

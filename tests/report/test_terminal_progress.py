@@ -87,7 +87,7 @@ def test_plain_is_one_line_an_event_without_control_codes(name: str) -> None:
     confirmed = 5 if samples()[name].confirmation else 0
     assert len(events) == 8 + 2 * len(trials) + confirmed
     if name == "tuned":
-        assert "trial 5: num_workers=2, amp_dtype=bfloat16: 2.08× ± 4 %  [best so far]" in text
+        assert "trial 5: num_workers=2, amp_dtype=bfloat16: 2.08× ± 4%  [best so far]" in text
         assert (
             "trial 4: compile_mode=default: failed (BackendCompilerFailed: no C++ compiler)  [best"
             " 1.62×]" in text
@@ -182,7 +182,7 @@ def test_a_terminal_that_cannot_draw_gets_plain_lines(environment: dict[str, str
     text = in_a_terminal(80, pause_s=0.0, **environment)
     assert "\x1b" not in text
     assert "trial 5: num_workers=2" in text
-    assert "faster (95 % interval" in text
+    assert "faster (95% interval" in text
 
 
 class Broken(io.StringIO):

@@ -347,7 +347,7 @@ def test_the_first_graph_is_of_the_guess() -> None:
 
 
 def test_a_doubtful_gain_is_kept_and_nothing_is_not() -> None:
-    """A gain of 1.2x known to ±8 % may become "not proven"; 0.5 % ± 3 % is one of many."""
+    """A gain of 1.2x known to ±8% may become "not proven"; 0.5% ± 3% is one of many."""
     assert worth(math.log(1.2), 0.08, 0.15, 0.007).expected > 0.02
     assert worth(0.005, 0.03, 0.15, 0.007).expected < 0.002
     assert worth(-0.1, 0.02, 0.15, 0.007).expected < 0

@@ -65,7 +65,7 @@ def seen(session) -> list[int]:
 
 
 def test_a_block_after_a_stall_runs_at_the_speed_of_a_steady_one(make_session, tmp_path):
-    """Batches come every 20 ms and a step takes 14 ms: while its queue is full, the job runs 30 %
+    """Batches come every 20 ms and a step takes 14 ms: while its queue is full, the job runs 30%
     too fast.
     """
     session = start(make_session, JOB.format(length=100_000, prefetch=16), hang_timeout_s=30.0)

@@ -82,7 +82,7 @@ def test_where_the_machine_ended_the_knob_that_took_too_much_is_blamed(
 
 
 def test_a_job_that_goes_on_waiting_is_searched_beyond_its_loader(tmp_path: Path) -> None:
-    """Without workers, waiting and computing add up: computing at 0.7 of its 45 % saves 14 %."""
+    """Without workers, waiting and computing add up: computing at 0.7 of its 45% saves 14%."""
     speeds = {"num_workers": {"1": 1.0, "2": 1.0}, "amp_dtype": {"bfloat16": 0.86}}
     waiting = table(Loss(), factors=speeds, phases={"data": 0.55, "forward": 0.45})
     spec = job(tmp_path, "{num_workers: [1, 2], amp_dtype: [bfloat16]}")

@@ -36,7 +36,7 @@ def faster(record: Record, factor: float) -> Record:
 def test_a_knob_the_running_job_leaves_in_doubt_is_tried_in_fresh_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Live it gains nothing in a few blocks that scatter by 3 %; in a fresh process it gains 12 %."""
+    """Live it gains nothing in a few blocks that scatter by 3%; in a fresh process it gains 12%."""
     monkeypatch.setattr(model_study, "MOST_BLOCKS", 30)
 
     def fused(request: FixedRun, record: Record) -> Record:
@@ -67,7 +67,7 @@ JEMALLOC = {"surveys": {"malloc": {"jemalloc": "/usr/lib/libjemalloc.so.2"}}}
 @pytest.mark.parametrize(
     ("factors", "minutes", "pairs"),
     [
-        ((1.0, 1.12, 0.96, 1.08, 1.07, 1.08), 20, 6),  # +2 %, within its error; then +5 %
+        ((1.0, 1.12, 0.96, 1.08, 1.07, 1.08), 20, 6),  # +2%, within its error; then +5%
         ((1.0, 1.12, 0.96, 1.08, 1.07, 1.08), 4, 3),  # the proof needs the time
         ((0.93, 0.94, 0.93), 20, 3),  # clearly slower
     ],
@@ -89,26 +89,38 @@ def test_what_three_pairs_leave_in_doubt_gets_three_more_while_there_is_time(
 
 
 @pytest.mark.parametrize(
-    ("budget", "untried"),
+    ("space", "budget", "untried"),
     [
         (
+            "{num_workers: [2], malloc: [jemalloc]}",
             "minutes: 1",
             "num_workers, malloc=jemalloc (no time left before the proof: raise budget.minutes)",
         ),
-        ("trials: 1", "malloc=jemalloc (budget.trials is used up)"),
+        (
+            "{num_workers: [2], malloc: [jemalloc]}",
+            "trials: 1",
+            "malloc=jemalloc (budget.trials is used up)",
+        ),
+        (
+            "{num_workers: [2], amp_dtype: [bfloat16]}",
+            "trials: 1",
+            "amp_dtype (budget.trials is used up)",
+        ),
     ],
 )
-def test_the_result_says_what_was_left_untried(tmp_path: Path, budget: str, untried: str) -> None:
+def test_the_result_says_what_was_left_untried(
+    tmp_path: Path, space: str, budget: str, untried: str
+) -> None:
     planted = table(Loss(), factors={"num_workers": {"2": 0.7}}, job=JEMALLOC, startup_s=10.0)
     machine = ByJobTime(planted)
-    spec = job(tmp_path, "{num_workers: [2], malloc: [jemalloc]}", f"budget: {{{budget}}}\n")
+    spec = job(tmp_path, space, f"budget: {{{budget}}}\n")
     result = run(tmp_path, machine, spec, clock=machine.clock)
     assert result.untried == untried
     assert f"Not tried: {result.untried}." in evidence(result)
 
 
 def test_where_fresh_runs_scatter_one_slow_pair_ends_no_trial(tmp_path: Path) -> None:
-    """The second value's first pair is 12 % slower, but the first value's pairs were 10 % apart."""
+    """The second value's first pair is 12% slower, but the first value's pairs were 10% apart."""
     surveys = {"surveys": {"malloc": dict.fromkeys(("jemalloc", "tcmalloc"), "/usr/lib/lib.so")}}
     factors = {"jemalloc": (1.1, 0.9, 1.0), "tcmalloc": (0.88, 1.2, 1.2)}
 

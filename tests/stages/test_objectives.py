@@ -65,7 +65,7 @@ def test_what_is_faster_for_more_energy_than_it_is_worth_is_left(
     result = tuned(tmp_path, f"objective: energy\nsearch: {search}\n")
     assert dict(result.knobs) == {"amp_dtype": "bfloat16", "optimizer_impl": "fused"}
     assert result.speedup.estimate == pytest.approx(1 / (0.6 * 1.2 * 0.9), rel=0.03)
-    assert "× more energy-efficient (95 %" in headline(result)
+    assert "× more energy-efficient (95%" in headline(result)
     assert result.confirmation.reason.startswith("more energy-efficient: ")
     training = result.confirmation.training  # of time, which is a different factor
     assert training.before_s / training.after_s == pytest.approx(1 / (0.6 * 0.9), rel=0.05)
@@ -154,7 +154,7 @@ def test_what_fresh_processes_were_compared_with_is_charged_its_start_up(tmp_pat
 
 def test_cost_is_the_whole_training_at_a_price(tmp_path: Path) -> None:
     result = tuned(tmp_path, "objective: cost\nprice: 3.6\nplanned_steps: 1000\n")
-    assert "× cheaper (95 %" in headline(result)
+    assert "× cheaper (95%" in headline(result)
     training = result.confirmation.training
     assert training.before_s == pytest.approx(5.0 + 1000 * 0.0005 * 32, rel=0.05)
     said = next(line for line in evidence(result) if "1,000 planned steps" in line)

@@ -123,7 +123,7 @@ def test_a_start_that_is_not_paid_back_is_the_reason_to_keep(tmp_path: Path) -> 
     observation: Any = SimpleNamespace(domains={"compile_mode": ("off", "default")})
     for gains, words in (
         ((gain,), "paid back only after 30000 steps"),
-        ((), "clearly more than 2 %"),
+        ((), "clearly more than 2%"),
     ):
         assert words in _why_nothing(context, observation, Searched((trial,), (), gains))
 

@@ -36,7 +36,7 @@ def explained() -> Result:
             "loader-bound",
             "the device waits for data",
             "baseline",
-            "59 %",
+            "59%",
             "more workers",
             0.057,
             cured=True,

@@ -115,7 +115,7 @@ def test_the_sentence_says_what_was_seen_and_what_contradicts_it() -> None:
 
 
 def test_a_ceiling_within_the_noise_is_said_to_be_that() -> None:
-    assert "1.20× as fast (± 18 %, within the noise)" in name_bottleneck(parts(0.05), 1.2, 0.18)[1]
+    assert "1.20× as fast (± 18%, within the noise)" in name_bottleneck(parts(0.05), 1.2, 0.18)[1]
     assert "within" not in name_bottleneck(parts(0.5), 2.0, 0.18)[1]
 
 

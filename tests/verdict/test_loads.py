@@ -1,7 +1,7 @@
 """The "faster" rule on real processes: a small version of benchmarks/verdicts/loads.py.
 
 The assertions hold on a busy machine, too: intervals may be wide, but they contain the truth, with
-5 % to spare for the one in twenty that does not.
+5% to spare for the one in twenty that does not.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def test_what_can_hardly_be_proven_any_more_ends_early():
 
 
 def very_noisy(rng, truth, pairs):
-    """(ratios, levels) with bursts of 1.2 to 2 in a fifth of the processes, and 6 % of scatter."""
+    """(ratios, levels) with bursts of 1.2 to 2 in a fifth of the processes, and 6% of scatter."""
     sides = rng.normal(0, 0.06, (2, pairs)) + np.where(
         rng.random((2, pairs)) < 0.2, rng.uniform(0.18, 0.7, (2, pairs)), 0
     )

@@ -108,7 +108,7 @@ def test_a_machine_whose_speed_wanders_is_not_warming_up():
     kept = []
     for _ in range(50):
         wander = np.zeros(240)
-        for i in range(1, 240):  # 15 % of scatter, correlated over some thirty iterations
+        for i in range(1, 240):  # 15% of scatter, correlated over some thirty iterations
             wander[i] = 0.97 * wander[i - 1] + 0.036 * rng.normal()
         kept.append(1 - warm_up_end(list(np.exp(wander))) / 240)
     assert np.mean(kept) > 0.7
@@ -185,7 +185,7 @@ def test_rounds_leave_no_iteration_out():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_first_epoch_is_left_out_where_enough_of_the_second_is_there(workers):
-    """It was 20 % faster: there had been no evaluation yet."""
+    """It was 20% faster: there had been no evaluation yet."""
     times = [0.8] * 100 + [1.0] * 60
     short, long = (window(times[:n], turnovers_at=(100,), turnovers_s=(0.0,)) for n in (130, 160))
     long = replace(long, workers=workers, epoch_iterations=100)

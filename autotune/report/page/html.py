@@ -232,7 +232,7 @@ def _shares(result: Result) -> list[dict[str, Any]]:
         else [
             {
                 "knob": words.clean(k, 40),
-                "share": f"{100 * v:.0f} %",
+                "share": f"{100 * v:.0f}%",
                 "width": round(100 * v / top, 1),
             }
             for k, v in shares.items()

@@ -57,7 +57,7 @@ def print_gains(console: Console, result: Result) -> None:
     for knob, share in shares.items():
         table.add_row(
             Text(words.clean(knob, 40)),
-            Text(f"{100 * share:.0f} %"),
+            Text(f"{100 * share:.0f}%"),
             Text(""),
             _bar(0.0, share, max(shares.values()), bar),
         )

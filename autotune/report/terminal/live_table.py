@@ -1,8 +1,8 @@
 """The live table on a terminal.
 
     trial  knobs                                 speed-up
-        6  num_workers=2                      1.43× ± 3 %
-        7  num_workers=2, amp_dtype=bfloat16  1.83× ± 4 %  best
+        6  num_workers=2                      1.43× ± 3%
+        7  num_workers=2, amp_dtype=bfloat16  1.83× ± 4%  best
     search · 15:53 left of 20:00 · 7 trials · measuring trial 8: compile_mode=default
 
 Redraws on events and once a second otherwise: drawing costs CPU on the machine being measured.

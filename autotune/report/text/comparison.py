@@ -243,9 +243,7 @@ def said_of_times(comparison: Comparison) -> list[str]:
     """What the absolute times show, and how far they can be trusted."""
     if comparison.baselines is None or comparison.tuned is None:
         return ["The noise of one of the runs is unknown, so no ratio of their times is given."]
-    noises = " and ".join(
-        f"{100 * r.observation.noise:.1f} %" for r in (comparison.a, comparison.b)
-    )
+    noises = " and ".join(f"{100 * r.observation.noise:.1f}%" for r in (comparison.a, comparison.b))
     said = []
     base = comparison.baselines
     if clear(base) and not comparison.differences:

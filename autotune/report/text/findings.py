@@ -38,7 +38,7 @@ class PlaceRow:
 class FindingRow:
     title: str
     rule: str
-    cost: str  # "27.0 ms per iteration (34 %)"; "" if it was not measured
+    cost: str  # "27.0 ms per iteration (34%)"; "" if it was not measured
     width: float  # share of the iteration in percent, for the bar
     after: str  # the cost left in the winner; "" if cured or unknown
     evidence: str
@@ -124,7 +124,7 @@ def _tried(finding: Finding, result: Result) -> str:
 def _cost(finding: Finding) -> str:
     if not words.known(finding.cost_s):
         return ""
-    share = f" ({100 * finding.share:.0f} %)" if words.known(finding.share) else ""
+    share = f" ({100 * finding.share:.0f}%)" if words.known(finding.share) else ""
     return f"{words.duration_words(finding.cost_s)} per iteration{share}"
 
 

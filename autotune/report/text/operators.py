@@ -60,7 +60,7 @@ def row_words(row: Operator) -> dict[str, Any]:
         verdict += (
             f", {BEYOND[row.above]}"
             if row.above in BEYOND
-            else f", {100 * row.of_roof:.0f} % of the roof"
+            else f", {100 * row.of_roof:.0f}% of the roof"
         )
     return {
         "name": words.clean(row.name, 120),
@@ -68,7 +68,7 @@ def row_words(row: Operator) -> dict[str, Any]:
         "dtypes": words.clean(_once(row.dtypes), 80),
         "kernels": [words.clean(k, 100) for k in row.kernels],
         "self": words.duration_words(row.self_time_s),
-        "share": f"{100 * row.share:.1f} %",
+        "share": f"{100 * row.share:.1f}%",
         "width": round(min(max(100 * row.share, 0.0), 100.0), 2),
         "total": words.duration_words(row.total_time_s),
         "calls": f"{row.calls:,.0f}",
@@ -104,7 +104,7 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
             )
             continue
         vendor = (
-            f"{scaled_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f} %"
+            f"{scaled_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f}%"
             " reached)"
             if peak.vendor
             else "unknown"

@@ -97,7 +97,7 @@ def headline(result: Result) -> str:
 
 
 def faster_words(interval: Interval, better: str = "faster") -> str:
-    """``2.10× faster (95 % interval 1.93–2.29)``"""
+    """``2.10× faster (95% interval 1.93–2.29)``"""
     if not words.known(interval.estimate):
         return "Speed-up not measured"
     said = (
@@ -105,9 +105,7 @@ def faster_words(interval: Interval, better: str = "faster") -> str:
         f" {better if interval.estimate >= 1 else 'the original speed'}"
     )
     return (
-        f"{said} (95 % interval {words.range_words(interval)})"
-        if words.measured(interval)
-        else said
+        f"{said} (95% interval {words.range_words(interval)})" if words.measured(interval) else said
     )
 
 

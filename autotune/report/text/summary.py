@@ -144,14 +144,14 @@ def _row(spec: _Spec, summaries: list[PerfSummary]) -> SummaryRow | None:
 def _percent(share: float | None) -> str:
     if not words.known(share):
         return NOTHING
-    return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"
+    return f"{100 * share:.1f}%" if share < 0.0995 else f"{100 * share:.0f}%"
 
 
 def nsight_words(facts: NsightFacts) -> list[str]:
     """What Nsight Systems saw, as sentences."""
     said = (
         [
-            f"the device was busy {100 * facts.busy_s / facts.window_s:.0f} % of"
+            f"the device was busy {100 * facts.busy_s / facts.window_s:.0f}% of"
             f" {words.duration_words(facts.window_s)}"
         ]
         if facts.window_s > 0

@@ -2,7 +2,7 @@
 
 Compiling takes longer than anything else the search tries, and the knobs that a graph depends on
 cannot be switched without compiling again. So a graph is bought for the leader once these knobs are
-mostly settled or 30 % of the time is used, and another one if it promises a log gain of more than
+mostly settled or 30% of the time is used, and another one if it promises a log gain of more than
 0.01. Its start-up cost is spread over the planned steps.
 """
 

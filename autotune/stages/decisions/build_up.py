@@ -31,7 +31,7 @@ from autotune.verdict.speedup import LogRatio
 from autotune_spaces.base import Config, Scope, SearchSpace, Value
 from autotune_spaces.codec import decode, encode
 
-# share of the run so far; explaining may add 25 % in all, most of it for the profiled runs
+# share of the run so far; explaining may add 25% in all, most of it for the profiled runs
 SHARE = 0.08
 TOO_LITTLE_TIME = (
     "the steps of the build-up were not measured separately, as that would have taken too long;"

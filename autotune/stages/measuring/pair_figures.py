@@ -36,7 +36,7 @@ from autotune.verdict.timing import (
 from autotune.verdict.training_time import asides, training_s
 from autotune_trials.protocol.messages import Record
 
-# The noise in OBSERVE's blocks weighs as much as this many pairs. More than 5 % comes from a single
+# The noise in OBSERVE's blocks weighs as much as this many pairs. More than 5% comes from a single
 # block: a run's window is many times as long.
 USUAL_PAIRS, MOST_NOISE = 3, 0.05
 

@@ -30,13 +30,7 @@ from autotune.search.model import (
 )
 from autotune.search.seeds import guess
 from autotune.secrets import mask_command
-from autotune.stages.budget import (
-    NO_TIME,
-    NO_TRIALS,
-    search_began_s,
-    search_ends_s,
-    tried_enough,
-)
+from autotune.stages.budget import NO_TIME, NO_TRIALS, search_began_s, search_ends_s, tried_enough
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated

@@ -8,7 +8,7 @@ from autotune_spaces.base import Card, Config, Knob, LiveJob, NotApplicable, Num
 from autotune_spaces.domains import host_loader_of, need_cuda, true_or_false
 from autotune_spaces.facts import JobFacts, Machine
 
-VISIBLE = 0.01  # share of an iteration: 3 % once the model has become three times as fast
+VISIBLE = 0.01  # share of an iteration: 3% once the model has become three times as fast
 
 SNIPPET = """\
 def on_device(loader, device):  # for inputs, targets in on_device(loader, device): …

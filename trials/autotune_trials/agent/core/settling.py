@@ -2,7 +2,7 @@
 
 While the job is paused (a compile, a cuDNN search, an evaluation, the wait for a plan), its data
 loader workers keep filling their queue. An input-bound job then runs faster than it can be fed
-until the queue is used up. If workers supply 80 % of what it consumes, that takes five times as
+until the queue is used up. If workers supply 80% of what it consumes, that takes five times as
 many iterations as the queue holds batches. So the queue is emptied:
 
     stall │ 4 iterations: it is over │ drain: the queue is discarded │ 3 to recover │ times level off │ measured
@@ -18,7 +18,7 @@ from autotune_trials.protocol.messages import Block
 STALL = 5.0  # an iteration this many medians long is a stall
 AFTER_DRAIN = 3  # iterations after a drain that do not count, besides the one it happens in
 GROUP = 4  # times have levelled off when the medians of the last two groups of 4 …
-LEVEL = 0.10  # … agree within 10 %
+LEVEL = 0.10  # … agree within 10%
 # share of a block's max_seconds that settling may take, so that time is left to measure
 SETTLE_SHARE = 0.6
 DRAIN_SHARE = 0.3  # share of a block's max_seconds that a drain may take

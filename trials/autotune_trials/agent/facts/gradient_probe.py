@@ -162,7 +162,7 @@ class GradientSketch:
     """A count sketch of all gradients at the first step (Charikar, Chen & Farach-Colton 2002).
 
     Each element is added with a random sign to one of 1024 buckets, always the same one: the sketch
-    is linear, and its norm is the gradient's within about 1 / sqrt(2 * 1024) = 2 %. It gives the
+    is linear, and its norm is the gradient's within about 1 / sqrt(2 * 1024) = 2%. It gives the
     distance between two runs' gradients without storing either. Above 2**22 elements every k-th of
     each tensor is used. 8 KiB, about 30 ms on a CPU.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.observers.watch import Watch
 
-INTERVAL_S = 0.002  # a sample takes about 20 µs: 1 % of one core
+INTERVAL_S = 0.002  # a sample takes about 20 µs: 1% of one core
 # How soon the interpreter yields to a waiting thread while we watch. At the usual 5 ms every sample
 # of plain Python code would slip to the next torch call, which releases the GIL by itself, and
 # lines of Python would hardly be seen.
